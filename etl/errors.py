@@ -1,0 +1,227 @@
+"""Every way a run can fail: what was wrong, where, what to check, the exit code, and whether a retry may help.
+
+    EtlError                        1    a bug of ours, when nothing better fits
+    ├── SettingsError               2    a key or argument, or what it points at, is not what it says
+    │   ├── TopicMissing
+    │   ├── WrongChroot
+    │   ├── NotKafka                     the port answers, but not in Kafka's protocol
+    │   ├── PermissionRefused
+    │   ├── MessageTooLarge              one record batch is larger than the fetch size may grow
+    │   └── NotOurTable
+    ├── DataLost                    3    policy allowed a loss, and --strict asked to hear of it
+    ├── Owned                       4    retriable: another driver or consumer is at work
+    ├── NeedsDecision               5    a person must decide
+    │   ├── LedgersDisagree
+    │   ├── OffsetMoved
+    │   ├── BadOffset                    a committed offset that is no number, or lies outside the log
+    │   ├── DataLoss                     wanted offsets lie below the log start
+    │   ├── CorruptData                  what the broker sent is not the protocol
+    │   ├── RanOutBeforeUntil
+    │   ├── OvershotUntil
+    │   └── VerifyFailed
+    ├── Unreachable                 6    retriable: ZooKeeper or a broker
+    │   ├── ZooKeeperUnreachable
+    │   ├── SessionLost
+    │   ├── CommitUnknown                it may have happened: read again before assuming either way
+    │   └── BrokerUnreachable
+    │       └── BrokerError              the broker answered with an error code that may pass
+    ├── TableUnreachable            7    retriable: the table cannot be read or written
+    └── Stopped                   130    Ctrl-C or SIGTERM, cleanly
+
+Exit codes: design, section 7. Raise the narrowest; the doors turn it into an exit code and two lines of text.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+_MARK = "etl-error:"
+
+
+class EtlError(Exception):
+    """What was wrong, where, and what to check.
+
+    `what` is one sentence. `check` tells the reader what to look at or do. Any further keyword is a place
+    (topic=, partition=, offset=, broker=, path=, key=, ...), kept in `where` in the order given; None is left out.
+    """
+
+    exit_code: ClassVar[int] = 1
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, what: str, *, check: str = "", **where: Any) -> None:
+        self.what = what
+        self.check = check
+        self.where: dict[str, Any] = {name: value for name, value in where.items() if value is not None}
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        places = ", ".join(f"{name} {value}" for name, value in self.where.items())
+        text = f"{self.what} ({places})" if places else self.what
+        return f"{text}. Check: {self.check}" if self.check else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self).__name__, self.what, self.check, self.where)
+
+    def as_json(self) -> dict[str, Any]:
+        """The document that `--json` prints for a failure."""
+        return {
+            "error": type(self).__name__,
+            "what": self.what,
+            "where": {name: _plain(value) for name, value in self.where.items()},
+            "check": self.check,
+            "exit_code": self.exit_code,
+            "retriable": self.retriable,
+        }
+
+
+class SettingsError(EtlError):
+    """A key or argument, or something it points at, is not what it says."""
+
+    exit_code = 2
+
+
+class TopicMissing(SettingsError):
+    """A topic that the conf names is not there."""
+
+
+class WrongChroot(SettingsError):
+    """The ZooKeeper path of the conf holds no Kafka cluster."""
+
+
+class NotKafka(SettingsError):
+    """Something answered on the broker's port, but it does not speak Kafka (HTTP, TLS, ...)."""
+
+
+class PermissionRefused(SettingsError):
+    """ZooKeeper or a broker knows us and says no."""
+
+
+class MessageTooLarge(SettingsError):
+    """One record batch is larger than the fetch size may grow."""
+
+
+class NotOurTable(SettingsError):
+    """The path is no Delta table, or a table of another shape."""
+
+
+class DataLost(EtlError):
+    """Records were lost, policy allowed it, and `--strict` asked to hear of it."""
+
+    exit_code = 3
+
+
+class Owned(EtlError):
+    """Another driver or a live consumer is at work on what we were asked to read."""
+
+    exit_code = 4
+    retriable = True
+
+
+class NeedsDecision(EtlError):
+    """The facts contradict each other and only a person knows which side is right."""
+
+    exit_code = 5
+
+
+class LedgersDisagree(NeedsDecision):
+    """ZooKeeper's plans and the table's commits do not tell the same story."""
+
+
+class OffsetMoved(NeedsDecision):
+    """A committed offset is neither what the plan saw nor what it would write."""
+
+
+class BadOffset(NeedsDecision):
+    """A committed offset is no number, or lies outside the log."""
+
+
+class DataLoss(NeedsDecision):
+    """Wanted offsets lie below the log start, and policy says `fail`."""
+
+
+class CorruptData(NeedsDecision):
+    """What the broker sent is not the protocol: a bad CRC, an absurd length, a batch that cannot be."""
+
+
+class RanOutBeforeUntil(NeedsDecision):
+    """The log ended before the range did."""
+
+
+class OvershotUntil(NeedsDecision):
+    """The walk landed beyond the end of a range whose offsets have no gaps (0.7 family)."""
+
+
+class VerifyFailed(NeedsDecision):
+    """Rows are missing or double."""
+
+
+class Unreachable(EtlError):
+    """A server cannot be reached, or stopped answering."""
+
+    exit_code = 6
+    retriable = True
+
+
+class ZooKeeperUnreachable(Unreachable):
+    """ZooKeeper does not answer."""
+
+
+class SessionLost(Unreachable):
+    """Our ZooKeeper session ended during the run: nothing read before may be used to commit."""
+
+
+class CommitUnknown(Unreachable):
+    """A write to ZooKeeper got no answer: it may have happened."""
+
+
+class BrokerUnreachable(Unreachable):
+    """A broker does not answer within its deadline."""
+
+
+class BrokerError(BrokerUnreachable):
+    """A broker answered with an error code that may pass (moved leader, election, storage)."""
+
+
+class TableUnreachable(EtlError):
+    """The table cannot be read or written."""
+
+    exit_code = 7
+    retriable = True
+
+
+class Stopped(EtlError):
+    """Ctrl-C or SIGTERM; everything was left as a crash would leave it, and nothing is lost."""
+
+    exit_code = 130
+
+
+def mark(error: EtlError) -> str:
+    """One line that carries `error` through a Spark traceback; `unmark` finds it again."""
+    return _MARK + json.dumps([type(error).__name__, error.what, error.check, error.where], default=str) + "\n"
+
+
+def unmark(text: str) -> EtlError | None:
+    """The first error that `mark` put into `text`, or None."""
+    at = text.find(_MARK)
+    while at >= 0:
+        at += len(_MARK)
+        try:
+            (name, what, check, where), _ = json.JSONDecoder().raw_decode(text, at)
+            return _rebuild(name, what, check, where)
+        except (ValueError, TypeError, RecursionError):
+            at = text.find(_MARK, at)  # other text that happens to hold the marker
+    return None
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float)) else str(value)
+
+
+def _rebuild(name: str, what: str, check: str, where: dict[str, Any]) -> EtlError:
+    known = {kind.__name__: kind for kind in _family(EtlError)}
+    return known.get(name, EtlError)(what, check=check, **where)
+
+
+def _family(kind: type[EtlError]) -> list[type[EtlError]]:
+    return [kind] + [child for sub in kind.__subclasses__() for child in _family(sub)]

@@ -1,0 +1,293 @@
+"""The frozen nouns every room speaks of. No I/O, no policy; the words are those of the glossary (docs/DESIGN.md).
+
+Bounds live in names: `from_offset` is inclusive, `until_offset` exclusive. A missing thing is None, never -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Dialect(str, Enum):
+    """Which family of brokers a cluster belongs to."""
+
+    KAFKA = "kafka"
+    JAFKA = "jafka"
+
+
+class Isolation(str, Enum):
+    """Which transactional records a reader sees; the names of Kafka's own `isolation.level`."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Broker:
+    """One Kafka server and where it listens."""
+
+    id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.id} at {self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BrokerPartition:
+    """The identity of one log.
+
+    On the 0.7 family a log is (topic, broker, partition). From Kafka 0.8 on it is (topic, partition), the broker
+    is only today's address, and `broker_id` is None. Its ledger key is made in `protocol.znodes` and nowhere else.
+    """
+
+    topic: str
+    partition: int
+    broker_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.partition < 0:
+            raise ValueError(f"partition {self.partition} of topic {self.topic} is negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The broker to fetch a log from now, and the epoch of its election where brokers tell it."""
+
+    broker: Broker
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Log start and readable end of one log at one moment."""
+
+    log_start_offset: int
+    end_offset: int
+    """One past the last offset that may be read: the last stable offset under read_committed, else the high watermark."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Which offsets of one log to read, and from whom."""
+
+    log: BrokerPartition
+    from_offset: int
+    until_offset: int
+    leader: Leader | None = None
+    """None: not known when the range was made, the reader looks it up."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.from_offset <= self.until_offset:
+            raise ValueError(f"range {self.from_offset}..{self.until_offset} of {self.log} is not a range")
+
+    @property
+    def size(self) -> int:
+        """Offsets covered: an upper bound of the rows, not a count (compaction and markers leave gaps)."""
+        return self.until_offset - self.from_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The group's offset of one log as ZooKeeper held it: the **next** offset to read, and the znode's version.
+
+    Both are None where there is no znode; an empty znode that was never written has a version and no offset.
+    """
+
+    offset: int | None = None
+    version: int | None = None
+
+
+NOTHING_COMMITTED = Committed()
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What reading one range came to. Counts are of records; `fetched_bytes` is what came over the wire."""
+
+    rows: int = 0
+    fetched_bytes: int | None = None
+    """None: counted again from the table's files after a crash, where nobody knows it any more."""
+    control_records: int = 0
+    aborted_records: int = 0
+    missing_offsets: int = 0
+    """Offsets that no batch of the log covers any more (compaction)."""
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Intervals [from, until) inside the range that gave no row, for whatever of the three reasons, merged."""
+    gaps_complete: bool = True
+    """False: there were more gaps than a receipt keeps; the counts still hold."""
+
+
+class PlanKind(str, Enum):
+    """Why a plan was made."""
+
+    INGEST = "ingest"
+    START = "start"
+    """No ranges: it keeps the start decided for logs seen for the first time."""
+    RESET = "reset"
+    REPLAY = "replay"
+    BACKFILL = "backfill"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything one Delta commit will hold, decided before the first fetch and stored before it.
+
+    `id` is the hash of the canonical content without the leaders (`plan_format.plan_id`): the same content is the
+    same plan, whoever made it.
+    """
+
+    number: int
+    uid: str
+    """Random id of the pipeline, made with its first plan."""
+    kind: PlanKind
+    created_at_ms: int
+    dialect: Dialect
+    cluster: str
+    """Kafka's cluster id, or the conf's name for the cluster where brokers have none."""
+    shape: str
+    """What shapes the rows, hashed: isolation, transform, partitioning."""
+    ranges: tuple[OffsetRange, ...]
+    positions: Mapping[BrokerPartition, int]
+    """The position of every log the pipeline knows, after this plan; also of those without a range in it."""
+    seen: Mapping[BrokerPartition, Committed]
+    """What ZooKeeper held for each of those logs when the plan was made: the expected side of compare-and-set."""
+    table_id: str | None = None
+    """The Delta table's id before the append; None when there was no table."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    previous: str | None = None
+    supersedes: str | None = None
+    reason: str | None = None
+    moves_offsets: bool = True
+    run_key: str | None = None
+    id: str = ""
+    losses: tuple[tuple[BrokerPartition, int, int], ...] = ()
+    """Intervals [from, until) of a log that were gone when the plan was made and that policy let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What came of plan `number`: the Delta version that holds it and a receipt for each of its ranges."""
+
+    number: int
+    plan_id: str
+    delta_version: int
+    table_id: str
+    receipts: tuple[Receipt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A loaded interval [from, until) of one log and the rows that it gave."""
+
+    from_offset: int
+    until_offset: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What pruned plans leave: the loaded intervals per log, merged."""
+
+    through: int = 0
+    """The number of the last plan folded in; a plan at or below it is never folded in again."""
+    intervals: Mapping[BrokerPartition, tuple[Interval, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The numbered plans of one pipeline as ZooKeeper holds them."""
+
+    uid: str | None = None
+    """None: this pipeline never made a plan."""
+    newest: Plan | None = None
+    applied: Applied | None = None
+    """What came of `newest`; None when it is not known yet."""
+    known_version: int | None = None
+    """The Delta version of the newest recorded commit, of `newest` or of the plan before it: who wrote what is known up to there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A commit that is not ours and that touched what we wrote."""
+
+    delta_version: int
+    operation: str
+    why: str
+    """What it did: `removed rows`, `redefined the table`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What one of our commits says of itself in `userMetadata`."""
+
+    delta_version: int
+    app_id: str
+    uid: str
+    number: int
+    plan_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The table's side: which plan it holds last, and what others did to it since."""
+
+    id: str
+    version: int
+    transaction_version: int | None
+    """D, the commit bit: plan N was applied exactly if D >= N. None: no commit of ours."""
+    stamp: Stamp | None = None
+    """The commit found by its `txn`; None when D is None or the log no longer holds that commit."""
+    foreign: tuple[Foreign, ...] = ()
+    """Commits since the last one of ours that removed rows or redefined the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the world said at the start of a run. After it nothing asks again where we are."""
+
+    cluster: str
+    extents: Mapping[BrokerPartition, Extent]
+    leaders: Mapping[BrokerPartition, Leader]
+    leaderless: frozenset[BrokerPartition]
+    topic_ids: Mapping[str, str]
+    bytes_per_offset: Mapping[BrokerPartition, float]
+    """How many bytes one offset costs on average, where the broker tells."""
+    committed: Mapping[BrokerPartition, Committed]
+    starts: Mapping[BrokerPartition, int]
+    """Where `start: {timestamp: ...}` lands, for logs that have a record that late."""
+    owners: Mapping[BrokerPartition, str]
+    live_consumers: tuple[str, ...]
+    ledger: Ledger
+    table: Table | None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRun:
+    """Nothing was ever planned: plan 1 starts by policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The newest plan was stored and not appended: it is executed again, word for word."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Onward:
+    """The newest plan is in the table. The next one starts at `positions`."""
+
+    last: Plan
+    positions: Mapping[BrokerPartition, int]
+    uncommitted: tuple[BrokerPartition, ...] = ()
+    """Logs whose offset in ZooKeeper is still what the plan saw: commit them first."""
+    followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Logs whose offset somebody else moved, and where to, under `on_moved: follow`."""
+
+
+Standing = FirstRun | Replay | Onward
+"""Where the pipeline stands, as `reconcile` decides."""

@@ -1,0 +1,392 @@
+"""What may be configured: frozen settings, one file per pipeline, and one parser that refuses what it does not know.
+
+Durations and sizes carry their unit in the name, times carry an offset, choices are enums, and secrets come by reference
+only (`${env:NAME}` or `${file:/path}`). Nothing below `wiring` sees a dictionary of strings. What the keys mean is told
+below each of them; `conf/clicks.yaml` is a file with all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
+
+from etl.errors import SettingsError
+from etl.model import Dialect, Isolation
+
+_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+_NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
+"""What may name a znode and a group: not dots alone, which ZooKeeper refuses in a path."""
+_CHROOT = re.compile(r"(/(?!\.{1,2}(/|$))[^/,\x00-\x20]+)*/?")
+
+
+class StartAt(str, Enum):
+    """Where a log without a committed offset starts."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class OnDataLoss(str, Enum):
+    """What to do when wanted offsets lie below the log start."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class OnMoved(str, Enum):
+    """What to do when somebody else moved a committed offset."""
+
+    FAIL = "fail"
+    FOLLOW = "follow"
+
+
+class OnNoLeader(str, Enum):
+    """What to do with a log that has no leader once waiting for one is over."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class OnRowsRemoved(str, Enum):
+    """What to do when somebody deleted rows of the table."""
+
+    FAIL = "fail"
+
+
+class OwnershipMode(str, Enum):
+    """Whether the run only looks at owners or claims what it reads."""
+
+    OBSERVE = "observe"
+    CLAIM = "claim"
+
+
+class OnOwned(str, Enum):
+    """What to do with a log that somebody else owns."""
+
+    FAIL = "fail"
+
+
+class OnLiveGroup(str, Enum):
+    """What to do when live consumers of the group are registered."""
+
+    FAIL = "fail"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any) -> Any:
+        """No key is true or false, but YAML reads `yes`, `no`, `on` and `off` as such, and pydantic true as 1."""
+        if isinstance(value, bool):
+            raise ValueError("is true or false, which this key never is; YAML takes yes, no, on and off for it: put the value in quotes")
+        return value
+
+
+class Timestamp(_Section):
+    """A start by time: the first record at or after it."""
+
+    timestamp: datetime
+
+    @field_validator("timestamp", mode="before")
+    @classmethod
+    def _no_bare_number(cls, value: Any) -> Any:
+        if isinstance(value, (int, float)) or (isinstance(value, str) and re.fullmatch(r"\s*[-+]?[\d.]+\s*", value)):
+            raise ValueError("is a bare number, seconds or milliseconds nobody knows; write 2026-01-31T00:00:00+00:00")
+        return value
+
+    @field_validator("timestamp")
+    @classmethod
+    def _with_offset(cls, value: datetime) -> datetime:
+        if value.tzinfo is None:
+            raise ValueError("has no UTC offset; write it as 2026-01-31T00:00:00+00:00")
+        if value.timestamp() < 0:
+            raise ValueError("lies before 1970, where no record's timestamp lies")
+        return value
+
+    @property
+    def ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return round(self.timestamp.timestamp() * 1000)
+
+
+Start = StartAt | Timestamp
+
+
+def _start(value: Any) -> Any:
+    """Decide by the form which of the two it is, so that an error speaks of that one only."""
+    if isinstance(value, dict):
+        return Timestamp.model_validate(value)
+    if value not in tuple(StartAt):
+        raise ValueError("must be earliest, latest or {timestamp: ...}")
+    return StartAt(value)
+
+
+class ZooKeeperSettings(_Section):
+    """Where the ledger and, for clusters that have one, the brokers' registry are."""
+
+    connect: str
+    """`host:port,host:port/chroot`, as Kafka's own `zookeeper.connect`."""
+    session_timeout_s: float = Field(default=10, ge=1, le=3600)
+    connect_timeout_s: float = Field(default=10, gt=0, le=3600)
+
+    @field_validator("connect")
+    @classmethod
+    def _hosts_and_chroot(cls, value: str) -> str:
+        hosts, slash, chroot = value.partition("/")
+        for address in hosts.split(","):
+            split_address(address.strip())
+        if not _CHROOT.fullmatch(slash + chroot):
+            raise ValueError(f"{slash + chroot!r} is no path in ZooKeeper; one chroot follows the last host: host:port,host:port/chroot")
+        return value
+
+
+class TopicFilter(_Section):
+    """Which topics to read: full-match regular expressions."""
+
+    allow: tuple[str, ...] = Field(min_length=1)
+    deny: tuple[str, ...] = ()
+
+    @field_validator("allow", "deny")
+    @classmethod
+    def _expressions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for expression in value:
+            try:
+                re.compile(expression)
+            except (re.error, OverflowError, RecursionError) as error:
+                raise ValueError(f"{expression!r} is no regular expression: {error}") from error
+        return value
+
+    def admits(self, topic: str) -> bool:
+        """Whether a topic of this name is read."""
+        return any(re.fullmatch(e, topic) for e in self.allow) and not any(re.fullmatch(e, topic) for e in self.deny)
+
+    @property
+    def literal_names(self) -> tuple[str, ...]:
+        """The allowed expressions that can match one name only: those topics must exist."""
+        return tuple(e for e in self.allow if re.fullmatch(r"[A-Za-z0-9_-]+", e))
+
+
+def _addresses(value: Any) -> Any:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+class SourceSettings(_Section):
+    """The brokers, the topics, and what to do when they surprise us."""
+
+    dialect: Dialect = Dialect.KAFKA
+    bootstrap: Annotated[tuple[str, ...] | None, BeforeValidator(_addresses)] = None
+    """`host:port,host:port`; from ZooKeeper's `/brokers/ids` unless given."""
+    topics: TopicFilter
+    start: Annotated[Start, PlainValidator(_start)] = StartAt.EARLIEST
+    """Logs that are there at the first run and have no committed offset."""
+    start_new_topics: StartAt = StartAt.EARLIEST
+    """Topics that appear later; a new partition of a known topic always starts at its first record."""
+    on_data_loss: OnDataLoss = OnDataLoss.FAIL
+    on_moved: OnMoved = OnMoved.FAIL
+    on_no_leader: OnNoLeader = OnNoLeader.FAIL
+    wait_for_leader_s: float = Field(default=30, ge=0)
+    isolation: Isolation = Isolation.READ_COMMITTED
+    fetch_max_bytes: int = Field(default=16 * 2**20, ge=1024, le=2**30)
+    """Bytes asked for in one Fetch; doubled for a record batch that does not fit, up to `fetch_limit_bytes`."""
+    fetch_limit_bytes: int = Field(default=256 * 2**20, ge=1024, le=2**31 - 2**20)
+    timeout_s: float = Field(default=30, gt=0)
+    """Deadline of one request to a broker."""
+
+    @field_validator("dialect")
+    @classmethod
+    def _known_dialect(cls, value: Dialect) -> Dialect:
+        if value is not Dialect.KAFKA:
+            raise ValueError("jafka is not built yet; this version reads Kafka 0.11 and later (dialect: kafka)")
+        return value
+
+    @field_validator("bootstrap")
+    @classmethod
+    def _host_and_port(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and not value:
+            raise ValueError("names no broker; null takes them from ZooKeeper")
+        for address in value or ():
+            split_address(address)
+        return value
+
+    @model_validator(mode="after")
+    def _limit_holds_one_fetch(self) -> SourceSettings:
+        if self.fetch_limit_bytes < self.fetch_max_bytes:
+            raise ValueError("fetch_limit_bytes is below fetch_max_bytes")
+        return self
+
+
+class TableSettings(_Section):
+    """Where the rows go."""
+
+    path: str = Field(min_length=1)
+    writer: Literal["spark"] = "spark"
+    partition_by: tuple[str, ...] = ()
+    """Columns of the table; `event_date` is built in: the UTC date of the record's timestamp."""
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL
+
+
+class Limits(_Section):
+    """How much one run may take on, and how large one task may be."""
+
+    max_records_per_run: int | None = Field(default=None, ge=1)
+    """Counted in offsets, so an upper bound of the rows."""
+    max_bytes_per_run: int | None = Field(default=None, ge=1)
+    """By the brokers' own sizes of the logs where they tell them, else by an assumed record size."""
+    target_task_bytes: int = Field(default=256 * 2**20, ge=1)
+
+
+class OwnershipSettings(_Section):
+    """How the run behaves towards other consumers of the group and other drivers of the pipeline."""
+
+    mode: OwnershipMode = OwnershipMode.OBSERVE
+    on_owned: OnOwned = OnOwned.FAIL
+    on_live_group: OnLiveGroup = OnLiveGroup.FAIL
+    wait_for_driver_s: float = Field(default=60, ge=0)
+
+    @field_validator("mode")
+    @classmethod
+    def _built(cls, value: OwnershipMode) -> OwnershipMode:
+        if value is not OwnershipMode.OBSERVE:
+            raise ValueError("claim is not built yet; observe refuses what somebody else owns")
+        return value
+
+
+class ReportSettings(_Section):
+    """Where each run leaves its report."""
+
+    path: str = "reports"
+
+
+class Settings(_Section):
+    """One pipeline."""
+
+    version: Literal[1]
+    pipeline: str = Field(pattern=_NAME)
+    cluster: str | None = Field(default=None, pattern=_NAME)
+    """A name, needed where brokers have no cluster id (before 0.10.1, Jafka)."""
+    group: str = Field(pattern=_NAME)
+    zookeeper: ZooKeeperSettings
+    source: SourceSettings
+    table: TableSettings
+    limits: Limits = Limits()
+    ownership: OwnershipSettings = OwnershipSettings()
+    transform: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    """`package.module:function`, a function DataFrame -> DataFrame."""
+    report: ReportSettings = ReportSettings()
+    spark: dict[str, str] = {}
+    """Plain Spark settings."""
+
+    @field_validator("spark", mode="before")
+    @classmethod
+    def _text_values(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {k: _spark_text(v) for k, v in value.items()}
+
+
+def _spark_text(value: Any) -> Any:
+    """A number or truth as Spark writes it; a mapping or nothing stays, and is refused as no text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+def load_settings(path: str | Path) -> Settings:
+    """Read one conf file. Raises SettingsError naming the file and the path of the first wrong key."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise SettingsError("the conf file is not there", path=path, check="the path you gave") from error
+    except (OSError, ValueError) as error:  # ValueError: its bytes are not UTF-8, or its name is no name
+        raise SettingsError(f"the conf file cannot be read: {error}", path=path, check="its permissions and encoding") from error
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # tags such as !!int '' raise plain ones
+        raise SettingsError(f"the conf file is no YAML: {_one_line(error)}", path=path, check="its syntax at that line") from error
+    return parse_settings(document, path=str(path))
+
+
+def parse_settings(document: Any, *, path: str | None = None) -> Settings:
+    """A parsed YAML document to settings. Raises SettingsError with `key` = the path of the first wrong key."""
+    if not isinstance(document, dict):
+        raise SettingsError("a conf file is a mapping of keys", path=path, check="conf/clicks.yaml for a whole example")
+    try:
+        return Settings.model_validate(_resolve(document, path))
+    except ValidationError as error:
+        raise _first_wrong(error, document, path) from error
+    except RecursionError as error:
+        raise SettingsError("a value holds itself", path=path, check="the YAML anchors (&) and aliases (*)") from error
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` (or `[v6]:port`) to its parts. Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def _first_wrong(error: ValidationError, document: Any, path: str | None) -> SettingsError:
+    first = error.errors(include_url=False, include_context=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    reference = _reference_at(document, first["loc"])
+    if reference:  # it may be a secret: neither the value nor a message that quotes it
+        what = f"{reference} refers to something that this key does not take"
+        return SettingsError(what, path=path, key=key, check=_check(first["type"]))
+    given = first["input"] if isinstance(first["input"], (str, int, float, bool, type(None))) else type(first["input"]).__name__
+    sentence = {
+        "extra_forbidden": "unknown key",
+        "missing": "a key is missing",
+    }.get(first["type"], first["msg"].removeprefix("Value error, "))
+    shown = "" if first["type"] in ("extra_forbidden", "missing") else f" (it is {given!r})"
+    return SettingsError(sentence + shown, path=path, key=key or None, check=_check(first["type"]))
+
+
+def _reference_at(document: Any, loc: tuple[int | str, ...]) -> str | None:
+    """The text at that place of the file as it was written, when it holds a reference."""
+    for part in loc:
+        children = dict(enumerate(document)) if isinstance(document, list) else document
+        if not isinstance(children, dict):
+            break
+        document = children.get(part)
+    return document if isinstance(document, str) and _REFERENCE.search(document) else None
+
+
+def _check(kind: str) -> str:
+    if kind == "extra_forbidden":
+        return "its spelling and indentation; conf/clicks.yaml shows every key"
+    return "the key's meaning and unit in docs/SETTINGS.md"
+
+
+def _resolve(value: Any, path: str | None, key: str = "") -> Any:
+    """Replace `${env:NAME}` and `${file:/path}` in every text."""
+    if isinstance(value, dict):
+        return {k: _resolve(v, path, f"{key}.{k}".lstrip(".")) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_resolve(v, path, f"{key}.{i}") for i, v in enumerate(value)]
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda found: _referenced(found[1], found[2], path, key), value)
+    return value
+
+
+def _referenced(kind: str, name: str, path: str | None, key: str) -> str:
+    try:
+        return os.environ[name] if kind == "env" else Path(name).read_text(encoding="utf-8").strip()
+    except (KeyError, OSError, ValueError) as error:
+        what = f"the {'environment variable' if kind == 'env' else 'file'} {name} it refers to cannot be read"
+        raise SettingsError(what, path=path, key=key, check="that it is set where this command runs") from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

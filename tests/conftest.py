@@ -1,0 +1,69 @@
+"""Fixtures that several kinds of tests share: one Spark session and one cluster for the whole run, started when first asked for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+from hypothesis import settings
+
+from etl.embedded.cluster import Cluster
+from etl.embedded.spark import set_spark_environment, spark_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Enough to find what a change broke, quickly; `--hypothesis-profile thorough` looks longer.
+settings.register_profile("quick", max_examples=40, deadline=None)
+settings.register_profile("thorough", max_examples=2000, deadline=None)
+settings.load_profile("quick")
+
+_numbers = itertools.count(1)
+
+
+class TopicFactory(Protocol):
+    """Creates a topic nobody else uses and returns its name."""
+
+    def __call__(self, partitions: int = 1, *, config: Mapping[str, str] | None = None) -> str: ...
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local Spark session that reads and writes Delta."""
+    from pyspark.sql import SparkSession
+
+    set_spark_environment()
+    folder = tmp_path_factory.mktemp("spark")
+    builder = SparkSession.builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    for key, value in {**spark_settings(), "spark.sql.session.timeZone": "UTC"}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One embedded ZooKeeper and one Kafka broker. Tests share it, so each uses its own topics and groups."""
+    with Cluster(folder=tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def topic(cluster: Cluster) -> TopicFactory:
+    """`topic(partitions=8)` gives the name of a new topic."""
+
+    def create(partitions: int = 1, *, config: Mapping[str, str] | None = None) -> str:
+        name = f"topic-{next(_numbers)}"
+        cluster.create_topic(name, partitions, config=config)
+        return name
+
+    return create
+
+
+@pytest.fixture
+def unused_group() -> str:
+    """The name of a consumer group that no other test uses."""
+    return f"group-{next(_numbers)}"

@@ -1,0 +1,96 @@
+"""Facts about the house that no linter checks: a room that breaks one is named."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import etl
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted((ROOT / "etl").rglob("*.py"))
+JOBS = sorted((ROOT / "jobs").glob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+
+CEILING_LINES = 450
+CODEC_CEILING_LINES = 650
+JOB_CEILING_LINES = 40
+HEAVY = ("pyspark", "py4j", "delta", "deltalake", "numba", "numpy", "pandas", "pyarrow", "kafka", "kazoo")
+BANNED = {"manager", "helper", "helpers", "util", "utils", "handler", "processor", "info", "base", "impl"}
+
+
+def place(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def words(name: str) -> set[str]:
+    """`SimpleConsumer` and `simple_consumer` are `simple` and `consumer`."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+@pytest.mark.parametrize("module", MODULES, ids=place)
+def test_a_module_says_what_it_owns(module: Path) -> None:
+    assert ast.get_docstring(ast.parse(module.read_text())), "its first statement is a docstring"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=place)
+def test_a_module_has_one_reason_to_be_opened(module: Path) -> None:
+    assert lines(module) <= (CODEC_CEILING_LINES if module.parent.name == "protocol" else CEILING_LINES)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=place)
+def test_names_say_what_a_thing_does_and_not_that_it_does_something(module: Path) -> None:
+    tree = ast.parse(module.read_text())
+    defined = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert [name for name in [module.stem, *defined] if BANNED & words(name)] == []
+
+
+@pytest.mark.parametrize("module", MODULES, ids=place)
+def test_a_module_raises_no_bare_exception_and_asserts_nothing_about_data(module: Path) -> None:
+    tree = ast.parse(module.read_text())
+    raised = [node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise)]
+    names = [exc.func if isinstance(exc, ast.Call) else exc for exc in raised]
+    assert [name.id for name in names if isinstance(name, ast.Name) and name.id in ("Exception", "BaseException")] == []
+    assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)] == []
+
+
+def test_a_job_is_arguments_wiring_and_an_exit_code() -> None:
+    assert {place(job): lines(job) for job in JOBS if lines(job) >= JOB_CEILING_LINES} == {}
+
+
+@pytest.mark.parametrize("test", TESTS, ids=place)
+def test_a_test_is_a_sentence(test: Path) -> None:
+    names = [node.name for node in ast.walk(ast.parse(test.read_text())) if isinstance(node, ast.FunctionDef)]
+    assert [name for name in names if name.startswith("test_") and name.count("_") < 3] == []
+
+
+def test_the_package_is_installed_under_the_version_it_says() -> None:
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    assert settings["metadata"]["version"] == "attr: etl.__version__"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", etl.__version__)
+
+
+def test_the_command_of_setup_cfg_exists() -> None:
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    target = settings["options.entry_points"]["console_scripts"].split("=")[1].strip()
+    module, _, function = target.partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_asking_for_help_imports_nothing_heavy() -> None:
+    program = f"import sys, etl.cli; print([name for name in {HEAVY!r} if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

@@ -1,0 +1,12 @@
+"""Real ZooKeeper, Kafka and Spark on this machine as context managers: for the demo, the tests and users' own tests.
+
+    from etl.embedded.cluster import Cluster
+
+    with Cluster(brokers=1) as cluster:
+        cluster.create_topic("clicks", partitions=8)
+        run_my_test(cluster.zookeeper_connect, cluster.bootstrap)
+
+Servers listen on 127.0.0.1 only, log to a file that errors name, and do not outlive the process that started them.
+`java` finds Java, `jars` fetches once, `server` owns a process; `zookeeper`, `kafka`, `spark` say what to start, `cluster` puts
+them together. Nothing in the toolkit's own path depends on this room.
+"""

@@ -1,0 +1,129 @@
+"""Owns the archive of Java classes that lets a short Spark run start in half the time (JEP 350).
+
+A JVM with an empty head spends most of a small run loading and checking some 20,000 classes of Spark and Delta. The archive holds
+them as the JVM wants them in memory. It is made once per Java and pyspark by a small run of all that a pipeline does, and lies in
+the cache; a JVM that finds it does not fit goes on without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from etl.embedded.cache import alone, cache_folder
+from etl.embedded.jars import DELTA_VERSION, delta_jars, spark_home
+from etl.embedded.java import java_home, set_java_home
+
+_SILENT = "-Xlog:disable -Xlog:all=error:stderr"
+"""What a JVM has to say of an archive would go to standard output, where `--json` prints its document."""
+_MADE_WITHIN_S = 300
+
+
+def archive_options() -> str:
+    """Options for a JVM on the class path of `spark_class_path`, empty where there is no archive yet."""
+    archive = _place()
+    return f"-XX:SharedArchiveFile={archive} {_SILENT}" if archive.exists() else ""
+
+
+def spark_class_path() -> str:
+    """Delta's jars, to stand in front of Spark's own: an archive fits this order only."""
+    return os.pathsep.join(map(str, delta_jars()))
+
+
+def make_archive() -> Path | None:
+    """Make the archive where it is missing, in about half a minute; None when this Java does not make one."""
+    archive = _place()
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with alone(archive.with_suffix(".lock")):
+        if not archive.exists():
+            _make(archive)
+    return archive if archive.exists() else None
+
+
+def _place() -> Path:
+    told = hashlib.sha256(f"{java_home()} {_java_release()} {spark_home()} {DELTA_VERSION}".encode()).hexdigest()[:12]
+    return cache_folder() / "classes" / f"spark-{told}.jsa"
+
+
+def _java_release() -> str:
+    """What this Java says it is: an archive fits one build only."""
+    release = java_home() / "release"
+    return release.read_text() if release.exists() else ""
+
+
+def _make(archive: Path) -> None:
+    log = archive.with_suffix(".log")
+    with tempfile.TemporaryDirectory(prefix="partial-", dir=archive.parent) as partial, log.open("wb") as out:
+        made = Path(partial, archive.name)
+        command = [sys.executable, "-m", "etl.embedded.class_archive", str(made), partial]
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=_MADE_WITHIN_S, check=False)
+        if made.exists():
+            made.rename(archive)
+
+
+def _run_small(archive: str, folder: str) -> None:
+    """What a pipeline does with Spark, in small, in a JVM that keeps the classes it used."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as f
+
+    set_java_home()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    options = {
+        "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension", "spark.sql.shuffle.partitions": "2",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.driver.extraClassPath": spark_class_path(), "spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={archive}",
+    }
+    builder = SparkSession.builder
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(_source())
+    table = str(Path(folder, "table"))
+    for number in (1, 2):
+        rows = spark.read.format("few_numbers").load().withColumn("day", f.expr("date_from_unix_date(0)"))
+        writer = rows.write.format("delta").mode("append").partitionBy("day").option("txnAppId", "archive").option("txnVersion", number)
+        writer.option("userMetadata", "{}").save(table)
+    counted = spark.read.format("delta").load(table).groupBy("n").agg(
+        f.count(f.lit(1)).alias("rows"), f.bitmap_construct_agg(f.bitmap_bit_position(f.col("n"))).alias("bitmap"))
+    list(counted.orderBy("n").toLocalIterator())
+    gateway: Any = SparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # the JVM ends with it, and writes the archive
+    gateway.proc.wait(_MADE_WITHIN_S)
+
+
+def _source() -> Any:
+    """A Python data source that gives a few numbers."""
+    import pyarrow
+    from pyspark.sql.datasource import DataSource, DataSourceReader
+
+    class Reader(DataSourceReader):
+        def read(self, partition: Any) -> Iterator[Any]:
+            yield pyarrow.RecordBatch.from_pydict({"n": pyarrow.array(range(100), pyarrow.int64()), "value": [b"x"] * 100})
+
+    class FewNumbers(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "few_numbers"
+
+        def schema(self) -> str:
+            return "n bigint, value binary"
+
+        def reader(self, schema: Any) -> Any:
+            return Reader()
+
+    return FewNumbers
+
+
+if __name__ == "__main__":
+    _run_small(*sys.argv[1:])

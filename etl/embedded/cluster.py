@@ -1,0 +1,80 @@
+"""Owns a whole cluster on this machine, ZooKeeper and brokers in one folder, for the demo and for tests."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from etl.embedded.kafka import DEFAULT_VERSION, Kafka
+from etl.embedded.zookeeper import ZooKeeper
+
+
+class Cluster:
+    """`with Cluster(brokers=1) as cluster:` gives a running cluster, and nothing of it is left afterwards.
+
+    Without a `folder` a temporary one is made. The folder is deleted at the end unless `keep` is set or a server did
+    not start. `properties` are the brokers'.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        version: str = DEFAULT_VERSION,
+        chroot: str = "/kafka",
+        folder: Path | str | None = None,
+        keep: bool = False,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="etl-cluster-")) if folder is None else Path(folder).absolute()
+        self.zookeeper = ZooKeeper(self.folder / "zookeeper")
+        self.brokers = [
+            Kafka(
+                zookeeper=self.zookeeper.connect,
+                version=version,
+                broker_id=number,
+                chroot=chroot,
+                folder=self.folder / f"kafka-{number}",
+                properties=properties,
+            )
+            for number in range(brokers)
+        ]
+        self._keep = keep
+        self._running = ExitStack()
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """ZooKeeper's address with the cluster's path, as the conf's `zookeeper.connect` wants it."""
+        return self.brokers[0].zookeeper_connect
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers' addresses, with commas between them."""
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def create_topic(
+        self, name: str, partitions: int = 1, *, replication_factor: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic and return when every partition has a leader. Raises kafka-python's errors."""
+        from kafka.admin import KafkaAdminClient
+
+        topic = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": dict(config or {})}
+        with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
+            admin.create_topics({name: topic}, wait_for_metadata=True)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as started:  # a server that does not start takes those before it down
+            for server in (self.zookeeper, *self.brokers):
+                started.enter_context(server)
+            self._running = started.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._running.close()
+        if not self._keep:
+            shutil.rmtree(self.folder, ignore_errors=True)

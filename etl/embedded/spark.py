@@ -1,0 +1,143 @@
+"""Owns how Spark is started on this machine: settings with the cached jars, and a standalone master with its workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from etl.embedded.class_archive import archive_options, spark_class_path
+from etl.embedded.jars import delta_jars, spark_home
+from etl.embedded.java import java_environment, set_java_home
+from etl.embedded.server import HOST, Server, answers, free_port, wait_until
+from etl.errors import Unreachable
+
+
+def set_spark_environment() -> None:
+    """Set JAVA_HOME and, where nobody did, PYSPARK_PYTHON of this process. Call it before the session starts.
+
+    Without PYSPARK_PYTHON the workers are the first python3 on PATH, not this one: pyspark 4.2 reads the setting
+    `spark.pyspark.python` only where spark-submit starts the driver.
+    """
+    set_java_home()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options for a JVM that ends within a minute or two: its second compiler would cost more than it brings."""
+
+
+def jar_settings(master: str, java_options: str = "") -> dict[str, str]:
+    """Plain Spark settings that bring Delta's jars without asking the network, and let a local JVM start quickly.
+
+    Raises as `jars.delta_jars` does.
+    """
+    if not master.startswith("local"):
+        return {"spark.jars": ",".join(map(str, delta_jars()))}  # executors elsewhere are sent copies
+    options = f"{archive_options()} {java_options}".strip()
+    return {"spark.driver.extraClassPath": spark_class_path(), **({"spark.driver.extraJavaOptions": options} if options else {})}
+
+
+def spark_settings(master: str = "local[2]") -> dict[str, str]:
+    """Plain Spark settings for a small session on this machine that reads and writes Delta and never asks the network.
+
+    Call `set_spark_environment` before the session starts. Raises as `jars.delta_jars` does.
+    """
+    return {
+        "spark.master": master,
+        **jar_settings(master, SHORT_RUN),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # Their defaults, 50 and 200, are for large clusters: here a small write would take 15 seconds.
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.host": HOST,
+        "spark.driver.bindAddress": HOST,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+class _Daemon(Server):
+    """One of Spark's own servers, by the script that comes with pyspark; it adds the module options that Java needs."""
+
+    def __init__(self, name: str, main: str, folder: Path, *arguments: str, port: int | None = None) -> None:
+        super().__init__(name, folder, port)
+        self.web_port = free_port()
+        self._main = main
+        self._arguments = arguments
+
+    def command(self) -> list[str]:
+        """See Server."""
+        where = ["--host", HOST, "--port", str(self.port), "--webui-port", str(self.web_port)]
+        return ["bash", str(spark_home() / "bin" / "spark-class"), self._main, *where, *self._arguments]
+
+    def environment(self) -> dict[str, str]:
+        """See Server. What points Python at this process's own packages is left out: a worker has its own."""
+        ours = {name: value for name, value in java_environment().items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
+        places = {"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_DIRS": str(self.folder / "local"), "SPARK_CONF_DIR": str(self.folder)}
+        return {**ours, **places, "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}
+
+    def is_ready(self) -> bool:
+        """See Server."""
+        return answers(self.port)
+
+
+class StandaloneSpark:
+    """`with StandaloneSpark(hosts=1) as spark: spark.master_url` gives a Spark master and its workers.
+
+    Each worker offers `cores` and `memory`; executors' logs are below `folder`/worker-N/work.
+    """
+
+    start_within_s = 60.0
+
+    def __init__(self, folder: Path, *, hosts: int = 1, cores: int = 2, memory: str = "1g") -> None:
+        folder = Path(folder).absolute()
+        self._master = _Daemon("master", "org.apache.spark.deploy.master.Master", folder / "master")
+        self._workers = [self._worker(folder / f"worker-{number}", cores, memory) for number in range(hosts)]
+        self._running = ExitStack()
+
+    def _worker(self, folder: Path, cores: int, memory: str) -> _Daemon:
+        offer = ["--cores", str(cores), "--memory", memory, "--work-dir", str(folder / "work")]
+        return _Daemon(folder.name, "org.apache.spark.deploy.worker.Worker", folder, *offer, self.master_url)
+
+    @property
+    def master_url(self) -> str:
+        """What `spark-submit --master` wants."""
+        return f"spark://{HOST}:{self._master.port}"
+
+    def __enter__(self) -> Self:
+        with ExitStack() as started:
+            for server in (self._master, *self._workers):
+                started.enter_context(server)
+            if not wait_until(self._all_registered, self.start_within_s):
+                raise Unreachable("a Spark worker did not register", check="the log files", logs=[w.log for w in self._workers])
+            self._running = started.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._running.close()
+
+    def _all_registered(self) -> bool:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with direct.open(f"http://{HOST}:{self._master.web_port}/json/", timeout=10) as answer:
+                said: dict[str, Any] = json.load(answer)
+        except OSError:
+            return False
+        return int(said["aliveworkers"]) == len(self._workers)
+
+
+def submit_command(*arguments: str) -> list[str]:
+    """The command line of pyspark's own `spark-submit`."""
+    return ["bash", str(spark_home() / "bin" / "spark-submit"), *arguments]
+
+
+def submit_environment() -> dict[str, str]:
+    """An environment for `submit_command`: JAVA_HOME and SPARK_HOME as everything here uses them."""
+    return {**java_environment(), "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", HOST)}

@@ -1,0 +1,199 @@
+"""The walk through one offset range, without a socket, a clock or Spark.
+
+Owns which offset to ask next and with how many bytes, what of an answer to keep, when the range is done, and the
+ways it can go wrong. Sending the request, waiting, finding the leader and retrying are the fetch loop's; bytes to
+columns is `protocol.record_batches`'.
+
+What a loop does with it (wire protocol, B9):
+
+    while not cursor.done:
+        ask for cursor.position with cursor.max_bytes
+        for arrow_batch in cursor.feed(answer): ...        # read to its end before the next feed
+        where cursor.starved: wait, up to a deadline
+
+The position moves on when `feed` is called, so the next request can be sent while this answer is decoded.
+
+- An answer may begin below the position and reach beyond `until`: such records are dropped. The position follows the
+  record batches, not the records, because compaction and transaction markers leave offsets without a row; the range is
+  done when the next offset to ask reaches `until`.
+- A record batch that is cut off is left alone, unless nothing whole came before it: then it is larger than what was
+  asked for, and the size grows up to a limit.
+- An empty answer without an error: when the readable end is below `until`, the range was planned beyond it and the log
+  must grow back (`starved`). Otherwise, and only where the answer proves it, everything up to `until` is gone
+  (compaction): after several such answers in a row the range is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from etl.errors import BrokerError, CorruptData, DataLoss, EtlError, MessageTooLarge, PermissionRefused, RanOutBeforeUntil
+from etl.model import Isolation, OffsetRange, Receipt
+from etl.protocol import FetchedPartition, error_codes
+from etl.protocol.columns import MAX_GAPS, Tally
+from etl.protocol.record_batches import MAX_UNPACKED_BYTES, Counts, Selection, Walk, decode, walk
+
+EMPTY_ANSWERS_THAT_PROVE = 3
+"""Empty answers in a row after which the rest of a range counts as compacted away."""
+
+ALL_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers", "log_epoch")
+
+
+class Cursor:
+    """One range on its way from `from_offset` to `until_offset`.
+
+    `fetch_max_bytes` is the size to ask with at first, `max_fetch_bytes` what it may grow to. `columns` are the columns
+    to build, None for all. A cursor that raised is of no further use.
+    """
+
+    def __init__(self, range: OffsetRange, *, isolation: Isolation, fetch_max_bytes: int, max_fetch_bytes: int,
+                 columns: tuple[str, ...] | None = None, log_epoch: int = 0, max_unpacked_bytes: int = MAX_UNPACKED_BYTES) -> None:
+        self.range = range
+        self._isolation = isolation
+        self._limit = max(fetch_max_bytes, max_fetch_bytes)
+        self._columns = ALL_COLUMNS if columns is None else columns
+        self._log_epoch, self._max_unpacked_bytes = log_epoch, max_unpacked_bytes
+        self._tally, self._counts = Tally(range.from_offset), Counts()
+        self._fetched_bytes, self._empty_answers, self._decoding = 0, 0, False
+        self.position = range.from_offset
+        """The next offset to ask."""
+        self.max_bytes = fetch_max_bytes
+        """With how many bytes to ask for this log."""
+        self.starved = False
+        """The last answer was empty and the readable end lies below `until`: wait, with a deadline, and ask again."""
+
+    @property
+    def done(self) -> bool:
+        return self.position >= self.range.until_offset
+
+    def feed(self, fetched: FetchedPartition) -> Iterator[pa.RecordBatch]:
+        """Take the answer to the last request, move on, and give its rows as Arrow batches.
+
+        The rows are decoded while the iterator is read, which must happen to its end, and before the next `feed`.
+
+        Raises CorruptData, MessageTooLarge, DataLoss (the position fell below the log start), RanOutBeforeUntil (the
+        log ends before the position), BrokerError (may pass: retry), PermissionRefused, or EtlError for a code that
+        asking again does not cure; CorruptData and MessageTooLarge also while the iterator is read. Most brokers leave
+        `log_start_offset` out of an answer with OFFSET_OUT_OF_RANGE: ask for it and feed the answer with it filled in
+        to learn which of the two it is, or else it is a BrokerError.
+        """
+        self._check_idle()
+        if fetched.error_code != error_codes.NONE:
+            raise self._refused(fetched)
+        self._fetched_bytes += len(fetched.records)
+        found, asked = walk(fetched, self.range.until_offset), self.position
+        self._move(fetched, found)
+        if not found.batches or self.position == asked:
+            return iter(())
+        self._decoding = True
+        return self._rows(decode(
+            fetched, found.batches,
+            Selection(
+                from_offset=asked, until_offset=self.range.until_offset, columns=self._columns,
+                skips_aborted=self._isolation is Isolation.READ_COMMITTED, log_epoch=self._log_epoch,
+                max_unpacked_bytes=self._max_unpacked_bytes),
+            self._tally, self._counts))
+
+    def _rows(self, decoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from decoded
+        self._decoding = False
+
+    def _check_idle(self) -> None:
+        if self._decoding:
+            raise EtlError("the rows of the answer before were not read to their end", check="this is a bug of the loop around the cursor")
+
+    def _move(self, fetched: FetchedPartition, found: Walk) -> None:
+        """Where the answer takes us: behind its last whole record batch, or nowhere."""
+        self.starved = False
+        reached = found.batches[-1].last_offset + 1 if found.batches else self.position
+        if reached > self.position:
+            self._empty_answers = 0
+            self.position = min(reached, self.range.until_offset)
+        elif found.cut_off_bytes:
+            self._empty_answers = 0
+            self._grow(fetched, found.cut_off_bytes)
+        elif found.batches:
+            raise CorruptData(
+                f"the broker answered with record batches up to offset {reached - 1} only, all below the offset asked for",
+                check=f"offset {self.position} on the broker", **self._place)
+        else:
+            self._note_empty(fetched)
+
+    def _note_empty(self, fetched: FetchedPartition) -> None:
+        if self._readable_end(fetched) < self.range.until_offset:
+            self.starved, self._empty_answers = True, 0
+        elif fetched.proves_empty:
+            self._empty_answers += 1
+            if self._empty_answers >= EMPTY_ANSWERS_THAT_PROVE:
+                self.position = self.range.until_offset
+
+    def _readable_end(self, fetched: FetchedPartition) -> int:
+        if self._isolation is Isolation.READ_COMMITTED and fetched.last_stable_offset is not None:
+            return fetched.last_stable_offset
+        return fetched.high_watermark
+
+    def _grow(self, fetched: FetchedPartition, needed: int) -> None:
+        """Ask with more bytes next time: double, or as many as the cut-off record batch says it has."""
+        if needed > self._limit and len(fetched.records) < self.max_bytes:
+            raise CorruptData(
+                f"a record batch claims {needed} bytes, but the answer ends after {len(fetched.records)} of the {self.max_bytes} asked for",
+                check="whether something between broker and reader cuts answers, and the log on the broker", **self._place)
+        if needed > self._limit or self.max_bytes >= self._limit:
+            raise MessageTooLarge(
+                f"a record batch does not fit into the largest fetch, {self._limit} bytes" + (f"; it has {needed}" if needed > 1 else ""),
+                check="fetch_max_bytes, and max.message.bytes of the topic", **self._place)
+        self.max_bytes = min(self._limit, max(2 * self.max_bytes, needed))
+
+    @property
+    def _place(self) -> dict[str, object]:
+        return {"topic": self.range.log.topic, "partition": self.range.log.partition, "offset": self.position}
+
+    def _refused(self, fetched: FetchedPartition) -> EtlError:
+        """The error that the answer's code stands for (wire protocol, B6)."""
+        code, place = fetched.error_code, self._place
+        name = error_codes.name_of(code)
+        if code == error_codes.OFFSET_OUT_OF_RANGE:
+            return self._out_of_range(fetched)
+        if code == error_codes.CORRUPT_MESSAGE:
+            return CorruptData("the broker finds its own log corrupt", check="the broker's log and disks", **place)
+        if code in error_codes.NOT_ALLOWED:
+            return PermissionRefused(f"the broker refuses the fetch: {name}", check="the ACLs of the topic", **place)
+        if error_codes.is_retriable(code):
+            return BrokerError(f"the broker answers the fetch with {name}", check="the partition's leader", **place)
+        return EtlError(f"the broker answers the fetch with {name}, which asking again does not cure", check="the broker's log", **place)
+
+    def _out_of_range(self, fetched: FetchedPartition) -> EtlError:
+        log_start, place = fetched.log_start_offset, self._place
+        if log_start is None:
+            return BrokerError(
+                "the offset is out of range, and this broker does not say on which side",
+                check="log start and end of the partition; a moved leader also answers so", **place)
+        if self.position < log_start:
+            return DataLoss("the offset was deleted by retention before it was read", check="on_data_loss, and the topic's retention",
+                            **place, log_start_offset=log_start)
+        return RanOutBeforeUntil(
+            f"the log ends at or below {self.position}, the range at {self.range.until_offset}",
+            check="whether the topic was deleted and made again, or an unclean leader was elected", **place)
+
+    @property
+    def receipt(self) -> Receipt:
+        """What reading came to so far; of the whole range when `done`.
+
+        rows + control_records + aborted_records + missing_offsets is the number of offsets walked over.
+        """
+        self._check_idle()
+        tally, counts = self._tally, self._counts
+        gaps, walked = tally.gaps(), self.position - self.range.from_offset
+        all_kept = tally.gap_count <= MAX_GAPS
+        if tally.expected < self.position:
+            if len(gaps) < MAX_GAPS:
+                gaps.append((tally.expected, self.position))
+            else:
+                all_kept = False
+        return Receipt(
+            rows=tally.rows, fetched_bytes=self._fetched_bytes, control_records=counts.control_records,
+            aborted_records=counts.aborted_records,
+            missing_offsets=walked - tally.rows - counts.control_records - counts.aborted_records,
+            gaps=tuple(gaps), gaps_complete=all_kept)

@@ -1,0 +1,78 @@
+"""The raw table's schema: the columns of Spark's own Kafka source, same names, types and order, then `log_epoch`.
+
+Owns names, types, order, and the key that makes a row unique. Building Arrow batches of this schema belongs to
+`protocol.columns`; a unit test holds the two together. Imports neither pyspark nor, until asked for an Arrow schema,
+pyarrow.
+
+| column | what it holds |
+| --- | --- |
+| key, value | the record's bytes, null where the record has null |
+| topic, partition | the log |
+| offset | the record's own offset |
+| timestamp | microseconds UTC; null where the record has none (-1), or where no microsecond value can hold it |
+| timestampType | 0 create time, 1 log append time, as Kafka numbers them |
+| headers | null, not an empty list, where the record has none: so does Spark's source |
+| log_epoch | 0, plus one each time an operator accepts that a topic was deleted and made again |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from etl.errors import SettingsError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SPARK_TYPES: dict[str, str] = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+    "log_epoch": "int",
+}
+"""Column -> Spark SQL type, in the table's order."""
+
+COLUMNS: tuple[str, ...] = tuple(SPARK_TYPES)
+
+ROW_KEY: tuple[str, ...] = ("topic", "log_epoch", "partition", "offset")
+"""A row of a table fed by Kafka 0.8 or later is unique by these."""
+
+
+def raw_columns(names: Sequence[str] | None = None) -> tuple[str, ...]:
+    """The chosen columns in the table's order; all of them for None.
+
+    Raises SettingsError for a name that is no column of the raw table.
+    """
+    if names is None:
+        return COLUMNS
+    for name in names:
+        if name not in SPARK_TYPES:
+            raise SettingsError(f"there is no column {name!r} in the raw table", check=f"the columns are {', '.join(COLUMNS)}", column=name)
+    return tuple(name for name in COLUMNS if name in names)
+
+
+def spark_schema(names: Sequence[str] | None = None) -> str:
+    """The schema as the DDL string that Spark's `schema()` takes, e.g. `key binary, value binary, ...`."""
+    return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in raw_columns(names))
+
+
+def arrow_schema(names: Sequence[str] | None = None) -> pa.Schema:
+    """The schema as pyarrow has it; every column may be null, as Spark's Kafka source says of its own."""
+    import pyarrow as pa
+
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    types = {
+        "binary": pa.binary(),
+        "string": pa.string(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "array<struct<key:string,value:binary>>": pa.list_(pa.field("element", header)),
+    }
+    return pa.schema([pa.field(name, types[SPARK_TYPES[name]]) for name in raw_columns(names)])

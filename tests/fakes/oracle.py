@@ -1,0 +1,75 @@
+"""kafka-python's record parser and builder as the oracle of our decoder.
+
+Its optional codec packages are played by pyarrow, which our decoder does not decompress with.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import kafka.codec
+import kafka.record.default_records as default_records
+import pyarrow as pa
+from kafka.record import MemoryRecords
+
+from tests.fakes.batches import Codec, compress
+
+
+def rows_of(records: bytes) -> list[dict[str, Any]]:
+    """Every record of every batch that is no control batch, with valid CRC, as one row of the raw table."""
+    rows = []
+    with _codecs():
+        for batch in MemoryRecords(records):
+            assert batch.validate_crc()
+            rows += [_row(record) for record in batch if not batch.is_control_batch]
+    return rows
+
+
+def _row(record: Any) -> dict[str, Any]:
+    return {
+        "key": record.key, "value": record.value, "offset": record.offset,
+        "timestamp": None if record.timestamp == -1 else record.timestamp * 1000, "timestampType": record.timestamp_type,
+        "headers": [{"key": key, "value": value} for key, value in record.headers] or None,
+    }
+
+
+def built(codec: Codec, records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]) -> bytes:
+    """One record batch at offset 0 by kafka-python's own builder: record i has timestamp 1700000000000 + i."""
+    with _codecs():
+        builder = default_records.DefaultRecordBatchBuilder(
+            magic=2, compression_type=codec, is_transactional=False, producer_id=-1, producer_epoch=-1, base_sequence=-1,
+            batch_size=1 << 20)
+        for offset, (key, value, headers) in enumerate(records):
+            assert builder.append(offset, 1_700_000_000_000 + offset, key, value, headers)
+        return bytes(builder.build())
+
+
+def _unsnap(block: bytes) -> bytes:
+    size = shift = 0
+    for byte in block:
+        size |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    return bytes(pa.decompress(block, decompressed_size=size, codec="snappy", asbytes=True)) if size else b""
+
+
+def _stream(name: str, content: bytes) -> bytes:
+    return bytes(pa.CompressedInputStream(pa.BufferReader(content), name).read())
+
+
+@contextmanager
+def _codecs() -> Iterator[None]:
+    yes = mock.Mock(return_value=True)
+    snappy = types.SimpleNamespace(compress=lambda plain: pa.compress(plain, "snappy", asbytes=True), decompress=_unsnap)
+    played: dict[str, Any] = {
+        "lz4_encode": lambda plain: compress(bytes(plain), Codec.LZ4), "lz4_decode": lambda packed: _stream("lz4", packed),
+        "zstd_encode": lambda plain: compress(bytes(plain), Codec.ZSTD), "zstd_decode": lambda packed: _stream("zstd", packed),
+    }
+    with (mock.patch.multiple(default_records, **played), mock.patch.object(kafka.codec, "snappy", snappy),
+          mock.patch.multiple(kafka.codec, has_snappy=yes, has_lz4=yes, has_zstd=yes)):
+        yield

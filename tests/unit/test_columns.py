@@ -1,0 +1,180 @@
+"""The compiled kernels: bounds, growth of the header buffers, projection, and life without a compiler's cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import etl
+from etl.errors import CorruptData
+from etl.protocol import columns
+from etl.protocol.columns import MAX_GAPS
+from tests.fakes.batches import Batch, Codec, Rec, compress, control, encode, record_bytes, varint
+from tests.fakes.logs import cursor_of, headers, record_lists, rows_between, rows_in
+
+MINUS_ONE, BIG = varint(-1), varint(2**31 - 1)
+
+
+def with_payload(payload: bytes, *, count: int = 1, last_delta: int = 0, codec: Codec = Codec.NONE) -> bytes:
+    return encode(Batch(7, [], payload=compress(payload, codec), count=count, last_delta=last_delta, codec=codec))
+
+
+@settings(max_examples=50, deadline=None)
+@given(record_lists(most=4).filter(len), st.sampled_from([Codec.NONE, Codec.LZ4]), st.data())
+def test_malformed_records_under_a_valid_crc_are_corrupt_or_rows_and_never_a_stray_read(
+        records: list[Rec], codec: Codec, data: st.DataObject) -> None:
+    payload = bytearray(b"".join(record_bytes(record) for record in records))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(payload) - 1))
+        payload[at:at + 1] = data.draw(st.sampled_from([b"", b"\xff", b"\x80", b"\x01", b"\x7f", BIG]) | st.binary(max_size=3))
+    try:
+        rows = rows_between(with_payload(bytes(payload), count=len(records), last_delta=records[-1].delta, codec=codec), 0, 2**40)
+    except CorruptData as error:
+        assert error.where == {"topic": "clicks", "partition": 3, "offset": 7}
+    else:
+        assert len(rows) == len(records)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.binary(min_size=7, max_size=80), st.integers(1, 5))
+def test_random_records_under_a_valid_crc_are_corrupt_or_rows(payload: bytes, count: int) -> None:
+    try:
+        rows = rows_between(with_payload(payload, count=count, last_delta=100), 0, 2**40)
+    except CorruptData:
+        return
+    assert len(rows) == count
+
+
+def body(*fields: bytes) -> bytes:
+    content = b"".join(fields)
+    return varint(len(content)) + content
+
+
+@pytest.mark.parametrize("payload", [
+    body(b"\x00", b"\x00", b"\x00", BIG, MINUS_ONE, b"\x00"),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, BIG, b"\x00"),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, BIG),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, MINUS_ONE),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x02", BIG, MINUS_ONE),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x02", MINUS_ONE, MINUS_ONE),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x02", b"\x00", BIG),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x00", b"one byte too many"),
+    body(b"\x00", b"\xff" * 11, b"\x00", MINUS_ONE, MINUS_ONE, b"\x00"),
+    body(b"\x00", b"\x00", b"\xff" * 6, MINUS_ONE, MINUS_ONE, b"\x00"),
+    b"\x80\x80\x80\x80\x80\x80\x01" + bytes(20),
+    BIG + bytes(20),
+    MINUS_ONE + bytes(20),
+])
+def test_a_length_or_varint_that_points_outside_its_record_is_corrupt(payload: bytes) -> None:
+    with pytest.raises(CorruptData) as caught:
+        rows_between(with_payload(payload), 0, 100)
+    assert caught.value.where == {"topic": "clicks", "partition": 3, "offset": 7}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(headers, min_size=1, max_size=60), st.integers(0, 4000))
+def test_however_many_headers_come_they_all_arrive(listed: list[tuple[tuple[bytes, bytes | None], ...]], crowd: int) -> None:
+    """The buffers start with room for two headers a record and grow while a record batch is decoded."""
+    records = [Rec(delta, b"v", headers=mine) for delta, mine in enumerate(listed)]
+    records.append(Rec(len(records), b"v", headers=tuple((b"h%d" % (number % 9), None) for number in range(crowd))))
+    second = Batch(1, [replace(record, delta=record.delta - 1) for record in records[1:]])
+    rows = rows_between(encode(Batch(0, records[:1])) + encode(second), 0, len(records))
+    assert [row["headers"] for row in rows] == [
+        [{"key": key.decode(), "value": value} for key, value in record.headers] or None for record in records]
+
+
+def test_only_the_chosen_columns_are_built() -> None:
+    records = encode(Batch(0, [Rec(0, b"v", b"k", ((b"h", b"1"),)), Rec(1, None, None)]))
+    assert rows_in(cursor_of(0, 2, columns=("offset", "value")), records) == [{"value": b"v", "offset": 0}, {"value": None, "offset": 1}]
+    assert rows_in(cursor_of(0, 2, columns=("topic",)), records) == [{"topic": "clicks"}] * 2
+    without_headers = rows_in(cursor_of(0, 2, columns=("key", "log_epoch"), log_epoch=4), records)
+    assert without_headers == [{"key": b"k", "log_epoch": 4}, {"key": None, "log_epoch": 4}]
+
+
+def test_gaps_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it() -> None:
+    records = [Rec(2 * number + 1) for number in range(MAX_GAPS + 5)]
+    cursor = cursor_of(0, 2 * len(records))
+    rows_in(cursor, encode(Batch(0, records)))
+    receipt = cursor.receipt
+    assert receipt.gaps == tuple((2 * number, 2 * number + 1) for number in range(MAX_GAPS))
+    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (MAX_GAPS + 5, MAX_GAPS + 5, False)
+
+
+def test_gaps_of_neighbouring_reasons_are_merged() -> None:
+    log = [Batch(0, [Rec(0), Rec(3)]), control(4, 9, kind=1), Batch(7, [Rec(1)], last_delta=3)]
+    cursor = cursor_of(0, 12)
+    rows_in(cursor, b"".join(encode(batch) for batch in [*log, Batch(12, [Rec(0)])]))
+    assert cursor.receipt.gaps == ((1, 3), (4, 8), (9, 12))
+    assert (cursor.receipt.control_records, cursor.receipt.missing_offsets) == (1, 8)
+
+
+_CALLS_TWICE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import doubled
+assert doubled.__file__.startswith(sys.argv[1]), doubled.__file__
+print(doubled.double(4), doubled.double(5))
+"""
+_DOUBLED = """
+from etl.protocol.columns import kernel
+
+@kernel
+def double(number):
+    return 2 * number
+"""
+
+
+def call_elsewhere(path: Path, cache: Path) -> str:
+    """Output of a fresh process that calls a kernel of a module in `path`; `cache` is all the home it has."""
+    environment = {**os.environ, "HOME": str(cache), "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1",
+                   "PYTHONPATH": str(Path(etl.__file__).parents[1])}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    return subprocess.run(
+        [sys.executable, "-c", _CALLS_TWICE, str(path)], env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def zipped(folder: Path) -> Path:
+    with zipfile.ZipFile(folder / "package.zip", "w") as archive:
+        archive.writestr("doubled.py", _DOUBLED)
+    return folder / "package.zip"
+
+
+def test_inside_a_zip_a_compiled_kernel_is_kept_under_the_home_folder(tmp_path: Path) -> None:
+    assert call_elsewhere(zipped(tmp_path), tmp_path / "home") == "8 10\n"
+    assert list((tmp_path / "home").rglob("doubled.double*.nbi"))
+
+
+def test_inside_a_zip_without_a_home_to_write_to_a_kernel_still_works(tmp_path: Path) -> None:
+    (tmp_path / "no_folder").touch()
+    assert call_elsewhere(zipped(tmp_path), tmp_path / "no_folder") == "8 10\n"
+
+
+def test_unpacked_without_any_folder_to_write_to_a_kernel_still_works(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "doubled.py").write_text(_DOUBLED)
+    (tmp_path / "site" / "__pycache__").touch()
+    (tmp_path / "no_folder").touch()
+    assert call_elsewhere(tmp_path / "site", tmp_path / "no_folder") == "8 10\n"
+
+
+def test_a_cache_file_that_was_cut_off_does_no_harm(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    call_elsewhere(zipped(tmp_path), home)
+    for kept in home.rglob("doubled.double*.nb?"):
+        kept.write_bytes(kept.read_bytes()[:40])
+    assert call_elsewhere(tmp_path / "package.zip", home) == "8 10\n"
+
+
+def test_the_kernels_of_this_package_can_be_kept() -> None:
+    """numba warns, and compiles anew in each process, where a kernel holds an address of this one."""
+    assert rows_between(encode(Batch(0, [Rec(0)])), 0, 1)
+    cached = Path(columns.__file__).parent / "__pycache__"
+    assert list(cached.glob("columns._fill*.nbi")) or not os.access(cached, os.W_OK)

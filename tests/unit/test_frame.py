@@ -1,0 +1,39 @@
+"""The raw table's schema, and that what is decoded has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl import frame
+from etl.cursor import ALL_COLUMNS
+from etl.errors import SettingsError
+from tests.fakes.batches import Batch, Rec, answer, encode
+from tests.fakes.logs import cursor_of
+
+
+def test_the_raw_table_has_the_columns_of_sparks_kafka_source_and_the_log_epoch() -> None:
+    assert frame.spark_schema() == (
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+        "headers array<struct<key:string,value:binary>>, log_epoch int")
+
+
+def test_what_a_cursor_yields_has_the_schema_of_the_frame() -> None:
+    [arrow_batch] = cursor_of(0, 1).feed(answer(encode(Batch(0, [Rec(0)]))))
+    assert arrow_batch.schema == frame.arrow_schema()
+    assert ALL_COLUMNS == frame.COLUMNS
+
+
+def test_chosen_columns_come_in_the_tables_order() -> None:
+    assert frame.raw_columns(["offset", "key"]) == ("key", "offset")
+    assert frame.spark_schema(["headers", "value"]) == "value binary, headers array<struct<key:string,value:binary>>"
+    [arrow_batch] = cursor_of(0, 1, columns=("offset", "headers", "key")).feed(answer(encode(Batch(0, [Rec(0)]))))
+    assert arrow_batch.schema == frame.arrow_schema(["offset", "headers", "key"])
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    with pytest.raises(SettingsError, match="no column 'vlaue'"):
+        frame.raw_columns(["key", "vlaue"])
+
+
+def test_the_row_key_is_made_of_columns() -> None:
+    assert set(frame.ROW_KEY) < set(frame.COLUMNS)

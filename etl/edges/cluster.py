@@ -1,0 +1,211 @@
+"""Questions that take more than one broker: who leads what, where logs start and end, how large they are.
+
+The driver's side of `edges.broker`: one Metadata request, two ListOffsets requests per broker (start and end),
+one DescribeLogDirs per broker; never one request per partition. What to do about a log without a leader, or a
+topic that is not there, is the caller's policy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TypeVar
+
+from etl.edges.broker import SimpleConsumer
+from etl.errors import BrokerUnreachable, CorruptData, EtlError, SettingsError
+from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader
+from etl.protocol import error_codes, kafka
+from etl.protocol.kafka import EARLIEST, LATEST, ClusterMetadata, ListedOffset
+
+Answer = TypeVar("Answer")
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
+_MOST_AT_A_TIME = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """Where logs start and end, and who leads them; `leaderless` had no leader until the deadline."""
+
+    extents: Mapping[BrokerPartition, Extent]
+    leaders: Mapping[BrokerPartition, Leader]
+    leaderless: frozenset[BrokerPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What ListOffsets came to: an offset (None: no record that late) and the leader that named it, log by log."""
+
+    offsets: dict[BrokerPartition, int | None]
+    leaders: dict[BrokerPartition, Leader]
+    leaderless: frozenset[BrokerPartition]
+
+
+class Cluster:
+    """All brokers behind a list of addresses. Keeps one connection per broker until it is closed.
+
+    Every question raises BrokerUnreachable when nobody answers, and NotKafka when a port speaks something else.
+    """
+
+    def __init__(self, bootstrap: Sequence[tuple[str, int]], *, client_id: str = "offset-range-etl",
+                 connect_timeout_s: float = 10.0, timeout_s: float = 30.0) -> None:
+        if not bootstrap:
+            raise SettingsError("there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper")
+        self._bootstrap = tuple(bootstrap)
+        self._client_id = client_id
+        self._connect_timeout_s = connect_timeout_s
+        self._timeout_s = timeout_s
+        self._consumers: dict[tuple[str, int], SimpleConsumer] = {}
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers.clear()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def describe(self, topics: Collection[str] | None = None) -> ClusterMetadata:
+        """One Metadata request to the first broker that answers; None: of all topics. Creates none."""
+        silent: list[str] = []
+        for host, port in self._bootstrap:
+            try:
+                return self._consumer(host, port).topic_metadata(topics)
+            except BrokerUnreachable as error:
+                silent.append(str(error))
+        raise BrokerUnreachable(f"no broker answers: {'; '.join(silent)}", check="that brokers run at these addresses",
+                                brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap))
+
+    def extents(self, logs: Collection[BrokerPartition], *, isolation: Isolation, wait_for_leader_s: float = 30.0,
+                metadata: ClusterMetadata | None = None) -> Extents:
+        """Log start and readable end of each log, the end under the same isolation as the fetches to come.
+
+        Two ListOffsets requests per leader. Logs without a leader, or whose leader has just moved, are asked for
+        again until `wait_for_leader_s` has passed, and are then reported. `metadata`: a fresh answer of `describe`
+        that covers `logs`, to save the request.
+
+        Raises TopicMissing, PermissionRefused, or BrokerUnreachable when a leader stays silent.
+        """
+        starts = self._list(dict.fromkeys(logs, EARLIEST), isolation, wait_for_leader_s, metadata)
+        ends = self._list(dict.fromkeys(starts.offsets, LATEST), isolation, wait_for_leader_s, None, starts.leaders)
+        extents: dict[BrokerPartition, Extent] = {}
+        for log, end in ends.offsets.items():
+            start = starts.offsets[log]
+            if start is None or end is None:
+                raise CorruptData("the broker names no offset for a log's start or end", topic=log.topic, partition=log.partition)
+            # Retention may have moved the start in between, a truncation the end; an extent never ends before it starts.
+            extents[log] = Extent(start, max(start, end))
+        return Extents(extents, ends.leaders, starts.leaderless | ends.leaderless)
+
+    def offsets_at(self, timestamp_ms: int, logs: Collection[BrokerPartition], *, isolation: Isolation = Isolation.READ_COMMITTED,
+                   wait_for_leader_s: float = 30.0) -> dict[BrokerPartition, int]:
+        """The first offset of each log whose record is at `timestamp_ms` or later; the readable end where none is.
+
+        Logs that stay without a leader are left out.
+        """
+        found = self._list(dict.fromkeys(logs, timestamp_ms), isolation, wait_for_leader_s, None)
+        late = {log: LATEST for log, offset in found.offsets.items() if offset is None}
+        ends = self._list(late, isolation, wait_for_leader_s, None, found.leaders)
+        return {log: offset for log, offset in {**found.offsets, **ends.offsets}.items() if offset is not None}
+
+    def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
+        """How many bytes one offset costs on average, by the sizes of the leaders' segments: one request per broker.
+
+        Logs of a broker that refuses to tell, or is too old to, are left out, and so are empty ones.
+        """
+        sizes: dict[BrokerPartition, int] = {}
+        for answer in self._of_each(found.leaders, _sizes):
+            sizes.update(answer)
+        spans = {log: extent.end_offset - extent.log_start_offset for log, extent in found.extents.items()}
+        return {log: size / spans[log] for log, size in sizes.items() if size > 0 and spans.get(log, 0) > 0}
+
+    def _list(self, times: Mapping[BrokerPartition, int], isolation: Isolation, wait_s: float,
+              known: ClusterMetadata | None, led: Mapping[BrokerPartition, Leader] | None = None) -> _Listed:
+        """One offset per log, asked for again where a leader is missing or has moved, until the deadline.
+
+        `known` and `led` save the first Metadata request.
+        """
+        deadline, attempt = time.monotonic() + wait_s, 0
+        found = _Listed({}, {}, frozenset())
+        while waiting := {log: when for log, when in times.items() if log not in found.offsets}:
+            if led is None:
+                known = known or self.describe({log.topic for log in waiting})
+                led = known.leaders
+            failure = self._list_once({log: led[log] for log in waiting if log in led}, waiting, isolation, found)
+            waiting = {log: when for log, when in waiting.items() if log not in found.offsets}
+            left = deadline - time.monotonic()
+            if waiting and left <= 0:
+                _give_up(failure, known, waiting)
+                return replace(found, leaderless=frozenset(waiting))
+            if waiting:
+                time.sleep(min(left, _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]))
+            known, led, attempt = None, None, attempt + 1
+        return found
+
+    def _list_once(self, leaders: Mapping[BrokerPartition, Leader], times: Mapping[BrokerPartition, int],
+                   isolation: Isolation, found: _Listed) -> EtlError | None:
+        """One round over the brokers into `found`; the error of a log that may still come, if there is one."""
+        def ask(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, ListedOffset] | BrokerUnreachable:
+            try:
+                return consumer.list_offsets({log: times[log] for log in logs}, isolation=isolation,
+                                             epochs={log: leaders[log].epoch for log in logs})
+            except BrokerUnreachable as error:
+                return error
+
+        failure: EtlError | None = None
+        for answer in self._of_each(leaders, ask):
+            if isinstance(answer, BrokerUnreachable):
+                failure = answer
+                continue
+            for log, listed in answer.items():
+                if listed.error_code == 0:
+                    found.offsets[log], found.leaders[log] = listed.offset, leaders[log]
+                    continue
+                failure = kafka.failure_of(listed.error_code, "list offsets", topic=log.topic, partition=log.partition,
+                                           broker=leaders[log].broker)
+                if not error_codes.is_retriable(listed.error_code):
+                    raise failure
+        return failure
+
+    def _of_each(self, leaders: Mapping[BrokerPartition, Leader],
+                 ask: Callable[[SimpleConsumer, Collection[BrokerPartition]], Answer]) -> list[Answer]:
+        """One answer per broker, brokers asked side by side; each has a connection of its own."""
+        by_broker: dict[Broker, list[BrokerPartition]] = {}
+        for log, leader in leaders.items():
+            by_broker.setdefault(leader.broker, []).append(log)
+        asked = [(self._consumer(broker.host, broker.port), logs) for broker, logs in by_broker.items()]
+        if len(asked) < 2:
+            return [ask(consumer, logs) for consumer, logs in asked]
+        with ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(asked))) as pool:
+            return list(pool.map(lambda each: ask(*each), asked))
+
+    def _consumer(self, host: str, port: int) -> SimpleConsumer:
+        if (host, port) not in self._consumers:
+            self._consumers[host, port] = SimpleConsumer(host, port, client_id=self._client_id, timeout_s=self._timeout_s,
+                                                         connect_timeout_s=self._connect_timeout_s)
+        return self._consumers[host, port]
+
+
+def _sizes(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
+    # A hint for the planner: without it tasks are cut by offsets alone, so no failure of this question stops a run.
+    try:
+        return consumer.log_sizes(logs)
+    except (SettingsError, BrokerUnreachable):
+        return {}
+
+
+def _give_up(failure: EtlError | None, known: ClusterMetadata | None, waiting: Collection[BrokerPartition]) -> None:
+    """At the deadline: a leader that is named and does not answer, or a topic that is not there, is an error of its own."""
+    if failure is not None:
+        raise failure
+    for log in sorted(waiting):
+        topic = known.topics.get(log.topic) if known is not None else None
+        code = 3 if topic is None else topic.error_code
+        if code in (3, *error_codes.NOT_ALLOWED):
+            raise kafka.failure_of(code, "tell of the topic", topic=log.topic)

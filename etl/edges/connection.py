@@ -1,0 +1,133 @@
+"""One TCP connection to a broker: whole frames out and in, under a deadline, and what a port looks like that is not Kafka's.
+
+It knows lengths and the handshake and nothing else of the protocol. Reconnecting belongs to `edges.broker`.
+A connection that raised is closed: after half a response nobody knows where the next one starts.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+from etl.errors import BrokerUnreachable, CorruptData, NotKafka
+
+HANDSHAKE_CORRELATION_ID = 0x0D0A0D0A
+r"""Its bytes read \r\n\r\n: a server of a line protocol (HTTP) sees the end of a request in our first frame and
+answers at once, where it would else wait for more as we wait for it."""
+
+
+class ConnectionBroken(ConnectionError):
+    """The other side hung up. `answered`: a byte of the response had come, so asking again is not the same question."""
+
+    def __init__(self, why: str, *, answered: bool) -> None:
+        super().__init__(why)
+        self.answered = answered
+
+
+class ImpossibleSize(ValueError):
+    """The four bytes in front of a response are no size that we would take."""
+
+    def __init__(self, first: bytes) -> None:
+        super().__init__(f"first bytes {first!r}")
+        self.first = first
+
+
+class Connection:
+    """Frames to and from one address.
+
+    Raises BrokerUnreachable when the connect or a call passes its deadline (a `time.monotonic` moment) or is
+    refused, ConnectionBroken when it is cut, ImpossibleSize when an answer's size cannot be one.
+    """
+
+    def __init__(self, host: str, port: int, deadline: float) -> None:
+        self.address = f"{host}:{port}"
+        self._socket = self._connect(host, port, deadline)
+
+    def _connect(self, host: str, port: int, deadline: float) -> socket.socket:
+        # TLS would wrap the socket here, before its first byte.
+        try:
+            connected = socket.create_connection((host, port), timeout=self._left(deadline, "connect"))
+        except TimeoutError:
+            raise self._late("connect") from None
+        except OSError as error:
+            raise BrokerUnreachable(f"no connection: {error.strerror or error}", broker=self.address,
+                                    check="that the broker runs, and that its host and port are right") from None
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return connected
+
+    def send(self, frame: bytes, deadline: float) -> None:
+        try:
+            self._socket.settimeout(self._left(deadline, "send"))
+            self._socket.sendall(frame)
+        except TimeoutError:
+            raise self._late("send") from None
+        except OSError as error:
+            raise ConnectionBroken(f"while sending: {error.strerror or error}", answered=False) from None
+
+    def receive(self, deadline: float, room: Callable[[int], memoryview], *, max_bytes: int) -> memoryview:
+        """One response without its length; `room` gives the bytes to receive it into, once its size was checked."""
+        first = bytearray(4)
+        self._fill(memoryview(first), deadline, answered=False)
+        size = int.from_bytes(first, "big", signed=True)
+        if not 4 <= size <= max_bytes:
+            raise ImpossibleSize(bytes(first))
+        into = room(size)
+        self._fill(into, deadline, answered=True)
+        return into
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _fill(self, into: memoryview, deadline: float, *, answered: bool) -> None:
+        at = 0
+        while at < len(into):
+            try:
+                self._socket.settimeout(self._left(deadline, "answer"))
+                got = self._socket.recv_into(into[at:])
+            except TimeoutError:
+                raise self._late("answer") from None
+            except OSError as error:
+                raise ConnectionBroken(f"after {at} bytes of {len(into)}: {error.strerror or error}", answered=answered or at > 0) from None
+            if got == 0:
+                raise ConnectionBroken(f"closed by the other side after {at} bytes of {len(into)}", answered=answered or at > 0)
+            at += got
+
+    def _left(self, deadline: float, doing: str) -> float:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise self._late(doing)
+        return left
+
+    def _late(self, doing: str) -> BrokerUnreachable:
+        return BrokerUnreachable(f"the deadline passed (waiting for: {doing})", broker=self.address,
+                                 check="the network, the broker's load, and that the port is a Kafka listener")
+
+
+def not_kafka(address: str, first: bytes) -> NotKafka:
+    """The failure for a port whose first answer started with `first`."""
+    if first.startswith((b"HTTP", b"<")):
+        return NotKafka("the port speaks HTTP, not Kafka", broker=address,
+                        check="the port: it may be a metrics, Connect or REST port of the same machine")
+    if first[:1] in (b"\x15", b"\x16") and first[1:2] == b"\x03":
+        return NotKafka("the port speaks TLS, and we do not yet", broker=address, check="for a PLAINTEXT listener of the broker")
+    return NotKafka(f"the port does not speak Kafka: its answer starts with {first!r}", broker=address, check="host and port")
+
+
+def hung_up(address: str, why: str) -> NotKafka:
+    """The failure for a port that closes the connection on the very first request, twice."""
+    return NotKafka(f"the connection was closed on the first request ({why})", broker=address,
+                    check="for a TLS listener on this port, a broker older than 0.10 (0.8 hangs up), or something that is not Kafka")
+
+
+def unanswered(late: BrokerUnreachable) -> BrokerUnreachable:
+    """The failure for a port that takes the first request and says nothing."""
+    return BrokerUnreachable("connected, but the first request (ApiVersions) got no answer", **late.where,
+                             check="the broker's load; Kafka 0.9 leaves this request unanswered, and so may a server that is not Kafka")
+
+
+def absurd(address: str, first: bytes) -> CorruptData:
+    """The failure for an impossible size on a connection that had spoken Kafka before."""
+    return CorruptData(f"a response claims {int.from_bytes(first, 'big', signed=True)} bytes", broker=address,
+                       check="that nothing between here and the broker alters bytes")

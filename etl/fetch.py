@@ -1,0 +1,281 @@
+"""The loop one task runs: its offset ranges in, Arrow batches out, a receipt per range.
+
+It owns which logs share a request, when the next request is sent, waiting, and finding a leader that moved. What an
+answer means to a range belongs to `cursor`, the connection to `edges.broker`. Spark's side of a task is `datasource`.
+
+How the time is used: `Cursor.feed` moves the position by the headers of the record batches alone, so the next fetch
+is sent before a single record of this answer is decoded, and the broker works while we do. Hence two buffers, each
+as large as an answer: one is decoded, the other is received into after that.
+
+How a request is filled: every log of the leader that the task still reads, in turn. The broker serves them in order
+until the size is used up, and only the first is sure to get a record batch that is larger than its share (KIP-74),
+so logs that got nothing come first in the next request: none starves.
+
+Retrying is bounded: a leader that moved or is silent is looked up again and read on at the same position, at most
+`retry` times without a record batch in between. Everything else is Spark's to retry.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from etl.cursor import Cursor
+from etl.edges.broker import MIB, SimpleConsumer
+from etl.edges.cluster import Cluster
+from etl.errors import BrokerError, BrokerUnreachable, EtlError, RanOutBeforeUntil, TopicMissing
+from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
+from etl.protocol import FetchedPartition, error_codes
+from etl.protocol.kafka import EARLIEST, LATEST, FetchAnswer, Wanted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_FETCH_BYTES = 256 * MIB
+"""What a fetch may grow to for one record batch."""
+_LEAST_SHARE_BYTES = MIB
+_MOST_LOGS_PER_REQUEST = 64
+_LONGEST_BACKOFF_S = 5.0
+_LONGEST_PAUSE_S = 1.0
+_SHORTEST_PAUSE_S = 0.05
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One range on its way: its place in the caller's list, its cursor, and what went wrong since it last moved."""
+
+    index: int
+    cursor: Cursor
+    leader: Leader | None
+    attempts: int = 0
+    failure: EtlError | None = None
+    stalled_since: float | None = None
+
+    @property
+    def log(self) -> BrokerPartition:
+        return self.cursor.range.log
+
+    def lose_leader(self, failure: EtlError) -> None:
+        """The leader is to be looked up again."""
+        self.leader, self.failure, self.stalled_since = None, failure, None
+        self.attempts += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Manner:
+    """How one task asks: everything about it that is not a range."""
+
+    isolation: Isolation
+    bootstrap: tuple[tuple[str, int], ...]
+    fetch_max_bytes: int
+    max_fetch_bytes: int
+    retry: int
+    backoff_s: float
+    deadline_s: float
+    connect_timeout_s: float
+    timeout_s: float
+    max_wait_ms: int
+    client_id: str
+
+
+def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_receipt: Callable[[int, Receipt], None],
+                bootstrap: Sequence[tuple[str, int]] = (), fetch_max_bytes: int = 16 * MIB, max_fetch_bytes: int = MAX_FETCH_BYTES,
+                columns: tuple[str, ...] | None = None, log_epochs: Mapping[str, int] | None = None, retry: int = 8,
+                backoff_s: float = 0.25, deadline_s: float = 120.0, connect_timeout_s: float = 10.0, timeout_s: float = 30.0,
+                max_wait_ms: int = 500, client_id: str = "offset-range-etl") -> Iterator[pa.RecordBatch]:
+    """The rows of `ranges` as Arrow batches: in order within a range, ranges in any order and interleaved.
+
+    on_receipt        called as (index in `ranges`, receipt) once all rows of that range were taken from the iterator
+    bootstrap         (host, port) of brokers that know the leaders; the leaders named in `ranges` are asked too
+    fetch_max_bytes   size of one answer; two are held at a time
+    max_fetch_bytes   what it may grow to for one record batch larger than that
+    columns           of the raw table, None: all
+    log_epochs        topic -> log epoch of its rows, 0 where not named
+    retry             how often in a row a leader is looked up again before its error is raised
+    backoff_s         pause before the second of these look-ups; it doubles, up to 5 s
+    deadline_s        how long a log may give nothing before its range counts as out of reach
+
+    Raises RanOutBeforeUntil, DataLoss, CorruptData, MessageTooLarge, BrokerUnreachable or BrokerError (may pass: run the
+    task again), NotKafka, TopicMissing, PermissionRefused. Closing the iterator closes the connections.
+    """
+    addresses = [*bootstrap, *((each.leader.broker.host, each.leader.broker.port) for each in ranges if each.leader is not None)]
+    manner = _Manner(isolation, tuple(dict.fromkeys(addresses)), fetch_max_bytes, max_fetch_bytes, retry, backoff_s, deadline_s,
+                     connect_timeout_s, timeout_s, max_wait_ms, client_id)
+    share = min(fetch_max_bytes, max(fetch_max_bytes // max(len(ranges), 1), _LEAST_SHARE_BYTES))
+    walks = [_Walk(index, Cursor(each, isolation=isolation, fetch_max_bytes=share, max_fetch_bytes=max_fetch_bytes, columns=columns,
+                                 log_epoch=(log_epochs or {}).get(each.log.topic, 0)), each.leader)
+             for index, each in enumerate(ranges)]
+    for walk in walks:
+        if walk.cursor.done:
+            on_receipt(walk.index, walk.cursor.receipt)
+    while walks := [walk for walk in walks if not walk.cursor.done]:
+        _find_leaders(walks, manner)
+        for broker, group in _by_broker(walks).items():
+            yield from _read_from(broker, group, manner, on_receipt)
+
+
+def _find_leaders(walks: Sequence[_Walk], manner: _Manner) -> None:
+    """Look up the leaders that are not known, after a pause for those that failed. Raises when a walk failed too often."""
+    lost = [walk for walk in walks if walk.leader is None]
+    if not lost:
+        return
+    for walk in lost:
+        if walk.failure is not None and walk.attempts > manner.retry:
+            raise walk.failure
+    attempts = max(walk.attempts for walk in lost)
+    if attempts > 1:
+        time.sleep(min(manner.backoff_s * 2 ** (attempts - 2), _LONGEST_BACKOFF_S))
+    try:
+        with Cluster(manner.bootstrap, client_id=manner.client_id, connect_timeout_s=manner.connect_timeout_s,
+                     timeout_s=manner.timeout_s) as cluster:
+            metadata = cluster.describe({walk.log.topic for walk in lost})
+    except BrokerUnreachable as silent:
+        for walk in lost:
+            walk.lose_leader(silent)
+        return
+    leaders = metadata.leaders
+    for walk in lost:
+        walk.leader = leaders.get(walk.log)
+        if walk.leader is None:
+            walk.lose_leader(_leaderless(walk.log, metadata.topics[walk.log.topic].error_code if walk.log.topic in metadata.topics else 3))
+
+
+def _leaderless(log: BrokerPartition, code: int) -> EtlError:
+    if code == 3:
+        return TopicMissing("the brokers know no such topic any more", topic=log.topic, check="whether it was deleted")
+    return BrokerError("nobody leads the log", topic=log.topic, partition=log.partition, check="the brokers that hold its replicas")
+
+
+def _by_broker(walks: Sequence[_Walk]) -> dict[Broker, list[_Walk]]:
+    groups: dict[Broker, list[_Walk]] = {}
+    for walk in walks:
+        if walk.leader is not None:
+            groups.setdefault(walk.leader.broker, []).append(walk)
+    return groups
+
+
+def _read_from(broker: Broker, walks: list[_Walk], manner: _Manner, on_receipt: Callable[[int, Receipt], None]) -> Iterator[pa.RecordBatch]:
+    """Read all of `walks` from their leader, but for those that lose it on the way."""
+    with SimpleConsumer(broker.host, broker.port, client_id=manner.client_id, connect_timeout_s=manner.connect_timeout_s,
+                        timeout_s=manner.timeout_s, max_response_bytes=manner.max_fetch_bytes + manner.fetch_max_bytes + MIB) as consumer:
+        asked, idle_answers = _ask(consumer, walks, manner), 0
+        while asked:
+            try:
+                answer = consumer.end_fetch()
+            except BrokerUnreachable as silent:
+                _lose_all(walks, silent)
+                return
+            moved = _feed(consumer, answer, asked, manner)
+            idle_answers = 0 if any(rows is not None for _, rows in moved) else idle_answers + 1
+            _pause(idle_answers)
+            walks = _in_turn(walks, asked, moved)
+            asked = _ask(consumer, walks, manner)
+            for walk, rows in moved:
+                if rows is not None:
+                    yield from rows
+                    if walk.cursor.done:
+                        on_receipt(walk.index, walk.cursor.receipt)
+
+
+def _ask(consumer: SimpleConsumer, walks: Sequence[_Walk], manner: _Manner) -> list[_Walk]:
+    """Send the next fetch for `walks`, and say whom it asks for; nobody when they are done or the broker is gone."""
+    asked: dict[BrokerPartition, _Walk] = {}
+    for walk in walks:
+        # Two ranges of one log are read one after the other: a broker refuses to be asked for both at once.
+        if len(asked) < _MOST_LOGS_PER_REQUEST:
+            asked.setdefault(walk.log, walk)
+    if not asked:
+        return []
+    share = manner.fetch_max_bytes // len(asked)
+    wanted = [Wanted(log, walk.cursor.position, max(walk.cursor.max_bytes, share), None if walk.leader is None else walk.leader.epoch)
+              for log, walk in asked.items()]
+    try:
+        consumer.begin_fetch(wanted, isolation=manner.isolation, max_wait_ms=manner.max_wait_ms,
+                             max_bytes=max(manner.fetch_max_bytes, max(walk.cursor.max_bytes for walk in asked.values())))
+    except BrokerUnreachable as silent:
+        _lose_all(walks, silent)
+        return []
+    return list(asked.values())
+
+
+_Moved = list[tuple[_Walk, "Iterator[pa.RecordBatch] | None"]]
+
+
+def _feed(consumer: SimpleConsumer, answer: FetchAnswer, asked: Sequence[_Walk], manner: _Manner) -> _Moved:
+    """Move every cursor by the answer. Rows are None for a walk that stayed where it was."""
+    walks = {(walk.log.topic, walk.log.partition): walk for walk in asked}
+    return [(walk, _feed_one(consumer, fetched, walk, manner))
+            for fetched in answer.partitions for walk in [walks[fetched.topic, fetched.partition]]]
+
+
+def _feed_one(consumer: SimpleConsumer, fetched: FetchedPartition, walk: _Walk, manner: _Manner) -> Iterator[pa.RecordBatch] | None:
+    if fetched.error_code == error_codes.OFFSET_OUT_OF_RANGE:
+        found = _with_log_start(consumer, fetched, walk)
+        if found is None:
+            walk.lose_leader(BrokerError("the offset is out of range, and yet inside the log", broker=consumer.address,
+                                         check="the broker's log: its replicas may disagree", **_place(walk)))
+            return None
+        fetched = found
+    elif error_codes.is_retriable(fetched.error_code) and walk.attempts < manner.retry:
+        name = error_codes.name_of(fetched.error_code)
+        walk.lose_leader(BrokerError(f"the broker answers {name}", check="who leads the log", broker=consumer.address, **_place(walk)))
+        return None
+    before = walk.cursor.position
+    rows = walk.cursor.feed(fetched)
+    if walk.cursor.position == before:
+        _check_patience(walk, manner)
+        return None
+    walk.attempts, walk.failure, walk.stalled_since = 0, None, None
+    return rows
+
+
+def _with_log_start(consumer: SimpleConsumer, fetched: FetchedPartition, walk: _Walk) -> FetchedPartition | None:
+    """The refusal with the log start that brokers leave out of it, so that the cursor can tell on which side it fell.
+
+    None: the position lies inside the log. A broker that just lost the lead, or won it, answers so.
+    """
+    bounds = [consumer.list_offsets({walk.log: when}, isolation=Isolation.READ_UNCOMMITTED)[walk.log] for when in (EARLIEST, LATEST)]
+    start, end = (bound.offset if bound.error_code == 0 else None for bound in bounds)
+    if start is None or end is None or start <= walk.cursor.position <= end:
+        return None
+    return replace(fetched, log_start_offset=start)
+
+
+def _check_patience(walk: _Walk, manner: _Manner) -> None:
+    """A log that gives nothing is asked again until the deadline, then its range is out of reach."""
+    now = time.monotonic()
+    if walk.stalled_since is None:
+        walk.stalled_since = now
+    if now - walk.stalled_since < manner.deadline_s:
+        return
+    if walk.cursor.starved:
+        raise RanOutBeforeUntil(f"the log cannot be read up to {walk.cursor.range.until_offset}: its readable end stays below",
+                                check="for an open transaction, a truncated log (unclean leader election), or a topic made anew",
+                                **_place(walk))
+    raise BrokerUnreachable(f"the broker gave no records for {manner.deadline_s:g} s", check="the broker's quotas and load", **_place(walk))
+
+
+def _in_turn(walks: Sequence[_Walk], asked: Sequence[_Walk], moved: _Moved) -> list[_Walk]:
+    """Who is asked next, in which order: those that got nothing, those that were not asked, those that got something."""
+    fed = {walk.index for walk, rows in moved if rows is not None}
+    tried = {walk.index for walk in asked}
+    left = [walk for walk in walks if walk.leader is not None and not walk.cursor.done]
+    return sorted(left, key=lambda walk: 2 if walk.index in fed else 0 if walk.index in tried else 1)
+
+
+def _pause(idle_answers: int) -> None:
+    """Brokers hold an answer back while there is nothing (max_wait_ms); one that does not is not asked in a busy loop."""
+    if idle_answers > 1:
+        time.sleep(min(_SHORTEST_PAUSE_S * 2 ** (idle_answers - 2), _LONGEST_PAUSE_S))
+
+
+def _lose_all(walks: Sequence[_Walk], failure: EtlError) -> None:
+    for walk in walks:
+        if not walk.cursor.done:
+            walk.lose_leader(failure)
+
+
+def _place(walk: _Walk) -> dict[str, Any]:
+    return {"topic": walk.log.topic, "partition": walk.log.partition, "offset": walk.cursor.position}

@@ -1,0 +1,125 @@
+"""Reading and writing big-endian numbers, short strings and spans over a `memoryview`.
+
+Every length is checked against what is left before it is believed: a reader raises `CorruptData` that names its
+place (topic=, partition=, broker=), never an IndexError, a struct.error or a MemoryError. What the numbers mean
+belongs to the codecs.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from etl.errors import CorruptData
+
+_INT8 = struct.Struct(">b")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+
+
+class Reader:
+    """A walk over the bytes of one response.
+
+    `place` holds the keywords of the errors raised; a codec adds to it (topic, partition) as it learns them.
+    """
+
+    __slots__ = ("_view", "at", "place")
+
+    def __init__(self, view: memoryview, **place: Any) -> None:
+        self._view = view
+        self.at = 0
+        self.place = place
+
+    @property
+    def left(self) -> int:
+        """Bytes that were not read yet."""
+        return len(self._view) - self.at
+
+    def int8(self) -> int:
+        return self._number(_INT8)
+
+    def int16(self) -> int:
+        return self._number(_INT16)
+
+    def int32(self) -> int:
+        return self._number(_INT32)
+
+    def int64(self) -> int:
+        return self._number(_INT64)
+
+    def span(self, length: int, what: str) -> memoryview:
+        """The next `length` bytes, without a copy."""
+        if length < 0:
+            raise self.corrupt(f"{what} has the impossible length {length}")
+        if length > self.left:
+            raise self.corrupt(f"{what} claims {length} bytes where {self.left} are left")
+        span = self._view[self.at:self.at + length]
+        self.at += length
+        return span
+
+    def string16(self, what: str) -> str:
+        """int16 byte length, then UTF-8; null is refused."""
+        text = bytes(self.span(self.int16(), what))
+        try:
+            return text.decode("utf-8")
+        except UnicodeDecodeError:
+            raise self.corrupt(f"{what} is not UTF-8: {text[:40]!r}") from None
+
+    def count(self, what: str, *, item_bytes: int) -> int:
+        """int32 length of an array whose items take at least `item_bytes` each; null (-1) counts as none."""
+        count = self.int32()
+        if count < -1:
+            raise self.corrupt(f"{what} has the impossible count {count}")
+        if count * item_bytes > self.left:
+            raise self.corrupt(f"{what} claims {count} items where {self.left} bytes are left")
+        return max(count, 0)
+
+    def corrupt(self, what: str) -> CorruptData:
+        """The error for a reader's caller to raise: what is wrong at this place of the bytes."""
+        return CorruptData(what, check="that nothing between here and the broker alters bytes, and the broker's log",
+                           at_byte=self.at, **self.place)
+
+    def _number(self, layout: struct.Struct) -> int:
+        if layout.size > self.left:
+            raise self.corrupt(f"the bytes end inside a number: {layout.size} wanted, {self.left} left")
+        number: int = layout.unpack_from(self._view, self.at)[0]
+        self.at += layout.size
+        return number
+
+
+class Writer:
+    """Bytes of a request, front to back."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def int8(self, number: int) -> Writer:
+        self._bytes += _INT8.pack(number)
+        return self
+
+    def int16(self, number: int) -> Writer:
+        self._bytes += _INT16.pack(number)
+        return self
+
+    def int32(self, number: int) -> Writer:
+        self._bytes += _INT32.pack(number)
+        return self
+
+    def int64(self, number: int) -> Writer:
+        self._bytes += _INT64.pack(number)
+        return self
+
+    def string16(self, text: str) -> Writer:
+        """int16 byte length, then UTF-8. ValueError when it is longer than 32767 bytes."""
+        encoded = text.encode("utf-8")
+        if len(encoded) > 0x7FFF:
+            raise ValueError(f"a string of {len(encoded)} bytes does not fit an int16 length: {text[:40]}...")
+        self._bytes += _INT16.pack(len(encoded)) + encoded
+        return self
+
+    def framed(self) -> bytes:
+        """The bytes with their int32 length in front."""
+        return _INT32.pack(len(self._bytes)) + bytes(self._bytes)

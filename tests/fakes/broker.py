@@ -1,0 +1,410 @@
+"""A small honest broker on a real socket: it keeps logs, speaks the modern dialect, and misbehaves when told to.
+
+Requests are decoded and responses encoded with kafka-python, so that our own codec is checked by somebody else's.
+Several brokers may share one `World`: then a log that another one leads is refused with code 6, as it should be.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from kafka.protocol.admin import DescribeLogDirsRequest, DescribeLogDirsResponse
+from kafka.protocol.consumer import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, LOG_DIRS = 0, 1, 2, 3, 8, 9, 10, 18, 35
+KAFKA_3_9 = {PRODUCE: (0, 11), FETCH: (0, 17), LIST_OFFSETS: (0, 9), METADATA: (0, 12), OFFSET_COMMIT: (0, 9), OFFSET_FETCH: (0, 9),
+             FIND_COORDINATOR: (0, 6), API_VERSIONS: (0, 4), LOG_DIRS: (0, 4)}
+
+Act = Callable[[socket.socket, bytes], None]
+"""How to deliver one framed response; an act that ends with the socket closed ends the connection."""
+
+
+@dataclass
+class FakeLog:
+    """One log: encoded record batches, and what a broker knows of it."""
+
+    leader_id: int
+    batches: list[bytes] = field(default_factory=list)
+    log_start: int = 0
+    high_watermark: int | None = None
+    """None: all there is."""
+    last_stable: int | None = None
+    aborted: list[tuple[int, int]] = field(default_factory=list)
+    leader_epoch: int = 0
+    refusals: deque[int] = field(default_factory=deque)
+    """Error codes for the next fetches of this log, one each."""
+
+    @property
+    def log_end(self) -> int:
+        return _last_offset(self.batches[-1]) + 1 if self.batches else self.log_start
+
+    @property
+    def high(self) -> int:
+        return self.log_end if self.high_watermark is None else self.high_watermark
+
+    @property
+    def stable(self) -> int:
+        return self.high if self.last_stable is None else self.last_stable
+
+    def readable_end(self, isolation: int) -> int:
+        return self.stable if isolation else self.high
+
+
+class World:
+    """What the brokers of one cluster share."""
+
+    def __init__(self) -> None:
+        self.logs: dict[tuple[str, int], FakeLog] = {}
+        self.addresses: dict[int, tuple[str, int]] = {}
+        self.committed: dict[tuple[str, str, int], int] = {}
+        self.changed = threading.Condition()
+
+
+class FakeBroker:
+    """`with FakeBroker() as broker:` listens on 127.0.0.1 at `broker.port`.
+
+    requests   (api key, version) of every request that came, in order
+    fetched    the logs that each fetch named, in order
+    script     api key -> acts for the next responses; without one a response is sent as it is
+    throttle   milliseconds to answer the next fetches with, which are then empty
+    """
+
+    def __init__(self, world: World | None = None, *, broker_id: int = 1, versions: dict[int, tuple[int, int]] | None = None) -> None:
+        self.world = world or World()
+        self.broker_id = broker_id
+        self.versions = {**KAFKA_3_9, **(versions or {})}
+        self.requests: list[tuple[int, int]] = []
+        self.fetched: list[list[tuple[str, int]]] = []
+        self.connections = 0
+        self.script: dict[int, deque[Act]] = defaultdict(deque)
+        self.throttle: deque[int] = deque()
+        self.closing = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.host, self.port = self._listener.getsockname()
+        self.world.addresses[broker_id] = (self.host, self.port)
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+
+    def log(self, topic: str, partition: int = 0) -> FakeLog:
+        """The log, made with this broker as its leader when it is new."""
+        return self.world.logs.setdefault((topic, partition), FakeLog(self.broker_id))
+
+    def append(self, topic: str, partition: int, *batches: bytes) -> None:
+        with self.world.changed:
+            self.log(topic, partition).batches.extend(batches)
+            self.world.changed.notify_all()
+
+    def __enter__(self) -> FakeBroker:
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.closing.set()
+        with self.world.changed:
+            self.world.changed.notify_all()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.hang_up_on_everybody()
+        for thread in self._threads:
+            thread.join(5)
+
+    def hang_up_on_everybody(self) -> None:
+        """Close what is open, as a broker does with idle connections."""
+        for connection in self._sockets:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def open_connections(self) -> int:
+        """How many clients have not hung up."""
+        return sum(thread.is_alive() for thread in self._threads) - 1
+
+    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._sockets.append(connection)
+            self._start(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                while connection.fileno() >= 0:
+                    request = _receive(connection, int.from_bytes(_receive(connection, 4), "big"))
+                    key, version = struct.unpack_from(">hh", request)
+                    self.requests.append((key, version))
+                    response = self._answer(key, version, request)
+                    act = self.script[key].popleft() if self.script[key] else as_it_is
+                    act(connection, response)
+            except (OSError, EOFError):
+                return
+
+    def _answer(self, key: int, version: int, request: bytes) -> bytes:
+        kind, answer = _ANSWERS[key]
+        decoded = kind.decode(request, version=version, header=True)
+        response = answer(self, decoded, version)
+        response.API_VERSION = version
+        response.with_header(int.from_bytes(request[4:8], "big"))
+        return bytes(response.encode(header=True, framed=True))
+
+    # What each request is answered with
+
+    def _api_versions(self, request: Any, version: int) -> Any:
+        kind = ApiVersionsResponse.ApiVersion
+        return ApiVersionsResponse(error_code=0, throttle_time_ms=0, api_keys=[
+            kind(api_key=key, min_version=low, max_version=high) for key, (low, high) in self.versions.items()])
+
+    def _metadata(self, request: Any, version: int) -> Any:
+        known = sorted({topic for topic, _ in self.world.logs})
+        named = known if request.topics is None else [each.name for each in request.topics]
+        brokers = [MetadataResponse.MetadataResponseBroker(node_id=number, host=host, port=port, rack=None)
+                   for number, (host, port) in self.world.addresses.items()]
+        return MetadataResponse(throttle_time_ms=0, brokers=brokers, cluster_id="fake-cluster", controller_id=self.broker_id,
+                                topics=[self._topic(name, name in known) for name in named])
+
+    def _topic(self, name: str, known: bool) -> Any:
+        kind = MetadataResponse.MetadataResponseTopic
+        logs = sorted((partition, log) for (topic, partition), log in self.world.logs.items() if topic == name)
+        return kind(error_code=0 if known else 3, name=name, is_internal=False, partitions=[
+            kind.MetadataResponsePartition(
+                error_code=0 if log.leader_id in self.world.addresses else 5, partition_index=partition, leader_id=log.leader_id,
+                leader_epoch=log.leader_epoch, replica_nodes=[log.leader_id], isr_nodes=[log.leader_id], offline_replicas=[])
+            for partition, log in logs])
+
+    def _led(self, topic: str, partition: int) -> tuple[FakeLog | None, int]:
+        log = self.world.logs.get((topic, partition))
+        return log, 3 if log is None else 0 if log.leader_id == self.broker_id else 6
+
+    def _list_offsets(self, request: Any, version: int) -> Any:
+        topic_kind = ListOffsetsResponse.ListOffsetsTopicResponse
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for each in topic.partitions:
+                log, code = self._led(topic.name, each.partition_index)
+                offset = -1 if log is None or code else _offset_at(log, each.timestamp, request.isolation_level)
+                partitions.append(topic_kind.ListOffsetsPartitionResponse(
+                    partition_index=each.partition_index, error_code=code, timestamp=-1, offset=offset, leader_epoch=-1))
+            topics.append(topic_kind(name=topic.name, partitions=partitions))
+        return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
+
+    def _fetch(self, request: Any, version: int) -> Any:
+        names = [(topic.topic, each.partition) for topic in request.topics for each in topic.partitions]
+        assert len(set(names)) == len(names), "a broker refuses a fetch that names a partition twice"
+        self.fetched.append(names)
+        throttled = self.throttle.popleft() if self.throttle else 0
+        deadline = time.monotonic() + request.max_wait_ms / 1000
+        while True:
+            with self.world.changed:
+                response, found = self._read(request, throttled)
+                left = deadline - time.monotonic()
+                if found or left <= 0 or throttled or self.closing.is_set():
+                    return response
+                self.world.changed.wait(left)
+
+    def _read(self, request: Any, throttled: int) -> tuple[Any, bool]:
+        topic_kind = FetchResponse.FetchableTopicResponse
+        left, first_found, refused, topics = request.max_bytes, False, False, []
+        for topic in request.topics:
+            partitions = []
+            for each in topic.partitions:
+                log, code = self._led(topic.topic, each.partition)
+                if log is not None and log.refusals:
+                    code = log.refusals.popleft()
+                if log is not None and not code and each.current_leader_epoch not in (-1, None, log.leader_epoch):
+                    code = 74 if each.current_leader_epoch < log.leader_epoch else 75
+                if log is not None and not code and not log.log_start <= each.fetch_offset <= log.log_end:
+                    code = 1
+                known = log is not None and not code
+                records = b"" if log is None or code or throttled else _read_log(
+                    log, each.fetch_offset, request.isolation_level, min(each.partition_max_bytes, max(left, 0)), whole=not first_found)
+                left, first_found, refused = left - len(records), first_found or bool(records), refused or bool(code)
+                aborted = topic_kind.PartitionData.AbortedTransaction
+                partitions.append(topic_kind.PartitionData(
+                    partition_index=each.partition, error_code=code, high_watermark=log.high if log and known else -1,
+                    last_stable_offset=log.stable if log and known else -1, log_start_offset=log.log_start if log and known else -1,
+                    aborted_transactions=[aborted(producer_id=who, first_offset=at) for who, at in log.aborted]
+                    if log and request.isolation_level else None, preferred_read_replica=-1, records=records))
+            topics.append(topic_kind(topic=topic.topic, partitions=partitions))
+        return FetchResponse(throttle_time_ms=throttled, error_code=0, session_id=0, responses=topics), first_found or refused
+
+    def _produce(self, request: Any, version: int) -> Any:
+        topic_kind = ProduceResponse.TopicProduceResponse
+        topics = []
+        for topic in request.topic_data:
+            partitions = []
+            for each in topic.partition_data:
+                log, code = self._led(topic.name, each.index)
+                base = -1 if log is None or code else log.log_end
+                if not code:
+                    self.append(topic.name, each.index, struct.pack(">q", base) + bytes(each.records)[8:])
+                partitions.append(topic_kind.PartitionProduceResponse(
+                    index=each.index, error_code=code, base_offset=base, log_append_time_ms=-1, log_start_offset=0))
+            topics.append(topic_kind(name=topic.name, partition_responses=partitions))
+        return ProduceResponse(responses=topics, throttle_time_ms=0)
+
+    def _find_coordinator(self, request: Any, version: int) -> Any:
+        return FindCoordinatorResponse(throttle_time_ms=0, error_code=0, error_message=None, node_id=self.broker_id, host=self.host,
+                                       port=self.port)
+
+    def _offset_commit(self, request: Any, version: int) -> Any:
+        kind = OffsetCommitResponse.OffsetCommitResponseTopic
+        for topic in request.topics:
+            for each in topic.partitions:
+                self.world.committed[request.group_id, topic.name, each.partition_index] = each.committed_offset
+        return OffsetCommitResponse(throttle_time_ms=0, topics=[
+            kind(name=topic.name, partitions=[kind.OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=0)
+                                              for each in topic.partitions]) for topic in request.topics])
+
+    def _offset_fetch(self, request: Any, version: int) -> Any:
+        kind = OffsetFetchResponse.OffsetFetchResponseTopic
+        return OffsetFetchResponse(throttle_time_ms=0, error_code=0, topics=[
+            kind(name=topic.name, partitions=[
+                kind.OffsetFetchResponsePartition(
+                    partition_index=number, committed_offset=self.world.committed.get((request.group_id, topic.name, number), -1),
+                    committed_leader_epoch=-1, metadata="", error_code=0) for number in topic.partition_indexes])
+            for topic in request.topics])
+
+    def _log_dirs(self, request: Any, version: int) -> Any:
+        folder_kind = DescribeLogDirsResponse.DescribeLogDirsResult
+        kind = folder_kind.DescribeLogDirsTopic
+        topics = [kind(name=topic.topic, partitions=[
+            kind.DescribeLogDirsPartition(
+                partition_index=number, partition_size=sum(map(len, self.world.logs[topic.topic, number].batches)), offset_lag=0,
+                is_future_key=False) for number in topic.partitions])
+                  for topic in request.topics]
+        return DescribeLogDirsResponse(throttle_time_ms=0, error_code=0, results=[
+            folder_kind(error_code=0, log_dir="/logs", topics=topics, total_bytes=-1, usable_bytes=-1)])
+
+
+_ANSWERS: dict[int, tuple[Any, Callable[[FakeBroker, Any, int], Any]]] = {
+    PRODUCE: (ProduceRequest, FakeBroker._produce),
+    FETCH: (FetchRequest, FakeBroker._fetch),
+    LIST_OFFSETS: (ListOffsetsRequest, FakeBroker._list_offsets),
+    METADATA: (MetadataRequest, FakeBroker._metadata),
+    OFFSET_COMMIT: (OffsetCommitRequest, FakeBroker._offset_commit),
+    OFFSET_FETCH: (OffsetFetchRequest, FakeBroker._offset_fetch),
+    FIND_COORDINATOR: (FindCoordinatorRequest, FakeBroker._find_coordinator),
+    API_VERSIONS: (ApiVersionsRequest, FakeBroker._api_versions),
+    LOG_DIRS: (DescribeLogDirsRequest, FakeBroker._log_dirs),
+}
+
+
+# Acts
+
+def as_it_is(connection: socket.socket, frame: bytes) -> None:
+    connection.sendall(frame)
+
+
+def a_byte_at_a_time(connection: socket.socket, frame: bytes) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for at in range(len(frame)):
+        connection.sendall(frame[at:at + 1])
+
+
+def hang_up(connection: socket.socket, frame: bytes) -> None:
+    connection.close()
+
+
+def never(connection: socket.socket, frame: bytes) -> None:
+    """No answer; the next request is read all the same."""
+
+
+def reset_after(count: int) -> Act:
+    """The first `count` bytes of the frame, then a reset."""
+    def act(connection: socket.socket, frame: bytes) -> None:
+        connection.sendall(frame[:count])
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+    return act
+
+
+def cut_to(count: int) -> Act:
+    """A whole frame whose body ends after `count` bytes."""
+    return altered(lambda body: body[:count])
+
+
+def altered(change: Callable[[bytes], bytes]) -> Act:
+    """A whole frame with another body (correlation id included)."""
+    def act(connection: socket.socket, frame: bytes) -> None:
+        body = change(frame[4:])
+        connection.sendall(struct.pack(">i", len(body)) + body)
+    return act
+
+
+def instead(content: bytes) -> Act:
+    """Other bytes, with no regard for frames."""
+    def act(connection: socket.socket, frame: bytes) -> None:
+        connection.sendall(content)
+    return act
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    content = b""
+    while len(content) < count:
+        got = connection.recv(count - len(content))
+        if not got:
+            raise EOFError
+        content += got
+    return content
+
+
+def _base_offset(batch: bytes) -> int:
+    return int(struct.unpack_from(">q", batch)[0])
+
+
+def _last_offset(batch: bytes) -> int:
+    return _base_offset(batch) + int(struct.unpack_from(">i", batch, 23)[0])
+
+
+def _offset_at(log: FakeLog, when: int, isolation: int) -> int:
+    if when == -1:
+        return log.readable_end(isolation)
+    if when == -2:
+        return log.log_start
+    return next((_base_offset(batch) for batch in log.batches if struct.unpack_from(">q", batch, 35)[0] >= when), -1)
+
+
+def _read_log(log: FakeLog, offset: int, isolation: int, limit: int, *, whole: bool) -> bytes:
+    """What a broker of 0.10.1 or later gives (KIP-74): cut anywhere, but never inside the first record batch."""
+    found = [batch for batch in log.batches if _last_offset(batch) >= offset and _base_offset(batch) < log.readable_end(isolation)]
+    if not found:
+        return b""
+    if len(found[0]) > limit:
+        return found[0] if whole else b""
+    return b"".join(found)[:limit]

@@ -1,0 +1,189 @@
+"""The sentences that hold for the fake broker as for a real one; each suite brings a `served` fixture of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from kafka.record import MemoryRecords
+
+from etl.edges.broker import SimpleConsumer
+from etl.edges.cluster import Cluster
+from etl.errors import BrokerError, TopicMissing
+from etl.fetch import read_ranges
+from etl.model import BrokerPartition, Extent, Isolation, OffsetRange, Receipt
+from etl.protocol import FetchedPartition
+from etl.protocol.kafka import EARLIEST, LATEST, Api, Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A broker that runs, and how to get a topic on it."""
+
+    host: str
+    port: int
+    make_topic: Callable[[int], str]
+
+    def consumer(self) -> SimpleConsumer:
+        return SimpleConsumer(self.host, self.port, timeout_s=20)
+
+    def cluster(self) -> Cluster:
+        return Cluster([(self.host, self.port)], timeout_s=20)
+
+
+class BrokerContract:
+    """What a SimpleConsumer may rely on."""
+
+    def test_a_broker_tells_which_versions_it_speaks(self, served: Served) -> None:
+        with served.consumer() as consumer:
+            low, high = consumer.api_versions()[Api.FETCH.key]
+        assert low <= 11 <= high
+
+    def test_records_that_were_sent_are_fetched_from_their_offset_on(self, served: Served) -> None:
+        topic = served.make_topic(1)
+        with served.consumer() as consumer:
+            assert consumer.send(topic, 0, [(b"k", b"one"), (None, b"two")]) == 0
+            assert consumer.send(topic, 0, [(None, None)]) == 2
+            fetched = consumer.fetch(topic, 0, 1)
+        assert offsets(fetched) == [[0, 1], [2]]
+        assert (fetched.high_watermark, fetched.last_stable_offset, fetched.log_start_offset, fetched.error_code) == (3, 3, 0, 0)
+
+    def test_a_fetch_at_the_end_is_empty_and_proves_it(self, served: Served) -> None:
+        topic = served.make_topic(1)
+        with served.consumer() as consumer:
+            consumer.send(topic, 0, [(None, b"one")])
+            fetched = consumer.fetch(topic, 0, 1, max_wait_ms=1)
+        assert (len(fetched.records), fetched.proves_empty) == (0, True)
+
+    def test_one_request_brings_several_logs_in_the_order_asked_for(self, served: Served) -> None:
+        topic = served.make_topic(3)
+        with served.consumer() as consumer:
+            for partition in range(3):
+                consumer.send(topic, partition, [(None, b"x" * (partition + 1))])
+            answer = consumer.multifetch([Wanted(BrokerPartition(topic, partition), 0, 1 << 20) for partition in (2, 0, 1)])
+        assert [each.partition for each in answer.partitions] == [2, 0, 1]
+        assert [offsets(each) for each in answer.partitions] == [[[0]]] * 3
+
+    def test_a_record_batch_larger_than_the_fetch_comes_whole_when_its_log_is_first(self, served: Served) -> None:
+        topic = served.make_topic(2)
+        with served.consumer() as consumer:
+            for partition in range(2):
+                consumer.send(topic, partition, [(None, b"x" * 5000)])
+            answer = consumer.multifetch([Wanted(BrokerPartition(topic, partition), 0, 100) for partition in range(2)], max_bytes=100)
+        first, second = answer.partitions
+        assert offsets(first) == [[0]]
+        assert (len(second.records), second.proves_empty) == (0, False)
+
+    def test_an_offset_outside_of_the_log_is_refused_with_code_1(self, served: Served) -> None:
+        topic = served.make_topic(1)
+        with served.consumer() as consumer:
+            answer = consumer.multifetch([Wanted(BrokerPartition(topic, 0), 5, 100)])
+        assert [each.error_code for each in answer.partitions] == [1]
+
+    def test_a_fetch_of_a_topic_that_is_not_there_raises(self, served: Served) -> None:
+        with served.consumer() as consumer, pytest.raises(TopicMissing, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            consumer.fetch("no-such-topic", 0, 0)
+
+    def test_the_next_fetch_may_be_under_way_while_an_answer_is_read(self, served: Served) -> None:
+        topic = served.make_topic(1)
+        log = BrokerPartition(topic, 0)
+        with served.consumer() as consumer:
+            for number in range(3):
+                consumer.send(topic, 0, [(None, b"%d" % number)])
+            consumer.begin_fetch([Wanted(log, 0, 1)])
+            first = consumer.end_fetch().partitions[0]
+            consumer.begin_fetch([Wanted(log, 1, 1)])
+            second = consumer.end_fetch().partitions[0]
+            assert [offsets(each)[0] for each in (first, second)] == [[0], [1]]
+
+    def test_earliest_and_latest_offsets_are_start_and_end(self, served: Served) -> None:
+        topic = served.make_topic(1)
+        with served.consumer() as consumer:
+            consumer.send(topic, 0, [(None, b"one"), (None, b"two")])
+            assert consumer.earliest_or_latest_offset(topic, 0, EARLIEST) == 0
+            assert consumer.earliest_or_latest_offset(topic, 0, LATEST) == 2
+            assert consumer.offsets_before(topic, 0, LATEST) == (2,)
+
+    def test_a_time_finds_the_first_record_that_is_not_older(self, served: Served) -> None:
+        topic = served.make_topic(1)
+        with served.consumer() as consumer:
+            consumer.send(topic, 0, [(None, b"one")])
+            assert consumer.offsets_before(topic, 0, 1) == (0,)
+            assert consumer.offsets_before(topic, 0, int(time.time() * 1000) + 3_600_000) == ()
+
+    def test_metadata_names_leaders_and_cluster(self, served: Served) -> None:
+        topic = served.make_topic(2)
+        with served.consumer() as consumer:
+            metadata = consumer.topic_metadata([topic])
+        assert metadata.cluster_id
+        assert {log: (leader.broker.host, leader.broker.port) for log, leader in metadata.leaders.items()} == {
+            BrokerPartition(topic, number): (served.host, served.port) for number in range(2)}
+
+    def test_asking_for_a_topic_does_not_create_it(self, served: Served) -> None:
+        with served.consumer() as consumer:
+            assert consumer.topic_metadata(["never-made"]).topics["never-made"].error_code == 3
+            assert "never-made" not in consumer.topic_metadata().topics
+
+    def test_log_sizes_are_the_bytes_of_the_segments(self, served: Served) -> None:
+        topic = served.make_topic(1)
+        log = BrokerPartition(topic, 0)
+        with served.consumer() as consumer:
+            consumer.send(topic, 0, [(None, b"x" * 1000)])
+            assert consumer.log_sizes([log]) == {log: len(consumer.fetch(topic, 0, 0).records)}
+
+    def test_a_group_gets_back_the_offset_that_it_stored(self, served: Served) -> None:
+        topic = served.make_topic(2)
+        first, second = (BrokerPartition(topic, number) for number in range(2))
+        with served.consumer() as consumer:
+            _once_it_passes(lambda: consumer.find_coordinator("a-group"))
+            _once_it_passes(lambda: consumer.commit_offsets("a-group", {first: 42}))
+            assert consumer.fetch_offsets("a-group", [first, second]) == {first: 42, second: None}
+
+    def test_extents_of_a_cluster_are_the_starts_and_ends_of_its_logs(self, served: Served) -> None:
+        topic = served.make_topic(3)
+        logs = [BrokerPartition(topic, number) for number in range(3)]
+        with served.consumer() as consumer:
+            consumer.send(topic, 1, [(None, b"x" * 100)] * 10)
+        with served.cluster() as cluster:
+            found = cluster.extents(logs, isolation=Isolation.READ_COMMITTED)
+            sizes = cluster.bytes_per_offset(found)
+            late = cluster.offsets_at(int(time.time() * 1000) + 3_600_000, logs)
+        assert dict(found.extents) == {logs[0]: Extent(0, 0), logs[1]: Extent(0, 10), logs[2]: Extent(0, 0)}
+        assert (set(found.leaders), found.leaderless) == (set(logs), frozenset())
+        assert list(sizes) == [logs[1]] and 100 < sizes[logs[1]] < 200
+        assert late == {logs[0]: 0, logs[1]: 10, logs[2]: 0}
+
+    def test_ranges_are_read_to_the_row(self, served: Served) -> None:
+        topic = served.make_topic(3)
+        with served.consumer() as consumer:
+            for partition in range(3):
+                for start in range(0, 100, 10):
+                    consumer.send(topic, partition, [(None, b"%d" % number) for number in range(start, start + 10)])
+        ranges = [OffsetRange(BrokerPartition(topic, 0), 0, 100), OffsetRange(BrokerPartition(topic, 1), 15, 33),
+                  OffsetRange(BrokerPartition(topic, 1), 33, 90), OffsetRange(BrokerPartition(topic, 2), 50, 50)]
+        receipts: dict[int, Receipt] = {}
+        rows = [(row["partition"], row["offset"], int(row["value"])) for arrow_batch in read_ranges(
+            ranges, isolation=Isolation.READ_COMMITTED, on_receipt=receipts.__setitem__, bootstrap=[(served.host, served.port)],
+            fetch_max_bytes=300, max_fetch_bytes=10_000, columns=("partition", "offset", "value")) for row in arrow_batch.to_pylist()]
+        assert sorted(rows) == [(0, number, number) for number in range(100)] + [(1, number, number) for number in range(15, 90)]
+        assert {index: receipt.rows for index, receipt in receipts.items()} == {0: 100, 1: 18, 2: 57, 3: 0}
+
+
+def offsets(fetched: FetchedPartition) -> list[list[int]]:
+    """Record offsets by record batch, as kafka-python reads them; a cut-off last batch is left out by it too."""
+    return [[record.offset for record in record_batch] for record_batch in MemoryRecords(bytes(fetched.records))]
+
+
+def _once_it_passes(ask: Callable[[], object]) -> None:
+    """A broker's first group takes it a moment: the topic of the offsets is only then made."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            ask()
+            return
+        except BrokerError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

@@ -1,0 +1,125 @@
+"""The driver's questions to several brokers at once."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from etl.edges.cluster import Cluster
+from etl.errors import BrokerUnreachable, SettingsError, TopicMissing
+from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.broker import LIST_OFFSETS, LOG_DIRS, METADATA, FakeBroker, FakeLog, World
+
+COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
+LOGS = [BrokerPartition("demo", number) for number in range(4)]
+
+
+@pytest.fixture
+def brokers() -> Iterator[tuple[FakeBroker, FakeBroker]]:
+    """Two brokers; each leads two of the four logs of `demo`, and log n holds 10 n records."""
+    world = World()
+    with FakeBroker(world, broker_id=1) as first, FakeBroker(world, broker_id=2) as second:
+        for log in LOGS:
+            leader = (first, second)[log.partition % 2]
+            leader.log(log.topic, log.partition)
+            for number in range(log.partition):
+                leader.append(log.topic, log.partition, encode(Batch(10 * number, [Rec(delta) for delta in range(10)])))
+        yield first, second
+
+
+@pytest.fixture
+def cluster(brokers: tuple[FakeBroker, FakeBroker]) -> Iterator[Cluster]:
+    with Cluster([(brokers[0].host, brokers[0].port)], timeout_s=5) as connected:
+        yield connected
+
+
+def asked(brokers: tuple[FakeBroker, FakeBroker], key: int) -> list[int]:
+    return [[each for each, _ in broker.requests].count(key) for broker in brokers]
+
+
+def test_extents_take_one_metadata_request_and_two_list_offsets_per_broker(
+        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    found = cluster.extents(LOGS, isolation=COMMITTED)
+    assert dict(found.extents) == {log: Extent(0, 10 * log.partition) for log in LOGS}
+    assert {log: leader.broker.id for log, leader in found.leaders.items()} == {log: 1 + log.partition % 2 for log in LOGS}
+    assert (asked(brokers, METADATA), asked(brokers, LIST_OFFSETS)) == ([1, 0], [2, 2])
+
+
+def test_the_end_is_the_last_stable_offset_under_read_committed_only(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers[1].log("demo", 1).last_stable = 4
+    assert cluster.extents(LOGS[1:2], isolation=COMMITTED).extents == {LOGS[1]: Extent(0, 4)}
+    assert cluster.extents(LOGS[1:2], isolation=UNCOMMITTED).extents == {LOGS[1]: Extent(0, 10)}
+
+
+def test_a_log_without_a_leader_is_reported_and_the_others_are_not_held_up(
+        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers[0].world.logs["demo", 2].leader_id = -1
+    found = cluster.extents(LOGS, isolation=COMMITTED, wait_for_leader_s=0)
+    assert (found.leaderless, set(found.extents)) == (frozenset({LOGS[2]}), {LOGS[0], LOGS[1], LOGS[3]})
+
+
+def test_a_leader_that_moved_since_the_metadata_is_looked_up_again(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    before = cluster.describe(["demo"])
+    brokers[0].world.logs["demo", 2].leader_id = 2
+    found = cluster.extents(LOGS, isolation=COMMITTED, metadata=before)
+    assert (found.extents[LOGS[2]], found.leaders[LOGS[2]].broker.id) == (Extent(0, 20), 2)
+
+
+def test_a_leader_that_never_answers_is_unreachable(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    world = brokers[0].world
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        world.addresses[3] = nobody.getsockname()
+    world.logs["demo", 9] = FakeLog(3)
+    with pytest.raises(BrokerUnreachable, match="no connection"):
+        cluster.extents([BrokerPartition("demo", 9)], isolation=COMMITTED, wait_for_leader_s=0)
+
+
+def test_a_topic_that_is_not_there_is_told_from_one_without_leaders(cluster: Cluster) -> None:
+    with pytest.raises(TopicMissing):
+        cluster.extents([BrokerPartition("gone", 0)], isolation=COMMITTED, wait_for_leader_s=0)
+
+
+def test_describe_tells_the_code_of_a_topic_that_is_not_there(cluster: Cluster) -> None:
+    assert cluster.describe(["demo", "gone"]).topics["gone"].error_code == 3
+
+
+def test_describe_of_everything_names_leaders_and_the_cluster(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    metadata = cluster.describe()
+    assert (metadata.cluster_id, list(metadata.topics)) == ("fake-cluster", ["demo"])
+    assert metadata.leaders[LOGS[1]] == Leader(Broker(2, brokers[1].host, brokers[1].port), 0)
+
+
+def test_a_time_is_an_offset_and_the_end_where_no_record_is_that_late(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers[1].append("demo", 3, encode(Batch(30, [Rec(0)], max_timestamp=1_800_000_000_000)))
+    assert cluster.offsets_at(1_750_000_000_000, LOGS) == {LOGS[0]: 0, LOGS[1]: 10, LOGS[2]: 20, LOGS[3]: 30}
+    assert asked(brokers, LIST_OFFSETS) == [2, 2]
+
+
+def test_bytes_per_offset_come_from_one_request_per_broker_and_leave_out_empty_logs(
+        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    size = len(brokers[1].log("demo", 1).batches[0])
+    assert cluster.bytes_per_offset(cluster.extents(LOGS, isolation=COMMITTED)) == {log: size / 10 for log in LOGS[1:]}
+    assert asked(brokers, LOG_DIRS) == [1, 1]
+
+
+def test_a_broker_too_old_to_tell_sizes_is_left_out(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    del brokers[1].versions[LOG_DIRS]
+    assert set(cluster.bytes_per_offset(cluster.extents(LOGS, isolation=COMMITTED))) == {LOGS[2]}
+
+
+def test_the_next_bootstrap_address_is_asked_when_one_is_silent(brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        silent: tuple[str, int] = nobody.getsockname()
+    with Cluster([silent, (brokers[1].host, brokers[1].port)]) as patient:
+        assert list(patient.describe().topics) == ["demo"]
+    with Cluster([silent]) as alone, pytest.raises(BrokerUnreachable, match="no broker answers") as raised:
+        alone.describe()
+    assert raised.value.where["brokers"] == f"{silent[0]}:{silent[1]}"
+
+
+def test_a_cluster_of_no_addresses_is_a_settings_error() -> None:
+    with pytest.raises(SettingsError, match="no broker to ask"):
+        Cluster([])

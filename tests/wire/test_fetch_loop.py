@@ -1,0 +1,371 @@
+"""The loop of one task against fake brokers: every row once, whatever the brokers do, or a named error."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etl.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    CorruptData,
+    DataLoss,
+    MessageTooLarge,
+    PermissionRefused,
+    RanOutBeforeUntil,
+    TopicMissing,
+)
+from etl.fetch import read_ranges
+from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
+from tests.fakes.batches import Batch, Rec, control, encode
+from tests.fakes.broker import FETCH, METADATA, FakeBroker, World, cut_to, hang_up, reset_after
+
+
+@dataclass
+class Task:
+    """One call of `read_ranges` and what came of it; patience is set for tests."""
+
+    broker: FakeBroker
+    ranges: Sequence[OffsetRange]
+    settings: dict[str, Any] = field(default_factory=dict)
+    receipts: dict[int, Receipt] = field(default_factory=dict)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return read_ranges(self.ranges, **{
+            "isolation": Isolation.READ_COMMITTED, "on_receipt": self.receipts.__setitem__, "columns": ("topic", "partition", "offset"),
+            "bootstrap": [(self.broker.host, self.broker.port)], "backoff_s": 0.001, "retry": 3, "max_wait_ms": 20, "timeout_s": 5,
+            **self.settings})
+
+    def rows(self) -> list[tuple[int, int]]:
+        return [(row["partition"], row["offset"]) for arrow_batch in self.batches() for row in arrow_batch.to_pylist()]
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as running:
+        yield running
+
+
+def fill(broker: FakeBroker, partition: int, *, batches: int, records: int = 10, size: int = 10) -> None:
+    start = broker.log("demo", partition).log_end
+    broker.append("demo", partition, *(
+        encode(Batch(start + number * records, [Rec(delta, b"x" * size) for delta in range(records)])) for number in range(batches)))
+
+
+def wanted(partition: int, from_offset: int, until_offset: int, leader: Leader | None = None) -> OffsetRange:
+    return OffsetRange(BrokerPartition("demo", partition), from_offset, until_offset, leader)
+
+
+def offsets(partition: int, from_offset: int, until_offset: int) -> list[tuple[int, int]]:
+    return [(partition, offset) for offset in range(from_offset, until_offset)]
+
+
+def leader(broker: FakeBroker) -> Leader:
+    return Leader(Broker(broker.broker_id, broker.host, broker.port), 0)
+
+
+# What is read
+
+def test_a_range_is_read_to_the_row(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=5)
+    task = Task(broker, [wanted(0, 7, 33)])
+    assert task.rows() == offsets(0, 7, 33)
+    assert task.receipts[0].rows == 26
+
+
+def test_a_range_whose_leader_is_named_asks_nobody_else(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    assert Task(broker, [wanted(0, 0, 10, leader(broker))], {"bootstrap": []}).rows() == offsets(0, 0, 10)
+    assert METADATA not in {key for key, _ in broker.requests}
+
+
+def test_an_empty_range_gets_its_receipt_without_a_connection(broker: FakeBroker) -> None:
+    task = Task(broker, [wanted(0, 5, 5)])
+    assert (task.rows(), task.receipts, broker.connections) == ([], {0: task.receipts[0]}, 0)
+    assert task.receipts[0].rows == 0
+
+
+def test_two_ranges_of_one_log_are_never_in_one_request(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=4)
+    task = Task(broker, [wanted(0, 0, 20), wanted(0, 20, 40)])
+    assert sorted(task.rows()) == offsets(0, 0, 40)
+    assert all(names == [("demo", 0)] for names in broker.fetched)
+    assert [task.receipts[index].rows for index in range(2)] == [20, 20]
+
+
+def test_no_log_starves_beside_one_that_could_fill_every_answer(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=200, size=100)
+    for partition in (1, 2):
+        fill(broker, partition, batches=3, size=100)
+    last_of: dict[int, int] = {}
+    ranges = [wanted(0, 0, 2000), wanted(1, 0, 30), wanted(2, 0, 30)]
+    for number, (partition, _) in enumerate(Task(broker, ranges, {"fetch_max_bytes": 1500}).rows()):
+        last_of[partition] = number
+    assert max(last_of[1], last_of[2]) < 200 < last_of[0]
+
+
+def test_a_record_batch_larger_than_the_fetch_size_is_read(broker: FakeBroker) -> None:
+    for partition in range(3):
+        fill(broker, partition, batches=2, size=1000)
+    task = Task(broker, [wanted(partition, 0, 20) for partition in range(3)], {"fetch_max_bytes": 64, "max_fetch_bytes": 128})
+    assert sorted(task.rows()) == [row for partition in range(3) for row in offsets(partition, 0, 20)]
+
+
+def test_a_record_batch_cut_off_by_the_broker_makes_the_fetch_grow_up_to_a_named_error(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1, size=1000)
+    whole = broker.log("demo", 0).batches[0]
+    broker.log("demo", 0).batches[0] = whole[:64]
+    with pytest.raises(MessageTooLarge):
+        Task(broker, [wanted(0, 0, 10)], {"fetch_max_bytes": 64, "max_fetch_bytes": 128}).rows()
+
+
+def test_transaction_markers_are_walked_over(broker: FakeBroker) -> None:
+    broker.append("demo", 0, encode(Batch(0, [Rec(0), Rec(1)], producer_id=7, transactional=True)), encode(control(2, 7, kind=0)),
+                  encode(Batch(3, [Rec(0)])))
+    broker.log("demo", 0).aborted.append((7, 0))
+    task = Task(broker, [wanted(0, 0, 4)])
+    assert task.rows() == offsets(0, 3, 4)
+    assert (task.receipts[0].rows, task.receipts[0].aborted_records, task.receipts[0].control_records) == (1, 2, 1)
+
+
+def test_a_range_whose_tail_was_compacted_away_is_complete(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    broker.append("demo", 0, encode(Batch(10, [Rec(0)])))
+    log = broker.log("demo", 0)
+    log.high_watermark = 20
+    log.batches.append(encode(Batch(30, [Rec(0)])))
+    task = Task(broker, [wanted(0, 0, 20)])
+    assert task.rows() == offsets(0, 0, 11)
+    assert task.receipts[0].gaps == ((11, 20),)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 200)), min_size=1, max_size=8),
+       st.integers(30, 600), st.data())
+def test_however_a_log_is_chopped_into_answers_the_rows_are_those_of_the_range(
+        shapes: list[tuple[int, int, int]], fetch_max_bytes: int, data: st.DataObject) -> None:
+    with FakeBroker() as broker:
+        kept: list[int] = []
+        base = 0
+        for records, gap, size in shapes:
+            broker.append("demo", 0, encode(Batch(base, [Rec(delta, b"x" * size) for delta in range(records)])))
+            kept += range(base, base + records)
+            base += records + gap
+        end = broker.log("demo", 0).log_end
+        from_offset = data.draw(st.integers(0, end))
+        cut = data.draw(st.integers(from_offset, end))
+        until_offset = data.draw(st.integers(cut, end))
+        task = Task(broker, [wanted(0, from_offset, cut), wanted(0, cut, until_offset)], {"fetch_max_bytes": fetch_max_bytes})
+        assert sorted(task.rows()) == [(0, offset) for offset in kept if from_offset <= offset < until_offset]
+        assert sorted(task.receipts) == [0, 1]
+
+
+# The order of things
+
+def test_the_next_fetch_is_sent_before_the_rows_of_this_one_are_taken(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=10, size=100)
+    rows = Task(broker, [wanted(0, 0, 100)], {"fetch_max_bytes": 1500}).batches()
+    next(rows)
+    wait_until(lambda: len(broker.fetched) == 2)
+    rows.close()  # type: ignore[attr-defined]
+
+
+def test_a_receipt_comes_after_the_rows_of_its_range(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    task = Task(broker, [wanted(0, 0, 10)])
+    rows = task.batches()
+    next(rows)
+    assert task.receipts == {}
+    assert next(rows, None) is None
+    assert task.receipts[0].rows == 10
+
+
+def test_closing_the_iterator_hangs_up(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=10, size=100)
+    rows = Task(broker, [wanted(0, 0, 100)], {"fetch_max_bytes": 1500}).batches()
+    next(rows)
+    rows.close()  # type: ignore[attr-defined]
+    wait_until(lambda: broker.open_connections() == 0)
+
+
+# Leaders that move, connections that break
+
+@pytest.mark.parametrize("code", [6, 3, 5, 9, 56, 74, 75, 78, -1])
+def test_a_refusal_that_may_pass_is_followed_by_a_look_up_and_the_same_position(broker: FakeBroker, code: int) -> None:
+    fill(broker, 0, batches=5)
+    broker.log("demo", 0).refusals.append(code)
+    assert Task(broker, [wanted(0, 0, 50)]).rows() == offsets(0, 0, 50)
+
+
+def test_a_log_that_moved_to_another_broker_is_read_on_from_there() -> None:
+    world = World()
+    with FakeBroker(world, broker_id=1) as first, FakeBroker(world, broker_id=2) as second:
+        fill(first, 0, batches=10, size=100)
+        fill(first, 1, batches=10, size=100)
+        task = Task(first, [wanted(0, 0, 100), wanted(1, 0, 100)], {"fetch_max_bytes": 1500})
+        rows = task.batches()
+        seen = [next(rows)]
+        world.logs["demo", 0].leader_id = 2
+        seen += rows
+        found = sorted((row["partition"], row["offset"]) for each in seen for row in each.to_pylist())
+        assert found == offsets(0, 0, 100) + offsets(1, 0, 100)
+        assert [("demo", 0)] in second.fetched
+
+
+def test_a_leader_of_the_plan_that_is_gone_is_looked_up(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        gone = Leader(Broker(9, *nobody.getsockname()))
+    assert Task(broker, [wanted(0, 0, 10, gone)]).rows() == offsets(0, 0, 10)
+
+
+def test_a_leader_epoch_of_the_plan_that_is_over_is_looked_up(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    broker.log("demo", 0).leader_epoch = 3
+    assert Task(broker, [wanted(0, 0, 10, leader(broker))]).rows() == offsets(0, 0, 10)
+    assert len(broker.fetched) == 2
+
+
+@pytest.mark.parametrize("act", [reset_after(100), reset_after(2)])
+def test_a_reset_in_mid_response_costs_no_row_and_doubles_none(broker: FakeBroker, act: Any) -> None:
+    fill(broker, 0, batches=20, size=100)
+    broker.script[FETCH].extend([lambda connection, frame: connection.sendall(frame), act])
+    assert Task(broker, [wanted(0, 0, 200)], {"fetch_max_bytes": 1500}).rows() == offsets(0, 0, 200)
+
+
+def test_a_leader_that_goes_on_refusing_is_a_broker_error_after_a_few_attempts(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    broker.log("demo", 0).refusals.extend([6] * 20)
+    with pytest.raises(BrokerError, match="NOT_LEADER_OR_FOLLOWER") as raised:
+        Task(broker, [wanted(0, 3, 10)]).rows()
+    assert (raised.value.where["partition"], raised.value.where["offset"], len(broker.fetched)) == (0, 3, 4)
+
+
+def test_attempts_are_counted_anew_after_every_record_batch(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=8, size=100)
+    broker.log("demo", 0).refusals.extend([0, 6, 6, 0, 6, 6, 0, 6, 6])
+    assert Task(broker, [wanted(0, 0, 80)], {"fetch_max_bytes": 1200}).rows() == offsets(0, 0, 80)
+
+
+def test_a_broker_that_hangs_up_on_every_fetch_is_unreachable(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    broker.script[FETCH].extend([hang_up] * 20)
+    with pytest.raises(BrokerUnreachable, match="connection broke"):
+        Task(broker, [wanted(0, 0, 10)]).rows()
+
+
+def test_a_log_that_nobody_leads_is_a_broker_error(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    broker.log("demo", 0).leader_id = -1
+    with pytest.raises(BrokerError, match="nobody leads"):
+        Task(broker, [wanted(0, 0, 10)]).rows()
+
+
+def test_a_topic_that_was_deleted_is_missing(broker: FakeBroker) -> None:
+    with pytest.raises(TopicMissing):
+        Task(broker, [wanted(0, 0, 10)]).rows()
+
+
+# Logs that give nothing, and other named ends
+
+def test_a_log_that_is_throttled_for_a_while_is_read_all_the_same(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    broker.throttle.extend([5, 5, 5, 5, 5])
+    task = Task(broker, [wanted(0, 0, 30)])
+    assert task.rows() == offsets(0, 0, 30)
+    assert task.receipts[0].gaps == ()
+
+
+def test_a_log_that_grows_up_to_the_range_is_waited_for(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    task = Task(broker, [wanted(0, 0, 20)])
+    rows = task.batches()
+    seen = [next(rows)]
+    grower = threading.Thread(target=fill, args=(broker, 0), kwargs={"batches": 1})
+    grower.start()
+    seen += rows
+    grower.join()
+    assert sum(each.num_rows for each in seen) == 20
+
+
+def test_a_log_that_never_grows_up_to_the_range_ran_out(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    broker.log("demo", 0).high_watermark = 10
+    with pytest.raises(RanOutBeforeUntil) as raised:
+        Task(broker, [wanted(0, 0, 20)], {"deadline_s": 0.05}).rows()
+    assert (raised.value.where["topic"], raised.value.where["partition"], raised.value.where["offset"]) == ("demo", 0, 10)
+
+
+def test_an_open_transaction_below_until_ran_out_as_well(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    broker.log("demo", 0).last_stable = 10
+    with pytest.raises(RanOutBeforeUntil, match="readable end"):
+        Task(broker, [wanted(0, 0, 20)], {"deadline_s": 0.05}).rows()
+
+
+def test_a_log_that_is_throttled_for_ever_is_unreachable(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    broker.throttle.extend([1] * 1000)
+    with pytest.raises(BrokerUnreachable, match="gave no records"):
+        Task(broker, [wanted(0, 0, 10)], {"deadline_s": 0.05}).rows()
+
+
+def test_offsets_below_the_log_start_are_data_loss_with_both_numbers(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    broker.log("demo", 0).log_start = 10
+    with pytest.raises(DataLoss) as raised:
+        Task(broker, [wanted(0, 5, 20)]).rows()
+    assert (raised.value.where["offset"], raised.value.where["log_start_offset"]) == (5, 10)
+
+
+def test_offsets_beyond_the_log_end_ran_out(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    with pytest.raises(RanOutBeforeUntil):
+        Task(broker, [wanted(0, 15, 20)]).rows()
+
+
+def test_an_offset_that_is_refused_and_yet_inside_is_asked_for_again(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    broker.log("demo", 0).refusals.append(1)
+    assert Task(broker, [wanted(0, 0, 10)]).rows() == offsets(0, 0, 10)
+
+
+def test_a_topic_that_we_may_not_read_is_no_permission(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    broker.log("demo", 0).refusals.append(29)
+    with pytest.raises(PermissionRefused):
+        Task(broker, [wanted(0, 0, 10)]).rows()
+
+
+def test_a_record_batch_with_a_bad_checksum_names_its_offset(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    batch = bytearray(broker.log("demo", 0).batches[1])
+    batch[-1] ^= 1
+    broker.log("demo", 0).batches[1] = bytes(batch)
+    with pytest.raises(CorruptData) as raised:
+        Task(broker, [wanted(0, 0, 30)]).rows()
+    assert (raised.value.where["topic"], raised.value.where["partition"], raised.value.where["offset"]) == ("demo", 0, 10)
+
+
+def test_a_truncated_answer_is_corrupt_data_at_once(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    broker.script[FETCH].append(cut_to(60))
+    with pytest.raises(CorruptData):
+        Task(broker, [wanted(0, 0, 10)]).rows()
+
+
+def wait_until(holds: Any) -> None:
+    """For what another thread is about to do; the test fails when it never does."""
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)

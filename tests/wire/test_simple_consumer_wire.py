@@ -1,0 +1,324 @@
+"""SimpleConsumer against the fake broker: the contract, and every way a connection can go wrong."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+
+from etl.edges.broker import SimpleConsumer
+from etl.edges.connection import HANDSHAKE_CORRELATION_ID
+from etl.errors import BrokerUnreachable, CorruptData, EtlError, NotKafka, SettingsError
+from etl.model import BrokerPartition
+from etl.protocol.kafka import Wanted
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.broker import (
+    API_VERSIONS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    PRODUCE,
+    Act,
+    FakeBroker,
+    a_byte_at_a_time,
+    altered,
+    cut_to,
+    hang_up,
+    instead,
+    never,
+    reset_after,
+)
+from tests.fakes.contract import BrokerContract, Served
+
+LOG = BrokerPartition("demo", 0)
+BATCH = encode(Batch(0, [Rec(0, b"hello"), Rec(1, b"world")]))
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as running:
+        running.append("demo", 0, BATCH)
+        yield running
+
+
+@pytest.fixture
+def consumer(broker: FakeBroker) -> Iterator[SimpleConsumer]:
+    with SimpleConsumer(broker.host, broker.port, timeout_s=5, max_response_bytes=1 << 20) as connected:
+        yield connected
+
+
+class TestFakeBroker(BrokerContract):
+    @pytest.fixture
+    def served(self) -> Iterator[Served]:
+        numbers = count()
+        with FakeBroker() as running:
+            def make_topic(partitions: int) -> str:
+                name = f"topic-{next(numbers)}"
+                for partition in range(partitions):
+                    running.log(name, partition)
+                return name
+
+            yield Served(running.host, running.port, make_topic)
+
+
+def hello(consumer: SimpleConsumer) -> bytes:
+    return bytes(consumer.fetch("demo", 0, 0).records)
+
+
+# Delivery
+
+def test_a_byte_at_a_time_equals_all_at_once(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    at_once = hello(consumer)
+    broker.script[FETCH].append(a_byte_at_a_time)
+    assert hello(consumer) == at_once == BATCH
+
+
+def test_an_answer_stays_valid_while_the_next_one_is_received(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    broker.append("demo", 1, encode(Batch(0, [Rec(0, b"other")])))
+    first = consumer.fetch("demo", 0, 0).records
+    second = consumer.fetch("demo", 1, 0).records
+    assert (bytes(first), len(second) > 0) == (BATCH, True)
+
+
+def test_answers_larger_than_any_before_leave_the_earlier_one_alone(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    broker.append("demo", 1, encode(Batch(0, [Rec(0, b"x" * 100_000)])))
+    first = consumer.fetch("demo", 0, 0).records
+    second = consumer.fetch("demo", 1, 0).records
+    assert (bytes(first), len(second) > 100_000) == (BATCH, True)
+
+
+# What is not the protocol
+
+@pytest.mark.parametrize("length", range(4, 90, 6))
+def test_a_truncated_response_is_corrupt_data_naming_the_broker(broker: FakeBroker, consumer: SimpleConsumer, length: int) -> None:
+    broker.script[FETCH].append(cut_to(length))
+    with pytest.raises(CorruptData) as raised:
+        hello(consumer)
+    assert raised.value.where["broker"] == consumer.address
+
+
+@pytest.mark.parametrize("size", [0x7FFFFFFF, (1 << 20) + 1, -1, 0, 3])
+def test_an_absurd_size_of_a_response_is_refused_before_memory_is_taken(broker: FakeBroker, consumer: SimpleConsumer, size: int) -> None:
+    broker.script[FETCH].append(instead(size.to_bytes(4, "big", signed=True)))
+    with pytest.raises(CorruptData, match=f"claims {size} bytes"):
+        hello(consumer)
+
+
+def test_an_absurd_length_inside_names_topic_and_partition(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    broker.script[FETCH].append(altered(lambda body: body[:-len(BATCH) - 4] + b"\x7f\xff\xff\xff" + body[-len(BATCH):]))
+    with pytest.raises(CorruptData) as raised:
+        hello(consumer)
+    assert (raised.value.where["topic"], raised.value.where["partition"]) == ("demo", 0)
+
+
+def test_an_answer_to_another_request_is_corrupt_data(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    broker.script[FETCH].append(altered(lambda body: b"\0\0\0\x63" + body[4:]))
+    with pytest.raises(CorruptData, match="answer to request 99"):
+        hello(consumer)
+
+
+def test_an_answer_about_another_log_is_corrupt_data(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    broker.script[FETCH].append(altered(lambda body: body.replace(b"demo", b"omed")))
+    with pytest.raises(CorruptData, match="other partitions"):
+        hello(consumer)
+
+
+def test_a_small_response_cut_short_is_corrupt_data(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    broker.script[METADATA].append(cut_to(20))
+    with pytest.raises(CorruptData, match="METADATA"):
+        consumer.topic_metadata()
+
+
+def test_the_call_after_a_failure_starts_anew(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    broker.script[FETCH].append(cut_to(10))
+    with pytest.raises(CorruptData):
+        hello(consumer)
+    assert hello(consumer) == BATCH
+
+
+# Broken connections
+
+def test_a_connection_that_was_closed_while_idle_is_made_anew(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    assert hello(consumer) == BATCH
+    broker.hang_up_on_everybody()
+    assert hello(consumer) == BATCH
+    assert broker.connections == 2
+
+
+@pytest.mark.parametrize("act", [hang_up, reset_after(0)])
+def test_a_connection_that_breaks_before_an_answer_is_made_anew_once(broker: FakeBroker, consumer: SimpleConsumer, act: Act) -> None:
+    broker.script[FETCH].append(act)
+    assert hello(consumer) == BATCH
+    broker.script[LIST_OFFSETS].append(act)
+    assert consumer.offsets_before("demo", 0, -1) == (2,)
+
+
+def test_a_second_break_is_unreachable(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    broker.script[FETCH].extend([hang_up, hang_up])
+    with pytest.raises(BrokerUnreachable, match="connection broke"):
+        hello(consumer)
+
+
+@pytest.mark.parametrize("length", [1, 4, 30])
+def test_a_reset_in_mid_response_is_unreachable_and_the_next_call_connects_again(
+        broker: FakeBroker, consumer: SimpleConsumer, length: int) -> None:
+    broker.script[FETCH].append(reset_after(length))
+    with pytest.raises(BrokerUnreachable, match="connection broke"):
+        hello(consumer)
+    assert hello(consumer) == BATCH
+
+
+def test_records_are_never_sent_twice(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    broker.script[PRODUCE].append(hang_up)
+    with pytest.raises(BrokerUnreachable):
+        consumer.send("demo", 0, [(None, b"x")])
+    assert [key for key, _ in broker.requests].count(PRODUCE) == 1
+
+
+def test_a_broker_that_never_answers_runs_into_the_deadline(broker: FakeBroker) -> None:
+    broker.script[METADATA].append(never)
+    with SimpleConsumer(broker.host, broker.port, timeout_s=0.1) as impatient, pytest.raises(BrokerUnreachable, match="deadline passed"):
+        impatient.topic_metadata()
+
+
+def test_a_refused_connection_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(BrokerUnreachable, match="no connection") as raised:
+        SimpleConsumer("127.0.0.1", port).topic_metadata()
+    assert raised.value.where["broker"] == f"127.0.0.1:{port}"
+
+
+def test_a_host_that_has_no_address_is_unreachable() -> None:
+    with pytest.raises(BrokerUnreachable, match="no connection"):
+        SimpleConsumer("no-such-host.invalid", 9092).topic_metadata()
+
+
+def test_ctrl_c_while_waiting_leaves_a_consumer_that_works(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    def interrupt_instead_of_an_answer(connection: socket.socket, frame: bytes) -> None:
+        signal.pthread_kill(main_thread, signal.SIGINT)
+
+    main_thread = threading.get_ident()
+    broker.script[FETCH].append(interrupt_instead_of_an_answer)
+    with pytest.raises(KeyboardInterrupt):
+        hello(consumer)
+    assert hello(consumer) == BATCH
+
+
+# Use
+
+def test_nothing_else_may_be_asked_while_a_fetch_is_under_way(consumer: SimpleConsumer) -> None:
+    consumer.begin_fetch([Wanted(LOG, 0, 100)])
+    with pytest.raises(ValueError, match="under way"):
+        consumer.topic_metadata()
+    assert consumer.end_fetch().partitions[0].partition == 0
+
+
+def test_an_answer_that_was_not_asked_for_cannot_be_waited_for(consumer: SimpleConsumer) -> None:
+    with pytest.raises(ValueError, match="no fetch"):
+        consumer.end_fetch()
+
+
+def test_a_fetch_that_was_sent_on_a_dying_connection_is_sent_again(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    broker.script[FETCH].append(hang_up)
+    consumer.begin_fetch([Wanted(LOG, 0, 1000)])
+    assert bytes(consumer.end_fetch().partitions[0].records) == BATCH
+
+
+@pytest.mark.parametrize("highest", range(4, 12))
+def test_every_version_of_fetch_reads_the_same(highest: int) -> None:
+    with FakeBroker(versions={FETCH: (0, highest)}) as old:
+        old.append("demo", 0, BATCH)
+        with SimpleConsumer(old.host, old.port) as connected:
+            assert hello(connected) == BATCH
+        assert old.requests[-1] == (FETCH, highest)
+
+
+def test_a_broker_that_is_too_old_is_a_settings_error() -> None:
+    with FakeBroker(versions={FETCH: (0, 3)}) as old, SimpleConsumer(old.host, old.port) as connected:
+        with pytest.raises(SettingsError, match="no version of FETCH"):
+            hello(connected)
+
+
+# Ports that are not Kafka
+
+@contextmanager
+def port_that_says(answer: bytes, *, until: bytes = b"") -> Iterator[int]:
+    """A port that answers every connection with the same bytes, once it has read `until`, and hangs up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                read = connection.recv(100)
+                while until not in read:
+                    read += connection.recv(100)
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+
+
+def failure_of(port: int) -> EtlError:
+    with pytest.raises(EtlError) as raised:
+        SimpleConsumer("127.0.0.1", port, timeout_s=5).topic_metadata()
+    return raised.value
+
+
+def test_an_http_port_is_recognised_because_the_handshake_ends_a_line() -> None:
+    assert HANDSHAKE_CORRELATION_ID.to_bytes(4, "big") == b"\r\n\r\n"
+    with port_that_says(b"HTTP/1.1 400 Bad Request\r\n\r\n", until=b"\r\n\r\n") as port:
+        failure = failure_of(port)
+    assert (type(failure), failure.exit_code, failure.what) == (NotKafka, 2, "the port speaks HTTP, not Kafka")
+
+
+def test_a_tls_port_is_recognised_by_its_alert() -> None:
+    with port_that_says(bytes.fromhex("15 0303 0002 0246")) as port:
+        failure = failure_of(port)
+    assert (type(failure), "TLS" in failure.what) == (NotKafka, True)
+
+
+def test_another_protocol_is_shown_by_its_first_bytes() -> None:
+    with port_that_says(b"SSH-2.0-OpenSSH_9.6\r\n") as port:
+        failure = failure_of(port)
+    assert (type(failure), "b'SSH-'" in failure.what) == (NotKafka, True)
+
+
+def test_a_port_whose_bytes_look_like_a_short_frame_is_recognised_too() -> None:
+    with port_that_says(b"\0\0\0\x08not kafk") as port:
+        assert type(failure_of(port)) is NotKafka
+
+
+def test_a_port_that_hangs_up_on_the_first_request_may_be_tls_or_too_old() -> None:
+    with port_that_says(b"") as port:
+        failure = failure_of(port)
+    assert type(failure) is NotKafka
+    assert "TLS" in failure.check and "0.8" in failure.check
+
+
+def test_a_broker_that_hangs_up_on_the_first_request_once_is_asked_again(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    broker.script[API_VERSIONS].append(hang_up)
+    assert hello(consumer) == BATCH
+
+
+def test_a_port_that_leaves_the_first_request_unanswered_may_be_kafka_0_9() -> None:
+    with FakeBroker() as silent, SimpleConsumer(silent.host, silent.port, timeout_s=0.1) as connected:
+        silent.script[API_VERSIONS].append(never)
+        with pytest.raises(BrokerUnreachable, match="ApiVersions") as raised:
+            connected.topic_metadata()
+    assert "0.9" in raised.value.check

@@ -1,0 +1,46 @@
+"""Which intervals of each log are in the table: how the record of applied plans is merged when plans are pruned. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from etl.model import Applied, BrokerPartition, Coverage, Interval, Plan
+
+PLANS_KEPT = 100
+PLAN_BYTES_KEPT = 16 * 2**20
+
+
+def prunable(sizes: Sequence[tuple[int, int]]) -> list[int]:
+    """Numbers of the plans to fold into coverage, given (number, bytes) of all that are stored.
+
+    The newest `PLANS_KEPT` stay, or as many of them as fit `PLAN_BYTES_KEPT`; the newest one always stays.
+    """
+    kept, total = 0, 0
+    newest_first = sorted(sizes, reverse=True)
+    for _, size in newest_first[:PLANS_KEPT]:
+        total += size
+        if kept and total > PLAN_BYTES_KEPT:
+            break
+        kept += 1
+    return sorted(number for number, _ in newest_first[kept:])
+
+
+def fold(coverage: Coverage, plan: Plan, applied: Applied) -> Coverage:
+    """Coverage with one more plan folded in; one that is in it already changes nothing."""
+    if plan.number <= coverage.through:
+        return coverage
+    loaded: dict[BrokerPartition, list[Interval]] = {log: list(found) for log, found in coverage.intervals.items()}
+    for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
+        loaded.setdefault(r.log, []).append(Interval(r.from_offset, r.until_offset, receipt.rows))
+    return Coverage(plan.number, {log: merge(found) for log, found in loaded.items()})
+
+
+def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Intervals in order, those that touch made one."""
+    merged: list[Interval] = []
+    for interval in sorted(intervals, key=lambda i: (i.from_offset, i.until_offset)):
+        if merged and merged[-1].until_offset == interval.from_offset:
+            before = merged.pop()
+            interval = Interval(before.from_offset, interval.until_offset, before.rows + interval.rows)
+        merged.append(interval)
+    return tuple(merged)

@@ -1,0 +1,246 @@
+"""Which offsets the next plan holds, how they are split and packed, and who is left alone. Pure functions of values.
+
+What is decided here and nowhere else: where a log starts that was never read, what becomes of offsets that are gone, how
+the caps of a run are shared, how large one range and one task may be, and what an owner found in ZooKeeper means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, Owned, TopicMissing
+from etl.model import NOTHING_COMMITTED, BrokerPartition, FirstRun, OffsetRange, Onward, Plan, PlanKind, Snapshot
+from etl.settings import Limits, OnDataLoss, OnNoLeader, Settings, StartAt
+
+ASSUMED_BYTES_PER_OFFSET = 1024.0
+"""Where a broker does not tell the size of its logs."""
+LEAST_BYTES_PER_OFFSET = 2.0**-20
+"""A log whose offsets cost nothing (all compacted away) is cheap, not free: shares are found by dividing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One log that this plan may read: from its position, past the losses that policy let go, up to the end."""
+
+    position: int
+    end_offset: int
+    lost: tuple[int, int] | None = None
+
+
+def refuse_owned(snapshot: Snapshot) -> None:
+    """Leave alone what somebody else reads. Raises Owned naming the consumer or the owner."""
+    if snapshot.live_consumers:
+        names = ", ".join(snapshot.live_consumers[:3])
+        what = f"live consumers are registered in the group: {names}"
+        check = "that they are stopped, or give the pipeline a group of its own; a crashed one leaves after its session timeout"
+        raise Owned(what, check=check)
+    if snapshot.owners:
+        log, owner = min(snapshot.owners.items())
+        check = "that this consumer is stopped, or give the pipeline a group of its own"
+        raise Owned(f"the partition is owned by {owner}", topic=log.topic, partition=log.partition, check=check)
+
+
+def refuse_missing_topics(settings: Settings, topics: Iterable[str]) -> None:
+    """A topic that the conf names in plain letters must exist. Raises TopicMissing."""
+    there = set(topics)
+    for name in settings.source.topics.literal_names:
+        if name not in there:
+            check = "its spelling, and the cluster the conf points at"
+            raise TopicMissing("the topic is not there", topic=name, key="source.topics.allow", check=check)
+    if not there:
+        what = f"no topic matches {list(settings.source.topics.allow)}"
+        raise TopicMissing(what, key="source.topics.allow", check="the expressions: each must match a whole topic name")
+
+
+def plan_next(snapshot: Snapshot, standing: FirstRun | Onward, settings: Settings, *, uid: str, now_ms: int) -> Plan | None:
+    """The next plan, without its id, or None when there is nothing to read and nothing new to keep.
+
+    Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable where policy says `fail`.
+    """
+    last = standing.last if isinstance(standing, Onward) else None
+    _refuse_recreated_topics(last, snapshot)
+    _refuse_leaderless(snapshot, settings)
+    known = standing.positions if isinstance(standing, Onward) else {}
+    readings = {log: _reading(log, snapshot, known, settings) for log in sorted(snapshot.extents)}
+    number = last.number + 1 if last else 1
+    stops = share_caps({log: (r.position, r.end_offset) for log, r in readings.items()}, snapshot.bytes_per_offset, settings.limits, number)
+    ranges = tuple(split_ranges(readings, stops, snapshot, settings.limits.target_task_bytes))
+    losses = tuple((log, *r.lost) for log, r in readings.items() if r.lost)
+    first_seen = readings.keys() - known.keys()
+    followed = isinstance(standing, Onward) and standing.followed
+    if not (ranges or losses or first_seen or followed):
+        return None
+    positions = {**known, **stops}
+    return Plan(
+        number=number, uid=uid, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms,
+        dialect=settings.source.dialect, cluster=snapshot.cluster, shape=shape_of_rows(settings), ranges=ranges, positions=positions,
+        seen={log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions},
+        table_id=snapshot.table.id if snapshot.table else None,
+        topic_ids={**(last.topic_ids if last else {}), **snapshot.topic_ids}, previous=last.id if last else None, losses=losses,
+    )
+
+
+def refuse_another_shape(plan: Plan, settings: Settings) -> None:
+    """A stored plan is replayed word for word: rows of another shape would not be its rows. Raises NeedsDecision."""
+    if plan.shape != shape_of_rows(settings):
+        what = f"plan {plan.number} is stored but not in the table, and the conf has changed what shapes its rows since"
+        raise NeedsDecision(what, check="put source.isolation, transform and table.partition_by back for one run, then change them")
+
+
+def shape_of_rows(settings: Settings) -> str:
+    """Hash of the settings that shape the rows."""
+    shaping = [settings.source.isolation.value, settings.transform, list(settings.table.partition_by)]
+    return hashlib.sha256(json.dumps(shaping).encode()).hexdigest()[:16]
+
+
+def share_caps(
+    logs: Mapping[BrokerPartition, tuple[int, int]], bytes_per_offset: Mapping[BrokerPartition, float], limits: Limits, turn: int,
+) -> dict[BrokerPartition, int]:
+    """Until which offset each log is read, `logs` being its (position, end).
+
+    Both caps are shared like water: every log gets the same level, what a short log leaves goes to the longer ones.
+    What the level cannot give evenly goes one offset at a time. The first log with something to read, another one every
+    `turn`, gets one offset however small the cap is, so that none starves; only then can a byte cap be passed, by one record
+    that is larger than it. A larger cap of records takes no offset from any log; a larger cap of bytes at most the odd one.
+    """
+    order = sorted(logs)
+    start = turn % len(order) if order else 0
+    order = order[start:] + order[:start]
+    wanted = {log: logs[log][1] - logs[log][0] for log in order}
+    if limits.max_records_per_run is not None:
+        wanted = _pour(wanted, dict.fromkeys(order, 1.0), limits.max_records_per_run)
+    if limits.max_bytes_per_run is not None:
+        weights = {log: _cost(log, bytes_per_offset) for log in order}
+        wanted = _pour(wanted, weights, limits.max_bytes_per_run)
+    return {log: logs[log][0] + wanted[log] for log in sorted(logs)}
+
+
+def split_ranges(
+    readings: Mapping[BrokerPartition, _Reading], stops: Mapping[BrokerPartition, int], snapshot: Snapshot, target_bytes: int,
+) -> Iterable[OffsetRange]:
+    """The ranges of each log from its position to its stop, none much larger than `target_bytes`, of even size."""
+    for log, reading in readings.items():
+        size = stops[log] - reading.position
+        cost = _cost(log, snapshot.bytes_per_offset)
+        pieces = min(size, max(1, round(size * cost / target_bytes)))
+        cuts = [reading.position + size * i // pieces for i in range(pieces + 1)] if size else []
+        for start, stop in zip(cuts, cuts[1:]):
+            yield OffsetRange(log, start, stop, snapshot.leaders.get(log))
+
+
+def pack_tasks(
+    ranges: Sequence[OffsetRange], bytes_per_offset: Mapping[BrokerPartition, float], target_bytes: int, parallelism: int,
+) -> tuple[tuple[int, ...], ...]:
+    """Indices of `ranges` packed into tasks: one leader a task, about `target_bytes` each, and as many as can work at once.
+
+    When all is small the target shrinks until `parallelism` tasks have something to do.
+    """
+    costs = [r.size * _cost(r.log, bytes_per_offset) for r in ranges]
+    target = min(float(target_bytes), max(sum(costs) / max(1, parallelism), 1.0))
+    by_leader: dict[int | None, list[int]] = {}
+    for i, r in enumerate(ranges):
+        by_leader.setdefault(r.leader.broker.id if r.leader else None, []).append(i)
+    return tuple(task for _, indices in sorted(by_leader.items(), key=str) for task in _fill(indices, costs, target))
+
+
+def _fill(indices: Sequence[int], costs: Sequence[float], target: float) -> list[tuple[int, ...]]:
+    """The dearest range first, each into the task that has least so far: even tasks, in n log n."""
+    count = min(len(indices), max(1, round(sum(costs[i] for i in indices) / target)))
+    tasks: list[tuple[float, int, list[int]]] = [(0.0, n, []) for n in range(count)]
+    for i in sorted(indices, key=lambda i: (-costs[i], i)):
+        cost, n, members = tasks[0]
+        members.append(i)
+        heapq.heapreplace(tasks, (cost + costs[i], n, members))
+    return [tuple(sorted(members)) for _, _, members in sorted(tasks, key=lambda task: task[1])]
+
+
+def _cost(log: BrokerPartition, bytes_per_offset: Mapping[BrokerPartition, float]) -> float:
+    return max(bytes_per_offset.get(log, ASSUMED_BYTES_PER_OFFSET), LEAST_BYTES_PER_OFFSET)
+
+
+def _pour(wanted: Mapping[BrokerPartition, int], weights: Mapping[BrokerPartition, float], budget: float) -> dict[BrokerPartition, int]:
+    first = next((log for log, want in wanted.items() if want), None)
+    if first is None:
+        return dict(wanted)
+    # its turn: one offset before all others, even one that alone is larger than the cap, or the log would never move
+    left = max(0.0, budget - weights[first])
+    rest = {**wanted, first: wanted[first] - 1}
+    level = _level([rest[log] * weights[log] for log in rest], left)
+    given = {log: min(want, int(level / weights[log])) for log, want in rest.items()}
+    left -= sum(given[log] * weights[log] for log in given)
+    for log in sorted(rest, key=lambda log: log == first):  # stable: the first one comes last, it has its odd one
+        if given[log] < rest[log] and weights[log] <= left:
+            given[log] += 1
+            left -= weights[log]
+    given[first] += 1
+    return given
+
+
+def _level(amounts: Iterable[float], budget: float) -> float:
+    """The level at which sum(min(amount, level)) reaches `budget`; the largest amount when all fits."""
+    left, level = float(budget), 0.0
+    rising = sorted(amounts)
+    for i, amount in enumerate(rising):
+        share = left / (len(rising) - i)
+        if amount > share:
+            return share
+        level, left = amount, left - amount
+    return level
+
+
+def _reading(log: BrokerPartition, snapshot: Snapshot, known: Mapping[BrokerPartition, int], settings: Settings) -> _Reading:
+    extent = snapshot.extents[log]
+    wanted = known.get(log)
+    if wanted is None:
+        wanted = _start(log, snapshot, known, settings)
+    if wanted > extent.end_offset:
+        what = "the committed offset lies above the end of the log"
+        check = (
+            f"whether the topic was deleted and made again, or the log cut; the log holds {extent.log_start_offset} to {extent.end_offset} "
+            f"under {settings.source.isolation.value}"
+        )
+        raise BadOffset(what, topic=log.topic, partition=log.partition, offset=wanted, check=check)
+    if wanted >= extent.log_start_offset:
+        return _Reading(wanted, extent.end_offset)
+    if settings.source.on_data_loss is OnDataLoss.FAIL:
+        what = f"{extent.log_start_offset - wanted:,} offsets are gone: wanted {wanted}, the log starts at {extent.log_start_offset}"
+        check = "the topic's retention against how often this runs; to go on without them set source.on_data_loss: skip"
+        raise DataLoss(what, topic=log.topic, partition=log.partition, offset=wanted, check=check)
+    return _Reading(extent.log_start_offset, extent.end_offset, (wanted, extent.log_start_offset))
+
+
+def _start(log: BrokerPartition, snapshot: Snapshot, known: Mapping[BrokerPartition, int], settings: Settings) -> int:
+    """Where a log starts that this pipeline never read; what an older consumer of the group committed comes first."""
+    extent = snapshot.extents[log]
+    committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
+    if committed is not None:
+        return committed
+    if not known:
+        start = settings.source.start
+    elif any(other.topic == log.topic for other in known):
+        start = StartAt.EARLIEST
+    else:
+        start = settings.source.start_new_topics
+    if isinstance(start, StartAt):
+        return extent.log_start_offset if start is StartAt.EARLIEST else extent.end_offset
+    # a record that came after the extent was read lies above its end: what is between is not yet known to be older
+    return min(max(extent.log_start_offset, snapshot.starts.get(log, extent.end_offset)), extent.end_offset)
+
+
+def _refuse_recreated_topics(last: Plan | None, snapshot: Snapshot) -> None:
+    for topic, topic_id in sorted(last.topic_ids.items()) if last else ():
+        found = snapshot.topic_ids.get(topic, topic_id)
+        if found != topic_id:
+            what = f"the topic was deleted and made again: its id is {found}, plan {last.number if last else 0} read {topic_id}"
+            raise NeedsDecision(what, topic=topic, check="who did it; its offsets start anew, so read it under another pipeline name")
+
+
+def _refuse_leaderless(snapshot: Snapshot, settings: Settings) -> None:
+    if snapshot.leaderless and settings.source.on_no_leader is OnNoLeader.FAIL:
+        log = min(snapshot.leaderless)
+        check = "the brokers that hold its replicas; to go on without it set source.on_no_leader: skip"
+        raise BrokerUnreachable("the partition has no leader", topic=log.topic, partition=log.partition, check=check)

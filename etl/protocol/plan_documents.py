@@ -1,0 +1,239 @@
+"""Plans and what came of them, as bytes: the znode payloads, and the `userMetadata` of our Delta commits.
+
+A plan is stored by columns and compressed, and what lies near a log's position is stored as the distance from it: that
+makes a tenth of the plain form. Its id is the hash of the canonical content without the leaders, because a leader is only
+today's address.
+
+Format 1. Whatever carries a newer format is refused, so that an old driver never misreads a new plan.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
+from etl.model import (
+    Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Interval, Leader, OffsetRange, Plan, PlanKind, Receipt, Stamp,
+)
+from etl.protocol.znodes import parse_partition_key, partition_key
+
+T = TypeVar("T")
+
+FORMAT = 1
+STAMP_FULL_BYTES = 64 * 2**10
+"""Above this a stamp keeps ids, hash and compressed positions only."""
+STAMP_MAX_BYTES = 8 * 2**20
+"""Above this a run refuses before the append: a commit with 20 MB of it makes a table that Spark can never read again."""
+DOCUMENT_MAX_BYTES = 256 * 2**20
+"""A decompressed document larger than this is not one of ours."""
+
+
+def with_id(plan: Plan) -> Plan:
+    """The same plan with its id filled in."""
+    return replace(plan, id=plan_id(plan))
+
+
+def plan_id(plan: Plan) -> str:
+    """Hash of the canonical content, without the leaders: 32 hex digits."""
+    content = _content(plan)
+    del content["leaders"], content["ranges"]["leader"], content["ranges"]["epoch"]
+    return hashlib.sha256(_canonical(content)).hexdigest()[:32]
+
+
+def render_plan(plan: Plan) -> bytes:
+    """The znode of a plan."""
+    return zlib.compress(_canonical({**_content(plan), "id": plan.id}), 6)
+
+
+def parse_plan(payload: bytes, *, path: str) -> Plan:
+    """The plan of a znode. Raises LedgersDisagree when it is not one, or its content does not hash to its id."""
+    return _parsed(payload, path, _plan)
+
+
+def render_applied(applied: Applied) -> bytes:
+    """The znode that says what came of a plan."""
+    receipts = applied.receipts
+    document = {
+        "format": FORMAT, "number": applied.number, "plan_id": applied.plan_id, "delta_version": applied.delta_version,
+        "table_id": applied.table_id, "rows": [r.rows for r in receipts], "fetched_bytes": [r.fetched_bytes for r in receipts],
+        "control_records": [r.control_records for r in receipts], "aborted_records": [r.aborted_records for r in receipts],
+        "missing_offsets": [r.missing_offsets for r in receipts], "gaps": [[n for gap in r.gaps for n in gap] for r in receipts],
+        "gaps_complete": [r.gaps_complete for r in receipts],
+    }
+    return zlib.compress(_canonical(document), 6)
+
+
+def parse_applied(payload: bytes, *, path: str) -> Applied:
+    """What came of a plan. Raises LedgersDisagree when the znode does not say."""
+    return _parsed(payload, path, _applied)
+
+
+def render_coverage(coverage: Coverage) -> bytes:
+    """The znode of merged intervals."""
+    logs = sorted(coverage.intervals, key=_order)
+    columns = [[[i.from_offset, i.until_offset, i.rows] for i in coverage.intervals[log]] for log in logs]
+    document = {"format": FORMAT, "through": coverage.through, "logs": _render_logs(logs), "intervals": columns}
+    return zlib.compress(_canonical(document), 6)
+
+
+def parse_coverage(payload: bytes, *, path: str) -> Coverage:
+    """Merged intervals. Raises LedgersDisagree when the znode does not hold them."""
+    return _parsed(payload, path, _coverage)
+
+
+def render_stamp(plan: Plan, app_id: str) -> str:
+    """The `userMetadata` of the commit that applies `plan`.
+
+    Raises SettingsError when even the short form is larger than a table can bear.
+    """
+    known = {
+        "app": "offset-range-etl", "format": FORMAT, "app_id": app_id, "uid": plan.uid, "number": plan.number,
+        "plan_id": plan.id, "previous": plan.previous, "kind": plan.kind.value,
+    }
+    full = json.dumps({
+        **known,
+        "ranges": [[r.log.topic, partition_key(r.log), r.from_offset, r.until_offset] for r in plan.ranges],
+        "positions": [[log.topic, partition_key(log), offset] for log, offset in _sorted_items(plan.positions)],
+    })
+    if len(full) <= STAMP_FULL_BYTES:
+        return full
+    short = json.dumps({**known, "plan_zlib": base64.b85encode(render_plan(plan)).decode("ascii")})
+    if len(short) > STAMP_MAX_BYTES:
+        what = f"the plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {STAMP_MAX_BYTES:,}"
+        raise SettingsError(what, key="source.topics", check="that the expressions match what you mean; else split them over pipelines")
+    return short
+
+
+def parse_stamp(text: str, delta_version: int) -> Stamp | None:
+    """What a commit's `userMetadata` says, or None when it is not ours."""
+    try:
+        found = json.loads(text)
+        if found.get("app") != "offset-range-etl":
+            return None
+        return Stamp(delta_version, str(found["app_id"]), str(found["uid"]), int(found["number"]), str(found["plan_id"]))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def _content(plan: Plan) -> dict[str, Any]:
+    logs = sorted(plan.positions, key=_order)
+    index = {log: i for i, log in enumerate(logs)}
+    seen = [plan.seen[log] for log in logs]
+    brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
+    address = {broker: i for i, broker in enumerate(brokers)}
+    return {
+        "format": FORMAT, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
+        "dialect": plan.dialect.value, "cluster": plan.cluster, "shape": plan.shape, "table_id": plan.table_id,
+        "topic_ids": dict(plan.topic_ids), "previous": plan.previous, "supersedes": plan.supersedes, "reason": plan.reason,
+        "moves_offsets": plan.moves_offsets, "run_key": plan.run_key,
+        "logs": _render_logs(logs), "positions": [plan.positions[log] for log in logs],
+        "behind": [None if s.offset is None else plan.positions[log] - s.offset for log, s in zip(logs, seen, strict=True)],
+        "seen_version": [s.version for s in seen],
+        "leaders": [[b.id, b.host, b.port] for b in brokers],
+        "ranges": {
+            "log": [index[r.log] for r in plan.ranges], "size": [r.size for r in plan.ranges],
+            "before": [plan.positions[r.log] - r.until_offset for r in plan.ranges],
+            "leader": [address[r.leader.broker] if r.leader else None for r in plan.ranges],
+            "epoch": [r.leader.epoch if r.leader else None for r in plan.ranges],
+        },
+        "losses": [[index[log], start, stop] for log, start, stop in plan.losses],
+    }
+
+
+def _plan(document: dict[str, Any]) -> Plan:
+    logs = _parse_logs(document["logs"])
+    brokers = [Broker(*columns) for columns in document["leaders"]]
+    columns = document["ranges"]
+    positions: list[int] = document["positions"]
+    ranges = tuple(
+        OffsetRange(logs[i], positions[i] - before - size, positions[i] - before, None if at is None else Leader(brokers[at], epoch))
+        for i, size, before, at, epoch in zip(*(columns[c] for c in ("log", "size", "before", "leader", "epoch")), strict=True)
+    )
+    seen = {
+        log: Committed(None if behind is None else position - behind, version)
+        for log, position, behind, version in zip(logs, positions, document["behind"], document["seen_version"], strict=True)
+    }
+    plan = Plan(
+        number=document["number"], uid=document["uid"], kind=PlanKind(document["kind"]), created_at_ms=document["created_at_ms"],
+        dialect=Dialect(document["dialect"]), cluster=document["cluster"], shape=document["shape"], table_id=document["table_id"],
+        topic_ids=document["topic_ids"], previous=document["previous"], supersedes=document["supersedes"], reason=document["reason"],
+        moves_offsets=document["moves_offsets"], run_key=document["run_key"], ranges=ranges,
+        positions=dict(zip(logs, positions, strict=True)), seen=seen,
+        id=document["id"], losses=tuple((logs[i], start, stop) for i, start, stop in document["losses"]),
+    )
+    if plan_id(plan) != plan.id:
+        raise ValueError("its content does not hash to its id")
+    return plan
+
+
+def _applied(document: dict[str, Any]) -> Applied:
+    columns = ("rows", "fetched_bytes", "control_records", "aborted_records", "missing_offsets", "gaps", "gaps_complete")
+    receipts = tuple(
+        Receipt(rows, fetched, control, aborted, missing, tuple(zip(gaps[::2], gaps[1::2], strict=True)), complete)
+        for rows, fetched, control, aborted, missing, gaps, complete in zip(*(document[c] for c in columns), strict=True)
+    )
+    return Applied(document["number"], document["plan_id"], document["delta_version"], document["table_id"], receipts)
+
+
+def _coverage(document: dict[str, Any]) -> Coverage:
+    logs = _parse_logs(document["logs"])
+    intervals = {log: tuple(Interval(*i) for i in found) for log, found in zip(logs, document["intervals"], strict=True)}
+    return Coverage(document["through"], intervals)
+
+
+def _parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T:
+    try:
+        document = json.loads(_inflate(payload))
+        if document["format"] > FORMAT:
+            what = f"the document has format {document['format']}, this version reads up to {FORMAT}"
+            raise NeedsDecision(what, znode=path, check="that the newest version of offset-range-etl runs everywhere")
+        return build(document)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError, zlib.error) as error:
+        what = f"the znode does not hold what it should: {type(error).__name__}: {error}"
+        raise LedgersDisagree(what, znode=path, check="who wrote that znode, and whether ZooKeeper was restored from a copy") from error
+
+
+def _inflate(payload: bytes) -> bytes:
+    """Decompress, never to more than a document of ours can be."""
+    inflating = zlib.decompressobj()
+    text = inflating.decompress(payload, DOCUMENT_MAX_BYTES)
+    if not inflating.eof:
+        raise ValueError("it is cut off or far too large")
+    return text
+
+
+def _render_logs(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
+    """Logs in order, by topic: `{topic: [key, ...]}`; the flat order is the sorted order of `_order`."""
+    found: dict[str, list[str]] = {}
+    for log in logs:
+        found.setdefault(log.topic, []).append(partition_key(log))
+    return found
+
+
+def _parse_logs(found: Mapping[str, list[str]]) -> list[BrokerPartition]:
+    return [_log(topic, key) for topic, keys in found.items() for key in keys]
+
+
+def _log(topic: str, key: str) -> BrokerPartition:
+    log = parse_partition_key(topic, key)
+    if log is None:
+        raise ValueError(f"{key!r} is no partition key")
+    return log
+
+
+def _order(log: BrokerPartition) -> tuple[str, int, int]:
+    return log.topic, -1 if log.broker_id is None else log.broker_id, log.partition
+
+
+def _sorted_items(positions: Mapping[BrokerPartition, int]) -> list[tuple[BrokerPartition, int]]:
+    return sorted(positions.items(), key=lambda item: _order(item[0]))
+
+
+def _canonical(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()

@@ -1,0 +1,93 @@
+"""What pruned plans leave: loaded intervals per log, merged, and never counted twice."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl import coverage as module
+from etl.coverage import PLAN_BYTES_KEPT, PLANS_KEPT, fold, merge, prunable
+from etl.model import Applied, BrokerPartition, Coverage, Dialect, Interval, OffsetRange, Plan, PlanKind, Receipt
+
+A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+
+
+def plan_of(number: int, *ranges: tuple[BrokerPartition, int, int]) -> tuple[Plan, Applied]:
+    plan = Plan(
+        number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
+        ranges=tuple(OffsetRange(*r) for r in ranges), positions={}, seen={}, id=f"plan-{number}")
+    return plan, Applied(number, plan.id, number, "t", tuple(Receipt(rows=until - start - 1) for _, start, until in ranges))
+
+
+def test_intervals_that_touch_become_one() -> None:
+    assert merge([Interval(5, 9, 4), Interval(0, 5, 3), Interval(9, 10, 1)]) == (Interval(0, 10, 8),)
+
+
+def test_intervals_with_a_hole_between_stay_two() -> None:
+    assert merge([Interval(6, 9, 3), Interval(0, 5, 5)]) == (Interval(0, 5, 5), Interval(6, 9, 3))
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sets(st.integers(0, 11)), st.randoms())
+def test_merging_keeps_every_row_and_every_offset_in_whatever_order(sizes: list[int], left_out: set[int], random: object) -> None:
+    cuts = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+    pieces = [Interval(a, b, b - a) for i, (a, b) in enumerate(zip(cuts, cuts[1:])) if i not in left_out]
+    shuffled = list(pieces)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    merged = merge(shuffled)
+    assert sum(i.rows for i in merged) == sum(i.rows for i in pieces)
+    assert [o for i in merged for o in range(i.from_offset, i.until_offset)] == [
+        o for i in pieces for o in range(i.from_offset, i.until_offset)]
+    assert all(before.until_offset < after.from_offset for before, after in zip(merged, merged[1:]))
+    assert merge(merged) == merged
+
+
+def test_folding_adds_the_plans_ranges_with_their_rows() -> None:
+    found = fold(fold(Coverage(), *plan_of(1, (A, 0, 5), (A, 5, 9), (B, 2, 4))), *plan_of(2, (A, 9, 10)))
+    assert found == Coverage(2, {A: (Interval(0, 10, 7),), B: (Interval(2, 4, 1),)})
+
+
+def test_a_plan_that_is_folded_in_already_changes_nothing() -> None:
+    once = fold(Coverage(), *plan_of(3, (A, 0, 5)))
+    assert fold(once, *plan_of(3, (A, 0, 5))) == once
+    assert fold(once, *plan_of(2, (A, 5, 6))) == once
+
+
+def test_a_plan_without_ranges_is_folded_in_too() -> None:
+    assert fold(Coverage(3, {A: (Interval(0, 1, 1),)}), *plan_of(4)) == Coverage(4, {A: (Interval(0, 1, 1),)})
+
+
+def test_a_plan_with_a_receipt_too_few_is_no_silence() -> None:
+    plan, applied = plan_of(1, (A, 0, 5), (B, 0, 5))
+    with pytest.raises(ValueError, match="shorter"):
+        fold(Coverage(), plan, Applied(1, plan.id, 1, "t", applied.receipts[:1]))
+
+
+def test_the_newest_hundred_plans_stay() -> None:
+    assert PLANS_KEPT == 100
+    assert prunable([(n, 10) for n in range(1, 104)]) == [1, 2, 3]
+    assert prunable([(n, 10) for n in range(1, 101)]) == []
+
+
+def test_fewer_stay_when_they_are_large() -> None:
+    third = PLAN_BYTES_KEPT // 3
+    assert prunable([(4, third), (2, third), (3, third), (1, third)]) == [1]
+
+
+def test_the_newest_stays_however_large_it_is() -> None:
+    assert prunable([(1, 1), (2, PLAN_BYTES_KEPT + 1)]) == [1]
+    assert prunable([(1, PLAN_BYTES_KEPT * 2)]) == []
+    assert prunable([]) == []
+
+
+@given(st.dictionaries(st.integers(1, 300), st.integers(0, 40), max_size=30))
+def test_what_is_pruned_is_older_than_all_that_stays(sizes: dict[int, int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PLANS_KEPT", 10)
+        patch.setattr(module, "PLAN_BYTES_KEPT", 100)
+        gone = prunable(list(sizes.items()))
+    kept = sorted(set(sizes) - set(gone))
+    assert gone == sorted(gone)
+    assert not gone or not kept or gone[-1] < kept[0]
+    assert len(kept) <= 10 and (sum(sizes[n] for n in kept) <= 100 or len(kept) == 1)
+    assert bool(kept) == bool(sizes)

@@ -1,0 +1,438 @@
+"""Which offsets the next plan holds: literals for each decision, laws for sharing, splitting and packing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, Owned, TopicMissing
+from etl.model import (
+    Broker, BrokerPartition, Committed, Dialect, Extent, FirstRun, Leader, Ledger, OffsetRange, Onward, Plan, PlanKind, Snapshot, Table,
+)
+from etl.plan import (
+    ASSUMED_BYTES_PER_OFFSET, pack_tasks, plan_next, refuse_another_shape, refuse_missing_topics, refuse_owned, shape_of_rows, share_caps,
+)
+from etl.protocol.plan_documents import with_id
+from etl.settings import Limits, Settings, parse_settings
+
+A, B, C = (BrokerPartition("clicks", p) for p in range(3))
+OTHER = BrokerPartition("other", 0)
+BROKER = Broker(0, "h", 9092)
+NOW_MS = 1_700_000_000_000
+
+
+def settings_of(limits: Mapping[str, Any] | None = None, table: Mapping[str, Any] | None = None, **source: Any) -> Settings:
+    return parse_settings({
+        "version": 1, "pipeline": "p", "group": "g", "zookeeper": {"connect": "h:1"}, "limits": dict(limits or {}),
+        "source": {"topics": {"allow": ["clicks", "oth.*"]}, **source}, "table": {"path": "t", **(table or {})},
+    })
+
+
+SETTINGS = settings_of()
+
+
+def snapshot_of(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: Any) -> Snapshot:
+    found = Snapshot(
+        cluster="c", extents={log: Extent(*extent) for log, extent in extents.items()},
+        leaders={log: Leader(BROKER, 4) for log in extents}, leaderless=frozenset(), topic_ids={}, bytes_per_offset={}, committed={},
+        starts={}, owners={}, live_consumers=(), ledger=Ledger(), table=None)
+    return replace(found, **changes)
+
+
+def last_plan(positions: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
+    plan = Plan(
+        number=4, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=(),
+        positions=dict(positions), seen={log: Committed() for log in positions})
+    return with_id(replace(plan, **changes))
+
+
+def onward(positions: Mapping[BrokerPartition, int], **changes: Any) -> Onward:
+    return Onward(last_plan(positions, **changes), dict(positions))
+
+
+def next_plan(snapshot: Snapshot, standing: FirstRun | Onward = FirstRun(), settings: Settings = SETTINGS) -> Plan | None:
+    return plan_next(snapshot, standing, settings, uid="u", now_ms=NOW_MS)
+
+
+def planned(snapshot: Snapshot, standing: FirstRun | Onward = FirstRun(), settings: Settings = SETTINGS) -> Plan:
+    plan = next_plan(snapshot, standing, settings)
+    assert plan is not None
+    return plan
+
+
+def offsets_of(plan: Plan) -> dict[BrokerPartition, list[tuple[int, int]]]:
+    found: dict[BrokerPartition, list[tuple[int, int]]] = {}
+    for r in plan.ranges:
+        found.setdefault(r.log, []).append((r.from_offset, r.until_offset))
+    return found
+
+
+# -- where a log starts ------------------------------------------------------------------------------------------------
+
+
+def test_the_first_plan_reads_from_the_first_record_and_says_all_it_knows() -> None:
+    plan = planned(snapshot_of({A: (3, 10), B: (0, 5)}, topic_ids={"clicks": "id-1"}, table=Table("t1", 0, None)))
+    assert (plan.number, plan.uid, plan.kind, plan.created_at_ms, plan.cluster) == (1, "u", PlanKind.INGEST, NOW_MS, "c")
+    assert offsets_of(plan) == {A: [(3, 10)], B: [(0, 5)]}
+    assert plan.ranges[0].leader == Leader(BROKER, 4)
+    assert plan.positions == {A: 10, B: 5}
+    assert plan.seen == {A: Committed(), B: Committed()}
+    assert (plan.table_id, plan.topic_ids, plan.previous, plan.losses, plan.moves_offsets) == ("t1", {"clicks": "id-1"}, None, (), True)
+
+
+def test_the_next_plan_goes_on_where_the_last_one_ended_and_names_it() -> None:
+    standing = onward({A: 7, B: 5})
+    plan = planned(snapshot_of({A: (3, 10), B: (0, 5)}, committed={A: Committed(7, 2), B: Committed(5, 0)}), standing)
+    assert (plan.number, plan.previous) == (5, standing.last.id)
+    assert offsets_of(plan) == {A: [(7, 10)]}
+    assert plan.positions == {A: 10, B: 5}
+    assert plan.seen == {A: Committed(7, 2), B: Committed(5, 0)}
+
+
+def test_starting_at_the_latest_makes_a_plan_without_ranges_that_keeps_the_start() -> None:
+    plan = planned(snapshot_of({A: (3, 10)}), settings=settings_of(start="latest"))
+    assert (plan.kind, plan.ranges, plan.positions) == (PlanKind.START, (), {A: 10})
+
+
+def test_starting_at_a_time_is_where_the_first_record_that_late_lies() -> None:
+    at_noon = settings_of(start={"timestamp": "2026-01-31T12:00:00+00:00"})
+    plan = planned(snapshot_of({A: (3, 10), B: (3, 10), C: (3, 10)}, starts={A: 6, B: 1}), settings=at_noon)
+    assert offsets_of(plan) == {A: [(6, 10)], B: [(3, 10)]}
+    assert plan.positions == {A: 10, B: 10, C: 10}
+
+
+def test_a_start_by_time_that_came_after_the_end_was_read_starts_at_the_end() -> None:
+    at_noon = settings_of(start={"timestamp": "2026-01-31T12:00:00+00:00"})
+    assert planned(snapshot_of({A: (3, 10)}, starts={A: 12}), settings=at_noon).positions == {A: 10}
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", {"timestamp": "2026-01-31T12:00:00+00:00"}])
+def test_what_an_older_consumer_committed_wins_over_the_start_policy(start: Any) -> None:
+    snapshot = snapshot_of({A: (3, 10)}, committed={A: Committed(8, 17)}, starts={A: 5})
+    plan = planned(snapshot, settings=settings_of(start=start))
+    assert offsets_of(plan) == {A: [(8, 10)]}
+    assert plan.seen == {A: Committed(8, 17)}
+
+
+@pytest.mark.parametrize(("policy", "position"), [("earliest", [(2, 9)]), ("latest", None)])
+def test_a_new_topic_starts_by_its_own_policy(policy: str, position: list[tuple[int, int]] | None) -> None:
+    snapshot = snapshot_of({A: (0, 10), OTHER: (2, 9)})
+    plan = planned(snapshot, onward({A: 10}), settings_of(start="latest", start_new_topics=policy))
+    assert offsets_of(plan).get(OTHER) == position
+    assert plan.positions == {A: 10, OTHER: 9}
+
+
+def test_a_new_partition_of_a_known_topic_starts_at_its_first_record() -> None:
+    latest = settings_of(start="latest", start_new_topics="latest")
+    plan = planned(snapshot_of({A: (0, 10), B: (2, 9)}), onward({A: 10}), latest)
+    assert offsets_of(plan) == {B: [(2, 9)]}
+
+
+def test_an_empty_log_seen_for_the_first_time_makes_a_plan_that_keeps_its_start() -> None:
+    plan = planned(snapshot_of({A: (0, 10), B: (4, 4)}), onward({A: 10}))
+    assert (plan.kind, plan.ranges, plan.positions) == (PlanKind.START, (), {A: 10, B: 4})
+
+
+def test_nothing_new_is_no_plan() -> None:
+    assert next_plan(snapshot_of({A: (0, 10), B: (4, 4)}), onward({A: 10, B: 4})) is None
+
+
+def test_a_followed_offset_is_kept_in_a_plan_even_without_records() -> None:
+    standing = Onward(last_plan({A: 7}), {A: 10}, followed={A: 10})
+    plan = planned(snapshot_of({A: (0, 10)}, committed={A: Committed(10, 9)}), standing)
+    assert (plan.kind, plan.positions, plan.seen) == (PlanKind.START, {A: 10}, {A: Committed(10, 9)})
+
+
+def test_positions_of_logs_that_are_gone_are_carried_on() -> None:
+    plan = planned(snapshot_of({A: (0, 12)}, committed={OTHER: Committed(3, 1)}), onward({A: 10, OTHER: 3}, topic_ids={"other": "id-2"}))
+    assert plan.positions == {A: 12, OTHER: 3}
+    assert plan.seen[OTHER] == Committed(3, 1)
+    assert plan.topic_ids == {"other": "id-2"}
+
+
+# -- what is not as it should be ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("committed", [{}, {A: Committed(7, 2)}])
+def test_offsets_that_are_gone_stop_the_run_under_fail(committed: dict[BrokerPartition, Committed]) -> None:
+    standing = FirstRun() if committed else onward({A: 7})
+    with pytest.raises(DataLoss, match="3 offsets are gone: wanted 7, the log starts at 10") as caught:
+        next_plan(snapshot_of({A: (10, 20)}, committed=committed), standing)
+    assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 7}
+
+
+def test_offsets_that_are_gone_are_skipped_and_kept_in_the_plan_under_skip() -> None:
+    plan = planned(snapshot_of({A: (10, 20), B: (0, 5)}), onward({A: 7, B: 5}), settings_of(on_data_loss="skip"))
+    assert offsets_of(plan) == {A: [(10, 20)]}
+    assert plan.losses == ((A, 7, 10),)
+
+
+def test_a_log_that_lost_all_it_had_moves_to_its_start_in_a_plan() -> None:
+    plan = planned(snapshot_of({A: (10, 10)}), onward({A: 7}), settings_of(on_data_loss="skip"))
+    assert (plan.kind, plan.positions, plan.losses) == (PlanKind.START, {A: 10}, ((A, 7, 10),))
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip"])
+def test_a_position_above_the_end_of_the_log_is_a_bad_offset(policy: str) -> None:
+    with pytest.raises(BadOffset, match="above the end") as caught:
+        next_plan(snapshot_of({A: (3, 10)}), onward({A: 11}), settings_of(on_data_loss=policy))
+    assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 11}
+
+
+def test_a_log_without_a_leader_stops_the_run_under_fail() -> None:
+    with pytest.raises(BrokerUnreachable, match="no leader") as caught:
+        next_plan(snapshot_of({A: (0, 10)}, leaderless=frozenset({B})))
+    assert caught.value.where["partition"] == 1
+
+
+def test_a_log_without_a_leader_keeps_its_position_under_skip() -> None:
+    plan = planned(snapshot_of({A: (0, 10)}, leaderless=frozenset({B})), onward({A: 7, B: 5}), settings_of(on_no_leader="skip"))
+    assert offsets_of(plan) == {A: [(7, 10)]}
+    assert plan.positions == {A: 10, B: 5}
+
+
+def test_a_topic_that_was_made_again_needs_a_decision() -> None:
+    with pytest.raises(NeedsDecision, match="deleted and made again"):
+        next_plan(snapshot_of({A: (0, 10)}, topic_ids={"clicks": "id-2"}), onward({A: 7}, topic_ids={"clicks": "id-1"}))
+
+
+def test_topic_ids_that_brokers_begin_to_tell_are_kept() -> None:
+    plan = planned(snapshot_of({A: (0, 10)}, topic_ids={"clicks": "id-1"}), onward({A: 7}))
+    assert plan.topic_ids == {"clicks": "id-1"}
+
+
+def test_a_live_group_is_left_alone_and_named() -> None:
+    with pytest.raises(Owned, match="g_host-1"):
+        refuse_owned(snapshot_of({A: (0, 1)}, live_consumers=("g_host-1", "g_host-2")))
+
+
+def test_an_owned_log_is_left_alone_and_named() -> None:
+    with pytest.raises(Owned, match="g_host-1-0") as caught:
+        refuse_owned(snapshot_of({A: (0, 1)}, owners={B: "g_host-1-0"}))
+    assert caught.value.where == {"topic": "clicks", "partition": 1}
+
+
+def test_without_consumers_and_owners_nothing_is_refused() -> None:
+    refuse_owned(snapshot_of({A: (0, 1)}))
+
+
+def test_a_topic_named_in_plain_letters_must_exist() -> None:
+    refuse_missing_topics(SETTINGS, ["clicks"])
+    with pytest.raises(TopicMissing) as caught:
+        refuse_missing_topics(SETTINGS, ["other"])
+    assert caught.value.where["topic"] == "clicks"
+
+
+def test_expressions_must_match_something() -> None:
+    with pytest.raises(TopicMissing, match="no topic matches"):
+        refuse_missing_topics(settings_of(topics={"allow": ["x.*"]}), [])
+
+
+@pytest.mark.parametrize("changed", [
+    settings_of(isolation="read_uncommitted"), settings_of(table={"partition_by": ["topic"]}),
+    SETTINGS.model_copy(update={"transform": "a:b"}),
+])
+def test_a_stored_plan_of_another_shape_is_not_replayed(changed: Settings) -> None:
+    plan = last_plan({}, shape=shape_of_rows(SETTINGS))
+    refuse_another_shape(plan, SETTINGS)
+    with pytest.raises(NeedsDecision):
+        refuse_another_shape(plan, changed)
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
+LOGS = st.builds(BrokerPartition, st.sampled_from(["clicks", "other"]), st.integers(0, 5))
+EXTENT = st.tuples(st.integers(0, 50), st.integers(0, 300)).map(lambda e: (e[0], e[0] + e[1]))
+EXTENTS = st.dictionaries(LOGS, EXTENT, min_size=1, max_size=8)
+COSTS = st.dictionaries(LOGS, st.one_of(st.floats(0, 2000), st.just(0.0)), max_size=8)
+CAPS = st.none() | st.integers(1, 400)
+LIMITS = st.fixed_dictionaries({
+    "max_records_per_run": CAPS, "max_bytes_per_run": st.none() | st.integers(1, 100_000), "target_task_bytes": st.integers(1, 50_000)})
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[Snapshot, FirstRun | Onward, Settings]:
+    extents = draw(EXTENTS)
+    known = draw(st.lists(st.sampled_from(sorted(extents)), unique=True))
+    positions = {log: draw(st.integers(max(0, extents[log][0] - 5), extents[log][1])) for log in known}
+    standing = onward(positions, number=draw(st.integers(1, 50))) if positions else FirstRun()
+    policy = settings_of(draw(LIMITS), start=draw(st.sampled_from(["earliest", "latest"])), on_data_loss="skip")
+    return snapshot_of(extents, bytes_per_offset=draw(COSTS)), standing, policy
+
+
+@given(worlds())
+def test_ranges_are_whole_disjoint_in_order_not_empty_and_inside_the_log(world: tuple[Snapshot, FirstRun | Onward, Settings]) -> None:
+    snapshot, standing, policy = world
+    plan = next_plan(snapshot, standing, policy)
+    if plan is None:
+        return
+    lost = {log: until for log, _, until in plan.losses}
+    for log, found in offsets_of(plan).items():
+        extent = snapshot.extents[log]
+        known = standing.positions.get(log) if isinstance(standing, Onward) else None
+        start = lost.get(log, known if known is not None else extent.log_start_offset)
+        assert found[0][0] == start >= extent.log_start_offset
+        assert found[-1][1] == plan.positions[log] <= extent.end_offset
+        assert all(before[1] == after[0] for before, after in zip(found, found[1:]))
+        assert all(start < stop for start, stop in found)
+    assert set(plan.positions) == set(snapshot.extents) | set(standing.positions if isinstance(standing, Onward) else ())
+    assert set(plan.seen) == set(plan.positions)
+    assert with_id(plan).id
+
+
+@given(worlds(), st.randoms())
+def test_the_order_of_the_input_does_not_matter_and_planning_twice_gives_the_same(
+    world: tuple[Snapshot, FirstRun | Onward, Settings], random: Any,
+) -> None:
+    snapshot, standing, policy = world
+
+    def shuffled(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
+        items = list(mapping.items())
+        random.shuffle(items)
+        return dict(items)
+
+    turned = replace(snapshot, extents=shuffled(snapshot.extents), bytes_per_offset=shuffled(snapshot.bytes_per_offset))
+    other = replace(standing, positions=shuffled(standing.positions)) if isinstance(standing, Onward) else standing
+    plan = next_plan(snapshot, standing, policy)
+    assert next_plan(turned, other, policy) == plan == next_plan(snapshot, standing, policy)
+
+
+@given(worlds())
+def test_no_range_is_much_larger_than_a_task_may_be(world: tuple[Snapshot, FirstRun | Onward, Settings]) -> None:
+    snapshot, standing, policy = world
+    plan = next_plan(snapshot, standing, policy)
+    for r in plan.ranges if plan else ():
+        cost = snapshot.bytes_per_offset.get(r.log, ASSUMED_BYTES_PER_OFFSET)
+        assert r.size == 1 or (r.size - 1) * cost <= 1.5 * policy.limits.target_task_bytes
+
+
+WANTED = EXTENTS
+TURNS = st.integers(1, 1000)
+
+
+def read_by(stops: Mapping[BrokerPartition, int], logs: Mapping[BrokerPartition, tuple[int, int]]) -> dict[BrokerPartition, int]:
+    return {log: stops[log] - start for log, (start, _) in logs.items()}
+
+
+@given(WANTED, COSTS, CAPS, st.none() | st.integers(1, 100_000), TURNS)
+def test_caps_are_kept_but_for_one_record_that_is_larger(
+    logs: dict[BrokerPartition, tuple[int, int]], costs: dict[BrokerPartition, float], records: int | None, size: int | None, turn: int,
+) -> None:
+    given_ = read_by(share_caps(logs, costs, Limits(max_records_per_run=records, max_bytes_per_run=size), turn), logs)
+    assert all(0 <= count <= logs[log][1] - logs[log][0] for log, count in given_.items())
+    if records is not None:
+        assert sum(given_.values()) <= records
+    if size is not None:
+        total = sum(count * costs.get(log, ASSUMED_BYTES_PER_OFFSET) for log, count in given_.items())
+        assert total <= size * (1 + 1e-9) or sum(given_.values()) == 1
+    if any(end > start for start, end in logs.values()):
+        assert sum(given_.values()) > 0
+
+
+@given(WANTED, COSTS, TURNS)
+def test_without_caps_everything_is_read(
+    logs: dict[BrokerPartition, tuple[int, int]], costs: dict[BrokerPartition, float], turn: int,
+) -> None:
+    assert share_caps(logs, costs, Limits(), turn) == {log: end for log, (_, end) in logs.items()}
+
+
+@given(WANTED, st.integers(1, 400), TURNS)
+def test_a_cap_of_records_is_used_up_and_shared_evenly(logs: dict[BrokerPartition, tuple[int, int]], records: int, turn: int) -> None:
+    given_ = read_by(share_caps(logs, {}, Limits(max_records_per_run=records), turn), logs)
+    wanted = {log: end - start for log, (start, end) in logs.items()}
+    assert sum(given_.values()) == min(records, sum(wanted.values()))
+    short = [given_[log] for log in logs if given_[log] < wanted[log]]
+    assert not short or max(given_.values()) <= min(short) + 1
+
+
+@given(WANTED, st.integers(1, 400), st.integers(0, 100), TURNS)
+def test_a_larger_cap_of_records_covers_no_log_less(
+    logs: dict[BrokerPartition, tuple[int, int]], records: int, more: int, turn: int,
+) -> None:
+    less_, more_ = (share_caps(logs, {}, Limits(max_records_per_run=cap), turn) for cap in (records, records + more))
+    assert all(less_[log] <= more_[log] for log in logs)
+
+
+@given(WANTED, COSTS, st.integers(1, 100_000), st.integers(0, 10_000), TURNS)
+def test_a_larger_cap_of_bytes_takes_at_most_the_odd_offset_from_a_log(
+    logs: dict[BrokerPartition, tuple[int, int]], costs: dict[BrokerPartition, float], size: int, more: int, turn: int,
+) -> None:
+    less_, more_ = (share_caps(logs, costs, Limits(max_bytes_per_run=cap), turn) for cap in (size, size + more))
+    assert all(less_[log] <= more_[log] + 1 for log in logs)
+
+
+@given(WANTED, COSTS, CAPS, st.none() | st.integers(1, 5000), TURNS)
+def test_no_log_starves_over_as_many_turns_as_there_are_logs(
+    logs: dict[BrokerPartition, tuple[int, int]], costs: dict[BrokerPartition, float], records: int | None, size: int | None, turn: int,
+) -> None:
+    """The others grow meanwhile as fast as they are read, which is when one would starve."""
+    limits = Limits(max_records_per_run=records, max_bytes_per_run=size)
+    read = dict.fromkeys(logs, 0)
+    for now in range(turn, turn + len(logs)):
+        for log, count in read_by(share_caps(logs, costs, limits, now), logs).items():
+            read[log] += count
+    assert all(read[log] for log, (start, end) in logs.items() if end > start)
+
+
+def test_a_log_with_large_records_is_read_in_its_turn_beside_one_with_small_ones() -> None:
+    logs, costs, limits = {A: (0, 10), B: (0, 10**6)}, {A: 1000.0, B: 1.0}, Limits(max_bytes_per_run=500)
+    assert share_caps(logs, costs, limits, turn=1) == {A: 0, B: 251}
+    assert share_caps(logs, costs, limits, turn=2) == {A: 1, B: 0}
+
+
+def test_both_caps_hold_together() -> None:
+    logs = {A: (0, 100), B: (0, 100)}
+    assert share_caps(logs, {A: 10.0, B: 10.0}, Limits(max_records_per_run=50, max_bytes_per_run=200), turn=2) == {A: 10, B: 10}
+
+
+@settings(max_examples=50)
+@given(worlds())
+def test_runs_one_after_another_read_every_offset_once_and_end(world: tuple[Snapshot, FirstRun | Onward, Settings]) -> None:
+    snapshot, standing, policy = world
+    for _ in range(2500):
+        plan = next_plan(snapshot, standing, policy)
+        if plan is None:
+            break
+        plan = with_id(plan)
+        standing = Onward(plan, plan.positions)
+    else:
+        pytest.fail("planning never ends")
+    assert isinstance(standing, FirstRun) or all(standing.positions[log] == e.end_offset for log, e in snapshot.extents.items())
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.none() | st.integers(0, 2)), max_size=30), COSTS, st.integers(1, 100_000), st.integers(0, 8))
+def test_packing_puts_each_range_into_one_task_and_each_task_at_one_leader(
+    sizes: list[tuple[int, int | None]], costs: dict[BrokerPartition, float], target: int, parallelism: int,
+) -> None:
+    ranges = [
+        OffsetRange(BrokerPartition("clicks", i % 6), 0, size, None if leader is None else Leader(Broker(leader, "h", 1)))
+        for i, (size, leader) in enumerate(sizes)]
+    tasks = pack_tasks(ranges, costs, target, parallelism)
+    assert sorted(i for task in tasks for i in task) == list(range(len(ranges)))
+    assert all(len({ranges[i].leader for i in task}) == 1 for task in tasks)
+
+
+def test_small_ranges_are_packed_so_that_all_workers_have_something() -> None:
+    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 10, Leader(BROKER)) for p in range(8)]
+    tasks = pack_tasks(ranges, {}, 2**28, parallelism=4)
+    assert sorted(map(len, tasks)) == [2, 2, 2, 2]
+
+
+def test_large_ranges_get_tasks_of_their_own() -> None:
+    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 2**18, Leader(BROKER)) for p in range(4)]
+    assert len(pack_tasks(ranges, {}, 2**28, parallelism=1)) == 4
+
+
+def test_ranges_of_two_leaders_do_not_share_a_task() -> None:
+    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 10, Leader(Broker(p % 2, "h", 1))) for p in range(4)]
+    assert pack_tasks(ranges, {}, 2**28, parallelism=1) == ((0, 2), (1, 3))
+
+
+def test_nothing_to_read_needs_no_task() -> None:
+    assert pack_tasks([], {}, 1, parallelism=4) == ()

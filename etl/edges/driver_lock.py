@@ -1,0 +1,93 @@
+"""One driver at a time for a pipeline: an ephemeral znode that says who is at work.
+
+It saves work, no more: correctness rests on the numbered plans.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from etl.edges.zookeeper import ZooKeeper
+from etl.errors import Owned
+from etl.protocol import znodes
+
+
+class DriverLock:
+    """The driver's znode of one pipeline. Raises what `ZooKeeper` raises."""
+
+    def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
+        self._zookeeper = zookeeper
+        self._paths = znodes.PipelinePaths(group, pipeline)
+
+    @contextlib.contextmanager
+    def driving(self, run_id: str, *, wait_s: float) -> Iterator[None]:
+        """Be the only driver of the pipeline. Raises Owned when another is at work and stays so for `wait_s`.
+
+        A node left by a dead process of this host is taken over at once.
+        """
+        us = znodes.DriverNode(socket.gethostname(), os.getpid(), _process_start(os.getpid()), run_id)
+        deadline = time.monotonic() + wait_s
+        self._zookeeper.ensure(self._paths.root)
+        while not self._try_driving(us):
+            self._wait_for_driver(deadline)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(KazooException, KazooTimeoutError):
+                self._delete_own_driver_node()
+
+    def _try_driving(self, us: znodes.DriverNode) -> bool:
+        path, payload = self._paths.driver, znodes.render_driver(us)
+        try:
+            self._zookeeper.guarded(lambda: self._zookeeper.client.create(path, payload, ephemeral=True))
+        except NodeExistsError:
+            found = self._zookeeper.read(path)
+            other = znodes.parse_driver(found[0]) if found else None
+            if found and other == us:
+                return True  # the answer to our create was lost, not the create
+            if found and other and other.host == us.host and not _is_alive(other):
+                with contextlib.suppress(NoNodeError, BadVersionError):
+                    self._zookeeper.guarded(lambda: self._zookeeper.client.delete(path, version=found[1]))
+                return self._try_driving(us)
+            return False
+        return True
+
+    def _wait_for_driver(self, deadline: float) -> None:
+        gone = threading.Event()
+        found = self._zookeeper.guarded(lambda: self._zookeeper.client.exists(self._paths.driver, watch=lambda _: gone.set()))
+        if found and not gone.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
+            node = self._zookeeper.read(self._paths.driver)
+            other = znodes.parse_driver(node[0]) if node else None
+            check = "whether that run is meant to be; a second one waits ownership.wait_for_driver_s for it"
+            raise Owned(f"another driver is at work on this pipeline: {other or 'unknown'}", znode=self._paths.driver, check=check)
+
+    def _delete_own_driver_node(self) -> None:
+        stat = self._zookeeper.client.exists(self._paths.driver)
+        if stat and self._zookeeper.client.client_id and stat.owner_session_id == self._zookeeper.client.client_id[0]:
+            self._zookeeper.client.delete(self._paths.driver, version=stat.version)
+
+
+def _process_start(pid: int) -> str | None:
+    """When a process of this host began, in clock ticks since boot; None where /proc does not tell."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return None
+
+
+def _is_alive(driver: znodes.DriverNode) -> bool:
+    try:
+        os.kill(driver.pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return driver.started is None or _process_start(driver.pid) == driver.started

@@ -1,0 +1,184 @@
+"""The ledger: the numbered plans of one pipeline in ZooKeeper, what came of them, and who drives the pipeline now.
+
+A document too large for one znode is written as pieces first and then named by one znode that holds their hash, so that it
+is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
+
+from etl.coverage import fold, prunable
+from etl.edges.zookeeper import NODE_MAX_BYTES, ZooKeeper
+from etl.errors import LedgersDisagree, Owned, ZooKeeperUnreachable
+from etl.model import Applied, Coverage, Ledger, Plan
+from etl.protocol import plan_documents, znodes
+
+
+_OVERTAKEN = (NoNodeError, NodeExistsError, BadVersionError, RolledBackError, RuntimeInconsistency)
+"""What a transaction answers when somebody else changed what it was about."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """What the znode of a document in pieces holds."""
+
+    digest: str
+    count: int
+    size: int
+
+
+class PlanLedger:
+    """The plans of one pipeline. Raises what `ZooKeeper` raises, and LedgersDisagree on documents that are not ours."""
+
+    def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
+        self._zookeeper = zookeeper
+        self._paths = znodes.PipelinePaths(group, pipeline)
+
+    def read_ledger(self) -> Ledger:
+        """The pipeline's uid, its newest plan, and what came of it."""
+        self._zookeeper.sync(self._paths.root)  # a follower may lag behind what the last driver wrote
+        found = self._zookeeper.read(self._paths.root)
+        uid = znodes.parse_uid(found[0], path=self._paths.root) if found else None
+        numbers = self.plan_numbers()
+        if not numbers:
+            return Ledger(uid)
+        newest = numbers[-1]
+        applied = self.read_applied(newest)
+        known = applied or self.read_applied(newest - 1)
+        return Ledger(uid, self.read_plan(newest), applied, known.delta_version if known else None)
+
+    def plan_numbers(self) -> list[int]:
+        """Numbers of the stored plans, ascending."""
+        return sorted(int(n) for n in self._zookeeper.children(self._paths.plans) or () if n.isdecimal())
+
+    def read_plan(self, number: int) -> Plan | None:
+        """Plan `number`, or None when it is not stored (any more)."""
+        payload = self._read_document(self._paths.plan(number))
+        return plan_documents.parse_plan(payload, path=self._paths.plan(number)) if payload else None
+
+    def read_applied(self, number: int) -> Applied | None:
+        """What came of plan `number`, or None when nobody wrote it down."""
+        payload = self._read_document(self._paths.applied(number))
+        return plan_documents.parse_applied(payload, path=self._paths.applied(number)) if payload else None
+
+    def read_coverage(self) -> Coverage:
+        """The loaded intervals that pruned plans left."""
+        payload = self._read_document(self._paths.coverage)
+        return plan_documents.parse_coverage(payload, path=self._paths.coverage) if payload else Coverage()
+
+    def store_uid(self, uid: str) -> None:
+        """Keep the uid of a new pipeline; the driver's lock has made its znode. Raises Owned when another was kept meanwhile."""
+        found = self._zookeeper.read(self._paths.root)
+        if found and found[0] == uid.encode("ascii"):
+            return
+        if not found or found[0] or not self._zookeeper.replace(self._paths.root, uid.encode("ascii"), version=found[1]):
+            raise Owned("another driver named this pipeline at this moment", znode=self._paths.root, check="nothing; run again")
+
+    def store_plan(self, plan: Plan) -> None:
+        """Write plan N ahead of its first fetch, put-if-absent. Raises Owned when another driver stored another plan N."""
+        path = self._paths.plan(plan.number)
+        if not self._zookeeper.create(path, self._head(plan_documents.render_plan(plan))):
+            found = self.read_plan(plan.number)
+            if not found or found.id != plan.id:
+                what = f"another driver stored plan {plan.number} at this moment"
+                raise Owned(what, znode=path, check="nothing; the next run goes on from it")
+
+    def record_applied(self, applied: Applied) -> None:
+        """Keep what came of a plan; once kept it stays."""
+        self._zookeeper.create(self._paths.applied(applied.number), self._head(plan_documents.render_applied(applied)))
+
+    def prune(self) -> None:
+        """Fold plans beyond those kept into coverage, in one transaction each, and drop pieces that no document names.
+
+        Stops quietly where another driver did it meanwhile. Raises SessionLost: pieces that nobody names yet may then be another driver's.
+        """
+        self._zookeeper.require_session()
+        for number in prunable(self._plan_sizes()):
+            plan, applied = self.read_plan(number), self.read_applied(number)
+            if not plan or not applied:
+                return
+            coverage = plan_documents.render_coverage(fold(self.read_coverage(), plan, applied))
+            if not self._put_document(self._paths.coverage, coverage, deleting=(self._paths.plan(number), self._paths.applied(number))):
+                return
+        self._drop_loose_chunks()
+
+    def _plan_sizes(self) -> list[tuple[int, int]]:
+        """(number, bytes) of each stored plan; one in pieces is as large as its pieces."""
+        numbers = self.plan_numbers()
+        stored = self._zookeeper.read_all([self._paths.plan(n) for n in numbers])
+        found = [(n, p[0]) for n, p in zip(numbers, stored, strict=True) if p]
+        return [(n, _index(payload, self._paths.plan(n)).size if payload.startswith(b"{") else len(payload)) for n, payload in found]
+
+    def _read_document(self, path: str) -> bytes | None:
+        found = self._zookeeper.read(path)
+        if not found or not found[0]:
+            return None
+        if not found[0].startswith(b"{"):
+            return found[0]
+        index = _index(found[0], path)
+        pieces = self._zookeeper.read_all([self._paths.chunk(index.digest, i) for i in range(index.count)])
+        whole = b"".join(p[0] for p in pieces if p)
+        if hashlib.sha256(whole).hexdigest() == index.digest:
+            return whole
+        check = "whether ZooKeeper was restored from a copy"
+        raise LedgersDisagree("pieces of the document are missing", znode=path, check=check)
+
+    def _put_document(self, path: str, payload: bytes, *, deleting: Sequence[str]) -> bool:
+        """Replace a document and delete others, all or nothing; False when somebody else changed one of them meanwhile."""
+        head, found = self._head(payload), self._zookeeper.read(path)
+        request = self._zookeeper.client.transaction()
+        if found:
+            request.set_data(path, head, version=found[1])
+        else:
+            request.create(path, head)
+        for gone in deleting:
+            request.delete(gone)
+        failures = [r for r in self._zookeeper.guarded(request.commit) if isinstance(r, Exception)]
+        if failures and not all(isinstance(f, _OVERTAKEN) for f in failures):
+            raise ZooKeeperUnreachable(f"pruning plans was refused: {failures!r}", znode=path, check="the znodes' ACLs and ZooKeeper's log")
+        return not failures
+
+    def _head(self, payload: bytes) -> bytes:
+        """What the znode itself holds: the document, or the hash of pieces that were written before."""
+        if len(payload) <= NODE_MAX_BYTES:
+            return payload
+        digest = hashlib.sha256(payload).hexdigest()
+        pieces = [payload[i:i + NODE_MAX_BYTES] for i in range(0, len(payload), NODE_MAX_BYTES)]
+        for i, piece in enumerate(pieces):
+            self._zookeeper.create(self._paths.chunk(digest, i), piece)
+        return json.dumps({"chunks": digest, "count": len(pieces), "bytes": len(payload)}).encode()
+
+    def _drop_loose_chunks(self) -> None:
+        there = self._zookeeper.children(f"{self._paths.root}/chunks") or ()
+        if not there:
+            return
+        paths = [self._paths.plan(n) for n in self.plan_numbers()] + [self._paths.coverage]
+        paths += [f"{self._paths.applied_plans}/{n}" for n in self._zookeeper.children(self._paths.applied_plans) or ()]
+        named = b" ".join(p[0] for p in self._zookeeper.read_all(paths) if p and p[0].startswith(b"{"))
+        for digest in there:
+            if digest.encode() not in named:
+                self._zookeeper.delete_tree(self._paths.chunks(digest))
+
+
+def _index(payload: bytes, path: str) -> _Index:
+    try:
+        found = json.loads(payload)
+        index = _Index(found["chunks"], int(found["count"]), int(found["bytes"]))
+        if not re.fullmatch("[0-9a-f]{64}", index.digest) or not 0 < index.count <= index.size:
+            raise ValueError("it names no pieces of ours")
+        return index
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise LedgersDisagree("the znode does not hold what it should", znode=path, check="who wrote it") from error
+
+
+def new_uid() -> str:
+    """A random id for a new pipeline: 16 hex digits."""
+    return secrets.token_hex(8)

@@ -1,0 +1,30 @@
+"""The cluster's registry in ZooKeeper: which brokers are there, and what the cluster is called."""
+
+from __future__ import annotations
+
+from etl.edges.zookeeper import ZooKeeper
+from etl.errors import WrongChroot, ZooKeeperUnreachable
+from etl.model import Broker
+from etl.protocol import znodes
+
+
+def read_brokers(zookeeper: ZooKeeper) -> tuple[Broker, ...]:
+    """The brokers registered under our chroot, in order of id. Raises WrongChroot when there is no cluster there."""
+    ids = zookeeper.children(znodes.BROKER_IDS)
+    if ids is None:
+        what = f"there is no Kafka cluster under {zookeeper.chroot or '/'}: no {znodes.BROKER_IDS}"
+        check = "the chroot at the end of zookeeper.connect; for a cluster without ZooKeeper give source.bootstrap"
+        raise WrongChroot(what, connect=zookeeper.connect, check=check)
+    payloads = zookeeper.read_all([f"{znodes.BROKER_IDS}/{i}" for i in ids])
+    found = (znodes.parse_broker(i, p[0]) for i, p in zip(ids, payloads, strict=True) if p)
+    brokers = tuple(sorted(b for b in found if b))
+    if not brokers:
+        what = f"none of the {len(ids)} registered brokers has a PLAINTEXT endpoint" if ids else "no broker is registered"
+        raise ZooKeeperUnreachable(what, connect=zookeeper.connect, check="that the brokers run, or give source.bootstrap")
+    return brokers
+
+
+def read_cluster_id(zookeeper: ZooKeeper) -> str | None:
+    """Kafka's cluster id (0.10.1 and later), or None."""
+    found = zookeeper.read(znodes.CLUSTER_ID)
+    return znodes.parse_cluster_id(found[0]) if found else None

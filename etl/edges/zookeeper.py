@@ -1,0 +1,177 @@
+"""One ZooKeeper session: reads, put-if-absent, transactions, and what a server's trouble is called.
+
+What the znodes are called and what their bytes mean is in `protocol.znodes`; who reads and writes which of them is in the
+edges that stand on this one: `registry` (brokers), `group` (consumers, owners, offsets), `ledger` (plans).
+
+Facts of kazoo and ZooKeeper this edge is built around: `transaction().commit()` returns errors in its list and raises none;
+one stale znode rolls the whole `multi` back; a request above `jute.maxbuffer` (1 MB) closes the connection, which looks
+like a lost one; a write whose answer was lost may have happened, so it is read back and never repeated blindly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    AuthFailedError, BadVersionError, ConnectionClosedError, ConnectionLoss, KazooException, NoAuthError, NodeExistsError,
+    NoNodeError, OperationTimeoutError, SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry, RetryFailedError
+
+from etl.errors import PermissionRefused, SessionLost, ZooKeeperUnreachable
+
+T = TypeVar("T")
+
+NODE_MAX_BYTES = 900_000
+"""What one znode or one request holds at most, with room for paths below the server's default of 1 MB."""
+NO_ANSWER = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError, RetryFailedError, KazooTimeoutError)
+"""What kazoo raises when a call got no answer: a write among them may have happened."""
+
+logging.getLogger("kazoo").addHandler(logging.NullHandler())
+
+
+class ZooKeeper:
+    """One session. A context manager; nothing is asked before it is entered.
+
+    Every method raises ZooKeeperUnreachable or PermissionRefused where the server is the reason.
+    """
+
+    def __init__(self, connect: str, *, session_timeout_s: float = 10, connect_timeout_s: float = 10) -> None:
+        self.hosts, slash, chroot = connect.partition("/")
+        self.chroot = (slash + chroot).rstrip("/")
+        self._connect_timeout_s = connect_timeout_s
+        patience = KazooRetry(max_tries=-1, delay=0.1, max_delay=1, deadline=session_timeout_s + connect_timeout_s)
+        # connection_retry: without its deadline a call that is made while kazoo reconnects waits for ever
+        self.client = KazooClient(
+            hosts=self.hosts + self.chroot, timeout=session_timeout_s, command_retry=patience, connection_retry=patience.copy())
+        self._session_ended = threading.Event()
+        self.client.add_listener(self._watch_session)
+
+    @property
+    def connect(self) -> str:
+        """The connection string, as it is shown in errors."""
+        return self.hosts + self.chroot
+
+    def __enter__(self) -> ZooKeeper:
+        try:
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # a chroot that is not there is our own error, or made
+                self.client.start(timeout=self._connect_timeout_s)
+        except NO_ANSWER as error:
+            self.close()
+            check = "that ZooKeeper runs there and zookeeper.connect names it"
+            raise ZooKeeperUnreachable("ZooKeeper does not answer", connect=self.hosts, check=check) from error
+        except AuthFailedError as error:
+            self.close()
+            raise PermissionRefused("ZooKeeper refuses our credentials", connect=self.hosts, check="its authentication") from error
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session; ephemeral nodes of ours go with it."""
+        for end in (self.client.stop, self.client.close):
+            with contextlib.suppress(KazooException, KazooTimeoutError):
+                end()
+
+    def read(self, path: str) -> tuple[bytes, int] | None:
+        """Payload and version of one znode, or None when it is not there."""
+        return self.read_all([path])[0]
+
+    def read_all(self, paths: Sequence[str]) -> list[tuple[bytes, int] | None]:
+        """The same for many, pipelined: all are asked before the first answer is awaited."""
+
+        def ask() -> list[tuple[bytes, int] | None]:
+            return [_payload(answer) for answer in [self.client.get_async(path) for path in paths]]
+
+        return self.guarded(lambda: self.client.retry(ask))
+
+    def children(self, path: str) -> list[str] | None:
+        """Names of the children, or None when the znode is not there."""
+        try:
+            return list(self.guarded(lambda: self.client.retry(self.client.get_children, path)))
+        except NoNodeError:
+            return None
+
+    def sync(self, path: str) -> None:
+        """Let the server we talk to catch up with its leader before the decisive reads."""
+        with contextlib.suppress(NoNodeError):
+            self.guarded(lambda: self.client.retry(self.client.sync, path))
+
+    def ensure(self, path: str) -> None:
+        """Make the znode and its parents, without payload, where they are missing (the chroot too)."""
+        try:
+            self.guarded(lambda: self.client.retry(self.client.ensure_path, path))
+        except NoNodeError:  # kazoo makes the last part of a chroot, and not those above it
+            with ZooKeeper(self.hosts, connect_timeout_s=self._connect_timeout_s) as root:
+                root.ensure(self.chroot)
+            self.guarded(lambda: self.client.retry(self.client.ensure_path, path))
+
+    def create(self, path: str, payload: bytes) -> bool:
+        """Put-if-absent with parents; False when there is one already, be it other or the same."""
+        try:
+            self.client.create(path, payload, makepath=True)
+        except NodeExistsError:
+            return False
+        except NO_ANSWER as error:
+            found = self.read(path)
+            if not found or found[0] != payload:
+                raise ZooKeeperUnreachable("a write got no answer", znode=path, check="ZooKeeper's log; then run again") from error
+        except NoAuthError as error:
+            raise self._refused(error) from error
+        return True
+
+    def replace(self, path: str, payload: bytes, *, version: int) -> bool:
+        """Compare-and-set on the znode's version; False when it is not that version any more, or gone."""
+        try:
+            self.guarded(lambda: self.client.set(path, payload, version=version))
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
+    def delete_tree(self, path: str) -> None:
+        """Delete the znode and all below it; quiet when it is not there."""
+        with contextlib.suppress(NoNodeError):
+            self.guarded(lambda: self.client.delete(path, recursive=True))
+
+    def guarded(self, call: Callable[[], T]) -> T:
+        """Translate what kazoo raises for the server's sake; what is an answer (no node, node exists) passes."""
+        try:
+            return call()
+        except NO_ANSWER as error:
+            what = "ZooKeeper stopped answering"
+            raise ZooKeeperUnreachable(what, connect=self.hosts, check="ZooKeeper's log and the network; then run again") from error
+        except NoAuthError as error:
+            raise self._refused(error) from error
+
+    def require_session(self) -> None:
+        """Nothing read before a lost session is used to commit. Raises SessionLost."""
+        if self._session_ended.is_set():
+            check = "zookeeper.session_timeout_s against pauses of this host; run again, it goes on from what is stored"
+            raise SessionLost("our ZooKeeper session ended during the run", connect=self.hosts, check=check)
+
+    def _watch_session(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self._session_ended.set()
+
+    def _refused(self, error: Exception) -> PermissionRefused:
+        what = f"ZooKeeper does not let us: {error or type(error).__name__}"
+        return PermissionRefused(what, connect=self.connect, check="the znodes' ACLs")
+
+
+def _payload(answer: Any) -> tuple[bytes, int] | None:
+    try:
+        payload, stat = answer.get()
+        return payload or b"", stat.version
+    except NoNodeError:
+        return None

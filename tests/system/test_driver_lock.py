@@ -1,0 +1,162 @@
+"""One driver of a pipeline at a time, on a real ZooKeeper: others wait or leave, the dead are taken over, the lost know it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from kazoo.client import KazooClient, KazooState
+
+from etl.edges.driver_lock import DriverLock
+from etl.edges.zookeeper import ZooKeeper
+from etl.embedded import zookeeper as embedded
+from etl.errors import Owned, SessionLost
+from etl.protocol import znodes
+
+DRIVER = "/consumers/g/etl/clicks/driver"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[embedded.ZooKeeper]:
+    with embedded.ZooKeeper() as running:
+        yield running
+
+
+@pytest.fixture
+def connect(server: embedded.ZooKeeper) -> str:
+    return f"{server.connect}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def zookeeper(connect: str) -> Iterator[ZooKeeper]:
+    with ZooKeeper(connect) as session:
+        session.ensure("/")
+        yield session
+
+
+def lock_of(session: ZooKeeper) -> DriverLock:
+    return DriverLock(session, "g", "clicks")
+
+
+def driver_in(session: ZooKeeper) -> znodes.DriverNode | None:
+    found = session.read(DRIVER)
+    return znodes.parse_driver(found[0]) if found else None
+
+
+def test_a_driver_is_named_while_it_drives_and_gone_afterwards(zookeeper: ZooKeeper) -> None:
+    with lock_of(zookeeper).driving("run-1", wait_s=0):
+        driver = driver_in(zookeeper)
+        assert driver is not None and driver.run_id == "run-1"
+    assert driver_in(zookeeper) is None
+
+
+def test_the_lock_is_given_back_when_the_run_fails(zookeeper: ZooKeeper) -> None:
+    with pytest.raises(ZeroDivisionError), lock_of(zookeeper).driving("run-1", wait_s=0):
+        1 / 0  # noqa: B018
+    assert driver_in(zookeeper) is None
+
+
+@pytest.mark.parametrize("wait_s", [0, 0.2])
+def test_a_second_driver_leaves_when_the_first_stays_and_names_it(connect: str, zookeeper: ZooKeeper, wait_s: float) -> None:
+    with lock_of(zookeeper).driving("run-1", wait_s=0), ZooKeeper(connect) as second:
+        with pytest.raises(Owned, match="run run-1, pid") as caught, lock_of(second).driving("run-2", wait_s=wait_s):
+            pytest.fail("two drivers at once")
+        assert caught.value.exit_code == 4
+        driver = driver_in(zookeeper)
+        assert driver is not None and driver.run_id == "run-1"
+
+
+def test_a_second_driver_that_waits_goes_on_when_the_first_ends(connect: str, zookeeper: ZooKeeper) -> None:
+    drove = []
+
+    def drive_second() -> None:
+        with ZooKeeper(connect) as second, lock_of(second).driving("run-2", wait_s=60):
+            drove.append(driver_in(second))
+
+    waiting = threading.Thread(target=drive_second)
+    with lock_of(zookeeper).driving("run-1", wait_s=0):
+        waiting.start()
+        waiting.join(0.3)
+        assert not drove
+    waiting.join(60)
+    assert [driver.run_id for driver in drove if driver] == ["run-2"]
+
+
+def test_pipelines_of_one_group_do_not_wait_for_each_other(zookeeper: ZooKeeper) -> None:
+    with lock_of(zookeeper).driving("run-1", wait_s=0), DriverLock(zookeeper, "g", "other").driving("run-2", wait_s=0):
+        assert sorted(zookeeper.children("/consumers/g/etl") or []) == ["clicks", "other"]
+
+
+DRIVE_FOR_EVER = """
+import sys, time
+from etl.edges.driver_lock import DriverLock
+from etl.edges.zookeeper import ZooKeeper
+with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, DriverLock(session, "g", "clicks").driving("run-1", wait_s=0):
+    print("driving", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_driver_whose_process_was_killed_is_taken_over_at_once(connect: str, zookeeper: ZooKeeper) -> None:
+    process = subprocess.Popen([sys.executable, "-c", DRIVE_FOR_EVER, connect], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"driving\n"
+        with pytest.raises(Owned, match=f"pid {process.pid}"), lock_of(zookeeper).driving("run-2", wait_s=0):
+            pytest.fail("the first is alive")
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    assert driver_in(zookeeper) is not None, "its session is alive for a minute"
+    with lock_of(zookeeper).driving("run-2", wait_s=0):
+        driver = driver_in(zookeeper)
+        assert driver is not None and driver.run_id == "run-2"
+
+
+@pytest.mark.parametrize("left", [
+    b'{"host":"another host","pid":1,"started":null,"run_id":"run-0"}', b"", b"not ours", b'{"host":1,"pid":1e999,"run_id":2}',
+])
+def test_a_driver_that_nobody_here_can_judge_is_left_alone(zookeeper: ZooKeeper, left: bytes) -> None:
+    zookeeper.create(DRIVER, left)
+    with pytest.raises(Owned), lock_of(zookeeper).driving("run-2", wait_s=0):
+        pytest.fail("it may be alive")
+    assert zookeeper.read(DRIVER) == (left, 0)
+
+
+def test_a_later_process_with_the_pid_of_a_dead_driver_is_not_that_driver(zookeeper: ZooKeeper) -> None:
+    with lock_of(zookeeper).driving("run-1", wait_s=0):
+        us = driver_in(zookeeper)
+    assert us is not None
+    if us.started is None:
+        pytest.skip("this system does not tell when a process began")
+    zookeeper.create(DRIVER, znodes.render_driver(znodes.DriverNode(us.host, us.pid, "1", "run-0")))
+    with lock_of(zookeeper).driving("run-2", wait_s=0):
+        driver = driver_in(zookeeper)
+        assert driver is not None and driver.run_id == "run-2"
+
+
+def test_a_driver_that_lost_its_session_knows_it_and_leaves_the_next_ones_lock_alone(connect: str, zookeeper: ZooKeeper) -> None:
+    ended = threading.Event()
+    with ZooKeeper(connect) as first:
+        first.client.add_listener(lambda state: ended.set() if state == KazooState.LOST else None)
+        with lock_of(first).driving("run-1", wait_s=0):
+            first.require_session()
+            twin = KazooClient(hosts=first.hosts, client_id=first.client.client_id)
+            twin.start()
+            twin.stop()  # ends the session of both, as its timeout would
+            twin.close()
+            assert ended.wait(30)
+            with pytest.raises(SessionLost) as caught:
+                first.require_session()
+            assert caught.value.exit_code == 6
+            second = lock_of(zookeeper).driving("run-2", wait_s=10)
+            second.__enter__()
+        driver = driver_in(zookeeper)
+        assert driver is not None and driver.run_id == "run-2"
+        second.__exit__(None, None, None)
+    assert driver_in(zookeeper) is None

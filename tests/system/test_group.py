@@ -1,0 +1,353 @@
+"""A consumer group in a real ZooKeeper: offsets move all or nothing, and nothing is believed that was not read."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient, KazooState, TransactionRequest
+from kazoo.exceptions import ConnectionLoss
+from kazoo.security import make_digest_acl
+
+from etl.edges import group as group_module
+from etl.edges.group import ConsumerGroup
+from etl.edges.registry import read_brokers, read_cluster_id
+from etl.edges.zookeeper import ZooKeeper
+from etl.embedded import zookeeper as embedded
+from etl.embedded.server import free_port
+from etl.errors import BadOffset, CommitUnknown, OffsetMoved, PermissionRefused, SessionLost, WrongChroot, ZooKeeperUnreachable
+from etl.model import Broker, BrokerPartition, Committed, Dialect, Plan, PlanKind
+
+A, B, C = (BrokerPartition("clicks", p) for p in range(3))
+OTHER = BrokerPartition("other", 7)
+OLD = BrokerPartition("clicks", 3, broker_id=0)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[embedded.ZooKeeper]:
+    with embedded.ZooKeeper() as running:
+        yield running
+
+
+@pytest.fixture
+def zookeeper(server: embedded.ZooKeeper) -> Iterator[ZooKeeper]:
+    """A session under a chroot of its own, which is not there yet."""
+    with ZooKeeper(f"{server.connect}/{uuid.uuid4().hex}/kafka") as session:
+        yield session
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeper) -> KazooClient:
+    """Another consumer's hands, under the same chroot."""
+    zookeeper.ensure("/")
+    return zookeeper.client
+
+
+@pytest.fixture
+def group(zookeeper: ZooKeeper, client: KazooClient) -> ConsumerGroup:
+    return ConsumerGroup(zookeeper, "g")
+
+
+def plan_of(positions: Mapping[BrokerPartition, int], seen: Mapping[BrokerPartition, Committed], **changes: Any) -> Plan:
+    return Plan(
+        number=3, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=(),
+        positions=dict(positions), seen={log: seen.get(log, Committed()) for log in positions}, **changes)
+
+
+def set_offset(client: KazooClient, log: BrokerPartition, text: bytes) -> None:
+    path = f"/consumers/g/offsets/{log.topic}/" + (str(log.partition) if log.broker_id is None else f"{log.broker_id}-{log.partition}")
+    if client.exists(path):
+        client.set(path, text)
+    else:
+        client.create(path, text, makepath=True)
+
+
+class Meddled(TransactionRequest):  # type: ignore[misc]  # kazoo has no types
+    """A transaction with something around its commit."""
+
+    def __init__(self, client: KazooClient, meddle: Callable[[Callable[[], Any]], Any]) -> None:
+        super().__init__(client)
+        self._meddle = meddle
+
+    def commit(self) -> Any:
+        return self._meddle(super().commit)
+
+
+def meddle_with(monkeypatch: pytest.MonkeyPatch, client: KazooClient, meddle: Callable[[Callable[[], Any]], Any]) -> None:
+    monkeypatch.setattr(client, "transaction", lambda: Meddled(client, meddle))
+
+
+def test_a_group_without_anything_has_nothing(group: ConsumerGroup) -> None:
+    assert group.live_consumers() == ()
+    assert group.owners(["clicks"]) == {}
+    assert group.committed([A, B]) == {}
+
+
+def test_offsets_are_read_with_their_versions_and_only_those_asked_for(group: ConsumerGroup, client: KazooClient) -> None:
+    set_offset(client, A, b"17")
+    set_offset(client, A, b"18")
+    set_offset(client, B, b"0")
+    set_offset(client, OLD, b"5")
+    client.create("/consumers/g/offsets/clicks/somebody-elses", b"x")
+    assert group.committed([A, OLD, C, OTHER]) == {A: Committed(18, 1), OLD: Committed(5, 0)}
+
+
+@pytest.mark.parametrize("text", [b"null", b"-1", b"12\n", b"\xff"])
+def test_text_that_is_no_number_is_a_bad_offset_that_names_the_znode(group: ConsumerGroup, client: KazooClient, text: bytes) -> None:
+    set_offset(client, A, text)
+    with pytest.raises(BadOffset) as caught:
+        group.committed([A])
+    assert caught.value.where == {"topic": "clicks", "partition": 0, "znode": "/consumers/g/offsets/clicks/0"}
+
+
+def test_a_bare_znode_is_nothing_committed_and_is_written_all_the_same(group: ConsumerGroup, client: KazooClient) -> None:
+    client.ensure_path("/consumers/g/offsets/clicks/0")
+    seen = group.committed([A])
+    assert seen.get(A, Committed()).offset is None
+    assert group.commit(plan_of({A: 5}, seen)) == {A: Committed(5, 1)}
+    assert group.committed([A]) == {A: Committed(5, 1)}
+
+
+def test_live_consumers_and_owners_are_named(group: ConsumerGroup, client: KazooClient) -> None:
+    client.create("/consumers/g/ids/g_host-1", b"{}", ephemeral=True, makepath=True)
+    client.create("/consumers/g/owners/clicks/1", b"g_host-1-0", ephemeral=True, makepath=True)
+    client.create("/consumers/g/owners/clicks/0-3", b"g_host-2-0", ephemeral=True, makepath=True)
+    assert group.live_consumers() == ("g_host-1",)
+    assert group.owners(["clicks", "other"]) == {B: "g_host-1-0", OLD: "g_host-2-0"}
+
+
+def test_a_commit_makes_sets_and_leaves_alone_and_says_what_is_there_now(group: ConsumerGroup, client: KazooClient) -> None:
+    for log, text in ((A, b"3"), (B, b"9")):
+        set_offset(client, log, text)
+    seen = group.committed([A, B, C, OTHER])
+    now = group.commit(plan_of({A: 5, B: 9, C: 0, OTHER: 2}, seen))
+    assert now == {A: Committed(5, 1), C: Committed(0, 0), OTHER: Committed(2, 0)}
+    assert group.committed([A, B, C, OTHER]) == {**now, B: Committed(9, 0)}
+    assert client.get("/consumers/g/offsets/clicks/0")[0] == b"5"
+
+
+def test_a_commit_of_some_logs_moves_only_those(group: ConsumerGroup) -> None:
+    assert group.commit(plan_of({A: 5, B: 6}, {}), [B]) == {B: Committed(6, 0)}
+    assert group.committed([A, B]) == {B: Committed(6, 0)}
+
+
+def test_a_plan_that_moves_no_offsets_commits_none(group: ConsumerGroup) -> None:
+    assert group.commit(plan_of({A: 5}, {}, moves_offsets=False)) == {}
+    assert group.committed([A]) == {}
+
+
+def test_the_keys_of_the_old_family_are_broker_and_partition(group: ConsumerGroup, client: KazooClient) -> None:
+    group.commit(plan_of({OLD: 4096}, {}))
+    assert client.get("/consumers/g/offsets/clicks/0-3")[0] == b"4096"
+
+
+@pytest.mark.parametrize("stale", ["moved", "removed", "appeared"])
+def test_one_stale_offset_moves_nothing_at_all(group: ConsumerGroup, client: KazooClient, stale: str) -> None:
+    set_offset(client, A, b"3")
+    set_offset(client, B, b"4")
+    seen = group.committed([A, B, C])
+    if stale == "moved":
+        set_offset(client, B, b"4")  # the same value: only the version tells
+    elif stale == "removed":
+        client.delete("/consumers/g/offsets/clicks/1")
+    else:
+        set_offset(client, C, b"1")
+    before = group.committed([A, B, C])
+    with pytest.raises(OffsetMoved) as caught:
+        group.commit(plan_of({A: 5, B: 6, C: 7}, seen))
+    assert caught.value.where["partition"] == (2 if stale == "appeared" else 1)
+    assert group.committed([A, B, C]) == before
+
+
+def test_a_lost_answer_to_a_commit_that_happened_is_recognised_as_ours(
+    group: ConsumerGroup, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lose_the_answer(commit: Callable[[], Any]) -> Any:
+        commit()
+        raise ConnectionLoss
+
+    meddle_with(monkeypatch, zookeeper.client, lose_the_answer)
+    assert group.commit(plan_of({A: 5, B: 6}, {})) == {A: Committed(5, 0), B: Committed(6, 0)}
+
+
+def test_a_lost_request_is_not_taken_for_a_commit(group: ConsumerGroup, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose_the_request(commit: Callable[[], Any]) -> Any:
+        raise ConnectionLoss
+
+    meddle_with(monkeypatch, zookeeper.client, lose_the_request)
+    with pytest.raises(CommitUnknown) as caught:
+        group.commit(plan_of({A: 5, B: 6}, {}))
+    assert caught.value.retriable
+    assert group.committed([A, B]) == {}
+
+
+def test_a_lost_answer_behind_which_somebody_else_wrote_is_no_commit_of_ours(
+    group: ConsumerGroup, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lose_and_let_others_write(commit: Callable[[], Any]) -> Any:
+        commit()
+        set_offset(zookeeper.client, A, b"99")
+        raise ConnectionLoss
+
+    meddle_with(monkeypatch, zookeeper.client, lose_and_let_others_write)
+    with pytest.raises(OffsetMoved) as caught:
+        group.commit(plan_of({A: 5, B: 6}, {}))
+    assert (caught.value.where["partition"], caught.value.where["offset"]) == (0, 99)
+
+
+def test_offsets_that_another_driver_of_the_same_plan_committed_are_ours(group: ConsumerGroup) -> None:
+    plan = plan_of({A: 5, B: 6}, {})
+    group.commit(plan)
+    assert group.commit(plan) == {A: Committed(5, 0), B: Committed(6, 0)}
+
+
+def test_a_commit_too_large_for_one_request_goes_in_several(
+    group: ConsumerGroup, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requests = []
+
+    def count(commit: Callable[[], Any]) -> Any:
+        requests.append(commit())
+        return requests[-1]
+
+    meddle_with(monkeypatch, zookeeper.client, count)
+    monkeypatch.setattr(group_module, "NODE_MAX_BYTES", 1000)
+    logs = [BrokerPartition("clicks", p) for p in range(20)]
+    now = group.commit(plan_of({log: 10**15 + log.partition for log in logs}, {}))
+    assert len(now) == 20 and group.committed(logs) == now
+    assert len(requests) == 5
+
+
+def test_twelve_thousand_offsets_fit_into_the_requests_that_a_server_takes(group: ConsumerGroup) -> None:
+    logs = [BrokerPartition("a-topic-with-a-long-name." * 4, p) for p in range(12_000)]
+    plan = plan_of({log: 10**18 + log.partition for log in logs}, {})
+    now = group.commit(plan)
+    assert len(now) == len(logs)
+    assert group.commit(plan_of({log: 5 for log in logs}, now))[logs[-1]] == Committed(5, 1)
+
+
+def test_offsets_that_we_may_not_write_are_a_refused_permission(group: ConsumerGroup, client: KazooClient) -> None:
+    client.create("/consumers/g/offsets/clicks/0", b"3", makepath=True)
+    client.set_acls("/consumers/g/offsets/clicks/0", [make_digest_acl("root", "secret", all=True)])
+    with pytest.raises(PermissionRefused):
+        group.committed([A])
+    with pytest.raises(PermissionRefused) as caught:
+        group.commit(plan_of({A: 5}, {A: Committed(3, 0)}))
+    assert caught.value.exit_code == 2
+
+
+def expire(zookeeper: ZooKeeper) -> None:
+    """End the session from outside, as the server does after its timeout: another client with the same id closes it."""
+    ended = threading.Event()
+    zookeeper.client.add_listener(lambda state: ended.set() if state == KazooState.LOST else None)
+    twin = KazooClient(hosts=zookeeper.hosts, client_id=zookeeper.client.client_id)
+    twin.start()
+    twin.stop()
+    twin.close()
+    assert ended.wait(30)
+
+
+def test_after_a_lost_session_nothing_is_committed_although_a_new_one_reads(server: embedded.ZooKeeper) -> None:
+    chroot = uuid.uuid4().hex
+    with ZooKeeper(f"{server.connect}/{chroot}") as zookeeper:
+        zookeeper.ensure("/")
+        group = ConsumerGroup(zookeeper, "g")
+        zookeeper.require_session()
+        expire(zookeeper)
+        with pytest.raises(SessionLost) as caught:
+            group.commit(plan_of({A: 5}, {}))
+        assert caught.value.exit_code == 6
+        assert group.committed([A]) == {}
+
+
+def test_brokers_are_those_registered_in_order_of_their_ids(zookeeper: ZooKeeper, client: KazooClient) -> None:
+    for number, port in ((10, 2), (2, 1)):
+        client.create(f"/brokers/ids/{number}", b'{"host":"h","port":%d}' % port, makepath=True)
+    client.create("/brokers/ids/3", b'{"host":null,"port":-1,"endpoints":["SSL://h:3"]}')
+    client.create("/cluster/id", b'{"version":"1","id":"abc"}', makepath=True)
+    assert read_brokers(zookeeper) == (Broker(2, "h", 1), Broker(10, "h", 2))
+    assert read_cluster_id(zookeeper) == "abc"
+
+
+def test_a_chroot_without_a_cluster_is_the_wrong_one_and_stays_untouched(server: embedded.ZooKeeper) -> None:
+    with ZooKeeper(f"{server.connect}/no/such/chroot") as zookeeper:
+        with pytest.raises(WrongChroot, match="/no/such/chroot") as caught:
+            read_brokers(zookeeper)
+        assert caught.value.exit_code == 2
+        assert read_cluster_id(zookeeper) is None
+    with ZooKeeper(server.connect) as root:
+        assert root.read("/no") is None
+
+
+def test_a_cluster_whose_brokers_are_all_down_is_unreachable(zookeeper: ZooKeeper, client: KazooClient) -> None:
+    client.ensure_path("/brokers/ids")
+    with pytest.raises(ZooKeeperUnreachable, match="no broker is registered"):
+        read_brokers(zookeeper)
+
+
+def test_a_chroot_of_several_parts_is_made(server: embedded.ZooKeeper) -> None:
+    chroot = f"/{uuid.uuid4().hex}/b/c"
+    with ZooKeeper(server.connect + chroot) as zookeeper:
+        zookeeper.ensure("/")
+        assert zookeeper.create("/x/y", b"7")
+    with ZooKeeper(server.connect + "/") as root:
+        assert root.read(chroot + "/x/y") == (b"7", 0)
+
+
+def test_a_znode_below_a_chroot_that_is_not_there_is_made_with_it(server: embedded.ZooKeeper) -> None:
+    chroot = f"/{uuid.uuid4().hex}/b"
+    with ZooKeeper(server.connect + chroot) as zookeeper:
+        zookeeper.ensure("/consumers/g")
+        assert zookeeper.read("/consumers/g") == (b"", 0)
+
+
+def test_put_if_absent_and_compare_and_set_say_whether_they_did(zookeeper: ZooKeeper, client: KazooClient) -> None:
+    assert zookeeper.create("/a/b", b"1")
+    assert not zookeeper.create("/a/b", b"1")
+    assert zookeeper.replace("/a/b", b"2", version=0)
+    assert not zookeeper.replace("/a/b", b"3", version=0)
+    assert not zookeeper.replace("/a/missing", b"3", version=0)
+    assert zookeeper.read_all(["/a/b", "/a/missing", "/a"]) == [(b"2", 1), None, (b"", 0)]
+    zookeeper.delete_tree("/a")
+    zookeeper.delete_tree("/a")
+    assert zookeeper.children("/a") is None
+
+
+def test_a_create_whose_answer_was_lost_is_read_back(
+    zookeeper: ZooKeeper, client: KazooClient, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create = client.create
+
+    def lose_the_answer(*given: Any, **named: Any) -> None:
+        create(*given, **named)
+        raise ConnectionLoss
+
+    monkeypatch.setattr(client, "create", lose_the_answer)
+    assert zookeeper.create("/x", b"1")
+    monkeypatch.setattr(client, "create", lambda *given, **named: (_ for _ in ()).throw(ConnectionLoss()))
+    with pytest.raises(ZooKeeperUnreachable):
+        zookeeper.create("/y", b"1")
+
+
+def test_a_zookeeper_that_is_not_there_is_unreachable() -> None:
+    with pytest.raises(ZooKeeperUnreachable) as caught:
+        with ZooKeeper(f"127.0.0.1:{free_port()}", connect_timeout_s=0.5):
+            pass
+    assert caught.value.exit_code == 6
+
+
+def test_a_zookeeper_that_went_away_is_unreachable() -> None:
+    with embedded.ZooKeeper() as server, ZooKeeper(server.connect, session_timeout_s=1, connect_timeout_s=0.5) as zookeeper:
+        group = ConsumerGroup(zookeeper, "g")
+        plan = plan_of({A: 5}, {})
+        group.commit(plan)
+        server.kill()
+        for ask in (
+            lambda: group.committed([A]), group.live_consumers, lambda: group.commit(plan_of({A: 6}, {A: Committed(5, 0)})),
+            lambda: zookeeper.create("/x", b""), lambda: zookeeper.sync("/"), lambda: zookeeper.ensure("/x"),
+        ):
+            with pytest.raises((ZooKeeperUnreachable, SessionLost)):
+                ask()

@@ -1,0 +1,258 @@
+"""The numbered plans in a real ZooKeeper: put-if-absent, whole or not at all, and folded into coverage without a row twice."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from etl import coverage
+from etl.edges import ledger as ledger_module
+from etl.edges.ledger import PlanLedger, new_uid
+from etl.edges.zookeeper import ZooKeeper
+from etl.embedded import zookeeper as embedded
+from etl.errors import LedgersDisagree, NeedsDecision, Owned
+from etl.model import (
+    Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Interval, Leader, Ledger, OffsetRange, Plan, PlanKind, Receipt,
+)
+from etl.protocol.plan_documents import render_plan, with_id
+
+LOG = BrokerPartition("clicks", 0)
+ROOT = "/consumers/g/etl/clicks"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[embedded.ZooKeeper]:
+    with embedded.ZooKeeper() as running:
+        yield running
+
+
+@pytest.fixture
+def zookeeper(server: embedded.ZooKeeper) -> Iterator[ZooKeeper]:
+    """A session under a chroot of its own."""
+    with ZooKeeper(f"{server.connect}/{uuid.uuid4().hex}") as session:
+        session.ensure("/")
+        yield session
+
+
+@pytest.fixture
+def ledger(zookeeper: ZooKeeper) -> PlanLedger:
+    return PlanLedger(zookeeper, "g", "clicks")
+
+
+def plan_of(number: int, **changes: Any) -> Plan:
+    plan = Plan(
+        number=number, uid="feedbeef", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
+        ranges=(OffsetRange(LOG, number * 10, number * 10 + 10, Leader(Broker(0, "h", 9092), 1)),), positions={LOG: number * 10 + 10},
+        seen={LOG: Committed(number * 10, number)}, table_id="t")
+    return with_id(replace(plan, **changes))
+
+
+def applied_of(plan: Plan, rows: int = 9) -> Applied:
+    return Applied(plan.number, plan.id, plan.number + 4, "t", tuple(Receipt(rows=rows) for _ in plan.ranges))
+
+
+def large_plan(number: int, partitions: int = 40_000) -> Plan:
+    """A plan that no compression brings below one znode."""
+    chance = random.Random(number)
+    starts = {BrokerPartition("clicks", p): chance.randrange(2**60) for p in range(partitions)}
+    return plan_of(
+        number, ranges=tuple(OffsetRange(log, start, start + chance.randrange(1, 2**40)) for log, start in starts.items()),
+        positions={log: start + 2**40 for log, start in starts.items()},
+        seen={log: Committed(start, chance.randrange(2**31)) for log, start in starts.items()})
+
+
+def pieces_of(zookeeper: ZooKeeper) -> int:
+    digests = zookeeper.children(f"{ROOT}/chunks") or []
+    return sum(len(zookeeper.children(f"{ROOT}/chunks/{digest}") or []) for digest in digests)
+
+
+def test_a_pipeline_that_never_ran_has_an_empty_ledger(ledger: PlanLedger) -> None:
+    assert ledger.read_ledger() == Ledger()
+    assert (ledger.plan_numbers(), ledger.read_plan(1), ledger.read_applied(1), ledger.read_coverage()) == ([], None, None, Coverage())
+
+
+def test_the_root_that_the_lock_made_holds_no_uid_yet(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
+    zookeeper.ensure(ROOT)
+    assert ledger.read_ledger() == Ledger()
+
+
+def test_a_uid_is_kept_once(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
+    zookeeper.ensure(ROOT)
+    ledger.store_uid("feedbeef")
+    ledger.store_uid("feedbeef")
+    with pytest.raises(Owned):
+        ledger.store_uid("deadbeef")
+    assert ledger.read_ledger() == Ledger("feedbeef")
+
+
+def test_new_uids_are_sixteen_hex_digits_and_differ() -> None:
+    first, second = new_uid(), new_uid()
+    assert first != second
+    assert len(first) == 16 and int(first, 16) >= 0
+
+
+def test_the_newest_plan_comes_back_with_what_came_of_it(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
+    zookeeper.ensure(ROOT)
+    ledger.store_uid("feedbeef")
+    for number in (1, 2, 9, 10):
+        ledger.store_plan(plan_of(number))
+        ledger.record_applied(applied_of(plan_of(number)))
+    assert ledger.read_ledger() == Ledger("feedbeef", plan_of(10), applied_of(plan_of(10)), 14)
+
+
+def test_a_plan_without_a_record_knows_the_version_of_the_one_before(ledger: PlanLedger) -> None:
+    ledger.store_plan(plan_of(1))
+    ledger.record_applied(applied_of(plan_of(1)))
+    ledger.store_plan(plan_of(2))
+    assert ledger.read_ledger() == Ledger(None, plan_of(2), None, 5)
+
+
+def test_storing_the_same_plan_twice_is_one_plan(ledger: PlanLedger) -> None:
+    ledger.store_plan(plan_of(1))
+    elsewhere = replace(plan_of(1), ranges=tuple(replace(r, leader=None) for r in plan_of(1).ranges))
+    ledger.store_plan(elsewhere)
+    assert ledger.read_plan(1) == plan_of(1)
+
+
+def test_storing_another_plan_under_a_taken_number_is_refused_and_keeps_the_first(ledger: PlanLedger) -> None:
+    ledger.store_plan(plan_of(1))
+    with pytest.raises(Owned) as caught:
+        ledger.store_plan(plan_of(1, created_at_ms=2))
+    assert caught.value.exit_code == 4
+    assert ledger.read_plan(1) == plan_of(1)
+
+
+def test_what_came_of_a_plan_stays_once_it_is_kept(ledger: PlanLedger) -> None:
+    ledger.record_applied(applied_of(plan_of(1)))
+    ledger.record_applied(applied_of(plan_of(1), rows=5))
+    assert ledger.read_applied(1) == applied_of(plan_of(1))
+
+
+def test_a_plan_of_several_megabytes_goes_in_pieces_and_comes_back(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
+    plan = large_plan(1)
+    assert len(render_plan(plan)) > 1_200_000
+    ledger.store_plan(plan)
+    assert pieces_of(zookeeper) == 2
+    assert ledger.read_plan(1) == plan
+    ledger.store_plan(plan)
+    with pytest.raises(Owned):
+        ledger.store_plan(plan_of(1))
+
+
+def test_a_plan_with_a_missing_or_changed_piece_is_refused(
+    ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ledger_module, "NODE_MAX_BYTES", 100)
+    ledger.store_plan(plan_of(1))
+    [digest] = zookeeper.children(f"{ROOT}/chunks") or []
+    piece = f"{ROOT}/chunks/{digest}/1"
+    found = zookeeper.read(piece)
+    assert found
+    assert zookeeper.replace(piece, b"x" + found[0][1:], version=0)
+    with pytest.raises(LedgersDisagree) as caught:
+        ledger.read_ledger()
+    assert caught.value.where["znode"] == f"{ROOT}/plans/1"
+    zookeeper.delete_tree(piece)
+    with pytest.raises(LedgersDisagree, match="pieces"):
+        ledger.read_ledger()
+
+
+@pytest.mark.parametrize("junk", [
+    b"x", b"{", b"{}", b'{"chunks":"a","count":"b"}', b'{"chunks":"a","count":1e999}', b'{"chunks":7,"count":1,"bytes":1}',
+    b'{"chunks":"' + b"0" * 64 + b'","count":999999999999,"bytes":1}', b'{"chunks":"' + b"0" * 64 + b'","count":1,"bytes":1}',
+])
+def test_a_plan_that_is_not_ours_to_read_is_refused(ledger: PlanLedger, zookeeper: ZooKeeper, junk: bytes) -> None:
+    zookeeper.create(f"{ROOT}/plans/1", junk)
+    with pytest.raises(NeedsDecision) as caught:
+        ledger.read_ledger()
+    assert caught.value.where["znode"] == f"{ROOT}/plans/1"
+
+
+def test_junk_beside_the_plans_is_not_one_of_them(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
+    ledger.store_plan(plan_of(3))
+    zookeeper.create(f"{ROOT}/plans/notes", b"of a person")
+    assert ledger.plan_numbers() == [3]
+
+
+def test_pruning_drops_loose_pieces_and_no_others(ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "NODE_MAX_BYTES", 100)
+    ledger.store_plan(plan_of(1))
+    ledger.record_applied(applied_of(plan_of(1)))
+    kept = zookeeper.children(f"{ROOT}/chunks") or []
+    zookeeper.create(f"{ROOT}/chunks/{'0' * 64}/0", b"of a driver that died before it named them")
+    ledger.prune()
+    assert sorted(zookeeper.children(f"{ROOT}/chunks") or []) == sorted(kept)
+    assert ledger.read_plan(1) == plan_of(1)
+
+
+def fill(ledger: PlanLedger, numbers: range) -> None:
+    for number in numbers:
+        plan = plan_of(number)
+        ledger.store_plan(plan)
+        ledger.record_applied(applied_of(plan))
+
+
+def test_plans_beyond_those_kept_are_folded_into_coverage_once(
+    ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coverage, "PLANS_KEPT", 3)
+    fill(ledger, range(1, 6))
+    ledger.prune()
+    assert ledger.plan_numbers() == [3, 4, 5]
+    assert sorted(zookeeper.children(f"{ROOT}/applied") or []) == ["3", "4", "5"]
+    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)})
+    ledger.prune()
+    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)})
+    fill(ledger, range(6, 8))
+    ledger.prune()
+    assert ledger.plan_numbers() == [5, 6, 7]
+    assert ledger.read_coverage() == Coverage(4, {LOG: (Interval(10, 50, 36),)})
+
+
+def test_coverage_that_needs_pieces_replaces_its_old_ones(
+    ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    monkeypatch.setattr(ledger_module, "NODE_MAX_BYTES", 50)
+    fill(ledger, range(1, 4))
+    ledger.prune()
+    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)})
+    named = [p[0] for p in zookeeper.read_all([f"{ROOT}/coverage", f"{ROOT}/plans/3", f"{ROOT}/applied/3"]) if p]
+    assert all(any(digest.encode() in text for text in named) for digest in zookeeper.children(f"{ROOT}/chunks") or [])
+    assert (ledger.read_plan(3), ledger.read_applied(3)) == (plan_of(3), applied_of(plan_of(3)))
+
+
+def test_a_plan_whose_outcome_nobody_knows_is_never_pruned(ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    ledger.store_plan(plan_of(1))
+    fill(ledger, range(2, 4))
+    ledger.prune()
+    assert ledger.plan_numbers() == [1, 2, 3]
+    assert ledger.read_coverage() == Coverage()
+
+
+def test_pruning_that_meets_another_driver_folds_no_plan_twice(
+    ledger: PlanLedger, server: embedded.ZooKeeper, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between our reading of coverage and our transaction another driver prunes the same plans."""
+    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    fill(ledger, range(1, 4))
+    read = ledger.read_coverage
+    with ZooKeeper(server.connect + zookeeper.chroot) as session:
+        other = PlanLedger(session, "g", "clicks")
+
+        def read_and_be_overtaken() -> Coverage:
+            found = read()
+            monkeypatch.setattr(ledger, "read_coverage", read)
+            other.prune()
+            return found
+
+        monkeypatch.setattr(ledger, "read_coverage", read_and_be_overtaken)
+        ledger.prune()
+    assert ledger.plan_numbers() == [3]
+    assert read() == Coverage(2, {LOG: (Interval(10, 30, 18),)})

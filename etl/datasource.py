@@ -1,0 +1,358 @@
+"""`offset_ranges`: exact offset ranges of Kafka logs as a Spark DataFrame, by Spark's Python Data Source API.
+
+It works without the rest of this package's machinery:
+
+    from etl.datasource import OffsetRanges
+
+    spark.dataSource.register(OffsetRanges)
+    clicks = spark.read.format("offset_ranges").option("bootstrap", "127.0.0.1:9092").option("topics", "clicks").load()
+
+reads everything that is readable now; the logs' ends are fixed when a query is planned. Options, all of them text:
+
+| option | meaning | default |
+| --- | --- | --- |
+| bootstrap | `host:port,host:port`: brokers to ask who leads what | needed |
+| topics | names, separated by commas | this or `ranges` |
+| ranges | exact ranges as JSON: `[{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]`, `until` exclusive | this or `topics` |
+| isolation | `read_committed` or `read_uncommitted` | `read_committed` |
+| columns | which columns to build, separated by commas; Spark does not tell a source which ones a query needs | all |
+| fetch_max_bytes | bytes asked for in one fetch | 16 MiB |
+| fetch_limit_bytes | how far that may grow for one large record batch | 256 MiB |
+| target_task_bytes | how much one Spark partition should read | 256 MiB |
+
+It owns the options and the way receipts come back. How ranges are packed belongs to `plan`, reading them to `fetch`. A run hands
+over the tasks it planned (`read_tasks`) and gets back, with the rows, a receipt for each range.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.accumulators import AccumulatorParam
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from etl.errors import EtlError, SettingsError, TopicMissing, mark
+from etl.frame import raw_columns, spark_schema
+from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark import Accumulator
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME = "offset_ranges"
+MIB = 1 << 20
+_INLINE_BYTES = 32 * 1024
+"""Longer tasks travel as a file: Spark sends every option to every task."""
+_DEFAULTS: Mapping[str, int] = {"fetch_max_bytes": 16 * MIB, "fetch_limit_bytes": 256 * MIB, "target_task_bytes": 256 * MIB}
+_OPTIONS = ("bootstrap", "topics", "ranges", "isolation", "columns", *_DEFAULTS)
+_INTERNAL = ("tasks", "tasks_file")
+
+
+class TaskFailed(RuntimeError):
+    """Carries an EtlError through Spark's traceback; `errors.unmark` finds it there again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The options, parsed."""
+
+    bootstrap: tuple[tuple[str, int], ...]
+    isolation: Isolation
+    columns: tuple[str, ...]
+    fetch_max_bytes: int
+    fetch_limit_bytes: int
+    target_task_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The ranges that one Spark partition reads, and which ranges of the plan they are."""
+
+    indices: tuple[int, ...]
+    ranges: tuple[OffsetRange, ...]
+
+
+class OffsetRanges(DataSource):
+    """The data source; see the module. Wrong options raise SettingsError at `load()`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `spark.read.format` is given."""
+        return NAME
+
+    def schema(self) -> str:
+        """The chosen columns of the raw table."""
+        reading = parse_options(self.options)
+        return spark_schema(reading.columns)
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        """A reader of the options; `schema` is the one from above."""
+        return RangesReader(self.options, self.note)
+
+    @staticmethod
+    def note(index: int, receipt: Receipt) -> None:
+        """Take the receipt of one range. Alone, nobody asks for it."""
+
+
+class RangesReader(DataSourceReader):
+    """Plans in a process of the driver's machine, reads in the executors."""
+
+    def __init__(self, options: Mapping[str, str], note: Any) -> None:
+        self._options = dict(options)
+        self._reading = parse_options(options)
+        self._note = note
+
+    def partitions(self) -> list[InputPartition]:
+        """One Spark partition for each task."""
+        return [InputPartition(task) for task in _tasks(self._options, self._reading)]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """Arrow batches of one task's ranges. Spark makes one empty partition where there is no task."""
+        from pyspark import TaskContext
+
+        from etl.fetch import read_ranges
+
+        task, context = partition.value, TaskContext.get()
+        if task is None:
+            return
+        reading, note = self._reading, self._note
+        try:
+            yield from read_ranges(
+                _afresh(task.ranges) if context and context.attemptNumber() else task.ranges,
+                isolation=reading.isolation, columns=reading.columns, bootstrap=_addresses(task.ranges, reading.bootstrap),
+                fetch_max_bytes=reading.fetch_max_bytes, max_fetch_bytes=reading.fetch_limit_bytes,
+                on_receipt=lambda at, receipt: note(task.indices[at], receipt),
+            )
+        except EtlError as error:
+            raise TaskFailed(f"{error}\n{mark(error)}") from error
+
+
+class ReceiptAccumulator:
+    """The receipts of a read, by the ranges' indices in the plan. A range that is read twice has one."""
+
+    def __init__(self, accumulator: Accumulator[dict[int, Receipt]]) -> None:
+        self._accumulator = accumulator
+
+    @property
+    def receipts(self) -> dict[int, Receipt]:
+        """What came back by now; complete when the job has succeeded."""
+        return dict(self._accumulator.value)
+
+    def in_order(self, count: int) -> tuple[Receipt, ...] | None:
+        """A receipt for each of `count` ranges, or None when some are missing: the job failed, or Delta skipped it."""
+        found = self.receipts
+        return tuple(found[i] for i in range(count)) if all(i in found for i in range(count)) else None
+
+
+class _Merge(AccumulatorParam[dict[int, Receipt]]):
+    """Receipts of a range are equal, whichever attempt made them."""
+
+    def zero(self, value: dict[int, Receipt]) -> dict[int, Receipt]:
+        return {}
+
+    def addInPlace(self, value1: dict[int, Receipt], value2: dict[int, Receipt]) -> dict[int, Receipt]:
+        value1.update(value2)
+        return value1
+
+
+def receiving(spark: SparkSession) -> tuple[type[OffsetRanges], ReceiptAccumulator]:
+    """A data source of its own name whose receipts come back to this driver.
+
+    Spark starts sources in other processes and hands them only text, but a class made here is pickled with what it closes over.
+    """
+    accumulator: Accumulator[dict[int, Receipt]] = spark.sparkContext.accumulator({}, _Merge())
+    own_name = f"{NAME}_{accumulator.aid}"
+
+    class Receiving(OffsetRanges):
+        """OffsetRanges that gives its receipts to the driver."""
+
+        @classmethod
+        def name(cls) -> str:
+            return own_name
+
+        @staticmethod
+        def note(index: int, receipt: Receipt) -> None:
+            accumulator.add({index: receipt})
+
+    return Receiving, ReceiptAccumulator(accumulator)
+
+
+def read_tasks(
+    spark: SparkSession, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], *, bootstrap: Sequence[str],
+    isolation: Isolation, columns: Sequence[str] | None = None, fetch_max_bytes: int = _DEFAULTS["fetch_max_bytes"],
+    fetch_limit_bytes: int = _DEFAULTS["fetch_limit_bytes"],
+) -> tuple[DataFrame, ReceiptAccumulator]:
+    """The rows of a plan's ranges, packed as `tasks` says (indices of `ranges`), and the receipts to come.
+
+    Leaders travel with the ranges, so executors ask nobody; only a task that is tried again looks them up at `bootstrap`
+    (`host:port` each).
+    """
+    source, receipts = receiving(spark)
+    spark.dataSource.register(source)
+    reader = spark.read.format(source.name()).option("bootstrap", ",".join(bootstrap)).option("isolation", isolation.value)
+    reader = reader.option("fetch_max_bytes", fetch_max_bytes).option("fetch_limit_bytes", fetch_limit_bytes)
+    if columns is not None:
+        reader = reader.option("columns", ",".join(columns))
+    text = render_tasks(ranges, tasks)
+    if len(text) <= _INLINE_BYTES:
+        return reader.option("tasks", text).load(), receipts
+    return reader.option("tasks_file", _keep(text)).load(), receipts
+
+
+def parse_options(options: Mapping[str, str]) -> Reading:
+    """The options as values. Raises SettingsError naming the option."""
+    unknown = sorted(set(options) - set(_OPTIONS) - set(_INTERNAL))
+    if unknown:
+        raise SettingsError(f"there is no option {unknown[0]!r}", option=unknown[0], check=f"the options are {', '.join(_OPTIONS)}")
+    if sum(name in options for name in ("topics", "ranges", *_INTERNAL)) != 1:
+        raise SettingsError("exactly one of the options `topics` and `ranges` must say what to read", check="the options")
+    sizes = {name: _size(options, name, default) for name, default in _DEFAULTS.items()}
+    columns = raw_columns(_names(options["columns"]) if "columns" in options else None)
+    if not columns:
+        raise SettingsError("no column is chosen", option="columns", check="name at least one, or leave the option out")
+    return Reading(_bootstrap(options.get("bootstrap", "")), _isolation(options), columns, **sizes)
+
+
+def render_tasks(ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]]) -> str:
+    """Ranges with their leaders, and the tasks, as the text that `parse_tasks` reads."""
+    return json.dumps({"ranges": [_row(r) for r in ranges], "tasks": [list(task) for task in tasks]}, separators=(",", ":"))
+
+
+def parse_tasks(text: str) -> list[Task]:
+    """The tasks of `render_tasks`."""
+    found = json.loads(text)
+    ranges = [_range(row) for row in found["ranges"]]
+    return [Task(tuple(task), tuple(ranges[i] for i in task)) for task in found["tasks"]]
+
+
+def parse_ranges(text: str) -> tuple[OffsetRange, ...]:
+    """The option `ranges`. Raises SettingsError."""
+    try:
+        return tuple(
+            OffsetRange(BrokerPartition(str(one["topic"]), int(one["partition"])), int(one["from"]), int(one["until"]))
+            for one in json.loads(text)
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        form = '[{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]'
+        raise SettingsError(f"these are no ranges: {error!r}", option="ranges", check=f"the form is {form}") from error
+
+
+def _tasks(options: Mapping[str, str], reading: Reading) -> list[Task]:
+    if "tasks_file" in options:
+        with open(options["tasks_file"], encoding="utf-8") as file:
+            return parse_tasks(file.read())
+    if "tasks" in options:
+        return parse_tasks(options["tasks"])
+    ranges = [OffsetRange(log, start, end, leader) for log, start, end, leader in _wanted(options, reading)]
+    return _packed([r for r in ranges if r.size], reading)
+
+
+def _wanted(options: Mapping[str, str], reading: Reading) -> Iterator[tuple[BrokerPartition, int, int, Leader | None]]:
+    """Log, bounds and today's leader of everything that the options ask for."""
+    from etl.edges.cluster import Cluster
+
+    with Cluster(reading.bootstrap) as cluster:
+        if "ranges" in options:
+            ranges = parse_ranges(options["ranges"])
+            leaders = cluster.describe(sorted({r.log.topic for r in ranges})).leaders
+            yield from ((r.log, r.from_offset, r.until_offset, leaders.get(r.log)) for r in ranges)
+            return
+        topics = _names(options["topics"])
+        metadata = cluster.describe(topics)
+        logs = metadata.leaders.keys() | metadata.leaderless
+        for topic in topics:
+            if not any(log.topic == topic for log in logs):
+                raise TopicMissing("the topic is not there", topic=topic, check="its name, and that this is the right cluster")
+        found = cluster.extents(logs, isolation=reading.isolation, metadata=metadata)
+        if found.leaderless:
+            lost = min(found.leaderless)
+            raise TopicMissing("the log has no leader", topic=lost.topic, partition=lost.partition, check="the brokers that hold it")
+        for log, extent in sorted(found.extents.items()):
+            yield log, extent.log_start_offset, extent.end_offset, found.leaders[log]
+
+
+def _packed(ranges: Sequence[OffsetRange], reading: Reading) -> list[Task]:
+    """Ranges cut and packed towards `target_task_bytes`; nobody asks the brokers how large their logs are."""
+    from etl.plan import ASSUMED_BYTES_PER_OFFSET, pack_tasks
+
+    cut: list[OffsetRange] = []
+    for r in ranges:
+        pieces = min(r.size, max(1, round(r.size * ASSUMED_BYTES_PER_OFFSET / reading.target_task_bytes)))
+        cuts = [r.from_offset + r.size * i // pieces for i in range(pieces + 1)]
+        cut.extend(OffsetRange(r.log, start, end, r.leader) for start, end in zip(cuts, cuts[1:], strict=False))
+    packed = pack_tasks(cut, {}, reading.target_task_bytes, os.cpu_count() or 1)
+    return [Task(tuple(task), tuple(cut[i] for i in task)) for task in packed]
+
+
+def _afresh(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """For a task that is tried again: whom the driver knew as leader may be why it failed."""
+    return [replace(r, leader=None) for r in ranges]
+
+
+def _addresses(ranges: Sequence[OffsetRange], bootstrap: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Whom to ask for leaders: the leaders themselves may be the last brokers that still answer."""
+    leaders = [(r.leader.broker.host, r.leader.broker.port) for r in ranges if r.leader]
+    return list(dict.fromkeys([*bootstrap, *leaders]))
+
+
+def _row(r: OffsetRange) -> list[Any]:
+    row: list[Any] = [r.log.topic, r.log.partition, r.log.broker_id, r.from_offset, r.until_offset]
+    return row + [r.leader.broker.id, r.leader.broker.host, r.leader.broker.port, r.leader.epoch] if r.leader else row
+
+
+def _range(row: Sequence[Any]) -> OffsetRange:
+    topic, partition, broker_id, start, until, *led = row
+    leader = Leader(Broker(led[0], led[1], led[2]), led[3]) if led else None
+    return OffsetRange(BrokerPartition(topic, partition, broker_id), start, until, leader)
+
+
+def _keep(text: str) -> str:
+    """A file for as long as this process lives: a DataFrame may be planned again at any time."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix=f"{NAME}-", suffix=".json", delete=False) as file:
+        file.write(text)
+    atexit.register(_remove, file.name)
+    return file.name
+
+
+def _remove(path: str) -> None:
+    if os.path.exists(path):
+        os.remove(path)
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in (part.strip() for part in text.split(",")) if name]
+
+
+def _bootstrap(text: str) -> tuple[tuple[str, int], ...]:
+    addresses = []
+    for address in _names(text):
+        host, colon, port = address.rpartition(":")
+        if not colon or not host or not port.isdigit():
+            raise SettingsError(f"{address!r} is no broker's address", option="bootstrap", check="the form is host:port,host:port")
+        addresses.append((host.strip("[]"), int(port)))
+    if not addresses:
+        raise SettingsError("no broker is named", option="bootstrap", check="give host:port of one or more brokers")
+    return tuple(addresses)
+
+
+def _isolation(options: Mapping[str, str]) -> Isolation:
+    said = options.get("isolation", Isolation.READ_COMMITTED.value)
+    try:
+        return Isolation(said)
+    except ValueError as error:
+        allowed = " or ".join(member.value for member in Isolation)
+        raise SettingsError(f"{said!r} is no isolation", option="isolation", check=f"it is {allowed}") from error
+
+
+def _size(options: Mapping[str, str], name: str, default: int) -> int:
+    said = options.get(name, str(default))
+    if not said.isdigit() or not int(said):
+        raise SettingsError(f"{said!r} is no number of bytes", option=name, check="a whole number above 0")
+    return int(said)

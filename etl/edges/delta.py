@@ -1,0 +1,321 @@
+"""The table's side of a run: where it stands, one append per plan, and what became of it.
+
+Owns the table's commit bit (`txn`, design "the numbered plan") for both writers. Reading is delta-rs alone, so a run with nothing
+new starts no JVM. Rows are written by Spark; a plan without ranges is a commit without files by delta-rs.
+
+What became of an append is decided only by reading the table again, after every result: Spark skips a version at or below the
+table's without a word, and an exception may come after the commit.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from etl.edges.delta_log import Commit, Shape, judge, open_log, parse_shape, walk_back
+from etl.edges.delta_path import announce_first_write, is_obstacle, open_table, rust_path, spark_path, unreachable
+from etl.errors import LedgersDisagree, NotOurTable, SettingsError, unmark
+from etl.model import Foreign, Plan, Stamp, Table
+from etl.protocol.plan_documents import parse_stamp, render_stamp
+
+if TYPE_CHECKING:
+    import pyarrow
+    from deltalake import DeltaTable
+    from pyarrow import fs
+    from pyspark.sql import DataFrame
+
+EVENT_DATE = "event_date"
+_MICROS_PER_DAY = 86_400_000_000
+_UTC_DATE = (
+    f"date_from_unix_date(cast((unix_micros(timestamp) - pmod(unix_micros(timestamp), {_MICROS_PER_DAY})) div {_MICROS_PER_DAY} as int))"
+)
+"""Integer arithmetic on the instant: `to_date` would follow the session's time zone."""
+_RETENTION = "delta.setTransactionRetentionDuration"
+
+StorageOptions = Mapping[str, str] | None
+
+
+class Result(str, Enum):
+    """What became of an append, as the table tells."""
+
+    APPLIED = "applied"
+    """The table holds this very plan, whoever executed it."""
+    APPLIED_BY_ANOTHER = "applied by another run"
+    """The table holds another plan under this number."""
+    NOT_APPLIED = "not applied"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a read-back found."""
+
+    result: Result
+    stamp: Stamp | None = None
+    """The commit that carries the plan's number; None when there is none, or the log no longer holds it."""
+    table: Table | None = None
+    """The table as it is now, with what others did to it."""
+
+    @property
+    def delta_version(self) -> int | None:
+        """The Delta version that holds the plan's rows."""
+        return self.stamp.delta_version if self.stamp else None
+
+
+def read_table(path: str, app_id: str, *, known: int | None, storage_options: StorageOptions = None) -> Table | None:
+    """Where the table stands; None when there is none.
+
+    `known` is the Delta version of our last commit that the ledger knows. `foreign` covers every commit after it, so also those
+    between it and a newer one of ours; without it, those after our newest. Commit files that clean-up removed are passed over.
+    Raises NotOurTable, TableUnreachable, PermissionRefused.
+    """
+    table = open_table(path, storage_options)
+    if table is None:
+        return None
+    version, bit = table.version(), table.transaction_version(app_id)
+    if bit is None:
+        return Table(_id(table), version, None)
+    files = open_log(rust_path(path), storage_options)
+    stamp, since = _walk(files, version, app_id, bit, known if known is not None and known <= version else None)
+    foreign = _foreign(since, app_id, path, storage_options)
+    return Table(_id(table), version, bit, stamp, foreign)
+
+
+def read_back(plan: Plan, *, app_id: str, path: str, known: int | None, storage_options: StorageOptions = None) -> Outcome:
+    """What became of `plan`, by the table alone: is its number in there, and under which plan's id.
+
+    Raises LedgersDisagree when another table lies there than the plan was made for.
+    """
+    table = read_table(path, app_id, known=known, storage_options=storage_options)
+    if table and plan.table_id and table.id != plan.table_id:
+        raise _another_table(plan, table.id, path)
+    if table is None or table.transaction_version is None or table.transaction_version < plan.number:
+        return Outcome(Result.NOT_APPLIED, None, table)
+    stamp = table.stamp
+    if table.transaction_version > plan.number:
+        stamp, _ = _walk(open_log(rust_path(path), storage_options), table.version, app_id, plan.number, None)
+    ours = stamp is not None and stamp.plan_id == plan.id
+    return Outcome(Result.APPLIED if ours else Result.APPLIED_BY_ANOTHER, stamp, table)
+
+
+def append(
+    frame: DataFrame, plan: Plan, *, app_id: str, path: str, partition_by: Sequence[str], known: int | None,
+    storage_options: StorageOptions = None,
+) -> Outcome:
+    """Append `frame` as plan `plan.number`, at most once, and say what the table holds afterwards.
+
+    Where the table already holds that number Spark is not even asked. When the plan is not in the table afterwards, what Spark
+    raised is raised: the executor's own EtlError, TableUnreachable for a place that cannot be written, anything else as it is.
+    Without an exception and without the plan the outcome is NOT_APPLIED: somebody replaced the table meanwhile.
+    """
+    stamp = render_stamp(plan, app_id)
+    if _holds(plan, open_table(path, storage_options), app_id):
+        return read_back(plan, app_id=app_id, path=path, known=known, storage_options=storage_options)
+    announce_first_write(path)
+    failure = None
+    try:
+        writer = with_event_date(frame, partition_by).write.format("delta").mode("append").partitionBy(*partition_by)
+        writer.option("txnAppId", app_id).option("txnVersion", plan.number).option("userMetadata", stamp).save(spark_path(path))
+    except Exception as error:  # whatever it is, the table decides first: the commit may have happened before it
+        failure = error
+    return _decide(failure, plan, app_id, path, known, storage_options)
+
+
+def append_empty(
+    plan: Plan, *, app_id: str, path: str, schema: pyarrow.Schema, partition_by: Sequence[str], known: int | None,
+    storage_options: StorageOptions = None,
+) -> Outcome:
+    """Commit a plan without ranges, at most once; where there is no table, the commit that creates it is the plan's.
+
+    delta-rs judges a conflict by the version of the table object it is given and takes a number that was used, or a lower one:
+    so number and table id are looked at on that very object.
+    """
+    from deltalake import CommitProperties, DeltaTable, Transaction
+
+    transaction = Transaction(app_id, plan.number, last_updated=int(time.time() * 1000))
+    said = CommitProperties(custom_metadata={"userMetadata": render_stamp(plan, app_id)}, app_transactions=[transaction])
+    table = open_table(path, storage_options)
+    failure = None
+    if not _holds(plan, table, app_id):
+        try:
+            if table is None:
+                columns, place = with_event_date_field(schema, partition_by), rust_path(path)
+                DeltaTable.create(
+                    place, columns, partition_by=list(partition_by), storage_options=dict(storage_options or {}), commit_properties=said)
+            else:
+                kept = table.metadata().partition_columns
+                table.create_write_transaction([], "append", table.schema(), partition_by=kept, commit_properties=said)
+        except Exception as error:  # as in append
+            failure = error
+    return _decide(failure, plan, app_id, path, known, storage_options)
+
+
+def check_shape(
+    path: str, expected: pyarrow.Schema, partition_by: Sequence[str], *, storage_options: StorageOptions = None
+) -> None:
+    """Refuse a table that our rows do not fit, before any work; no table is fine.
+
+    `expected` are the columns of the rows without the built-in `event_date`. A column that we do not write is fine when it may be
+    null. Raises NotOurTable naming the first column that differs, SettingsError for a partitioning that the rows cannot have.
+    """
+    from deltalake import Schema
+
+    wanted_fields = with_event_date_field(expected, partition_by)
+    table = open_table(path, storage_options)
+    if table is None:
+        return
+    metadata = table.metadata()
+    if _RETENTION in metadata.configuration:
+        check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_RETENTION}'): once an id has expired, a plan could be applied twice"
+        raise NotOurTable(f"the table forgets transaction ids ({_RETENTION})", path=path, check=check)
+    found = _shape(table)
+    wanted = parse_shape(found.table_id, Schema.from_arrow(wanted_fields).to_json(), partition_by)
+    _refuse_other_columns(path, wanted, found)
+    if found.partition_by != wanted.partition_by:
+        what = f"the table is partitioned by {_listed(found.partition_by)}, the conf says {_listed(wanted.partition_by)}"
+        raise NotOurTable(what, path=path, key="table.partition_by", check="table.partition_by, or that table.path is the right table")
+
+
+def with_event_date(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
+    """Add the built-in column `event_date`, the UTC date of `timestamp`, when the partitioning names it and the rows lack it."""
+    _refuse_unknown(partition_by, frame.columns)
+    if EVENT_DATE not in partition_by or EVENT_DATE in frame.columns:
+        return frame
+    from pyspark.sql import functions
+
+    return frame.withColumn(EVENT_DATE, functions.expr(_UTC_DATE))
+
+
+def with_event_date_field(schema: pyarrow.Schema, partition_by: Sequence[str]) -> pyarrow.Schema:
+    """The same for the schema."""
+    import pyarrow
+
+    _refuse_unknown(partition_by, schema.names)
+    if EVENT_DATE not in partition_by or EVENT_DATE in schema.names:
+        return schema
+    return schema.append(pyarrow.field(EVENT_DATE, pyarrow.date32()))
+
+
+def _refuse_unknown(partition_by: Sequence[str], columns: Sequence[str]) -> None:
+    """`event_date` is made of the column `timestamp`, every other column must be there."""
+    for name in partition_by:
+        needed = "timestamp" if name == EVENT_DATE and name not in columns else name
+        if needed not in columns:
+            what = f"the table cannot be partitioned by {name}: the rows have no column {needed}"
+            raise SettingsError(what, key="table.partition_by", check=f"the columns are {', '.join(columns)}")
+
+
+def _walk(files: fs.FileSystem, newest: int, app_id: str, number: int, known: int | None) -> tuple[Stamp | None, list[Commit]]:
+    """The stamp of the commit whose `txn` is `number`, and the commits after it (after `known`, where that is earlier), oldest first."""
+    stamp, reached, since = None, False, list[Commit]()
+    for commit in walk_back(files, newest):
+        if commit.transactions.get(app_id) == number:
+            reached, stamp = True, _stamp(commit, app_id)
+        if reached and (known is None or commit.version <= known):
+            break
+        if known is None or commit.version > known:
+            since.append(commit)
+    return stamp, since[::-1]
+
+
+def _stamp(commit: Commit, app_id: str) -> Stamp | None:
+    stamp = parse_stamp(commit.user_metadata or "", commit.version)
+    return stamp if stamp and stamp.app_id == app_id else None
+
+
+def _foreign(since: Sequence[Commit], app_id: str, path: str, storage_options: StorageOptions) -> tuple[Foreign, ...]:
+    """What others did in these commits. The columns to compare with are those before the first of them."""
+    redefined = any(commit.shape and app_id not in commit.transactions for commit in since)
+    before = _shape_at(since[0].version - 1, path, storage_options) if redefined else None
+    return tuple(found for commit in since if (found := judge(commit, app_id, before)))
+
+
+def _shape_at(version: int, path: str, storage_options: StorageOptions) -> Shape | None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    with suppress(DeltaError, OSError):  # the log may no longer reach back to that version
+        if version >= 0:
+            return _shape(DeltaTable(rust_path(path), version=version, storage_options=dict(storage_options or {})))
+    return None
+
+
+def _shape(table: DeltaTable) -> Shape:
+    return parse_shape(_id(table), table.schema().to_json(), table.metadata().partition_columns)
+
+
+def _id(table: DeltaTable) -> str:
+    return str(table.metadata().id)
+
+
+def _holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
+    """Whether the table has this number already. Raises LedgersDisagree when it is another table than the plan was made for."""
+    if table is None:
+        return False
+    bit, found = table.transaction_version(app_id), _id(table)
+    if bit is not None and bit >= plan.number:
+        return True
+    if found != plan.table_id and (plan.table_id is not None or bit is None):
+        raise _another_table(plan, found, table.table_uri)
+    return False
+
+
+def _another_table(plan: Plan, found: str, path: str) -> LedgersDisagree:
+    made_for = f"for the table with id {plan.table_id}" if plan.table_id else "when there was no table"
+    what = f"plan {plan.number} was made {made_for}, at this path there is one with id {found}"
+    return LedgersDisagree(what, path=path, check="who replaced the table, and which of the two is right")
+
+
+def _decide(
+    failure: Exception | None, plan: Plan, app_id: str, path: str, known: int | None, storage_options: StorageOptions
+) -> Outcome:
+    outcome = read_back(plan, app_id=app_id, path=path, known=known, storage_options=storage_options)
+    if failure is None or outcome.result is not Result.NOT_APPLIED:
+        return outcome
+    raise translate(failure, path) from failure
+
+
+def translate(failure: Exception, path: str) -> Exception:
+    """What an exception of Spark or delta-rs means: an executor's EtlError, a place that cannot be written, or itself."""
+    text = _whole_text(failure)
+    return unmark(text) or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
+
+
+def _whole_text(failure: BaseException) -> str:
+    """An exception's text with that of its causes: Spark puts the executor's traceback into one of them."""
+    java: Any = getattr(failure, "java_exception", None)
+    texts = [str(failure), str(java.toString()) if java is not None else ""]
+    cause = java.getCause() if java is not None else None
+    for _ in range(20):
+        if cause is None:
+            break
+        texts.append(str(cause.toString()))
+        cause = cause.getCause()
+    return "\n".join(texts)
+
+
+def _refuse_other_columns(path: str, wanted: Shape, found: Shape) -> None:
+    where = {"path": path, "check": "that table.path is the right table, and that partitioning, transform and dialect did not change"}
+    for name, kind in wanted.columns.items():
+        if name not in found.columns:
+            raise NotOurTable(f"the table has no column {name} (expected: {_said(kind)})", **where)
+        if found.columns[name] != kind:
+            raise NotOurTable(f"the table's column {name} is {_said(found.columns[name])}, expected {_said(kind)}", **where)
+    for name, kind in found.columns.items():
+        if name not in wanted.columns and '"nullable": false' in kind:
+            raise NotOurTable(f"the table's column {name} is {_said(kind)}, and our rows do not have it", **where)
+
+
+def _said(kind: str) -> str:
+    """A column's type for a person."""
+    found = json.loads(kind)
+    name = found["type"] if isinstance(found["type"], str) else json.dumps(found["type"])
+    return name if found["nullable"] else f"{name} not null"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing"

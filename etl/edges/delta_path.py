@@ -1,0 +1,163 @@
+"""What lies at a table's path, before anybody reads or writes it: nothing, a Delta table, or something else.
+
+Owns how a path is understood by both engines (delta-rs and Spark) and which failure each obstacle is. An object store is
+known by its `scheme://`; anything else, and `file://`, is a folder of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyarrow import fs
+
+from etl.edges.delta_log import open_log
+from etl.errors import EtlError, NotOurTable, PermissionRefused, SettingsError, TableUnreachable
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_REFUSED = ("403", "forbidden", "accessdenied", "access denied", "unauthorized", "credential")
+_OBSTACLES = (
+    "permission denied", "accessdeniedexception", "access denied", "accesscontrolexception", "read-only file system",
+    "no space left", "disk quota exceeded", "mkdirs failed", "parentnotdirectory", "not a directory", "input/output error",
+)
+
+
+def local_path(path: str) -> Path | None:
+    """The folder that `path` names on this machine, absolute; None for an object store."""
+    if path.startswith("file:"):
+        path = "/" + path.removeprefix("file:").lstrip("/")
+    return None if "://" in path else Path(path).absolute()
+
+
+def spark_path(path: str) -> str:
+    """The same place as Spark must be told: with a scheme, because a cluster's default file system may be another one.
+
+    Hadoop takes the text as it is: nothing is percent-encoded.
+    """
+    local = local_path(path)
+    return path if local is None else f"file://{local}"
+
+
+def rust_path(path: str) -> str:
+    """The same place as delta-rs must be told."""
+    local = local_path(path)
+    return path if local is None else str(local)
+
+
+def open_table(path: str, storage_options: Mapping[str, str] | None = None) -> DeltaTable | None:
+    """The Delta table at `path`, or None where there is none yet: nothing, an empty folder, or a first write that never finished.
+
+    Raises NotOurTable for anything else that lies there, TableUnreachable or PermissionRefused when nobody can tell.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
+
+    if not _may_be_table(path):
+        return None
+    try:
+        return DeltaTable(rust_path(path), storage_options=dict(storage_options or {}))
+    except TableNotFoundError:
+        _refuse_other_files(path, storage_options)
+        return None
+    except DeltaProtocolError as error:
+        check = "the table's features (DESCRIBE DETAIL); delta-rs must be able to read them"
+        raise NotOurTable(f"the table cannot be read: {_first_line(error)}", path=path, check=check) from error
+    except (DeltaError, OSError) as error:
+        raise unreachable(error, path, "read") from error
+
+
+def check_writable(path: str) -> None:
+    """Raise TableUnreachable when it can be told before any work that the table's folder cannot be written.
+
+    Only folders of this machine are tried, with a nameless temporary file that leaves no trace.
+    """
+    folder = local_path(path)
+    if folder is None:
+        return
+    try:
+        while not folder.exists():
+            folder = folder.parent
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"x")
+    except OSError as error:
+        raise unreachable(error, path, "written", at=folder) from error
+
+
+def announce_first_write(path: str) -> None:
+    """Leave the empty `_delta_log` that tells the files of a first write that never finished from somebody else's.
+
+    Spark makes that folder only with the commit, after the data files; without it a crash in between would leave a folder of
+    Parquet files that looks like anybody's. In an object store there are no folders, and nothing is announced.
+    """
+    folder = local_path(path)
+    if folder is None:
+        return
+    try:
+        (folder / "_delta_log").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unreachable(error, path, "written") from error
+
+
+def unreachable(error: BaseException, path: str, what: str, *, at: Path | None = None) -> EtlError:
+    """The failure for a table that cannot be `read` or `written`: credentials refused by an object store are no passing trouble."""
+    text = _first_line(error)
+    if local_path(path) is None and any(word in str(error).lower() for word in _REFUSED):
+        return PermissionRefused(f"the store refuses us: {text}", path=path, check="the credentials and their rights on this path")
+    check = "permissions, free space, and that every part of the path above it is a folder"
+    return TableUnreachable(f"the table cannot be {what}: {text}", path=path, folder=at, check=check)
+
+
+def is_obstacle(text: str) -> bool:
+    """Whether a Java stack trace speaks of a place that cannot be written, and not of a bug."""
+    return any(word in text.lower() for word in _OBSTACLES)
+
+
+def _may_be_table(path: str) -> bool:
+    """False when nothing is there. An object store is always asked."""
+    folder = local_path(path)
+    if folder is None:
+        return True
+    if re.search("%[0-9A-Fa-f]{2}", str(folder)):  # delta-rs would take it for an escaped character and look elsewhere
+        raise SettingsError("a folder with % and two digits in its name cannot hold a table", path=path, check="table.path")
+    try:
+        entries = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError as error:
+        if folder.is_file():
+            raise NotOurTable("the path is a file, not a Delta table", path=path, check="table.path: it must name a folder") from error
+        raise unreachable(error, path, "read") from error
+    except OSError as error:
+        raise unreachable(error, path, "read") from error
+    return bool(entries)
+
+
+def _refuse_other_files(path: str, storage_options: Mapping[str, str] | None) -> None:
+    found = [info.base_name for info in _entries(path, storage_options)]
+    if found and "_delta_log" not in found:
+        shown = ", ".join(sorted(found)[:3]) + (", ..." if len(found) > 3 else "")
+        what = f"the folder is no Delta table: it has no _delta_log, but holds {shown}"
+        raise NotOurTable(what, path=path, check="table.path: it must name a Delta table, an empty folder or nothing")
+
+
+def _entries(path: str, storage_options: Mapping[str, str] | None) -> list[fs.FileInfo]:
+    """What lies in the folder. delta-rs lists no empty folders, so a local one is listed by the system."""
+    folder = local_path(path)
+    try:
+        if folder is not None:
+            return list(fs.LocalFileSystem().get_file_info(fs.FileSelector(str(folder))))
+        return list(open_log(path, storage_options).get_file_info(fs.FileSelector("", recursive=False)))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unreachable(error, path, "read") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__

@@ -1,0 +1,83 @@
+"""One Spark session that can write Delta, from plain settings.
+
+Owns our defaults. What spark-submit or its files say wins over them, what the caller says wins over both, and a session that
+exists already is taken as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+"""Fetched by Spark itself when nobody says where Delta's jars are."""
+LOCAL_MASTER = "local[*,4]"
+"""All cores; a task may fail three times, where plain `local[*]` gives up at its first failure."""
+
+_EXTENSIONS = "spark.sql.extensions"
+_DEFAULTS = {
+    _EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.debug.maxToStringFields": "200",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+}
+"""Delta's own 50 snapshot partitions and Spark's 200 shuffle partitions make a small write take 15 s."""
+_LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_PYTHON = "spark.pyspark.python"
+_WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+
+
+def build_session(app_name: str, settings: Mapping[str, str]) -> SparkSession:
+    """The active session, or a new one with `settings` over our defaults.
+
+    `settings` are plain Spark settings; `spark.jars` names Delta's jars where they lie on this machine, otherwise Spark fetches
+    them. In local mode the workers run this very Python: Spark would take the first `python3` on PATH.
+    """
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    builder = SparkSession.builder.appName(app_name)
+    chosen = complete(settings, _submitted())
+    if _PYTHON in chosen:
+        os.environ["PYSPARK_PYTHON"] = chosen[_PYTHON]  # pyspark reads the setting only when spark-submit started it
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
+    """What to set: `settings`, and each of our defaults that neither they nor `submitted` mention."""
+    given = {**submitted, **settings}
+    master = given.get("spark.master", LOCAL_MASTER)
+    defaults = {**_DEFAULTS, "spark.master": master}
+    if master.startswith("local"):
+        defaults |= _LOCAL_DEFAULTS
+        defaults[_PYTHON] = os.environ.get("PYSPARK_PYTHON") or sys.executable
+    if not any(key in given for key in _WHERE_JARS_ARE):
+        defaults["spark.jars.packages"] = DELTA_PACKAGE
+    chosen = {key: value for key, value in defaults.items() if key not in given} | dict(settings)
+    if _DEFAULTS[_EXTENSIONS] not in given.get(_EXTENSIONS, _DEFAULTS[_EXTENSIONS]).split(","):
+        chosen[_EXTENSIONS] = f"{given[_EXTENSIONS]},{_DEFAULTS[_EXTENSIONS]}"
+    return chosen
+
+
+def _submitted() -> dict[str, str]:
+    """What spark-submit was told: it starts the JVM first and leaves the port of its gateway in the environment."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # no public way to reach the JVM before there is a session
+    return dict(SparkConf().getAll())

@@ -1,0 +1,78 @@
+"""One local Spark session for the whole folder, and small plans with the rows they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from etl.edges.spark import build_session
+from etl.embedded.java import set_java_home
+from etl.embedded.spark import spark_settings
+from etl.frame import spark_schema
+from etl.model import BrokerPartition, Committed, Dialect, OffsetRange, Plan, PlanKind
+from etl.protocol.plan_documents import with_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOG = BrokerPartition("clicks", 0)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two cores whose tasks are tried twice."""
+    set_java_home()
+    warehouse = tmp_path_factory.mktemp("spark")
+    small = {
+        "spark.sql.warehouse.dir": str(warehouse), "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "1",
+        "spark.databricks.delta.snapshotPartitions": "1", "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+        "spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    session = build_session("tests", {**spark_settings("local[2,2]"), **small})
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def make_plan() -> Callable[..., Plan]:
+    """Plan N of one pipeline: it reads ten offsets of one log, as long as it is not told otherwise."""
+
+    def make(number: int, *, table_id: str | None = None, created_at_ms: int = 0, ranges: tuple[OffsetRange, ...] | None = None) -> Plan:
+        if ranges is None:
+            ranges = (OffsetRange(LOG, number * 10 - 10, number * 10),)
+        positions = {r.log: r.until_offset for r in ranges} or {LOG: number * 10}
+        return with_id(Plan(
+            number, "uid-1", PlanKind.INGEST, created_at_ms, Dialect.KAFKA, "cluster", "shape", ranges, positions,
+            {log: Committed() for log in positions}, table_id=table_id,
+        ))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def rows_of(spark: SparkSession) -> Callable[[Plan], DataFrame]:
+    """The rows of a plan, one for each offset of its ranges; the record of offset n is n seconds after 1970 began."""
+
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromDDL(spark_schema())
+    assert isinstance(schema, StructType)
+
+    def rows(plan: Plan) -> DataFrame:
+        parts = [
+            spark.range(r.from_offset, r.until_offset, numPartitions=1).selectExpr(
+                "cast(null as binary) key", "cast('v' as binary) value", f"'{r.log.topic}' topic", f"{r.log.partition} partition",
+                "id offset", "timestamp_seconds(id) timestamp", "0 timestampType",
+                "cast(null as array<struct<key:string,value:binary>>) headers", "0 log_epoch",
+            )
+            for r in plan.ranges
+        ]
+        frame = parts[0]
+        for part in parts[1:]:
+            frame = frame.union(part)
+        return frame.to(schema)
+
+    return rows

@@ -1,0 +1,98 @@
+"""What an audit finds in a real table, and what is counted again from a commit's files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from etl.audit import AuditedLog, Expected, LogFindings, audit
+from etl.edges import delta
+from etl.edges.audit_scan import doubled_offsets, recount, scan_buckets
+from etl.errors import LedgersDisagree, SettingsError
+from etl.model import BrokerPartition, Interval, OffsetRange, Plan, Receipt
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+APP = "app"
+CLICKS, VIEWS = BrokerPartition("clicks", 0), BrokerPartition("views", 3)
+RANGES = (OffsetRange(CLICKS, 0, 70_000), OffsetRange(VIEWS, 1_000_000, 1_000_010), OffsetRange(CLICKS, 70_000, 70_020))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "a table of ours")
+
+
+@pytest.fixture
+def filled(path: str, make_plan: Callable[..., Plan], rows_of: Callable[[Plan], DataFrame]) -> DataFrame:
+    """The rows of one plan, in the table but for offsets 5 to 7 and 33,000, which the log never gave."""
+    rows = rows_of(make_plan(1, ranges=RANGES)).where("topic = 'views' or not (offset between 5 and 7 or offset = 33000)")
+    delta.append(rows, make_plan(1, ranges=RANGES), app_id=APP, path=path, partition_by=("topic",), known=None)
+    return rows
+
+
+RECEIPTS = (
+    Receipt(rows=69_996, missing_offsets=4, gaps=((5, 8), (33_000, 33_001))), Receipt(rows=10), Receipt(rows=20))
+
+
+def find(spark: SparkSession, path: str) -> dict[BrokerPartition, LogFindings]:
+    expected = {
+        AuditedLog(CLICKS): Expected(((RANGES[0], RECEIPTS[0]),), (Interval(70_000, 70_020, 20),)),
+        AuditedLog(VIEWS): Expected(((RANGES[1], RECEIPTS[1]),)),
+    }
+    return {found.audited.log: found for found in audit(expected, scan_buckets(spark, path))}
+
+
+def test_a_table_is_right_until_rows_are_missing_double_or_strange_and_each_is_found_where_it_is(
+    spark: SparkSession, filled: DataFrame, path: str
+) -> None:
+    right = find(spark, path)
+    assert [f.is_right for f in right.values()] == [True, True]
+    assert (right[CLICKS].found_rows, right[VIEWS].found_rows) == (70_016, 10)
+
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE topic = 'clicks' AND offset IN (9, 40000)")
+    views = filled.where("topic = 'views'")
+    more = views.where("offset >= 1000008").unionAll(views.where("offset = 1000009"))
+    stray = views.limit(1).selectExpr("key", "value", "topic", "partition", "offset * 2 as offset", *views.columns[5:])
+    more.unionAll(stray).write.format("delta").mode("append").save(path)
+    found = find(spark, path)
+    assert (found[CLICKS].missing, found[CLICKS].missing_first, found[CLICKS].double_rows) == (2, (9, 40_000), 0)
+    assert (found[VIEWS].double_rows, found[VIEWS].unexpected_first, found[VIEWS].missing) == (3, (2_000_000,), 0)
+    (bucket,) = found[VIEWS].double_buckets
+    assert doubled_offsets(spark, path, AuditedLog(VIEWS), bucket) == [(1_000_008, 2), (1_000_009, 3)]
+    before = scan_buckets(spark, path, delta_version=0)
+    assert sum(bucket.rows for _, bucket in before) == 70_026
+
+
+def test_a_table_without_log_epoch_can_be_proved_and_one_without_offsets_cannot(spark: SparkSession, filled: DataFrame, path: str) -> None:
+    for column in ("log_epoch", "offset"):
+        filled.where("topic = 'views'").drop(column).write.format("delta").save(f"{path}-{column}")
+    assert [a for a, _ in scan_buckets(spark, f"{path}-log_epoch")] == [AuditedLog(VIEWS)]
+    with pytest.raises(SettingsError, match="no column offset"):
+        list(scan_buckets(spark, f"{path}-offset"))
+
+
+def test_receipts_are_counted_again_from_the_files_of_the_commit(filled: Any, path: str) -> None:
+    assert recount(path, 0, RANGES) == RECEIPTS
+    assert recount(path, 0, RANGES, gaps_max=1)[0] == Receipt(rows=69_996, missing_offsets=4, gaps=((5, 8),), gaps_complete=False)
+
+
+def test_rows_that_the_plan_does_not_name_are_refused(filled: Any, path: str) -> None:
+    with pytest.raises(LedgersDisagree, match="clicks"):
+        recount(path, 0, RANGES[:2])
+
+
+def test_receipts_are_counted_from_todays_files_where_the_commits_own_are_gone(filled: Any, path: str) -> None:
+    filled_files = [file.removeprefix("file://") for file in DeltaTable(path).file_uris()]
+    filled.where("topic = 'views'").selectExpr(
+        "key", "value", "topic", "partition", "offset + 10 as offset", *filled.columns[5:]
+    ).write.format("delta").mode("append").save(path)
+    DeltaTable(path).optimize.compact()
+    DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    assert not [file for file in filled_files if Path(file).exists()]
+    assert recount(path, 0, RANGES) == RECEIPTS

@@ -1,0 +1,354 @@
+"""The table's commit bit, on real Delta tables: what an append does, what a read-back finds, what others did."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+from etl.edges import delta
+from etl.edges.delta import Outcome, Result
+from etl.errors import CorruptData, LedgersDisagree, NotOurTable, SettingsError, TableUnreachable
+from etl.frame import arrow_schema
+from etl.model import Plan
+
+APP = "offset-range-etl/cluster/group/clicks"
+
+
+@pytest.fixture
+def append(rows_of: Callable[[Plan], Any], tmp_path: Path) -> Callable[..., Outcome]:
+    """Append a plan's rows to the test's table."""
+
+    def do(plan: Plan, frame: Any = None, partition_by: tuple[str, ...] = (), known: int | None = None) -> Outcome:
+        rows = rows_of(plan) if frame is None else frame
+        return delta.append(rows, plan, app_id=APP, path=str(tmp_path / "table"), partition_by=partition_by, known=known)
+
+    return do
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+@pytest.fixture(scope="module")
+def made(rows_of: Callable[[Plan], Any], make_plan: Callable[..., Plan], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table with plans 1 and 2, made once."""
+    folder = tmp_path_factory.mktemp("made") / "table"
+    for number in (1, 2):
+        table = delta.read_table(str(folder), APP, known=None)
+        plan = make_plan(number, table_id=table.id if table else None)
+        delta.append(rows_of(plan), plan, app_id=APP, path=str(folder), partition_by=(), known=None)
+    return folder
+
+
+@pytest.fixture
+def two_plans(made: Path, path: str) -> str:
+    """The test's own copy of that table: a table's log names its files relative to it."""
+    return str(shutil.copytree(made, path))
+
+
+def offsets(spark: Any, path: str) -> list[int]:
+    return sorted(row.offset for row in spark.read.format("delta").load(path).select("offset").collect())
+
+
+def read(path: str, known: int | None = None) -> Any:
+    return delta.read_table(path, APP, known=known)
+
+
+def test_a_plan_is_in_the_table_once_with_its_stamp_in_the_history(spark: Any, append: Any, make_plan: Any, path: str) -> None:
+    plan = make_plan(1)
+    outcome = append(plan)
+    assert (outcome.result, outcome.delta_version) == (Result.APPLIED, 0)
+    table = read(path)
+    assert (table.transaction_version, table.stamp.plan_id, table.stamp.uid, table.foreign) == (1, plan.id, "uid-1", ())
+    said = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").collect()[0].userMetadata
+    assert json.loads(said)["plan_id"] == plan.id
+    assert offsets(spark, path) == list(range(10))
+
+
+def test_a_number_at_or_below_the_tables_is_skipped_and_the_read_back_tells_whose_it_was(
+    spark: Any, append: Any, make_plan: Any, two_plans: str
+) -> None:
+    path, first = two_plans, make_plan(1)
+    second = make_plan(2, table_id=read(path).id)
+    assert append(second).result is Result.APPLIED
+    again, other = append(first), append(make_plan(1, created_at_ms=5))
+    assert (again.result, again.delta_version) == (Result.APPLIED, 0)
+    assert (other.result, other.stamp.plan_id) == (Result.APPLIED_BY_ANOTHER, first.id)
+    assert offsets(spark, path) == list(range(20))
+
+
+def test_spark_itself_skips_a_used_number_without_a_word(
+    spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(make_plan(1))
+    late = make_plan(1, created_at_ms=7)
+    monkeypatch.setattr(delta, "_holds", lambda *_: False)
+    assert append(late).result is Result.APPLIED_BY_ANOTHER
+    assert offsets(spark, path) == list(range(10))
+
+
+@pytest.mark.parametrize("first_write", [True, False], ids=["the first write", "a later write"])
+def test_of_two_appends_at_a_time_under_one_number_exactly_one_is_applied(
+    spark: Any, append: Any, make_plan: Any, path: str, first_write: bool
+) -> None:
+    number, table_id = 1, None
+    if not first_write:
+        append(make_plan(1))
+        number, table_id = 2, read(path).id
+    plans = [make_plan(number, table_id=table_id, created_at_ms=at) for at in (1, 2)]
+    ready, outcomes = threading.Barrier(2), dict[int, Outcome]()
+
+    def run(at: int) -> None:
+        ready.wait(60)
+        outcomes[at] = append(plans[at])
+
+    threads = [threading.Thread(target=run, args=(at,)) for at in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert sorted(outcome.result.value for outcome in outcomes.values()) == ["applied", "applied by another run"]
+    winner = next(at for at, outcome in outcomes.items() if outcome.result is Result.APPLIED)
+    assert {outcome.stamp.plan_id for outcome in outcomes.values() if outcome.stamp} == {plans[winner].id}
+    assert offsets(spark, path) == list(range(number * 10))
+
+
+def test_an_append_that_loses_the_race_after_it_looked_is_told_by_the_read_back(
+    spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str
+) -> None:
+    """The other driver commits while our job runs: Spark raises, for a first write a bare Py4JJavaError."""
+    ours, theirs = make_plan(1), make_plan(1, created_at_ms=9)
+    slow = rows_of(ours).withColumn("value", _commit_meanwhile(theirs, path)("value"))
+    outcome = append(ours, slow)
+    assert (outcome.result, outcome.stamp.plan_id) == (Result.APPLIED_BY_ANOTHER, theirs.id)
+    assert offsets(spark, path) == []
+
+
+def _commit_meanwhile(plan: Plan, path: str) -> Any:
+    """A function of the rows that commits `plan` while they are being written."""
+    from pyspark.sql.functions import udf
+
+    schema, columns = arrow_schema(), ()
+
+    @udf("binary")
+    def commit(value: bytes) -> bytes:
+        if not os.path.exists(f"{path}/_delta_log/{0:020}.json"):
+            delta.append_empty(plan, app_id=APP, path=path, schema=schema, partition_by=columns, known=None)
+        return value
+
+    return commit
+
+
+def test_a_plan_made_for_another_table_is_refused_before_anything_is_written(append: Any, make_plan: Any, path: str) -> None:
+    append(make_plan(1))
+    with pytest.raises(LedgersDisagree, match="another-id"):
+        append(make_plan(2, table_id="another-id"))
+    assert read(path).transaction_version == 1
+
+
+def test_a_table_that_was_replaced_while_its_plan_was_appended_is_told(append: Any, make_plan: Any, path: str) -> None:
+    append(make_plan(1))
+    with pytest.raises(LedgersDisagree, match="another-id"):
+        delta.read_back(make_plan(1, table_id="another-id"), app_id=APP, path=path, known=None)
+
+
+def test_a_plan_made_when_there_was_no_table_is_refused_once_somebody_made_one(spark: Any, append: Any, make_plan: Any, path: str) -> None:
+    spark.range(3).write.format("delta").save(path)
+    with pytest.raises(LedgersDisagree, match="no table"):
+        append(make_plan(1))
+
+
+def test_an_empty_plan_makes_the_very_table_that_sparks_append_would_make(
+    spark: Any, make_plan: Any, rows_of: Any, append: Any, tmp_path: Path, path: str
+) -> None:
+    partition_by = ("topic", "event_date")
+    start = make_plan(1, ranges=())
+    schema, other = arrow_schema(), str(tmp_path / "by-spark")
+    outcome = delta.append_empty(start, app_id=APP, path=path, schema=schema, partition_by=partition_by, known=None)
+    assert (outcome.result, outcome.delta_version) == (Result.APPLIED, 0)
+    delta.append(rows_of(make_plan(1)), make_plan(1), app_id=APP, path=other, partition_by=partition_by, known=None)
+    assert DeltaTable(path).schema().to_json() == DeltaTable(other).schema().to_json()
+    assert DeltaTable(path).metadata().partition_columns == DeltaTable(other).metadata().partition_columns == list(partition_by)
+    assert DeltaTable(path).protocol() == DeltaTable(other).protocol()
+
+    assert append(make_plan(2, table_id=read(path).id), partition_by=partition_by).result is Result.APPLIED
+    third = make_plan(3, table_id=read(path).id, ranges=())
+    applied = delta.append_empty(third, app_id=APP, path=path, schema=schema, partition_by=partition_by, known=1)
+    assert (applied.result, applied.delta_version) == (Result.APPLIED, 2)
+    assert read(path).transaction_version == 3
+    assert append(make_plan(4, table_id=read(path).id), partition_by=partition_by).result is Result.APPLIED
+    assert offsets(spark, path) == list(range(10, 20)) + list(range(30, 40))
+
+
+def test_an_empty_plan_is_applied_once(make_plan: Any, path: str) -> None:
+    schema = arrow_schema()
+    for at in (1, 2):
+        plan = make_plan(1, ranges=(), created_at_ms=at)
+        outcome = delta.append_empty(plan, app_id=APP, path=path, schema=schema, partition_by=(), known=None)
+        assert outcome.result is (Result.APPLIED if at == 1 else Result.APPLIED_BY_ANOTHER)
+    assert DeltaTable(path).version() == 0
+
+
+def test_the_event_date_is_the_utc_date_whatever_the_sessions_time_zone(
+    spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str
+) -> None:
+    plan = make_plan(1)
+    moments = [-1, 0, 86_399_999_999, 86_400_000_000, 1_700_000_000_000_000]
+    plan_rows = rows_of(plan).limit(5).selectExpr("*", "cast(offset as int) i").selectExpr(
+        "key", "value", "topic", "partition", "offset",
+        f"case when i = 4 then null else timestamp_micros(element_at(array({', '.join(map(str, moments))}), i + 1)) end timestamp",
+        "timestampType", "headers", "log_epoch")
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        append(plan, plan_rows, partition_by=("event_date",))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    rows = {row.offset: row.event_date for row in spark.read.format("delta").load(path).select("offset", "event_date").collect()}
+    assert rows == {0: date(1969, 12, 31), 1: date(1970, 1, 1), 2: date(1970, 1, 1), 3: date(1970, 1, 2), 4: None}
+
+
+@pytest.mark.parametrize("statement, operation, why", [
+    ("DELETE FROM {t} WHERE offset = 3", "DELETE", "removed rows"),
+    ("UPDATE {t} SET topic = 'x' WHERE offset = 3", "UPDATE", "removed rows"),
+    ("TRUNCATE TABLE {t}", "TRUNCATE", "removed rows"),
+    ("RESTORE TABLE {t} TO VERSION AS OF 0", "RESTORE", "removed rows"),
+    ("overwrite", "WRITE", "removed rows"),
+    ("overwrite columns", "WRITE", "redefined the table"),
+])
+def test_what_others_do_to_our_rows_is_seen(spark: Any, two_plans: str, statement: str, operation: str, why: str) -> None:
+    path = two_plans
+    if statement.startswith("overwrite"):
+        frame = spark.read.format("delta").load(path).limit(1)
+        frame = frame.selectExpr("*", "cast(null as string) extra") if statement == "overwrite" else frame.drop("headers")
+        frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
+    else:
+        spark.sql(statement.format(t=f"delta.`{path}`"))
+    table = read(path)
+    assert [(f.delta_version, f.operation, f.why) for f in table.foreign] == [(2, operation, why)]
+    assert (table.transaction_version, table.stamp.delta_version) == (2, 1)
+
+
+def test_a_delete_between_two_of_our_commits_is_seen_from_the_commit_the_ledger_knows(
+    append: Any, make_plan: Any, two_plans: str
+) -> None:
+    path = two_plans
+    DeltaTable(path).delete("offset < 5")
+    outcome = append(make_plan(3, table_id=read(path).id), known=1)
+    assert [f.delta_version for f in outcome.table.foreign] == [2]
+    assert [f.delta_version for f in read(path, known=1).foreign] == [2]
+    assert read(path, known=3).foreign == read(path).foreign == ()
+
+
+def test_a_restore_that_only_brings_files_back_is_seen(two_plans: str) -> None:
+    DeltaTable(two_plans).delete()
+    DeltaTable(two_plans).restore(1)
+    assert [(f.operation, f.why) for f in read(two_plans).foreign] == [("DELETE", "removed rows"), ("RESTORE", "brought rows back")]
+
+
+def test_what_moves_no_row_is_quiet(spark: Any, append: Any, make_plan: Any, two_plans: str) -> None:
+    path = two_plans
+    for statement in (
+        "OPTIMIZE {t}", "ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '7')", "ALTER TABLE {t} ADD COLUMN extra string",
+    ):
+        spark.sql(statement.format(t=f"delta.`{path}`"))
+    spark.read.format("delta").load(path).limit(1).write.format("delta").mode("append").save(path)
+    assert DeltaTable(path).version() == 5
+    assert read(path).foreign == ()
+    assert append(make_plan(3, table_id=read(path).id)).result is Result.APPLIED
+
+
+def test_a_cleaned_up_log_keeps_the_number_and_loses_the_stamp(append: Any, make_plan: Any, path: str) -> None:
+    append(make_plan(1))
+    table = DeltaTable(path)
+    for _ in range(2):
+        table.alter.set_table_properties({"delta.checkpointInterval": "7"})
+    table.create_checkpoint()
+    os.remove(f"{path}/_delta_log/{0:020}.json")
+    found = read(path)
+    assert (found.transaction_version, found.stamp, found.foreign) == (1, None, ())
+    assert read(path, known=0) == found
+    assert append(make_plan(2, table_id=found.id)).result is Result.APPLIED
+
+
+def test_delta_rs_takes_a_lower_number_so_we_must_look_first(two_plans: str) -> None:
+    table = DeltaTable(two_plans)
+    table.create_write_transaction(
+        [], "append", table.schema(), commit_properties=CommitProperties(app_transactions=[Transaction(APP, 1)]))
+    assert DeltaTable(two_plans).transaction_version(APP) == 1
+
+
+def test_of_two_empty_plans_at_a_time_the_later_one_is_refused_by_the_table(make_plan: Any, path: str) -> None:
+    schema = arrow_schema()
+    delta.append_empty(make_plan(1, ranges=()), app_id=APP, path=path, schema=schema, partition_by=(), known=None)
+    stale = DeltaTable(path)
+    second = make_plan(2, table_id=read(path).id, ranges=())
+    delta.append_empty(second, app_id=APP, path=path, schema=schema, partition_by=(), known=0)
+    with pytest.raises(Exception, match="(?i)transaction"):
+        stale.create_write_transaction(
+            [], "append", stale.schema(), commit_properties=CommitProperties(app_transactions=[Transaction(APP, 2)]))
+    assert DeltaTable(path).version() == 1
+
+
+def test_an_executors_failure_is_raised_as_itself(spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str) -> None:
+    from pyspark.sql.functions import udf
+
+    from etl.errors import mark
+
+    @udf("binary")
+    def spoil(value: bytes) -> bytes:
+        raise RuntimeError(mark(CorruptData("a bad \"CRC\"", topic="clicks", partition=0, offset=7, check="the broker's disk")))
+
+    plan = make_plan(1)
+    with pytest.raises(CorruptData) as caught:
+        append(plan, rows_of(plan).withColumn("value", spoil("value")))
+    assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 7}
+    assert read(path) is None, "the files of a first write that failed are no table, and not somebody else's folder"
+    assert os.listdir(path)
+    assert append(plan).result is Result.APPLIED
+
+
+def test_any_other_failure_is_raised_as_it_is(append: Any, make_plan: Any, rows_of: Any) -> None:
+    plan = make_plan(1)
+    with pytest.raises(Exception, match="(?i)divide") as caught:
+        append(plan, rows_of(plan).selectExpr("key", "1 div (offset - offset) as topic"))
+    assert not isinstance(caught.value, TableUnreachable)
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_and_after(append: Any, make_plan: Any, rows_of: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    path = str(tmp_path / "file" / "table")
+    with pytest.raises(TableUnreachable, match="file/table"):
+        delta.append(rows_of(make_plan(1)), make_plan(1), app_id=APP, path=path, partition_by=(), known=None)
+
+
+def test_a_table_of_another_shape_is_refused_by_the_first_column_that_differs(spark: Any, append: Any, make_plan: Any, path: str) -> None:
+    expected = arrow_schema()
+    delta.check_shape(path, expected, ())
+    append(make_plan(1))
+    delta.check_shape(path, expected, ())
+    with pytest.raises(SettingsError, match="partitioned by day: the rows have no column day"):
+        delta.check_shape(path, expected, ("topic", "day"))
+    with pytest.raises(NotOurTable, match="partitioned by nothing, the conf says topic"):
+        delta.check_shape(path, expected, ("topic",))
+    with pytest.raises(NotOurTable, match="no column event_date .*date"):
+        delta.check_shape(path, expected, ("event_date",))
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 days')")
+    with pytest.raises(NotOurTable, match="UNSET TBLPROPERTIES"):
+        delta.check_shape(path, expected, ())
+
+
+def test_a_column_of_another_type_is_named_with_both_types(spark: Any, path: str) -> None:
+    spark.sql(f"CREATE TABLE delta.`{path}` (key binary, value string) USING delta")
+    with pytest.raises(NotOurTable, match="column value is string, expected binary"):
+        delta.check_shape(path, arrow_schema(), ())

@@ -1,0 +1,165 @@
+"""What an audit finds, and that it finds it wherever it is; literals and laws."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etl.audit import BUCKET_OFFSETS, AuditedLog, Bucket, Expected, LogFindings, SeenOffsets, Unequal, audit, audit_log
+from etl.errors import LedgersDisagree
+from etl.model import BrokerPartition, Interval, OffsetRange, Receipt
+
+LOG = BrokerPartition("clicks", 3)
+AUDITED = AuditedLog(LOG)
+
+
+def buckets_of(offsets: Iterable[int]) -> list[Bucket]:
+    """What a scan of rows with these offsets gives."""
+    rows: dict[int, list[int]] = {}
+    for offset in offsets:
+        rows.setdefault(offset // BUCKET_OFFSETS, []).append(offset % BUCKET_OFFSETS)
+    return [_bucket(number, members) for number, members in sorted(rows.items())]
+
+
+def _bucket(number: int, members: Sequence[int]) -> Bucket:
+    flags = numpy.zeros(BUCKET_OFFSETS, numpy.bool_)
+    flags[members] = True
+    full = flags.all() and len(members) == BUCKET_OFFSETS
+    return Bucket(number, len(members), None if full else numpy.packbits(flags, bitorder="little").tobytes())
+
+
+def applied(start: int, until: int, *gaps: tuple[int, int]) -> tuple[OffsetRange, Receipt]:
+    lost = sum(end - begin for begin, end in gaps)
+    return OffsetRange(LOG, start, until), Receipt(rows=until - start - lost, missing_offsets=lost, gaps=gaps)
+
+
+def find(expected: Expected, offsets: Iterable[int]) -> LogFindings:
+    return audit_log(AUDITED, expected, buckets_of(offsets))
+
+
+def test_a_table_with_every_expected_offset_once_is_right() -> None:
+    expected = Expected((applied(10, 40_000, (20, 30), (32_760, 32_780)),), (Interval(0, 10, 10),))
+    offsets = [o for o in range(40_000) if not 20 <= o < 30 and not 32_760 <= o < 32_780]
+    found = find(expected, offsets)
+    assert found.is_right
+    assert found.expected_rows == found.found_rows == 40_000 - 30
+
+
+def test_missing_offsets_are_counted_and_the_first_are_named() -> None:
+    found = find(Expected((applied(0, 100_000),)), [o for o in range(100_000) if o not in (5, 33_000, 99_999)])
+    assert (found.missing, found.missing_first) == (3, (5, 33_000, 99_999))
+    assert not found.is_right
+
+
+def test_buckets_that_are_not_there_at_all_are_missing_offsets() -> None:
+    found = find(Expected((applied(7, 200_000),)), range(65_536, 98_304))
+    assert (found.missing, found.missing_first) == (200_000 - 7 - 32_768, (7, 8, 9, 10, 11))
+
+
+def test_doubled_rows_name_their_bucket() -> None:
+    found = find(Expected((applied(0, 70_000),)), [*range(70_000), 40_000, 40_000, 69_999])
+    assert (found.double_rows, found.double_buckets, found.missing) == (3, (1, 2), 0)
+
+
+def test_rows_in_a_gap_or_outside_all_intervals_are_unexpected() -> None:
+    found = find(Expected((applied(10, 20, (15, 17)),)), [*range(10, 20), 25, 1_000_000])
+    assert (found.unexpected, found.unexpected_first) == (4, (15, 16, 25, 1_000_000))
+
+
+def test_of_a_counted_interval_only_the_number_can_be_wrong() -> None:
+    expected = Expected(coverage=(Interval(0, 50_000, 49_000), Interval(60_000, 60_010, 4)))
+    assert find(expected, [*range(49_000), *range(60_000, 60_004)]).is_right
+    found = find(expected, [*range(48_998), *range(60_000, 60_005)])
+    assert found.unequal == (Unequal(0, 50_000, 49_000, 48_998), Unequal(60_000, 60_010, 4, 5))
+    assert (found.missing, found.missing_first, found.unexpected) == (2, (), 1)
+
+
+def test_a_receipt_that_does_not_know_all_its_gaps_is_counted_only() -> None:
+    receipt = Receipt(rows=6, missing_offsets=4, gaps=((1, 2),), gaps_complete=False)
+    expected = Expected(((OffsetRange(LOG, 0, 10), receipt),))
+    assert find(expected, [0, 2, 4, 5, 6, 9]).is_right
+    assert find(expected, [0, 2, 4, 5, 6]).unequal == (Unequal(0, 10, 6, 5),)
+
+
+def test_a_range_that_is_already_in_the_coverage_counts_once() -> None:
+    assert find(Expected((applied(5, 10),), (Interval(0, 10, 10),)), range(10)).is_right
+
+
+def test_two_plans_with_the_same_offsets_are_refused() -> None:
+    with pytest.raises(LedgersDisagree, match="partition 3, offset 8"):
+        find(Expected((applied(0, 10), applied(8, 12))), range(12))
+
+
+def test_logs_are_told_apart_and_those_without_a_row_are_not_forgotten() -> None:
+    again, other = AuditedLog(LOG, 1), AuditedLog(BrokerPartition("views", 0))
+    expected = {AUDITED: Expected((applied(0, 5),)), again: Expected((applied(0, 2),)), other: Expected((applied(0, 1),))}
+    stray = AuditedLog(BrokerPartition("stray", 0))
+    found = [(again, b) for b in buckets_of(range(2))] + [(AUDITED, b) for b in buckets_of(range(5))]
+    findings = {f.audited: f for f in audit(expected, [*found, *((stray, b) for b in buckets_of([1]))])}
+    assert {audited: (f.missing, f.unexpected) for audited, f in findings.items()} == {
+        again: (0, 0), AUDITED: (0, 0), other: (1, 0), stray: (0, 1)}
+
+
+small_offsets = st.lists(st.one_of(st.integers(0, 40), st.integers(BUCKET_OFFSETS - 20, BUCKET_OFFSETS + 20)), max_size=60)
+
+
+@st.composite
+def ledgers(draw: st.DrawFn) -> Expected:
+    cuts = sorted(draw(st.sets(st.one_of(st.integers(0, 45), st.integers(BUCKET_OFFSETS - 25, BUCKET_OFFSETS + 25)), max_size=8)))
+    ranges = list(zip(cuts[::2], cuts[1::2], strict=False))
+    pieces = []
+    for start, until in ranges:
+        gap_cuts = sorted(draw(st.sets(st.integers(start, until), max_size=4)))
+        pieces.append(applied(start, until, *zip(gap_cuts[::2], gap_cuts[1::2], strict=False)))
+    return Expected(tuple(pieces))
+
+
+@settings(max_examples=60, deadline=None)
+@given(ledgers(), small_offsets)
+def test_the_findings_are_what_comparing_offset_by_offset_gives(expected: Expected, offsets: list[int]) -> None:
+    wanted = {
+        o for r, receipt in expected.applied for o in range(r.from_offset, r.until_offset)
+        if not any(start <= o < until for start, until in receipt.gaps)
+    }
+    found, counted = find(expected, offsets), Counter(offsets)
+    assert found.missing == len(wanted - set(offsets))
+    assert list(found.missing_first) == sorted(wanted - set(offsets))[:5]
+    assert (found.unexpected, list(found.unexpected_first)) == (len(set(offsets) - wanted), sorted(set(offsets) - wanted)[:5])
+    assert found.double_rows == sum(n - 1 for n in counted.values())
+    assert set(found.double_buckets) == {o // BUCKET_OFFSETS for o, n in counted.items() if n > 1}
+    assert (found.expected_rows, found.found_rows) == (len(wanted), len(offsets))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 100), st.integers(1, 5000), st.data())
+def test_a_recounted_receipt_has_the_gaps_of_its_rows_in_whatever_order_they_came(start: int, size: int, data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("etl.audit._LOOSE_RUNS", data.draw(st.sampled_from([0, 2**20])))
+        _recount_and_compare(start, size, data)
+
+
+def _recount_and_compare(start: int, size: int, data: st.DataObject) -> None:
+    offsets = data.draw(st.lists(st.integers(start, start + size - 1), unique=True, max_size=300))
+    cut = data.draw(st.integers(0, len(offsets)))
+    seen = SeenOffsets(OffsetRange(LOG, start, start + size))
+    for part in (offsets[:cut], offsets[cut:]):
+        seen.add(numpy.sort(numpy.array(part, numpy.int64)))
+    receipt = seen.receipt(gaps_max=10_000)
+    absent = [o for begin, end in receipt.gaps for o in range(begin, end)]
+    assert absent == sorted(set(range(start, start + size)) - set(offsets))
+    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (len(offsets), size - len(offsets), True)
+    assert all(end < begin for (_, end), (begin, _) in zip(receipt.gaps, receipt.gaps[1:], strict=False))
+
+
+def test_a_receipt_keeps_the_first_gaps_and_says_that_there_are_more() -> None:
+    size = 3 * 2**19 + 1
+    seen = SeenOffsets(OffsetRange(LOG, 0, size))
+    seen.add(numpy.arange(0, size, 2, dtype=numpy.int64))
+    receipt = seen.receipt(gaps_max=2)
+    assert (receipt.gaps, receipt.gaps_complete, receipt.missing_offsets) == (((1, 2), (3, 4)), False, size // 2)
+    assert SeenOffsets(OffsetRange(LOG, 0, size)).receipt(gaps_max=2).gaps == ((0, size),)

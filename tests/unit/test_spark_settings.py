@@ -1,0 +1,44 @@
+"""Which settings a session gets: the caller's, then what spark-submit was told, then ours."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from etl.edges.spark import DELTA_PACKAGE, LOCAL_MASTER, complete
+
+
+@pytest.fixture(autouse=True)
+def nobody_chose_a_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+
+
+def test_alone_a_session_is_local_retries_tasks_and_runs_this_python() -> None:
+    chosen = complete({}, {})
+    assert chosen["spark.master"] == LOCAL_MASTER == "local[*,4]"
+    assert chosen["spark.pyspark.python"] == sys.executable
+    assert chosen["spark.jars.packages"] == DELTA_PACKAGE
+    assert chosen["spark.driver.bindAddress"] == "127.0.0.1"
+
+
+def test_what_spark_submit_was_told_is_not_set_again() -> None:
+    submitted = {"spark.master": "spark://host:7077", "spark.jars": "/delta.jar", "spark.sql.shuffle.partitions": "64"}
+    chosen = complete({}, submitted)
+    assert not {"spark.sql.shuffle.partitions", "spark.jars.packages", "spark.pyspark.python", "spark.driver.host"} & set(chosen)
+    assert chosen["spark.sql.catalog.spark_catalog"].endswith("DeltaCatalog")
+
+
+def test_the_callers_settings_win() -> None:
+    chosen = complete({"spark.master": "local[1]", "spark.ui.enabled": "true"}, {"spark.ui.enabled": "false"})
+    assert (chosen["spark.master"], chosen["spark.ui.enabled"]) == ("local[1]", "true")
+
+
+@pytest.mark.parametrize("given", [{"spark.sql.extensions": "my.Extension"}, {}])
+def test_delta_joins_the_extensions_that_are_there(given: dict[str, str]) -> None:
+    delta = "io.delta.sql.DeltaSparkSessionExtension"
+    wanted = ",".join([*given.values(), delta])
+    assert complete(given, {})["spark.sql.extensions"] == wanted
+    if given:
+        assert complete({}, given)["spark.sql.extensions"] == wanted
+        assert complete({"spark.sql.extensions": wanted}, {})["spark.sql.extensions"] == wanted

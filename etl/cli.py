@@ -1,0 +1,202 @@
+"""The doors: `etl demo | plan | run | verify | offsets show | plans list | plans show`, and what their exit codes mean.
+
+Each door loads the settings, calls one function of `doors`, and shows the value that comes back: with `--json` as one
+document on standard output, else for a person. Everything heavy is imported inside the door that needs it.
+
+    0 done, nothing to do, or already applied        4 owned by another driver or consumer (retry)
+    1 a bug                                          5 a person must decide
+    2 settings or arguments, or what they point at   6 ZooKeeper or a broker cannot be reached (retry)
+    3 with --strict: records were lost               7 the table cannot be reached or written (retry)
+    130 stopped by Ctrl-C or SIGTERM
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etl.errors import DataLost, EtlError, SettingsError, Stopped, VerifyFailed
+
+if TYPE_CHECKING:
+    from etl.settings import Settings
+    from etl.wiring import Surroundings
+
+app = typer.Typer(name="etl", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+                  help="Exactly-once batches from Kafka into Delta Lake.", context_settings={"help_option_names": ["-h", "--help"]})
+offsets = typer.Typer(rich_markup_mode=None, help="Look at the group's committed offsets.")
+plans = typer.Typer(rich_markup_mode=None, help="Look at the numbered plans of a pipeline.")
+app.add_typer(offsets, name="offsets")
+app.add_typer(plans, name="plans")
+
+Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The pipeline's file, e.g. conf/clicks.yaml.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+
+
+@app.command()
+def demo(
+    as_json: AsJson = False,
+    records: Annotated[int, typer.Option(min=8, help="How many click events to produce at first.")] = 1_000_000,
+    folder: Annotated[Path | None, typer.Option(help="Where the table, its conf and logs go; a new temporary folder by default.")] = None,
+) -> None:
+    """Real ZooKeeper, Kafka, Spark and Delta on this machine: load a million records, kill a run, prove nothing is lost."""
+    from etl.demo import run_demo
+
+    told = run_demo(records=records, folder=folder, quiet=as_json)
+    if as_json:
+        _print_json(told)
+
+
+@app.command()
+def plan(conf: Conf, as_json: AsJson = False) -> None:
+    """Say what the next run would do, with numbers; nothing is stored or moved."""
+    from etl import doors, screens
+
+    preview = doors.preview(_settings(conf))
+    _show(as_json, preview.as_json(), lambda: screens.show_preview(preview))
+
+
+@app.command()
+def run(
+    conf: Conf,
+    as_json: AsJson = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when policy let records go.")] = False,
+) -> None:
+    """Read what is new and append it to the table, exactly once."""
+    from etl import doors, screens
+
+    report = doors.run(_settings(conf), surroundings())
+    _show(as_json, report.as_json(), lambda: screens.show_report(report))
+    if strict and report.lost_records:
+        raise DataLost("records were lost, and source.on_data_loss let them go", check="the gaps named above, and the topic's retention")
+
+
+@app.command()
+def verify(conf: Conf, as_json: AsJson = False) -> None:
+    """Prove from the table's rows and the ledger that every record of every applied plan is there once."""
+    from etl import doors, screens
+
+    proof = doors.verify(_settings(conf), surroundings())
+    _show(as_json, proof.as_json(), lambda: screens.show_proof(proof))
+    if not proof.is_right:
+        raise VerifyFailed(proof.first_finding, check="DESCRIBE HISTORY of the table: who changed its rows besides this pipeline")
+
+
+@offsets.command("show")
+def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
+    """The committed offset of each partition beside the log and the pipeline's position."""
+    from etl import doors, screens
+
+    rows = doors.offsets(_settings(conf))
+    _show(as_json, rows, lambda: screens.show_offsets(rows))
+
+
+@plans.command("list")
+def plans_list(conf: Conf, as_json: AsJson = False) -> None:
+    """The stored plans, newest last."""
+    from etl import doors, screens
+
+    rows = doors.list_plans(_settings(conf))
+    _show(as_json, rows, lambda: screens.show_plans(rows))
+
+
+@plans.command("show")
+def plans_show(
+    conf: Conf,
+    number: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of the plan; the newest by default.", show_default=False)] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """One plan with its ranges, positions and receipts."""
+    from etl import doors, screens
+
+    document = doors.show_plan(_settings(conf), number or None)
+    _show(as_json, document, lambda: screens.show_plan(document))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a door and return its exit code; errors are told in two lines, or as JSON where that was asked for."""
+    wants_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
+    signal.signal(signal.SIGTERM, _stop)
+    _printed.clear()
+    try:
+        app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        return 0
+    except EtlError as error:
+        return _tell(error, wants_json)
+    except typer.TyperException as error:
+        return _tell(SettingsError(str(error), check="etl --help"), wants_json)
+    except (KeyboardInterrupt, typer.Abort, EOFError):
+        return _tell(Stopped("stopped; nothing is lost, the next run goes on from what is stored"), wants_json)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except Exception as error:  # the last door: a bug of ours, with all that is needed to report it
+        traceback.print_exc()
+        return _tell(EtlError(f"a bug: {type(error).__name__}: {error}", check="please report it with the lines above"), wants_json)
+
+
+def _settings(conf: Path) -> Settings:
+    from etl.settings import load_settings
+
+    return load_settings(conf)
+
+
+def surroundings() -> Surroundings:
+    """This machine's Java and Delta jars, unless spark-submit brought its own; and a line of progress on a terminal."""
+    from etl.screens import progress
+    from etl.wiring import Surroundings
+
+    def spark_defaults(given: Mapping[str, str]) -> dict[str, str]:
+        if "PYSPARK_GATEWAY_PORT" in os.environ:
+            return {}
+        from etl.embedded.spark import jar_settings, set_spark_environment
+
+        set_spark_environment()
+        return jar_settings(given.get("spark.master", "local[*]"))
+
+    return Surroundings(progress, spark_defaults)
+
+
+def _show(as_json: bool, document: Any, screen: Any) -> None:
+    if as_json:
+        _print_json(document)
+    else:
+        screen()
+
+
+_printed: list[Any] = []
+"""The document that was printed; there is never more than one."""
+
+
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2, default=str))
+    _printed.append(document)
+
+
+def _tell(error: EtlError, wants_json: bool) -> int:
+    if wants_json and not _printed:
+        _print_json(error.as_json())
+    places = ", ".join(f"{name} {value}" for name, value in error.where.items())
+    print(f"etl: {error.what}" + (f" ({places})" if places else ""), file=sys.stderr)
+    if error.check:
+        print(f"     check: {error.check}", file=sys.stderr)
+    if error.retriable:
+        print("     a retry may help", file=sys.stderr)
+    return error.exit_code
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends a run as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,277 @@
+"""What each door does: one function per command, settings in, one value out. How it looks is in `screens`."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etl.audit import AuditedLog, Expected, LogFindings, audit
+from etl.errors import EtlError, LedgersDisagree, SettingsError, Stopped
+from etl.ingest import World, ingest
+from etl.model import FirstRun, OffsetRange, Onward, Plan, Replay, Snapshot
+from etl.plan import ASSUMED_BYTES_PER_OFFSET, pack_tasks, plan_next, refuse_owned
+from etl.reconcile import reconcile
+from etl.report import Report, describe_plan
+from etl.settings import Settings
+from etl.wiring import LiveWorld, Surroundings, open_world
+
+ALONE = Surroundings()
+
+
+def run(settings: Settings, surroundings: Surroundings = ALONE, *, around: Callable[[World], World] = lambda world: world) -> Report:
+    """One run. Its report is written to the configured folder however the run ends. `around` may wrap the world (tests, demo)."""
+    run_id = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+    report = Report(run_id, settings.pipeline, settings.group, settings.table.path, int(time.time() * 1000))
+    with _reporting(settings, report), open_world(settings, surroundings) as world, world.driving(run_id):
+        ingest(around(world), settings, report)
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What the next run would do."""
+
+    says: str
+    plan: Plan | None
+    snapshot: Snapshot
+    tasks: int
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """The ranges that would be read."""
+        return self.plan.ranges if self.plan else ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `etl plan`."""
+        cost = self.snapshot.bytes_per_offset
+        return {
+            "says": self.says,
+            "records_at_most": sum(r.size for r in self.ranges),
+            "estimated_bytes": round(sum(r.size * cost.get(r.log, ASSUMED_BYTES_PER_OFFSET) for r in self.ranges)),
+            "bytes_are_assumed": any(r.log not in cost for r in self.ranges),
+            "tasks": self.tasks,
+            "lag": sum(e.end_offset - max(e.log_start_offset, self._position(log, e.log_start_offset))
+                       for log, e in self.snapshot.extents.items()),
+            "least_headroom": min((r.from_offset - self.snapshot.extents[r.log].log_start_offset
+                                   for r in self.ranges if r.log in self.snapshot.extents), default=None),
+            "ranges": describe_plan(self.plan, None)["ranges"] if self.plan else [],
+        }
+
+    def _position(self, log: Any, start: int) -> int:
+        newest = self.snapshot.ledger.newest
+        if newest and log in newest.positions:
+            return newest.positions[log]
+        committed = self.snapshot.committed.get(log)
+        return committed.offset if committed and committed.offset is not None else start
+
+
+def preview(settings: Settings) -> Preview:
+    """What the next run would do, decided by the very functions a run uses; nothing is stored or moved."""
+    with open_world(settings, ALONE) as world:
+        snapshot = world.observe()
+    refuse_owned(snapshot)
+    standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved)
+    says, plan = _next(snapshot, standing, settings)
+    ranges = plan.ranges if plan else ()
+    tasks = pack_tasks(ranges, snapshot.bytes_per_offset, settings.limits.target_task_bytes, 1)
+    return Preview(says, plan, snapshot, len(tasks))
+
+
+def _next(snapshot: Snapshot, standing: FirstRun | Replay | Onward, settings: Settings) -> tuple[str, Plan | None]:
+    if isinstance(standing, Replay):
+        return f"the next run replays plan {standing.plan.number}, which is stored and not in the table", standing.plan
+    plan = plan_next(snapshot, standing, settings, uid=snapshot.ledger.uid or "unnamed", now_ms=int(time.time() * 1000))
+    repair = f"the next run first moves {len(standing.uncommitted)} offsets of plan {standing.last.number}; " if (
+        isinstance(standing, Onward) and standing.uncommitted) else "the next run "
+    if plan is None:
+        return repair + "finds nothing new", None
+    if not plan.ranges:
+        return repair + f"makes plan {plan.number}, which keeps where {len(plan.positions)} partitions start", plan
+    return repair + f"makes plan {plan.number}", plan
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the audit of the whole table found."""
+
+    logs: tuple[LogFindings, ...]
+    doubles: tuple[tuple[AuditedLog, int, int], ...]
+    """The first doubled offsets: (log, offset, rows)."""
+    delta_version: int | None
+    notes: tuple[str, ...]
+
+    @property
+    def found_rows(self) -> int:
+        """Rows in the table."""
+        return sum(f.found_rows for f in self.logs)
+
+    @property
+    def is_right(self) -> bool:
+        """Every record of every applied plan is there once, and nothing else."""
+        return all(f.is_right for f in self.logs)
+
+    @property
+    def first_finding(self) -> str:
+        """One sentence on the first log that is wrong."""
+        wrong = next(f for f in self.logs if not f.is_right)
+        log = wrong.audited.log
+        said = []
+        if wrong.missing:
+            said.append(f"{wrong.missing:,} missing (first: {_first(wrong.missing_first)})")
+        if wrong.double_rows:
+            said.append(f"{wrong.double_rows:,} double (first: {_first([o for a, o, _ in self.doubles if a == wrong.audited])})")
+        if wrong.unexpected:
+            said.append(f"{wrong.unexpected:,} that no plan put there (first: {_first(wrong.unexpected_first)})")
+        return f"topic {log.topic}, partition {log.partition}: " + ", ".join(said)
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `etl verify`."""
+        return {
+            "is_right": self.is_right, "found_rows": self.found_rows, "expected_rows": sum(f.expected_rows for f in self.logs),
+            "delta_version": self.delta_version, "notes": list(self.notes),
+            "logs": [
+                {"topic": f.audited.log.topic, "partition": f.audited.log.partition, "log_epoch": f.audited.log_epoch,
+                 "expected_rows": f.expected_rows, "found_rows": f.found_rows, "missing": f.missing,
+                 "missing_first": list(f.missing_first), "double_rows": f.double_rows,
+                 "double_first": [[offset, rows] for a, offset, rows in self.doubles if a == f.audited],
+                 "unexpected": f.unexpected, "unexpected_first": list(f.unexpected_first),
+                 "unequal": [[u.from_offset, u.until_offset, u.expected_rows, u.found_rows] for u in f.unequal]}
+                for f in sorted(self.logs, key=lambda f: f.audited)],
+        }
+
+
+def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
+    """Compare the table's rows with the ledger: ranges and receipts of the kept plans, coverage of the pruned ones.
+
+    Raises LedgersDisagree when there are plans and no table, or a table that is ahead of the ledger.
+    """
+    from etl.edges.audit_scan import doubled_offsets, scan_buckets
+
+    with open_world(settings, surroundings) as world:
+        ledger = world.ledger.read_ledger()
+        table = world.read_table(ledger)
+        newest = ledger.newest.number if ledger.newest else 0
+        bit = (table.transaction_version or 0) if table else 0
+        if bit > newest or (newest > 1 and not bit):
+            what = f"the table holds plan {bit}, ZooKeeper knows {newest}"
+            raise LedgersDisagree(what, path=settings.table.path, check="`etl plan CONF`, which says what is wrong between the two")
+        if table is None:
+            return Proof((), (), None, ("nothing was applied yet",))
+        expected, notes = _expected(world, bit)
+        spark = world.spark()
+        found = scan_buckets(spark, settings.table.path, delta_version=table.version)
+        logs = tuple(audit(expected, found))
+        doubles = tuple(
+            (f.audited, offset, rows) for f in logs for bucket in f.double_buckets[:1]
+            for offset, rows in doubled_offsets(spark, settings.table.path, f.audited, bucket, delta_version=table.version))
+    return Proof(logs, doubles, table.version, notes)
+
+
+def _expected(world: LiveWorld, bit: int) -> tuple[dict[AuditedLog, Expected], tuple[str, ...]]:
+    """What the table should hold after plan `bit`, and what a reader of the proof should know."""
+    notes = []
+    if world.settings.transform:
+        notes.append("the pipeline has a transform: the proof holds as long as it keeps topic, partition and offset and drops no row")
+    expected: dict[AuditedLog, Expected] = {}
+    for log, intervals in world.ledger.read_coverage().intervals.items():
+        expected[AuditedLog(log)] = Expected(coverage=intervals)
+    for number in world.ledger.plan_numbers():
+        plan = world.ledger.read_plan(number) if number <= bit else None
+        if plan is None:
+            continue
+        applied = world.ledger.read_applied(number)
+        if applied is None:
+            applied = world.recount(plan)
+            notes.append(f"plan {number} has no receipts, so its rows were counted from the commit's files: the next run writes them down")
+        for r, receipt in zip(plan.ranges, applied.receipts if applied else (), strict=True):
+            known = expected.setdefault(AuditedLog(r.log), Expected())
+            expected[AuditedLog(r.log)] = Expected((*known.applied, (r, receipt)), known.coverage)
+    return expected, tuple(notes)
+
+
+def offsets(settings: Settings) -> list[dict[str, Any]]:
+    """Committed offset, position and lag of each partition."""
+    with open_world(settings, ALONE) as world:
+        snapshot = world.observe()
+    newest, D = snapshot.ledger.newest, (snapshot.table.transaction_version or 0) if snapshot.table else 0
+    positions = newest.positions if newest and newest.number <= D else {}
+    rows = []
+    for log, extent in sorted(snapshot.extents.items()):
+        committed = snapshot.committed.get(log)
+        offset = committed.offset if committed else None
+        position = positions.get(log)
+        behind = position if position is not None else offset
+        lag = extent.end_offset - max(extent.log_start_offset, extent.log_start_offset if behind is None else behind)
+        rows.append({"topic": log.topic, "partition": log.partition, "log_start": extent.log_start_offset, "log_end": extent.end_offset,
+                     "committed": offset, "position": position, "lag": lag})
+    return rows
+
+
+def list_plans(settings: Settings) -> list[dict[str, Any]]:
+    """The stored plans, ascending."""
+    rows = []
+    with open_world(settings, ALONE) as world:
+        for number in world.ledger.plan_numbers():
+            plan, applied = world.ledger.read_plan(number), world.ledger.read_applied(number)
+            if plan is None:
+                continue
+            made = datetime.datetime.fromtimestamp(plan.created_at_ms / 1000, datetime.UTC)
+            rows.append({
+                "number": number, "id": plan.id, "kind": plan.kind.value, "created_at": made.isoformat(timespec="seconds"),
+                "ranges": len(plan.ranges), "offsets": sum(r.size for r in plan.ranges),
+                "rows": sum(r.rows for r in applied.receipts) if applied else None,
+                "delta_version": applied.delta_version if applied else None,
+            })
+    return rows
+
+
+def show_plan(settings: Settings, number: int | None) -> dict[str, Any]:
+    """One plan, the newest where no number is given. Raises SettingsError when it is not stored."""
+    with open_world(settings, ALONE) as world:
+        numbers = world.ledger.plan_numbers()
+        wanted = number or (numbers[-1] if numbers else 0)
+        plan = world.ledger.read_plan(wanted) if wanted in numbers else None
+        if plan is None:
+            stored = f"plans {numbers[0]} to {numbers[-1]} are stored" if numbers else "this pipeline has made no plan yet"
+            check = "`etl plans list`; older ones live on in the coverage"
+            raise SettingsError(f"plan {wanted} is not there: {stored}" if wanted else stored, check=check)
+        return describe_plan(plan, world.ledger.read_applied(wanted))
+
+
+def _first(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) or "not known"
+
+
+@contextlib.contextmanager
+def _reporting(settings: Settings, report: Report) -> Iterator[None]:
+    """Write the run's document at the end, however it ends; a folder that cannot be written is told before anything begins."""
+    path = Path(settings.report.path) / f"{settings.pipeline}-{report.run_id}.json"
+    _write(path, report)
+    try:
+        yield
+    except EtlError as error:
+        report.failed(error)
+        raise
+    except KeyboardInterrupt:
+        report.failed(Stopped("stopped"))
+        raise
+    finally:
+        _write(path, report)
+
+
+def _write(path: Path, report: Report) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".tmp")
+        unfinished.write_text(json.dumps(report.as_json(), indent=2), encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        what = f"the run's report cannot be written: {error.strerror}"
+        raise SettingsError(what, key="report.path", path=path, check="the folder and its permissions") from error

@@ -1,0 +1,175 @@
+"""What a run says of itself: outcomes, timings of the six verbs, records and bytes per log, lag, and the plan. Values to JSON.
+
+A report holds the snapshot's decisive facts and the whole plan, so that a run can be looked at again on a desk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from etl.errors import EtlError
+from etl.model import Applied, BrokerPartition, Plan, Receipt, Snapshot
+
+
+class Verb(str, Enum):
+    """The six verbs of a run."""
+
+    OBSERVE = "observe"
+    RECONCILE = "reconcile"
+    PLAN = "plan"
+    FETCH = "fetch"
+    APPEND = "append"
+    COMMIT = "commit"
+
+
+class Outcome(str, Enum):
+    """What a run came to; a run may have several."""
+
+    INGESTED = "ingested"
+    STARTED = "kept the start"
+    NOTHING_NEW = "nothing new"
+    REPLAYED = "replayed"
+    REPAIRED = "repaired"
+    FOLLOWED = "followed"
+    APPLIED_BY_ANOTHER = "applied by another run"
+    RECORDS_LOST = "records lost"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class Report:
+    """Filled while the run goes on; `as_json` at any moment."""
+
+    run_id: str
+    pipeline: str
+    group: str
+    table_path: str
+    started_at_ms: int
+    outcomes: list[tuple[Outcome, str]] = field(default_factory=list)
+    seconds: dict[Verb, float] = field(default_factory=dict)
+    plan: Plan | None = None
+    result: Applied | None = None
+    offsets_committed: int = 0
+    error: EtlError | None = None
+    _snapshot: Snapshot | None = None
+
+    @contextlib.contextmanager
+    def timed(self, verb: Verb) -> Iterator[None]:
+        """Add what passes inside to the verb's seconds, however it ends."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[verb] = self.seconds.get(verb, 0.0) + time.monotonic() - began
+
+    def add(self, outcome: Outcome, sentence: str) -> None:
+        """Say one more thing that this run came to."""
+        self.outcomes.append((outcome, sentence))
+
+    def saw(self, snapshot: Snapshot) -> None:
+        """The world at the start."""
+        self._snapshot = snapshot
+
+    def planned(self, plan: Plan) -> None:
+        """The plan, be it new or replayed."""
+        self.plan = plan
+        for log, start, stop in plan.losses:
+            sentence = f"{log.topic} {log.partition}: {stop - start:,} offsets ({start} to {stop}) had expired and were skipped"
+            self.add(Outcome.RECORDS_LOST, sentence)
+
+    def applied(self, applied: Applied) -> None:
+        """The plan is in the table."""
+        self.result = applied
+        number, rows = applied.number, sum(r.rows for r in applied.receipts)
+        if self.plan and self.plan.ranges:
+            sentence = f"plan {number}: {rows:,} records are in the table at version {applied.delta_version}"
+            self.add(Outcome.INGESTED, sentence)
+        else:
+            self.add(Outcome.STARTED, f"plan {number} keeps where {len(self.plan.positions) if self.plan else 0} partitions start")
+
+    def committed(self, plan: Plan) -> None:
+        """The offsets are moved."""
+        self.offsets_committed = sum(plan.seen[log].offset != position for log, position in plan.positions.items())
+
+    def failed(self, error: EtlError) -> None:
+        """The run ended early."""
+        self.error = error
+        self.add(Outcome.FAILED, str(error))
+
+    @property
+    def lost_records(self) -> bool:
+        """Whether policy let records go in this run."""
+        return any(outcome is Outcome.RECORDS_LOST for outcome, _ in self.outcomes)
+
+    @property
+    def records(self) -> int:
+        """Rows that this run's plan gave."""
+        return sum(r.rows for r in self.result.receipts) if self.result else 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The run's document."""
+        return {
+            "run_id": self.run_id, "pipeline": self.pipeline, "group": self.group, "table": self.table_path,
+            "started_at_ms": self.started_at_ms, "outcomes": [{"outcome": o.value, "says": s} for o, s in self.outcomes],
+            "exit_code": self.error.exit_code if self.error else 0, "error": self.error.as_json() if self.error else None,
+            "seconds": {verb.value: round(self.seconds.get(verb, 0.0), 3) for verb in Verb},
+            "records": self.records, "offsets_committed": self.offsets_committed,
+            "delta_version": self.result.delta_version if self.result else None,
+            "plan": describe_plan(self.plan, self.result) if self.plan else None,
+            "lag": self._lag(),
+        }
+
+    def _lag(self) -> list[dict[str, Any]]:
+        """Offsets between position and readable end per log, before and after."""
+        if not self._snapshot:
+            return []
+        committed = {log: c.offset for log, c in self._snapshot.committed.items()}
+        last = self._snapshot.ledger.newest
+        before = {**committed, **(last.positions if last and not (self.plan and self.plan.number == last.number) else {})}
+        after = self.plan.positions if self.plan and self.result else before
+        return [
+            {"topic": log.topic, "partition": log.partition, "log_start": extent.log_start_offset, "log_end": extent.end_offset,
+             "before": _behind(before, log, extent.end_offset, extent.log_start_offset),
+             "after": _behind(after, log, extent.end_offset, extent.log_start_offset)}
+            for log, extent in sorted(self._snapshot.extents.items())
+        ]
+
+
+def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
+    """A plan for people and programs: its facts, and each range with its receipt where there is one."""
+    receipts: list[Receipt | None] = list(applied.receipts) if applied else [None] * len(plan.ranges)
+    return {
+        "number": plan.number, "id": plan.id, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
+        "cluster": plan.cluster, "table_id": plan.table_id, "previous": plan.previous, "supersedes": plan.supersedes,
+        "reason": plan.reason, "shape": plan.shape, "delta_version": applied.delta_version if applied else None,
+        "ranges": [
+            {"topic": r.log.topic, "partition": r.log.partition, "from": r.from_offset, "until": r.until_offset,
+             "leader": str(r.leader.broker) if r.leader else None, "leader_epoch": r.leader.epoch if r.leader else None,
+             **(_describe_receipt(receipt) if receipt else {})}
+            for r, receipt in zip(plan.ranges, receipts, strict=True)
+        ],
+        "positions": [
+            {"topic": log.topic, "partition": log.partition, "position": position,
+             "seen_offset": plan.seen[log].offset, "seen_version": plan.seen[log].version}
+            for log, position in sorted(plan.positions.items())
+        ],
+        "losses": [{"topic": log.topic, "partition": log.partition, "from": start, "until": stop} for log, start, stop in plan.losses],
+    }
+
+
+def _describe_receipt(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "rows": receipt.rows, "fetched_bytes": receipt.fetched_bytes, "control_records": receipt.control_records,
+        "aborted_records": receipt.aborted_records, "missing_offsets": receipt.missing_offsets,
+        "gaps": [list(gap) for gap in receipt.gaps], "gaps_complete": receipt.gaps_complete,
+    }
+
+
+def _behind(positions: Mapping[BrokerPartition, int | None], log: BrokerPartition, end: int, start: int) -> int:
+    position = positions.get(log)
+    return max(0, end - (start if position is None else max(start, position)))  # a position above the end is its own error

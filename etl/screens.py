@@ -1,0 +1,115 @@
+"""What a person sees: values as a few lines and tables on a terminal. Nothing is computed here that `--json` does not have too."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from etl.doors import Preview, Proof
+from etl.report import Outcome, Report
+
+ROWS_SHOWN = 40
+
+screen = Console(highlight=False, soft_wrap=True)
+margin = Console(stderr=True, highlight=False)
+
+
+def show_report(report: Report) -> None:
+    """What a run came to, in a few lines."""
+    loud = {Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.FAILED}
+    for outcome, sentence in report.outcomes:
+        style = "bold red" if outcome in loud else "bold"
+        screen.print(f"[{style}]{outcome.value}[/]: {sentence}", markup=True)
+    if report.result:
+        seconds = sum(report.seconds.values())
+        screen.print(f"{report.records:,} records, {report.offsets_committed} offsets moved, {seconds:.1f} s: " + ", ".join(
+            f"{verb.value} {spent:.1f}" for verb, spent in report.seconds.items()))
+
+
+def show_preview(preview: Preview) -> None:
+    """What the next run would do."""
+    screen.print(preview.says)
+    if preview.ranges:
+        told = preview.as_json()
+        screen.print(f"{told['records_at_most']:,} records at most, about {told['estimated_bytes']:,} bytes, {told['tasks']} tasks")
+        _table(("topic", "partition", "from", "until", "offsets", "leader"), [
+            (r["topic"], r["partition"], r["from"], r["until"], r["until"] - r["from"], r["leader"]) for r in told["ranges"]])
+
+
+def show_proof(proof: Proof) -> None:
+    """What the audit found."""
+    _table(("topic", "partition", "expected", "in the table", "missing", "double", "unexpected"), [
+        (r["topic"], r["partition"], r["expected_rows"], r["found_rows"], r["missing"], r["double_rows"], r["unexpected"])
+        for r in proof.as_json()["logs"]])
+    for note in proof.notes:
+        screen.print(note)
+    if proof.is_right:
+        screen.print(f"[bold green]verified[/]: {proof.found_rows:,} records, each once, none missing", markup=True)
+
+
+def show_offsets(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Offsets per partition."""
+    _table(("topic", "partition", "log start", "log end", "committed", "in the table", "lag"), [
+        (r["topic"], r["partition"], r["log_start"], r["log_end"], r["committed"], r["position"], r["lag"]) for r in rows])
+
+
+def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The stored plans, a line each."""
+    _table(("plan", "made", "kind", "ranges", "offsets", "rows", "delta version", "id"), [
+        (r["number"], r["created_at"], r["kind"], r["ranges"], r["offsets"], r["rows"], r["delta_version"], r["id"]) for r in rows])
+
+
+def show_plan(document: Mapping[str, Any]) -> None:
+    """One plan."""
+    version = document["delta_version"]
+    state = "its outcome is not recorded" if version is None else f"in the table at version {version}"
+    screen.print(f"plan {document['number']} ({document['kind']}), id {document['id']}, {state}")
+    if document["reason"]:
+        screen.print(f"supersedes {document['supersedes']}: {document['reason']}")
+    _table(("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets"), [
+        (r["topic"], r["partition"], r["from"], r["until"], r.get("rows"), r.get("fetched_bytes"), r.get("missing_offsets"))
+        for r in document["ranges"]])
+
+
+@contextmanager
+def progress(total: int, done: Callable[[], tuple[int, int]]) -> Iterator[None]:
+    """While the fetch and the write go on, a line on a terminal; nothing elsewhere.
+
+    `done` gives ranges finished and records read so far; it is asked from a thread of its own.
+    """
+    if not margin.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("fetch and write"), BarColumn(), TextColumn("{task.completed}/{task.total} ranges"),
+               TextColumn("{task.fields[records]:,} records"), TimeElapsedColumn())
+    ended = threading.Event()
+    with Progress(*columns, console=margin, transient=True) as bar:
+        line = bar.add_task("", total=total, records=0)
+
+        def follow() -> None:
+            while not ended.wait(0.2):
+                ranges, records = done()
+                bar.update(line, completed=min(ranges, total), records=records)
+
+        watcher = threading.Thread(target=follow, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    table = Table(*names, box=None, pad_edge=False, header_style="bold")
+    for row in rows[:ROWS_SHOWN]:
+        table.add_row(*("-" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+    screen.print(table)
+    if len(rows) > ROWS_SHOWN:
+        screen.print(f"... and {len(rows) - ROWS_SHOWN:,} more; --json has all of them")

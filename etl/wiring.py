@@ -1,0 +1,295 @@
+"""The only room that knows everybody: the real world of a run, built from settings.
+
+Nothing is decided here. `ingest` says what happens in which order, `reconcile` and `plan` decide, the edges do it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from etl.edges import delta
+from etl.edges.cluster import Cluster
+from etl.edges.delta_path import check_writable
+from etl.edges.driver_lock import DriverLock
+from etl.edges.group import ConsumerGroup
+from etl.edges.ledger import PlanLedger, new_uid
+from etl.edges.registry import read_brokers, read_cluster_id
+from etl.edges.zookeeper import ZooKeeper
+from etl.errors import PermissionRefused, SettingsError, TableUnreachable
+from etl.frame import arrow_schema
+from etl.model import Applied, BrokerPartition, Committed, Ledger, Plan, Snapshot, Table
+from etl.plan import pack_tasks, refuse_missing_topics
+from etl.protocol.kafka import ClusterMetadata
+from etl.settings import Settings, Timestamp, split_address
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from etl.datasource import ReceiptAccumulator
+
+Progress = Callable[[int, Callable[[], tuple[int, int]]], contextlib.AbstractContextManager[None]]
+"""Shows how far the reading is: (ranges in all, how to ask for ranges done and records read)."""
+SparkDefaults = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Plain Spark settings of this machine (where Delta's jars are, ...) beside those given, asked for when a session is built."""
+
+_TOPIC_NOT_THERE, _TOPIC_REFUSED = 3, 29
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run takes from whoever opened the door."""
+
+    progress: Progress = lambda total, done: contextlib.nullcontext()
+    spark_defaults: SparkDefaults = lambda given: {}
+
+
+@contextlib.contextmanager
+def open_world(settings: Settings, surroundings: Surroundings) -> Iterator[LiveWorld]:
+    """Connect to ZooKeeper; everything else is connected to when it is first asked, and all of it is closed at the end."""
+    timeouts = {"session_timeout_s": settings.zookeeper.session_timeout_s, "connect_timeout_s": settings.zookeeper.connect_timeout_s}
+    with ZooKeeper(settings.zookeeper.connect, **timeouts) as zookeeper:
+        world = LiveWorld(settings, zookeeper, surroundings)
+        try:
+            yield world
+        finally:
+            world.close()
+
+
+class LiveWorld:
+    """`ingest.World` on real ZooKeeper, brokers, Spark and Delta."""
+
+    def __init__(self, settings: Settings, zookeeper: ZooKeeper, surroundings: Surroundings) -> None:
+        self.settings = settings
+        self._zookeeper = zookeeper
+        self._surroundings = surroundings
+        self.group = ConsumerGroup(zookeeper, settings.group)
+        self.ledger = PlanLedger(zookeeper, settings.group, settings.pipeline)
+        self._lock = DriverLock(zookeeper, settings.group, settings.pipeline)
+        self._cluster_name = ""
+        self._known_version: int | None = None
+        self._reading: _Reading | None = None
+        self._spark: SparkSession | None = None
+
+    def close(self) -> None:
+        """Stop the Spark session, if this run made one."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+    def driving(self, run_id: str) -> contextlib.AbstractContextManager[None]:
+        """Be the only driver of the pipeline. Raises Owned."""
+        if self.settings.source.bootstrap is None:
+            read_brokers(self._zookeeper)  # before anything is written: a wrong chroot must stay empty
+        else:
+            self._zookeeper.ensure("/")
+        return self._lock.driving(run_id, wait_s=self.settings.ownership.wait_for_driver_s)
+
+    # -- ingest.World ----------------------------------------------------------------------------------------------
+
+    def observe(self) -> Snapshot:
+        """See `ingest.World`."""
+        source = self.settings.source
+        ledger = self.ledger.read_ledger()
+        with Cluster(self._bootstrap(), timeout_s=source.timeout_s) as cluster:
+            metadata = self._chosen(cluster.describe(self._asked_topics()))
+            logs = [p.log for topic in metadata.topics.values() for p in topic.partitions]
+            found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
+            starts = {}
+            if isinstance(source.start, Timestamp) and ledger.newest is None:
+                starts = cluster.offsets_at(source.start.ms, list(found.extents), isolation=source.isolation)
+            sizes = cluster.bytes_per_offset(found)
+        known = set(logs) | set(ledger.newest.positions if ledger.newest else ())
+        self._cluster_name = self._name_of(metadata)
+        self._known_version = ledger.known_version
+        return Snapshot(
+            cluster=self._cluster_name, extents=found.extents, leaders=found.leaders, leaderless=found.leaderless,
+            topic_ids=metadata.topic_ids, bytes_per_offset=sizes, committed=self.group.committed(known), starts=starts,
+            owners=self.group.owners(metadata.topics), live_consumers=self.group.live_consumers(),
+            ledger=ledger, table=self._observe_table(ledger),
+        )
+
+    def new_uid(self) -> str:
+        """See `ingest.World`."""
+        return new_uid()
+
+    def now_ms(self) -> int:
+        """See `ingest.World`."""
+        return int(time.time() * 1000)
+
+    def store(self, plan: Plan) -> None:
+        """See `ingest.World`. Refuses a table that cannot be written first: a plan should be stored to be executed."""
+        check_writable(self.settings.table.path)
+        self.ledger.store_uid(plan.uid)
+        self.ledger.store_plan(plan)
+
+    def fetch(self, plan: Plan, snapshot: Snapshot) -> DataFrame | None:
+        """See `ingest.World`. None where the plan has no ranges and its empty commit needs no Spark."""
+        if not plan.ranges and (snapshot.table or not self.settings.transform):
+            return None
+        from etl import datasource
+
+        source = self.settings.source
+        spark = self.spark()
+        parallelism = spark.sparkContext.defaultParallelism
+        # a replayed plan may be old: its leaders are those of its day
+        ranges = [replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in plan.ranges]
+        tasks = pack_tasks(ranges, snapshot.bytes_per_offset, self.settings.limits.target_task_bytes, parallelism)
+        rows, receipts = datasource.read_tasks(
+            spark, ranges, tasks, bootstrap=[f"{host}:{port}" for host, port in self._bootstrap()],
+            isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes)
+        self._reading = _Reading(receipts, len(plan.ranges))
+        return self._transformed(rows)
+
+    def append(self, plan: Plan, rows: DataFrame | None) -> tuple[Applied | None, Table | None]:
+        """See `ingest.World`. Raises TableUnreachable when the append left no trace."""
+        table = self.settings.table
+        app_id, path, known = self.app_id, table.path, self._known_version
+        if rows is None:
+            outcome = delta.append_empty(
+                plan, app_id=app_id, path=path, schema=arrow_schema(), partition_by=table.partition_by, known=known)
+        else:
+            with self._showing_progress():
+                outcome = delta.append(rows, plan, app_id=app_id, path=path, partition_by=table.partition_by, known=known)
+        if outcome.result is delta.Result.NOT_APPLIED:
+            check = "who changed or replaced the table during the run; the next run appends the same plan again"
+            raise TableUnreachable(f"plan {plan.number} did not reach the table", path=table.path, check=check)
+        if outcome.result is delta.Result.APPLIED_BY_ANOTHER:
+            return None, outcome.table
+        return self._applied(plan, outcome), outcome.table
+
+    def record(self, applied: Applied) -> None:
+        """See `ingest.World`."""
+        self.ledger.record_applied(applied)
+
+    def recount(self, plan: Plan) -> Applied | None:
+        """See `ingest.World`."""
+        outcome = delta.read_back(plan, app_id=self.app_id, path=self.settings.table.path, known=None)
+        return self._applied(plan, outcome) if outcome.result is delta.Result.APPLIED else None
+
+    def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
+        """See `ingest.World`."""
+        return self.group.commit(plan, logs)
+
+    def tidy(self) -> None:
+        """See `ingest.World`."""
+        self.ledger.prune()
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    @property
+    def app_id(self) -> str:
+        """The table's application id of this pipeline."""
+        return f"offset-range-etl/{self._cluster_name}/{self.settings.group}/{self.settings.pipeline}"
+
+    def read_table(self, ledger: Ledger) -> Table | None:
+        """The table's side, where the brokers are not asked: their name is in the newest plan."""
+        if ledger.newest:
+            self._cluster_name = ledger.newest.cluster
+        return self._observe_table(ledger)
+
+    def spark(self) -> SparkSession:
+        """The session of this run, built when it is first needed; one that was there before is used and left alone."""
+        from pyspark.sql import SparkSession
+
+        from etl.edges.spark import build_session
+
+        if self._spark is not None:
+            return self._spark
+        there = SparkSession.getActiveSession()
+        if there is not None:
+            return there
+        wanted = self.settings.spark
+        self._spark = build_session(f"etl {self.settings.pipeline}", {**self._surroundings.spark_defaults(wanted), **wanted})
+        return self._spark
+
+    def _observe_table(self, ledger: Ledger) -> Table | None:
+        table = self.settings.table
+        if not self.settings.transform:
+            delta.check_shape(table.path, arrow_schema(), table.partition_by)
+        return delta.read_table(table.path, self.app_id, known=ledger.known_version)
+
+    def _bootstrap(self) -> list[tuple[str, int]]:
+        given = self.settings.source.bootstrap
+        if given:
+            return [split_address(address) for address in given]
+        return [(broker.host, broker.port) for broker in read_brokers(self._zookeeper)]
+
+    def _asked_topics(self) -> tuple[str, ...] | None:
+        """By name where the conf names all of them in plain letters, else all topics: one request either way."""
+        topics = self.settings.source.topics
+        return topics.literal_names if len(topics.literal_names) == len(topics.allow) else None
+
+    def _chosen(self, metadata: ClusterMetadata) -> ClusterMetadata:
+        topics = self.settings.source.topics
+        there = {name: t for name, t in metadata.topics.items() if t.error_code != _TOPIC_NOT_THERE and topics.admits(name)}
+        chosen = {name: t for name, t in there.items() if not t.is_internal or name in topics.literal_names}
+        for name, topic in chosen.items():
+            if topic.error_code == _TOPIC_REFUSED:
+                raise PermissionRefused("the brokers do not let us read the topic", topic=name, check="the topic's ACLs")
+        refuse_missing_topics(self.settings, chosen)
+        return replace(metadata, topics=chosen)
+
+    def _name_of(self, metadata: ClusterMetadata) -> str:
+        name = metadata.cluster_id or read_cluster_id(self._zookeeper) or self.settings.cluster
+        if not name:
+            raise SettingsError("the brokers tell no cluster id", key="cluster", check="give the cluster a name in the conf")
+        return name
+
+    def _transformed(self, rows: DataFrame) -> DataFrame:
+        if not self.settings.transform:
+            return rows
+        transformed = load_transform(self.settings.transform)(rows)
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        delta.check_shape(self.settings.table.path, to_arrow_schema(transformed.schema, timezone="UTC"), self.settings.table.partition_by)
+        return transformed
+
+    def _showing_progress(self) -> contextlib.AbstractContextManager[None]:
+        if self._reading is None:
+            return contextlib.nullcontext()
+        return self._surroundings.progress(self._reading.ranges, self._reading.done)
+
+    def _applied(self, plan: Plan, outcome: delta.Outcome) -> Applied:
+        receipts = self._reading.receipts.in_order(len(plan.ranges)) if self._reading else None
+        version = outcome.delta_version
+        if version is None or outcome.table is None:
+            raise TableUnreachable(f"the table's log no longer holds the commit of plan {plan.number}", path=self.settings.table.path)
+        if receipts is None:
+            from etl.edges.audit_scan import recount
+
+            receipts = recount(self.settings.table.path, version, plan.ranges)
+        return Applied(plan.number, plan.id, version, outcome.table.id, receipts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The reading under way: the receipts as they come."""
+
+    receipts: ReceiptAccumulator
+    ranges: int
+
+    def done(self) -> tuple[int, int]:
+        """Ranges whose receipts came, and the records they gave."""
+        receipts = self.receipts.receipts
+        return len(receipts), sum(receipt.rows for receipt in receipts.values())
+
+
+def load_transform(name: str) -> Callable[[DataFrame], DataFrame]:
+    """The function `package.module:function`, from the Python path or the current folder. Raises SettingsError."""
+    module, _, function = name.partition(":")
+    sys.path[:] = sys.path if "" in sys.path else [*sys.path, ""]
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        what = f"the transform cannot be imported: {error}"
+        raise SettingsError(what, key="transform", check="its spelling, and that its module is installed or in this folder") from error
+    if not callable(found):
+        raise SettingsError(f"{name} is no function", key="transform", check="package.module:function")
+    transform: Callable[[DataFrame], DataFrame] = found
+    return transform

@@ -1,0 +1,8 @@
+"""spark-submit jobs/ingest.py CONF: the door `etl run`, inside the session that spark-submit made."""
+
+import sys
+
+from etl.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["run", *sys.argv[1:]]))

@@ -1,0 +1,238 @@
+"""The outside of a run in memory: a broker's logs, a ZooKeeper that keeps versions, a table that keeps commits.
+
+Honest where it matters: plans and records travel as bytes, offsets move by compare-and-set and all or nothing per request,
+an append that finds its number taken is skipped in silence, one that lost a race too, and what became of it is read back.
+`Outside` is what is there and is shared; `FakeWorld` is one driver's hands. Before and after each single change the driver
+calls `at`, where a test may crash it or let something else happen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from etl.errors import CommitUnknown, OffsetMoved, Owned
+from etl.model import (
+    NOTHING_COMMITTED, Applied, Broker, BrokerPartition, Committed, Extent, Foreign, Leader, Ledger, OffsetRange, Plan, Receipt,
+    Snapshot, Stamp, Table,
+)
+from etl.protocol import plan_documents
+from etl.settings import Settings, TopicFilter
+
+CLUSTER = "cluster-1"
+BROKER = Broker(0, "127.0.0.1", 9092)
+APP_ID = "offset-range-etl/cluster-1/group/clicks"
+
+
+class Crash(BaseException):
+    """The driver's process is gone. No EtlError, and nothing that the driver could catch."""
+
+
+class When(str, Enum):
+    """On which side of a change."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+@dataclass
+class FakeLog:
+    """Offsets `log_start` until `end`; those in `missing` were compacted away."""
+
+    end: int = 0
+    log_start: int = 0
+    missing: set[int] = field(default_factory=set)
+
+    def read(self, start: int, until: int) -> list[int]:
+        """Offsets that a reader of [start, until) gets."""
+        assert self.log_start <= start <= until <= self.end, "a driver asked for what the log does not hold"
+        return [offset for offset in range(start, until) if offset not in self.missing]
+
+
+@dataclass(frozen=True)
+class FakeCommit:
+    """One commit of the table."""
+
+    number: int
+    uid: str
+    plan_id: str
+    rows: tuple[tuple[BrokerPartition, int], ...]
+
+
+@dataclass
+class Outside:
+    """Everything that outlives a driver."""
+
+    logs: dict[BrokerPartition, FakeLog]
+    uid: str | None = None
+    plans: dict[int, bytes] = field(default_factory=dict)
+    applied: dict[int, bytes] = field(default_factory=dict)
+    offsets: dict[BrokerPartition, tuple[int, int]] = field(default_factory=dict)
+    """Value and version of each offset's znode."""
+    uids_made: int = 0
+    table: list[FakeCommit] | None = None
+    forgotten_commits: bool = False
+    """The table's log was cleaned up: the commit bit is there, the commits' metadata is not."""
+    foreign: tuple[Foreign, ...] = ()
+    """What others did to the table since our last commit."""
+    live_consumers: tuple[str, ...] = ()
+    owners: dict[BrokerPartition, str] = field(default_factory=dict)
+    starts: dict[BrokerPartition, int] = field(default_factory=dict)
+    topic_ids: dict[str, str] = field(default_factory=dict)
+
+    def rows(self) -> Counter[tuple[BrokerPartition, int]]:
+        """How often the table holds each record."""
+        return Counter(row for commit in self.table or () for row in commit.rows)
+
+    def transaction_version(self) -> int:
+        """The commit bit, 0 for none."""
+        return max((commit.number for commit in self.table or ()), default=0)
+
+    def move_offset(self, log: BrokerPartition, offset: int) -> None:
+        """Somebody else writes an offset."""
+        self.offsets[log] = offset, self.offsets[log][1] + 1 if log in self.offsets else 0
+
+    def committed(self) -> dict[BrokerPartition, Committed]:
+        """The offsets as a client reads them."""
+        return {log: Committed(*found) for log, found in self.offsets.items()}
+
+    def newest_plan(self) -> Plan | None:
+        """The plan with the highest number."""
+        return plan_documents.parse_plan(self.plans[max(self.plans)], path="plans") if self.plans else None
+
+
+def _nothing(step: str, when: When) -> None:
+    del step, when
+
+
+class FakeWorld:
+    """One driver's view of `outside`; a `World` for `ingest`."""
+
+    def __init__(
+        self, outside: Outside, settings: Settings, at: Callable[[str, When], None] = _nothing, *, logs_per_request: int = 2,
+    ) -> None:
+        self.outside = outside
+        self._topics: TopicFilter = settings.source.topics
+        self._at = at
+        self._logs_per_request = logs_per_request
+        self.steps: list[str] = []
+
+    def _do(self, step: str, change: Callable[[], Any]) -> Any:
+        self.steps.append(step)
+        self._at(step, When.BEFORE)
+        result = change()
+        self._at(step, When.AFTER)
+        return result
+
+    def observe(self) -> Snapshot:
+        """See World."""
+        return self._do("observe", self._snapshot)  # type: ignore[no-any-return]
+
+    def _snapshot(self) -> Snapshot:
+        out = self.outside
+        logs = {log: found for log, found in out.logs.items() if self._topics.admits(log.topic)}
+        newest = out.newest_plan()
+        payload = out.applied.get(newest.number) if newest else None
+        return Snapshot(
+            cluster=CLUSTER, extents={log: Extent(found.log_start, found.end) for log, found in logs.items()},
+            leaders={log: Leader(BROKER, 0) for log in logs}, leaderless=frozenset(), topic_ids=dict(out.topic_ids),
+            bytes_per_offset={log: 100.0 for log in logs}, committed=out.committed(), starts=dict(out.starts), owners=dict(out.owners),
+            live_consumers=out.live_consumers,
+            ledger=Ledger(out.uid, newest, plan_documents.parse_applied(payload, path="applied") if payload else None),
+            table=self._table(),
+        )
+
+    def _table(self) -> Table | None:
+        commits = self.outside.table
+        if commits is None:
+            return None
+        last, version = (commits[-1] if commits else None), len(commits)
+        stamp = Stamp(version, APP_ID, last.uid, last.number, last.plan_id) if last and not self.outside.forgotten_commits else None
+        return Table("table-1", version, last.number if last else None, stamp, self.outside.foreign)
+
+    def new_uid(self) -> str:
+        """See World."""
+        self.outside.uids_made += 1
+        return f"uid{self.outside.uids_made}"
+
+    def now_ms(self) -> int:
+        """See World."""
+        return 1_700_000_000_000 + len(self.outside.plans)
+
+    def store(self, plan: Plan) -> None:
+        """See World."""
+        self._do("store uid", lambda: self._store_uid(plan.uid))
+        self._do("store plan", lambda: self._store_plan(plan))
+
+    def _store_uid(self, uid: str) -> None:
+        if self.outside.uid not in (None, uid):
+            raise Owned("another driver named this pipeline")
+        self.outside.uid = uid
+
+    def _store_plan(self, plan: Plan) -> None:
+        kept = self.outside.plans.setdefault(plan.number, plan_documents.render_plan(plan))
+        if plan_documents.parse_plan(kept, path="plans").id != plan.id:
+            raise Owned("another driver stored this number")
+
+    def fetch(self, plan: Plan, snapshot: Snapshot) -> list[OffsetRange]:
+        """See World; nothing is read before the append."""
+        del snapshot
+        return self._do("fetch", lambda: list(plan.ranges))  # type: ignore[no-any-return]
+
+    def append(self, plan: Plan, rows: list[OffsetRange]) -> tuple[Applied | None, Table | None]:
+        """See World."""
+        opened = self._do("open table", self.outside.transaction_version)
+        self._do("append", lambda: self._write(plan, rows, opened))
+        return self.recount(plan), self._table()
+
+    def _write(self, plan: Plan, rows: list[OffsetRange], opened: int) -> None:
+        if opened >= plan.number or self.outside.transaction_version() != opened:
+            return  # skipped by the writer, or lost to another one under the same app id: read back, do not guess
+        read = tuple((r.log, offset) for r in rows for offset in self.outside.logs[r.log].read(r.from_offset, r.until_offset))
+        self.outside.table = [*(self.outside.table or ()), FakeCommit(plan.number, plan.uid, plan.id, read)]
+
+    def recount(self, plan: Plan) -> Applied | None:
+        """See World."""
+        for version, commit in enumerate(self.outside.table or (), 1):
+            if (commit.number, commit.plan_id) == (plan.number, plan.id) and not self.outside.forgotten_commits:
+                return Applied(plan.number, plan.id, version, "table-1", tuple(_receipt(r, commit) for r in plan.ranges))
+        return None
+
+    def record(self, applied: Applied) -> None:
+        """See World."""
+        self._do("record", lambda: self.outside.applied.setdefault(applied.number, plan_documents.render_applied(applied)))
+
+    def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
+        """See World; a few logs to a request, each request all or nothing."""
+        if logs is None:
+            logs = [log for log, position in plan.positions.items() if plan.seen[log].offset != position]
+        wanted, moved = sorted(logs), {}
+        for start in range(0, len(wanted), self._logs_per_request):
+            some = wanted[start:start + self._logs_per_request]
+            moved.update(self._do(f"commit from {start}", lambda some=some: self._commit_request(plan, some)))  # type: ignore[misc]
+        return moved
+
+    def _commit_request(self, plan: Plan, logs: list[BrokerPartition]) -> dict[BrokerPartition, Committed]:
+        there = self.outside.committed()
+        now = {log: there.get(log, NOTHING_COMMITTED) for log in logs}
+        after = {log: Committed(plan.positions[log], 0 if (v := plan.seen[log].version) is None else v + 1) for log in logs}
+        if all(now[log] == plan.seen[log] for log in logs):
+            self.outside.offsets.update({log: (plan.positions[log], after[log].version or 0) for log in logs})
+            return after
+        if now == after:
+            return after
+        if any(now[log] not in (after[log], plan.seen[log]) for log in logs):
+            raise OffsetMoved("somebody else moved the offset during the run")
+        raise CommitUnknown("the offsets did not reach ZooKeeper")
+
+    def tidy(self) -> None:
+        """See World."""
+        self._do("tidy", lambda: None)
+
+
+def _receipt(r: OffsetRange, commit: FakeCommit) -> Receipt:
+    rows = sum(log == r.log and r.from_offset <= offset < r.until_offset for log, offset in commit.rows)
+    return Receipt(rows=rows, missing_offsets=r.size - rows)

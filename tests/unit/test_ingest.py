@@ -1,0 +1,396 @@
+"""The story of a run on a fake outside: whatever crashes where, the table holds each record once and the offsets end there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from etl.errors import EtlError, LedgersDisagree, NeedsDecision, OffsetMoved, Owned, SettingsError
+from etl.ingest import ingest
+from etl.model import BrokerPartition, Foreign, PlanKind
+from etl.report import Outcome, Report
+from etl.settings import Settings, parse_settings
+from tests.fakes.world import Crash, FakeCommit, FakeLog, FakeWorld, Outside, When
+
+LOGS = [BrokerPartition("clicks", p) for p in range(3)]
+STEPS = ["observe", "store uid", "store plan", "fetch", "open table", "append", "record", "commit from 0", "commit from 2", "tidy"]
+"""Every change of a first run. A new one makes the test of this list fail: it needs its crash rows."""
+CRASHES = [(step, when) for step in STEPS for when in When]
+
+At = Callable[[str, When], None]
+
+
+def settings_of(**source: Any) -> Settings:
+    """A pipeline over topics whose name starts with `clicks`."""
+    limits, table = source.pop("limits", {}), source.pop("table", {})
+    return parse_settings({
+        "version": 1, "pipeline": "clicks", "group": "group", "zookeeper": {"connect": "127.0.0.1:2181"},
+        "source": {"topics": {"allow": ["clicks.*"]}, **source}, "table": {"path": "clicks", **table}, "limits": limits,
+    })
+
+
+SETTINGS = settings_of()
+
+
+def outside_of(*ends: int) -> Outside:
+    return Outside({LOGS[i]: FakeLog(end) for i, end in enumerate(ends)})
+
+
+def new_report() -> Report:
+    return Report("run-1", "clicks", "group", "clicks", 0)
+
+
+def run(outside: Outside, settings: Settings = SETTINGS, at: At | None = None, *, logs_per_request: int = 2) -> Report:
+    report = new_report()
+    ingest(FakeWorld(outside, settings, at or (lambda step, when: None), logs_per_request=logs_per_request), settings, report)
+    return report
+
+
+def outcomes(report: Report) -> list[Outcome]:
+    return [outcome for outcome, _ in report.outcomes]
+
+
+def crash_at(step: str, when: When) -> At:
+    """Crash the first time this change is reached."""
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == (step, when):
+            raise Crash(f"{side.value} {reached}")
+
+    return at
+
+
+def grow(outside: Outside, *more: int) -> None:
+    for log, count in zip(LOGS, more, strict=True):
+        outside.logs[log].end += count
+
+
+def refuse_broken(outside: Outside) -> None:
+    """What must hold at every moment: no record twice, and no offset ahead of the table."""
+    rows = outside.rows()
+    assert not [row for row, times in rows.items() if times > 1]
+    for log, (offset, _) in outside.offsets.items():
+        loaded = {row[1] for row in rows if row[0] == log}
+        assert loaded >= set(range(outside.logs[log].log_start, offset)) - outside.logs[log].missing
+
+
+def refuse_unfinished(outside: Outside) -> None:
+    """What must hold after a quiet run: each record once, and the offsets at the end of the table."""
+    refuse_broken(outside)
+    there = {(log, offset) for log, found in outside.logs.items() for offset in found.read(found.log_start, found.end)}
+    assert set(outside.rows()) == there
+    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
+    assert set(outside.applied) == set(outside.plans)
+    assert {commit.uid for commit in outside.table or ()} == {outside.uid}
+
+
+def test_a_first_run_takes_these_steps_and_its_table_and_offsets_end_together() -> None:
+    outside = outside_of(5, 3, 4)
+    world = FakeWorld(outside, SETTINGS)
+    ingest(world, SETTINGS, new_report())
+    assert world.steps == STEPS
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_after_a_crash_the_next_run_finishes_and_every_record_is_there_once(step: str, when: When) -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at(step, when))
+    refuse_broken(outside)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_after_a_crash_and_a_log_that_grew_the_next_two_runs_finish(step: str, when: When) -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    grow(outside, 7, 1, 2)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at(step, when))
+    grow(outside, 3, 1, 9)
+    run(outside)
+    refuse_broken(outside)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_two_crashes_in_a_row_lose_and_double_nothing(step: str, when: When) -> None:
+    for second in CRASHES:
+        outside = outside_of(5, 3, 4)
+        for crash in ((step, when), second):
+            with contextlib.suppress(Crash):
+                run(outside, at=crash_at(*crash))
+            refuse_broken(outside)
+            grow(outside, 2, 1, 3)
+        run(outside)
+        refuse_broken(outside)
+        run(outside)
+        refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_second_driver_in_the_middle_of_the_first_loses_and_doubles_nothing(step: str, when: When, runs: int) -> None:
+    """The first has lost its session and does not know it: the second runs whole, and then the first goes on."""
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    grow(outside, 7, 1, 2)
+    interrupted: list[str] = []
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == (step, when):
+            interrupted.append(reached)
+            for _ in range(runs):
+                grow(outside, 1, 0, 4)
+                run(outside)
+                refuse_broken(outside)
+
+    with contextlib.suppress(EtlError):
+        run(outside, at=at)
+    assert interrupted
+    refuse_broken(outside)
+    run(outside)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_a_second_driver_that_crashes_in_the_middle_of_the_first_loses_and_doubles_nothing(step: str, when: When) -> None:
+    for second in CRASHES:
+        outside = outside_of(5, 3, 4)
+
+        def at(reached: str, side: When, second: tuple[str, When] = second, outside: Outside = outside) -> None:
+            if (reached, side) == (step, when):
+                grow(outside, 1, 0, 4)
+                with contextlib.suppress(Crash, EtlError):
+                    run(outside, at=crash_at(*second))
+                refuse_broken(outside)
+
+        with contextlib.suppress(EtlError):
+            run(outside, at=at)
+        refuse_broken(outside)
+        run(outside)
+        run(outside)
+        refuse_unfinished(outside)
+
+
+def test_a_stored_plan_is_replayed_to_the_old_end_although_the_log_has_grown() -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    stored = outside.newest_plan()
+    grow(outside, 10, 10, 10)
+    report = run(outside)
+    assert outcomes(report) == [Outcome.REPLAYED, Outcome.INGESTED]
+    assert report.plan == stored
+    assert sum(outside.rows().values()) == 12
+
+
+def test_offsets_that_a_crash_kept_back_are_committed_first_and_told() -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("commit from 2", When.BEFORE))
+    assert set(outside.offsets) == set(LOGS[:2])
+    report = run(outside)
+    assert outcomes(report) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
+    assert outside.offsets == {LOGS[0]: (5, 0), LOGS[1]: (3, 0), LOGS[2]: (4, 0)}
+
+
+def test_the_plan_after_a_repair_expects_the_repaired_versions() -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("commit from 0", When.BEFORE))
+    grow(outside, 1, 1, 1)
+    report = run(outside)
+    assert outcomes(report) == [Outcome.REPAIRED, Outcome.INGESTED]
+    assert outside.offsets == {LOGS[0]: (6, 1), LOGS[1]: (4, 1), LOGS[2]: (5, 1)}
+
+
+def test_a_missing_record_is_counted_again_from_the_table() -> None:
+    outside = outside_of(5, 3, 4)
+    outside.logs[LOGS[0]].missing = {1, 2}
+    run(outside)
+    whole = outside.applied.pop(1)
+    report = run(outside)
+    assert outcomes(report) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
+    assert outside.applied == {1: whole}
+
+
+def test_a_record_that_nobody_can_count_again_does_not_stop_the_pipeline() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.applied.clear()
+    outside.forgotten_commits = True
+    assert outcomes(run(outside)) == [Outcome.NOTHING_NEW]
+
+
+def test_a_run_with_nothing_new_only_looks() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    world, report = FakeWorld(outside, SETTINGS), new_report()
+    ingest(world, SETTINGS, report)
+    assert world.steps == ["observe"]
+    assert outcomes(report) == [Outcome.NOTHING_NEW]
+    assert set(outside.plans) == {1}
+
+
+def test_an_empty_log_gets_a_plan_that_keeps_its_start() -> None:
+    outside = outside_of(0)
+    settings = settings_of(start="latest")
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.STARTED]
+    assert report.plan is not None and report.plan.kind is PlanKind.START
+    assert outside.offsets == {LOGS[0]: (0, 0)}
+    outside.logs[LOGS[0]].end = 4
+    run(outside, settings)
+    refuse_unfinished(outside)
+
+
+def test_a_start_at_the_latest_record_is_decided_once() -> None:
+    outside = outside_of(5, 3, 4)
+    settings = settings_of(start="latest")
+    run(outside, settings)
+    assert not outside.rows()
+    grow(outside, 2, 0, 1)
+    run(outside, settings)
+    assert set(outside.rows()) == {(LOGS[0], 5), (LOGS[0], 6), (LOGS[2], 4)}
+
+
+def test_an_older_consumers_offsets_are_where_the_first_run_starts() -> None:
+    outside = outside_of(5, 3, 4)
+    outside.offsets = {LOGS[0]: (4, 17)}
+    run(outside)
+    assert {row for row in outside.rows() if row[0] == LOGS[0]} == {(LOGS[0], 4)}
+    assert outside.offsets[LOGS[0]] == (5, 18)
+
+
+def test_a_stored_plan_is_not_replayed_in_another_shape() -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    world = FakeWorld(outside, SETTINGS)
+    with pytest.raises(NeedsDecision, match="shapes its rows"):
+        ingest(world, settings_of(table={"partition_by": ["event_date"]}), new_report())
+    assert world.steps == ["observe"]
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("trouble", ["live group", "owned"])
+def test_what_others_read_is_refused_before_anything_is_stored(trouble: str) -> None:
+    outside = outside_of(5, 3, 4)
+    if trouble == "live group":
+        outside.live_consumers = ("group_host-1",)
+    else:
+        outside.owners = {LOGS[1]: "group_host-1-0"}
+    with pytest.raises(Owned, match="group_host-1") as caught:
+        run(outside)
+    assert caught.value.exit_code == 4
+    assert outside == Outside(outside.logs, live_consumers=outside.live_consumers, owners=outside.owners)
+
+
+def test_a_moved_offset_stops_the_run_and_nothing_is_touched() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.move_offset(LOGS[1], 1)
+    grow(outside, 1, 1, 1)
+    with pytest.raises(OffsetMoved):
+        run(outside)
+    assert set(outside.plans) == {1}
+
+
+def test_a_moved_offset_is_followed_once_and_kept_in_the_next_plan() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    run(outside, settings)
+    outside.logs[LOGS[1]].end = 9
+    outside.move_offset(LOGS[1], 7)
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.INGESTED]
+    assert report.plan is not None
+    assert [(r.from_offset, r.until_offset) for r in report.plan.ranges] == [(7, 9)]
+    assert outcomes(run(outside, settings)) == [Outcome.NOTHING_NEW]
+
+
+def test_a_follow_without_new_records_is_kept_in_a_plan_too() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    run(outside, settings)
+    outside.logs[LOGS[1]].end = 9
+    run(outside, settings)
+    outside.move_offset(LOGS[1], 9)
+    assert outcomes(run(outside, settings)) == [Outcome.NOTHING_NEW]
+    outside.logs[LOGS[1]].log_start = 9
+    outside.logs[LOGS[1]].end = 12
+    outside.move_offset(LOGS[1], 12)
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.STARTED]
+    assert outcomes(run(outside)) == [Outcome.NOTHING_NEW]
+
+
+def test_capped_runs_read_the_whole_log_in_turns() -> None:
+    outside, settings = outside_of(11, 3, 7), settings_of(limits={"max_records_per_run": 4})
+    rows = []
+    while outcomes(report := run(outside, settings)) == [Outcome.INGESTED]:
+        rows.append(report.records)
+    assert rows == [4, 4, 4, 4, 4, 1]
+    refuse_unfinished(outside)
+
+
+def test_a_new_topic_and_a_vanished_topic_change_nothing_for_the_others() -> None:
+    outside = outside_of(5, 3)
+    run(outside)
+    gone = outside.logs.pop(LOGS[1])
+    other = BrokerPartition("clicks-2", 0)
+    outside.logs[other] = FakeLog(2)
+    run(outside)
+    assert outside.offsets[LOGS[1]] == (3, 0)
+    outside.logs[LOGS[1]] = gone
+    gone.end = 6
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_another_plan_of_the_same_number_in_the_table_is_an_outcome_and_moves_no_offset() -> None:
+    outside = outside_of(5, 3, 4)
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("open table", When.BEFORE):
+            # the other driver superseded our plan, appended its own and died before it could commit
+            newest = outside.newest_plan()
+            assert newest is not None
+            outside.table = [FakeCommit(newest.number, newest.uid, "somebody else's", ())]
+
+    report = run(outside, at=at)
+    assert outcomes(report) == [Outcome.APPLIED_BY_ANOTHER]
+    assert not outside.offsets and not outside.applied
+
+
+def test_rows_that_somebody_removes_during_the_append_stop_the_run_before_an_offset_moves() -> None:
+    outside = outside_of(5, 3, 4)
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("append", When.AFTER):
+            outside.foreign = (Foreign(2, "DELETE", "removed rows"),)
+
+    with pytest.raises(LedgersDisagree, match="DELETE removed rows"):
+        run(outside, at=at)
+    assert not outside.offsets
+
+
+def test_a_failed_run_leaves_its_report_with_what_was_done() -> None:
+    outside, report = outside_of(5, 3, 4), new_report()
+
+    def at(reached: str, side: When) -> None:
+        if reached == "append":
+            raise SettingsError("the table folder is not what it says")
+
+    with pytest.raises(SettingsError) as caught:
+        ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)
+    report.failed(caught.value)
+    assert report.plan is not None and report.result is None
+    assert outcomes(report) == [Outcome.FAILED]

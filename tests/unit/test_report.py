@@ -1,0 +1,184 @@
+"""What a run says of itself: JSON at any moment, and a lag that is right before and after."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.errors import SettingsError, TableUnreachable
+from etl.model import (
+    Applied, Broker, BrokerPartition, Committed, Dialect, Extent, Leader, Ledger, OffsetRange, Plan, PlanKind, Receipt, Snapshot,
+)
+from etl.report import Outcome, Report, Verb, describe_plan
+
+A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+
+
+def plan_of(number: int, positions: dict[BrokerPartition, int], *ranges: OffsetRange, **changes: Any) -> Plan:
+    plan = Plan(
+        number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=ranges,
+        positions=positions, seen={log: Committed() for log in positions}, id=f"plan-{number}")
+    return replace(plan, **changes)
+
+
+FIRST = plan_of(1, {A: 10, B: 6}, OffsetRange(A, 2, 10, Leader(Broker(0, "h", 9092), 4)), OffsetRange(B, 0, 6))
+SECOND = plan_of(2, {A: 14, B: 6}, OffsetRange(A, 10, 14))
+APPLIED = Applied(1, "plan-1", 0, "t", (Receipt(rows=7, fetched_bytes=90, gaps=((3, 4),), missing_offsets=1), Receipt(rows=6)))
+
+
+def snapshot_of(ends: tuple[int, int], committed: dict[BrokerPartition, int] | None = None, newest: Plan | None = None) -> Snapshot:
+    return Snapshot(
+        cluster="c", extents={B: Extent(0, ends[1]), A: Extent(2, ends[0])}, leaders={}, leaderless=frozenset(), topic_ids={},
+        bytes_per_offset={}, committed={log: Committed(o, 0) for log, o in (committed or {}).items()}, starts={}, owners={},
+        live_consumers=(), ledger=Ledger("u", newest), table=None)
+
+
+def new_report() -> Report:
+    return Report("run-1", "clicks", "g", "warehouse/clicks", 1_700_000_000_000)
+
+
+def document_of(report: Report) -> dict[str, Any]:
+    return json.loads(json.dumps(report.as_json(), allow_nan=False))  # type: ignore[no-any-return]
+
+
+def lag_of(report: Report) -> list[tuple[int, int]]:
+    return [(log["before"], log["after"]) for log in document_of(report)["lag"]]
+
+
+def test_a_report_is_json_from_its_first_moment() -> None:
+    document = document_of(new_report())
+    assert document["run_id"] == "run-1"
+    assert (document["outcomes"], document["exit_code"], document["plan"], document["lag"]) == ([], 0, None, [])
+    assert list(document["seconds"]) == [verb.value for verb in Verb]
+
+
+def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
+    report = new_report()
+    report.saw(snapshot_of((10, 6)))
+    report.planned(FIRST)
+    assert lag_of(report) == [(8, 8), (6, 6)]
+    report.applied(APPLIED)
+    report.committed(FIRST)
+    assert lag_of(report) == [(8, 0), (6, 0)]
+    document = document_of(report)
+    assert (document["records"], document["offsets_committed"], document["delta_version"]) == (13, 2, 0)
+    assert document["outcomes"] == [{"outcome": "ingested", "says": "plan 1: 13 records are in the table at version 0"}]
+
+
+def test_the_first_run_of_a_group_with_offsets_lags_behind_those() -> None:
+    report = new_report()
+    report.saw(snapshot_of((10, 6), {A: 9}))
+    assert lag_of(report) == [(1, 1), (6, 6)]
+
+
+def test_a_replay_lags_behind_what_was_committed_before_it() -> None:
+    report = new_report()
+    report.saw(snapshot_of((20, 6), {A: 10, B: 6}, SECOND))
+    report.planned(SECOND)
+    assert lag_of(report) == [(10, 10), (0, 0)]
+    report.applied(Applied(2, "plan-2", 1, "t", (Receipt(rows=4),)))
+    assert lag_of(report) == [(10, 6), (0, 0)]
+
+
+def test_nothing_new_lags_behind_the_last_plan_even_where_offsets_were_not_committed() -> None:
+    report = new_report()
+    report.saw(snapshot_of((14, 6), {A: 10}, SECOND))
+    report.add(Outcome.NOTHING_NEW, "nothing new to read")
+    assert lag_of(report) == [(0, 0), (0, 0)]
+
+
+def test_a_next_plan_lags_from_the_last_ones_positions() -> None:
+    report = new_report()
+    report.saw(snapshot_of((14, 6), {A: 10, B: 6}, FIRST))
+    report.planned(SECOND)
+    report.applied(Applied(2, "plan-2", 1, "t", (Receipt(rows=4),)))
+    assert lag_of(report) == [(4, 0), (0, 0)]
+
+
+def test_a_run_that_failed_before_its_append_keeps_its_lag_and_tells_why() -> None:
+    report = new_report()
+    report.saw(snapshot_of((14, 6), {A: 10, B: 6}, FIRST))
+    report.planned(SECOND)
+    report.failed(TableUnreachable("the table cannot be written", path=Path("/t")))
+    document = document_of(report)
+    assert lag_of(report) == [(4, 4), (0, 0)]
+    assert (document["exit_code"], document["error"]["error"], document["error"]["where"]) == (7, "TableUnreachable", {"path": "/t"})
+    assert document["outcomes"][-1]["outcome"] == "failed"
+
+
+def test_a_run_that_failed_after_its_append_has_the_lag_of_the_table() -> None:
+    report = new_report()
+    report.saw(snapshot_of((14, 6), {A: 10, B: 6}, FIRST))
+    report.planned(SECOND)
+    report.applied(Applied(2, "plan-2", 1, "t", (Receipt(rows=4),)))
+    report.failed(SettingsError("later"))
+    assert lag_of(report) == [(4, 0), (0, 0)]
+
+
+def test_a_run_that_failed_before_it_saw_anything_has_no_lag() -> None:
+    report = new_report()
+    report.failed(SettingsError("the conf file is not there", key="source.topics.allow", path=Path("x")))
+    document = document_of(report)
+    assert (document["exit_code"], document["lag"]) == (2, [])
+
+
+def test_a_position_above_the_end_is_no_negative_lag() -> None:
+    report = new_report()
+    report.saw(snapshot_of((10, 6), {A: 99}))
+    assert lag_of(report)[0] == (0, 0)
+
+
+def test_a_log_that_lost_records_lags_from_its_start() -> None:
+    report = new_report()
+    report.saw(snapshot_of((10, 6), {A: 0}))
+    assert lag_of(report)[0] == (8, 8)
+
+
+def test_skipped_records_are_told_per_log() -> None:
+    report = new_report()
+    assert not report.lost_records
+    report.planned(replace(FIRST, losses=((A, 0, 2_000),)))
+    assert report.lost_records
+    assert report.outcomes == [(Outcome.RECORDS_LOST, "clicks 0: 2,000 offsets (0 to 2000) had expired and were skipped")]
+    assert document_of(report)["plan"]["losses"] == [{"topic": "clicks", "partition": 0, "from": 0, "until": 2000}]
+
+
+def test_a_plan_without_ranges_says_that_it_keeps_the_start() -> None:
+    report = new_report()
+    report.planned(plan_of(1, {A: 10, B: 6}, kind=PlanKind.START))
+    report.applied(Applied(1, "plan-1", 0, "t", ()))
+    assert report.outcomes == [(Outcome.STARTED, "plan 1 keeps where 2 partitions start")]
+    assert document_of(report)["records"] == 0
+
+
+def test_only_offsets_that_moved_are_counted_as_committed() -> None:
+    report = new_report()
+    report.committed(replace(FIRST, seen={A: Committed(10, 3), B: Committed(1, 0)}))
+    assert report.offsets_committed == 1
+
+
+def test_seconds_add_up_per_verb_also_when_it_fails() -> None:
+    report = new_report()
+    with report.timed(Verb.COMMIT):
+        pass
+    once = report.seconds[Verb.COMMIT]
+    with pytest.raises(ZeroDivisionError), report.timed(Verb.COMMIT):
+        1 / 0  # noqa: B018
+    assert report.seconds[Verb.COMMIT] > once >= 0
+    assert set(report.seconds) == {Verb.COMMIT}
+
+
+def test_a_plan_is_described_with_its_receipts_for_people_and_programs() -> None:
+    document = json.loads(json.dumps(describe_plan(FIRST, APPLIED)))
+    assert document["ranges"][0] == {
+        "topic": "clicks", "partition": 0, "from": 2, "until": 10, "leader": "0 at h:9092", "leader_epoch": 4, "rows": 7,
+        "fetched_bytes": 90, "control_records": 0, "aborted_records": 0, "missing_offsets": 1, "gaps": [[3, 4]], "gaps_complete": True}
+    assert document["ranges"][1]["leader"] is None
+    assert document["positions"] == [
+        {"topic": "clicks", "partition": 0, "position": 10, "seen_offset": None, "seen_version": None},
+        {"topic": "clicks", "partition": 1, "position": 6, "seen_offset": None, "seen_version": None}]
+    assert "rows" not in describe_plan(FIRST, None)["ranges"][0]

@@ -13,6 +13,7 @@ document on standard output, else for a person. Everything heavy is imported ins
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -36,6 +37,8 @@ offsets = typer.Typer(rich_markup_mode=None, help="Look at the group's committed
 plans = typer.Typer(rich_markup_mode=None, help="Look at the numbered plans of a pipeline.")
 app.add_typer(offsets, name="offsets")
 app.add_typer(plans, name="plans")
+
+_STOPPED = 130
 
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The pipeline's file, e.g. conf/clicks.yaml.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
@@ -111,23 +114,25 @@ def plans_list(conf: Conf, as_json: AsJson = False) -> None:
 @plans.command("show")
 def plans_show(
     conf: Conf,
-    number: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of the plan; the newest by default.", show_default=False)] = 0,
+    number: Annotated[int | None, typer.Argument(metavar="N", min=1, help="Number of the plan; the newest by default.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """One plan with its ranges, positions and receipts."""
     from etl import doors, screens
 
-    document = doors.show_plan(_settings(conf), number or None)
+    document = doors.show_plan(_settings(conf), number)
     _show(as_json, document, lambda: screens.show_plan(document))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a door and return its exit code; errors are told in two lines, or as JSON where that was asked for."""
     wants_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
-    signal.signal(signal.SIGTERM, _stop)
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, _stop)
     _printed.clear()
     try:
-        app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        if app(args=None if arguments is None else list(arguments), standalone_mode=False) == _STOPPED:
+            raise KeyboardInterrupt  # typer has caught one
         return 0
     except EtlError as error:
         return _tell(error, wants_json)
@@ -194,7 +199,8 @@ def _tell(error: EtlError, wants_json: bool) -> int:
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends a run as Ctrl-C does."""
+    """SIGTERM ends a run as Ctrl-C does. What a library says from now on of a call that broke off is no news."""
+    logging.disable(logging.CRITICAL)
     raise KeyboardInterrupt
 
 

@@ -27,9 +27,9 @@ ALONE = Surroundings()
 
 def run(settings: Settings, surroundings: Surroundings = ALONE, *, around: Callable[[World], World] = lambda world: world) -> Report:
     """One run. Its report is written to the configured folder however the run ends. `around` may wrap the world (tests, demo)."""
-    run_id = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+    run_id = _new_run_id()
     report = Report(run_id, settings.pipeline, settings.group, settings.table.path, int(time.time() * 1000))
-    with _reporting(settings, report), open_world(settings, surroundings) as world, world.driving(run_id):
+    with _reporting(settings, report), open_world(settings, surroundings, name=run_id) as world, world.driving(run_id):
         ingest(around(world), settings, report)
     return report
 
@@ -154,7 +154,7 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
     """
     from etl.edges.audit_scan import doubled_offsets, scan_buckets
 
-    with open_world(settings, surroundings) as world:
+    with open_world(settings, surroundings, name=f"{_new_run_id()}-verify") as world:
         ledger = world.ledger.read_ledger()
         table = world.read_table(ledger)
         newest = ledger.newest.number if ledger.newest else 0
@@ -243,6 +243,10 @@ def show_plan(settings: Settings, number: int | None) -> dict[str, Any]:
             check = "`etl plans list`; older ones live on in the coverage"
             raise SettingsError(f"plan {wanted} is not there: {stored}" if wanted else stored, check=check)
         return describe_plan(plan, world.ledger.read_applied(wanted))
+
+
+def _new_run_id() -> str:
+    return f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
 
 
 def _first(numbers: Sequence[int]) -> str:

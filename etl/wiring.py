@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etl.edges import delta
@@ -50,11 +54,14 @@ class Surroundings:
 
 
 @contextlib.contextmanager
-def open_world(settings: Settings, surroundings: Surroundings) -> Iterator[LiveWorld]:
-    """Connect to ZooKeeper; everything else is connected to when it is first asked, and all of it is closed at the end."""
+def open_world(settings: Settings, surroundings: Surroundings, *, name: str = "look") -> Iterator[LiveWorld]:
+    """Connect to ZooKeeper; everything else is connected to when it is first asked, and all of it is closed at the end.
+
+    Spark's log goes to a file of this `name` in the reports' folder.
+    """
     timeouts = {"session_timeout_s": settings.zookeeper.session_timeout_s, "connect_timeout_s": settings.zookeeper.connect_timeout_s}
     with ZooKeeper(settings.zookeeper.connect, **timeouts) as zookeeper:
-        world = LiveWorld(settings, zookeeper, surroundings)
+        world = LiveWorld(settings, zookeeper, surroundings, Path(settings.report.path, f"{settings.pipeline}-{name}.spark.log"))
         try:
             yield world
         finally:
@@ -64,8 +71,9 @@ def open_world(settings: Settings, surroundings: Surroundings) -> Iterator[LiveW
 class LiveWorld:
     """`ingest.World` on real ZooKeeper, brokers, Spark and Delta."""
 
-    def __init__(self, settings: Settings, zookeeper: ZooKeeper, surroundings: Surroundings) -> None:
+    def __init__(self, settings: Settings, zookeeper: ZooKeeper, surroundings: Surroundings, spark_log: Path) -> None:
         self.settings = settings
+        self.spark_log = spark_log
         self._zookeeper = zookeeper
         self._surroundings = surroundings
         self.group = ConsumerGroup(zookeeper, settings.group)
@@ -205,7 +213,9 @@ class LiveWorld:
         if there is not None:
             return there
         wanted = self.settings.spark
-        self._spark = build_session(f"etl {self.settings.pipeline}", {**self._surroundings.spark_defaults(wanted), **wanted})
+        settings = {**self._surroundings.spark_defaults(wanted), **wanted}
+        with _own_ctrl_c(), _what_spark_says_goes_to(self.spark_log):
+            self._spark = build_session(f"etl {self.settings.pipeline}", settings)
         return self._spark
 
     def _observe_table(self, ledger: Ledger) -> Table | None:
@@ -278,6 +288,35 @@ class _Reading:
         """Ranges whose receipts came, and the records they gave."""
         receipts = self.receipts.receipts
         return len(receipts), sum(receipt.rows for receipt in receipts.values())
+
+
+@contextlib.contextmanager
+def _own_ctrl_c() -> Iterator[None]:
+    """pyspark puts a handler of its own on Ctrl-C that talks to the JVM in the middle of another call; ours stays."""
+    ours = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, ours)
+
+
+@contextlib.contextmanager
+def _what_spark_says_goes_to(log: Path) -> Iterator[None]:
+    """A JVM that is started inside writes its log, and its workers theirs, to this file instead of the terminal.
+
+    A JVM keeps the standard output and error that its parent had when it was started, so these two are exchanged for that moment.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    kept = [os.dup(1), os.dup(2)]
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        for number, before in enumerate(kept, start=1):
+            os.dup2(before, number)
+            os.close(before)
 
 
 def load_transform(name: str) -> Callable[[DataFrame], DataFrame]:

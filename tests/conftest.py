@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 from hypothesis import settings
 
+from etl.edges.spark import build_session
 from etl.embedded.cluster import Cluster
 from etl.embedded.spark import set_spark_environment, spark_settings
 
@@ -31,15 +32,15 @@ class TopicFactory(Protocol):
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark session that reads and writes Delta."""
-    from pyspark.sql import SparkSession
-
+    """A local session with two cores that reads and writes Delta, and whose tasks are tried twice."""
     set_spark_environment()
-    folder = tmp_path_factory.mktemp("spark")
-    builder = SparkSession.builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-    for key, value in {**spark_settings(), "spark.sql.session.timeZone": "UTC"}.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    small = {
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark")), "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "1",
+        "spark.databricks.delta.snapshotPartitions": "1", "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+        # what pays on large data only
+        "spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false",
+    }
+    session = build_session("tests", {**spark_settings("local[2,2]"), **small})
     yield session
     session.stop()
 

@@ -154,7 +154,7 @@ class SimpleConsumer:
                 body, version = self._receive_fetch(deadline)
             except ConnectionBroken as again:
                 raise self._cut(again) from None
-        answer = kafka.parse_fetch(version, body, broker=self.address)
+        answer = self._parsed(version, body, fetch)
         self._note_throttle(answer.throttle_ms)
         return self._checked(answer, fetch)
 
@@ -187,6 +187,14 @@ class SimpleConsumer:
         if len(self._buffers[self._turn]) < size:
             self._buffers[self._turn] = bytearray(min(size + size // 4, max(size, self._max_response_bytes)))
         return memoryview(self._buffers[self._turn])[:size]
+
+    def _parsed(self, version: int, body: memoryview, fetch: _Fetch) -> FetchAnswer:
+        try:
+            return kafka.parse_fetch(version, body, broker=self.address)
+        except CorruptData as corrupt:
+            asked = {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}
+            offset = asked.get((corrupt.where.get("topic", ""), corrupt.where.get("partition", -1)))
+            raise CorruptData(corrupt.what, check=corrupt.check, **{**corrupt.where, "offset": offset}) from None
 
     def _checked(self, answer: FetchAnswer, fetch: _Fetch) -> FetchAnswer:
         if answer.error_code:

@@ -37,10 +37,15 @@ _CODECS: tuple[tuple[int, Callable[[bytes], bytes]], ...] = (
 """The codec's number in the attributes of a record batch, and how it packs."""
 
 
-def click_batches(first: int, count: int, *, partitions: int, began_ms: int) -> Iterator[tuple[int, bytes]]:
-    """`count` events from number `first` on, as (partition, record batch), spread evenly over the partitions."""
-    for number, start in enumerate(range(first, first + count, RECORDS_PER_BATCH)):
-        events = range(start, min(start + RECORDS_PER_BATCH, first + count))
+def click_batches(
+    first: int, count: int, *, partitions: int, began_ms: int, records_per_batch: int = RECORDS_PER_BATCH,
+) -> Iterator[tuple[int, bytes]]:
+    """`count` events from number `first` on, as (partition, record batch), spread evenly over the partitions.
+
+    At most 1,024 records a batch.
+    """
+    for number, start in enumerate(range(first, first + count, records_per_batch)):
+        events = range(start, min(start + records_per_batch, first + count))
         codec, pack = _CODECS[number // partitions % len(_CODECS)]
         yield number % partitions, _packed(_batch(events, began_ms), codec, pack)
 

@@ -37,6 +37,7 @@ _PROPERTIES = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
+    "log.retention.ms": "-1",  # records with the times of another day stay; a topic that is to lose some says so
     "log.retention.check.interval.ms": "1000",
     "log.cleaner.backoff.ms": "500",
     "log.cleaner.dedupe.buffer.size": "2097152",

@@ -22,7 +22,7 @@ from tests.fakes.batches import Codec, compress
 def rows_of(records: bytes) -> list[dict[str, Any]]:
     """Every record of every batch that is no control batch, with valid CRC, as one row of the raw table."""
     rows = []
-    with _codecs():
+    with codecs():
         for batch in MemoryRecords(records):
             assert batch.validate_crc()
             rows += [_row(record) for record in batch if not batch.is_control_batch]
@@ -39,7 +39,7 @@ def _row(record: Any) -> dict[str, Any]:
 
 def built(codec: Codec, records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]) -> bytes:
     """One record batch at offset 0 by kafka-python's own builder: record i has timestamp 1700000000000 + i."""
-    with _codecs():
+    with codecs():
         builder = default_records.DefaultRecordBatchBuilder(
             magic=2, compression_type=codec, is_transactional=False, producer_id=-1, producer_epoch=-1, base_sequence=-1,
             batch_size=1 << 20)
@@ -63,7 +63,8 @@ def _stream(name: str, content: bytes) -> bytes:
 
 
 @contextmanager
-def _codecs() -> Iterator[None]:
+def codecs() -> Iterator[None]:
+    """While this is entered kafka-python knows every codec."""
     yes = mock.Mock(return_value=True)
     snappy = types.SimpleNamespace(compress=lambda plain: pa.compress(plain, "snappy", asbytes=True), decompress=_unsnap)
     played: dict[str, Any] = {

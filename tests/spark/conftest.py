@@ -1,15 +1,12 @@
-"""One local Spark session for the whole folder, and small plans with the rows they stand for."""
+"""Small plans with the rows they stand for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
-from etl.edges.spark import build_session
-from etl.embedded.java import set_java_home
-from etl.embedded.spark import spark_settings
 from etl.frame import spark_schema
 from etl.model import BrokerPartition, Committed, Dialect, OffsetRange, Plan, PlanKind
 from etl.protocol.plan_documents import with_id
@@ -18,22 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOG = BrokerPartition("clicks", 0)
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores whose tasks are tried twice."""
-    set_java_home()
-    warehouse = tmp_path_factory.mktemp("spark")
-    small = {
-        "spark.sql.warehouse.dir": str(warehouse), "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "1",
-        "spark.databricks.delta.snapshotPartitions": "1", "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-        "spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    session = build_session("tests", {**spark_settings("local[2,2]"), **small})
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="session")

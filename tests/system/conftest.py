@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+
+from etl.embedded.cluster import Cluster
+from tests.conftest import TopicFactory
+from tests.system.driving import Pipeline
 
 # Without `site`, .pth files are not read, and through such a file an editable install puts this package on the path.
 _SCRIPT = """#!/bin/sh
@@ -21,3 +28,19 @@ def python_without_the_package(tmp_path_factory: pytest.TempPathFactory) -> Path
     script.write_text(_SCRIPT.format(libraries=sysconfig.get_path("purelib"), python=sys.executable))
     script.chmod(0o755)
     return script
+
+
+@pytest.fixture
+def make_pipeline(cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path) -> Callable[..., Pipeline]:
+    """`make_pipeline(partitions=4, source={...})`: a pipeline on a new topic, with its own group and folder."""
+
+    def make(*, partitions: int = 4, config: dict[str, str] | None = None, **settings: Any) -> Pipeline:
+        return Pipeline(cluster, tmp_path, topic(partitions, config=config), unused_group, settings)
+
+    return make
+
+
+@pytest.fixture
+def pipeline(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipeline:
+    """A pipeline of four partitions whose runs share the tests' Spark session."""
+    return make_pipeline()

@@ -1,0 +1,164 @@
+"""One pipeline under test: its conf file, the real command on it, and a check that uses neither the package nor its ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from deltalake import DeltaTable
+from kafka import KafkaConsumer, TopicPartition
+from kazoo.client import KazooClient
+
+from etl.cli import main
+from etl.edges.broker import SimpleConsumer
+from etl.embedded.clicks import click_batches
+from etl.embedded.cluster import Cluster
+from etl.embedded.spark import SHORT_RUN
+from etl.settings import split_address
+from tests.fakes.oracle import codecs
+
+ROOT = Path(__file__).parents[2]
+Row = tuple[int, int, str]
+"""Partition, offset, hash of the value."""
+
+
+@dataclass
+class Said:
+    """What a door left: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document on standard output."""
+        return json.loads(self.out)
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [one["outcome"] for one in self.document["outcomes"]]
+
+
+@dataclass
+class Pipeline:
+    """`settings` are merged into the conf, section by section."""
+
+    cluster: Cluster
+    folder: Path
+    topic: str
+    group: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    produced: int = 0
+
+    @property
+    def table(self) -> Path:
+        return self.folder / "table"
+
+    @property
+    def conf(self) -> Path:
+        path = self.folder / "conf.yaml"
+        document: dict[str, Any] = {
+            "version": 1, "pipeline": "clicks", "group": self.group, "zookeeper": {"connect": self.cluster.zookeeper_connect},
+            "source": {"topics": {"allow": [self.topic]}, "timeout_s": 20}, "table": {"path": str(self.table)},
+            "report": {"path": str(self.folder / "reports")}, "ownership": {"wait_for_driver_s": 0},
+        }
+        for section, keys in self.settings.items():
+            document[section] = {**document.get(section, {}), **keys} if isinstance(keys, dict) else keys
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+    def produce(self, count: int, *, partitions: int = 4) -> None:
+        """Click events with keys, some with headers, in every codec."""
+        with SimpleConsumer(*split_address(self.cluster.bootstrap)) as broker:
+            batches = click_batches(self.produced, count, partitions=partitions, began_ms=1_700_000_000_000, records_per_batch=20)
+            for partition, batch in batches:
+                broker.send(self.topic, partition, batch)
+        self.produced += count
+
+    def door(self, *words: str, json_too: bool = True) -> Said:
+        """The command in this process, which shares its Spark session."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main([*words, str(self.conf), *(["--json"] if json_too else [])])
+        return Said(code, out.getvalue(), err.getvalue())
+
+    def run(self) -> Said:
+        return self.door("run")
+
+    def ran(self) -> Said:
+        """A run that must succeed."""
+        said = self.run()
+        assert said.code == 0, said.err + said.out
+        return said
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """The same in a process of its own, as the leader of its own process group."""
+        environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_RUN, "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(
+            [sys.executable, "-m", *arguments], cwd=self.folder, env=environment, text=True, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def killed_before(self, verb: str) -> int:
+        """A real run that kills itself with SIGKILL when it would begin `verb`; its exit status."""
+        child = self.start("etl.dying_run", str(self.conf), verb)
+        child.communicate(timeout=180)
+        return child.returncode
+
+    def in_topic(self, isolation: str = "read_committed") -> Counter[Row]:
+        """Every readable record of the topic, by kafka-python's consumer."""
+        rows: Counter[Row] = Counter()
+        with codecs(), contextlib.closing(KafkaConsumer(
+                bootstrap_servers=self.cluster.bootstrap, isolation_level=isolation, enable_auto_commit=False)) as consumer:
+            logs = [TopicPartition(self.topic, p) for p in consumer.partitions_for_topic(self.topic)]
+            ends = consumer.end_offsets(logs)
+            consumer.assign(logs)
+            consumer.seek_to_beginning()
+            deadline = time.monotonic() + 60
+            while any(consumer.position(log) < ends[log] for log in logs):
+                assert time.monotonic() < deadline, "the topic could not be read"
+                for records in consumer.poll(timeout_ms=500).values():
+                    rows.update((r.partition, r.offset, _hash(r.value)) for r in records)
+        return rows
+
+    def in_table(self) -> Counter[Row]:
+        """Every row of the table, by delta-rs."""
+        rows = DeltaTable(str(self.table)).to_pyarrow_table(columns=["partition", "offset", "value"])
+        return Counter((r["partition"], r["offset"], _hash(r["value"])) for r in rows.to_pylist())
+
+    def is_whole(self) -> bool:
+        """Every record of the topic is in the table once, and nothing else."""
+        expected, found = self.in_topic(), self.in_table()
+        assert found == expected, f"missing {list((expected - found))[:5]}, too many {list((found - expected))[:5]}"
+        return True
+
+    def committed(self) -> dict[int, int]:
+        """The offsets as an old consumer would read them."""
+        with self.zookeeper() as client:
+            path = f"/consumers/{self.group}/offsets/{self.topic}"
+            return {int(key): int(client.get(f"{path}/{key}")[0]) for key in client.get_children(path)} if client.exists(path) else {}
+
+    @contextlib.contextmanager
+    def zookeeper(self) -> Any:
+        client = KazooClient(hosts=self.cluster.zookeeper_connect)
+        client.start()
+        try:
+            yield client
+        finally:
+            client.stop()
+            client.close()
+
+
+def _hash(value: bytes | None) -> str:
+    return "null" if value is None else hashlib.sha256(value).hexdigest()[:16]

@@ -1,0 +1,259 @@
+"""What a run meets on a real broker and a real ledger beyond the plain path: odd logs, and people who change things between two runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from kafka import KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient
+from pyspark.sql import SparkSession
+
+from etl import doors
+from etl.dying_run import Dying
+from etl.edges.broker import SimpleConsumer
+from etl.settings import load_settings, split_address
+from tests.fakes.batches import Batch, Rec, encode
+from tests.system.driving import Pipeline
+
+
+class BrokenOff(BaseException):
+    """No error of anybody's: the run ends here."""
+
+
+class Breaking(Dying):
+    """Breaks off where its parent would kill the process."""
+
+    def end(self) -> None:
+        raise BrokenOff
+
+
+def broken_off_before(verb: str, pipeline: Pipeline) -> None:
+    with pytest.raises(BrokenOff):
+        doors.run(load_settings(pipeline.conf), around=lambda world: Breaking(world, verb))
+
+
+def stopped(pipeline: Pipeline, *words: str) -> None:
+    """The run and the dry run say 5 and all of `words`, and move nothing."""
+    before = pipeline.committed()
+    for said in (pipeline.run(), pipeline.door("plan")):
+        assert said.code == 5, said.err + said.out
+        assert "Traceback" not in said.err and "check: " in said.err
+        for word in words:
+            assert word in said.err, said.err
+    assert pipeline.committed() == before
+
+
+# -- odd logs -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_record_beside_empty_partitions_is_loaded_and_every_position_is_kept(pipeline: Pipeline) -> None:
+    with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
+        broker.send(pipeline.topic, 2, [(b"only", b"one")])
+    assert pipeline.ran().document["records"] == 1
+    assert pipeline.is_whole()
+    with pipeline.zookeeper() as client:
+        root = f"/consumers/{pipeline.group}/offsets/{pipeline.topic}"
+        assert {key: client.get(f"{root}/{key}")[0] for key in client.get_children(root)} == {"0": b"0", "1": b"0", "2": b"1", "3": b"0"}
+    assert pipeline.ran().outcomes == ["nothing new"]
+    assert pipeline.door("verify").code == 0
+
+
+def test_a_range_of_aborted_records_and_markers_alone_gives_no_row_and_is_done(pipeline: Pipeline) -> None:
+    with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"aborts-{pipeline.topic}") as producer:
+        producer.init_transactions()
+        for _ in range(2):
+            producer.begin_transaction()
+            producer.send(pipeline.topic, b"dropped", partition=0).get(30)
+            producer.abort_transaction()
+    [r] = pipeline.ran().document["plan"]["ranges"]
+    assert (r["from"], r["until"], r["rows"], r["control_records"], r["aborted_records"]) == (0, 4, 0, 2, 2)
+    assert pipeline.in_table() == Counter()
+    assert pipeline.committed()[0] == 4
+    assert pipeline.ran().outcomes == ["nothing new"]
+    assert pipeline.door("verify").code == 0
+
+
+def test_read_uncommitted_takes_aborted_and_open_records_too(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
+    pipeline = make_pipeline(source={"isolation": "read_uncommitted"})
+    with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"open-{pipeline.topic}") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(pipeline.topic, b"dropped", partition=0).get(30)
+        producer.abort_transaction()
+        producer.begin_transaction()
+        producer.send(pipeline.topic, b"open", partition=0).get(30)
+        pipeline.ran()
+        assert pipeline.in_table() == pipeline.in_topic("read_uncommitted")
+        assert sorted(offset for _, offset, _ in pipeline.in_table()) == [0, 2]
+        producer.abort_transaction()
+    assert pipeline.door("verify").code == 0
+
+
+def test_a_start_by_time_begins_at_the_first_record_of_that_time_in_each_partition(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+) -> None:
+    pipeline = make_pipeline(partitions=3, source={"start": {"timestamp": "2023-11-14T22:13:25+00:00"}})  # 1,700,000,005,000
+    with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
+        for partition, seconds in ((0, (0, 4, 5, 9)), (1, (1, 2))):
+            for second in seconds:
+                at = 1_700_000_000_000 + 1000 * second
+                broker.send(pipeline.topic, partition, encode(Batch(0, [Rec(0, b"v")], base_timestamp=at, max_timestamp=at)))
+    assert pipeline.ran().document["records"] == 2
+    assert sorted((partition, offset) for partition, offset, _ in pipeline.in_table()) == [(0, 2), (0, 3)]
+    assert pipeline.committed() == {0: 4, 1: 2, 2: 0}
+
+
+def test_a_cap_of_bytes_loads_everything_in_the_end_and_every_partition_moves(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+) -> None:
+    pipeline = make_pipeline(limits={"max_bytes_per_run": 30_000})
+    pipeline.produce(1_600)
+    moved = []
+    while (told := pipeline.ran().document)["outcomes"][0]["outcome"] == "ingested":
+        moved.append({r["partition"] for r in told["plan"]["ranges"]})
+        assert len(moved) < 20, "the cap lets too little through"
+    assert len(moved) > 1, "the cap did not hold anything back"
+    assert moved[0] == {0, 1, 2, 3}
+    assert pipeline.is_whole()
+
+
+def test_a_batch_larger_than_the_fetch_size_is_read_and_one_above_the_limit_is_named(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+) -> None:
+    pipeline = make_pipeline(partitions=1, source={"fetch_max_bytes": 1024, "fetch_limit_bytes": 65_536})
+    with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
+        broker.send(pipeline.topic, 0, [(None, b"x" * 50_000)])
+        broker.send(pipeline.topic, 0, [(None, b"small")])
+    pipeline.ran()
+    assert pipeline.is_whole()
+
+
+# -- crashes upon crashes -----------------------------------------------------------------------------------------------
+
+
+def test_crashes_in_a_row_at_different_verbs_lose_and_double_nothing(pipeline: Pipeline) -> None:
+    for verb in ("fetch", "append", "commit", "store", "append", "record"):
+        pipeline.produce(80)
+        broken_off_before(verb, pipeline)
+    pipeline.ran()
+    pipeline.ran()
+    assert pipeline.is_whole()
+    assert pipeline.committed() == dict.fromkeys(range(4), 120)
+    assert pipeline.door("verify").document["found_rows"] == 480
+
+
+def test_files_of_a_first_write_that_never_finished_are_no_rows_and_no_obstacle(pipeline: Pipeline) -> None:
+    pipeline.produce(80)
+    broken_off_before("append", pipeline)
+    (pipeline.table / "_delta_log").mkdir(parents=True)
+    (pipeline.table / "part-00000-of-a-dead-run.snappy.parquet").write_bytes(b"PAR1")
+    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.is_whole()
+
+
+def test_a_stored_plan_whose_records_expired_stops_until_a_person_decides(pipeline: Pipeline) -> None:
+    pipeline.produce(80)
+    broken_off_before("append", pipeline)
+    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
+        admin.delete_records({TopicPartition(pipeline.topic, 1): 7})
+    said = pipeline.run()
+    assert said.code == 5, said.err
+    assert "Traceback" not in said.err
+    for word in (pipeline.topic, "partition 1", "7"):
+        assert word in said.err, said.err
+    assert not DeltaTable.is_deltatable(str(pipeline.table))
+
+
+# -- what others do between two runs ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loaded(pipeline: Pipeline) -> Pipeline:
+    """A pipeline with two plans of 80 records in its table, and 80 more waiting."""
+    for _ in range(2):
+        pipeline.produce(80)
+        pipeline.ran()
+    pipeline.produce(80)
+    return pipeline
+
+
+def test_a_ledger_that_was_lost_stops_the_run(loaded: Pipeline) -> None:
+    with loaded.zookeeper() as client:
+        client.delete(f"/consumers/{loaded.group}", recursive=True)
+    stopped(loaded, "plan 2", "no plan", "zookeeper.connect")
+
+
+def test_a_ledger_from_an_old_copy_stops_the_run(loaded: Pipeline) -> None:
+    root = f"/consumers/{loaded.group}/etl/clicks"
+    with loaded.zookeeper() as client:
+        for branch in ("plans", "applied"):
+            newest = max(client.get_children(f"{root}/{branch}"))
+            client.delete(f"{root}/{branch}/{newest}", recursive=True)
+    stopped(loaded, "plan 2", "plan 1")
+
+
+def test_a_table_that_was_dropped_stops_the_run(loaded: Pipeline) -> None:
+    shutil.rmtree(loaded.table)
+    stopped(loaded, "plan 2", "no table", "table.path")
+
+
+def test_a_table_that_was_dropped_and_made_again_stops_the_run(loaded: Pipeline) -> None:
+    shape = DeltaTable(str(loaded.table)).schema()
+    shutil.rmtree(loaded.table)
+    DeltaTable.create(str(loaded.table), shape)
+    stopped(loaded, "table", "table.path")
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda table: table.delete("partition = 1 and offset = 3"), ("DELETE",)),
+    (lambda table: table.restore(0), ("RESTORE",)),
+    (lambda table: write_deltalake(table, table.to_pyarrow_table(), mode="overwrite"), ("WRITE",)),
+], ids=["delete", "restore", "overwrite"])
+def test_rows_that_others_removed_stop_the_run(loaded: Pipeline, change: Callable[[DeltaTable], Any], words: tuple[str, ...]) -> None:
+    change(DeltaTable(str(loaded.table)))
+    stopped(loaded, "since our last commit", *words)
+    assert loaded.door("verify").code == 5
+
+
+def test_compacting_the_table_and_vacuuming_it_are_nobodys_business(loaded: Pipeline) -> None:
+    table = DeltaTable(str(loaded.table))
+    assert table.optimize.compact()["numFilesRemoved"] > 0
+    table.vacuum(0, enforce_retention_duration=False, dry_run=False)
+    assert loaded.ran().outcomes == ["ingested"]
+    assert loaded.is_whole()
+    assert loaded.door("verify").code == 0
+
+
+def test_a_topic_that_was_deleted_is_named_and_one_made_again_is_not_read_on(loaded: Pipeline) -> None:
+    with KafkaAdminClient(bootstrap_servers=loaded.cluster.bootstrap) as admin:
+        admin.delete_topics([loaded.topic])
+    said = loaded.run()
+    assert (said.code, "Traceback" in said.err) == (2, False), said.err
+    assert f"topic {loaded.topic}" in said.err
+    loaded.cluster.create_topic(loaded.topic, 4)
+    stopped(loaded, "deleted and made again", loaded.topic)
+
+
+def test_a_stored_plan_is_not_executed_under_another_transform_or_partitioning(pipeline: Pipeline) -> None:
+    pipeline.produce(80)
+    broken_off_before("append", pipeline)
+    pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["event_date"]}}
+    said = pipeline.run()
+    assert (said.code, "Traceback" in said.err) == (5, False), said.err
+    assert "table.partition_by" in said.err
+    pipeline.settings = {}
+    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.is_whole()
+
+
+def test_a_second_pipeline_of_the_group_on_the_same_topic_is_refused(loaded: Pipeline, tmp_path: Path) -> None:
+    loaded.settings = {"pipeline": "other", "table": {"path": str(tmp_path / "other")}}
+    said = loaded.run()
+    assert said.code in (2, 4, 5), said.out + said.err
+    assert "clicks" in said.err

@@ -1,0 +1,285 @@
+"""The real command on real ZooKeeper, Kafka, Spark and Delta: what a run loads, and what it does after a crash."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from kafka import KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient
+from pyspark.sql import SparkSession
+
+from etl import doors
+from etl.dying_run import Dying
+from etl.edges.broker import SimpleConsumer
+from etl.settings import load_settings, split_address
+from tests.fakes.batches import Batch, Codec, Rec, encode
+from tests.system.driving import ROOT, Pipeline
+
+
+def test_a_first_run_loads_all_a_second_nothing_and_a_third_what_came_since(pipeline: Pipeline) -> None:
+    pipeline.produce(4_000)
+    assert pipeline.ran().outcomes == ["ingested"]
+    assert pipeline.is_whole()
+    assert pipeline.committed() == dict.fromkeys(range(4), 1_000)
+
+    again = pipeline.ran()
+    assert (again.outcomes, DeltaTable(str(pipeline.table)).version()) == (["nothing new"], 0)
+
+    pipeline.produce(2_000)
+    third = pipeline.ran()
+    assert (third.outcomes, third.document["records"]) == (["ingested"], 2_000)
+    assert pipeline.is_whole()
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["is_right"], proof.document["found_rows"]) == (0, True, 6_000)
+
+
+def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pipeline) -> None:
+    pipeline.produce(400)
+    said = pipeline.ran()
+    [written] = (pipeline.folder / "reports").glob("*.json")
+    report = json.loads(written.read_text())
+    assert report == said.document
+    assert set(report["seconds"]) == {"observe", "reconcile", "plan", "fetch", "append", "commit"}
+    assert [(one["before"], one["after"]) for one in report["lag"]] == [(100, 0)] * 4
+    assert [(r["partition"], r["from"], r["until"], r["rows"]) for r in report["plan"]["ranges"]] == [(p, 0, 100, 100) for p in range(4)]
+    assert all(r["fetched_bytes"] > 0 for r in report["plan"]["ranges"])
+    assert (report["delta_version"], report["exit_code"]) == (0, 0)
+
+
+def test_a_run_with_nothing_new_does_not_start_spark(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    program = "import sys; from etl.cli import main; code = main(['run', sys.argv[1]]); print(code, 'pyspark' in sys.modules)"
+    asked = subprocess.run([sys.executable, "-c", program, str(pipeline.conf)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert asked.stdout.split()[-2:] == ["0", "False"]
+
+
+@pytest.mark.parametrize(("verb", "then"), [
+    ("store", ["ingested"]),
+    ("fetch", ["replayed", "ingested"]),
+    ("append", ["replayed", "ingested"]),
+    ("commit", ["repaired", "ingested"]),
+])
+def test_a_run_killed_at_a_verb_is_finished_by_the_next_without_loss_or_double(pipeline: Pipeline, verb: str, then: list[str]) -> None:
+    pipeline.produce(800)
+    assert pipeline.killed_before(verb) == -signal.SIGKILL
+    finished_by_the_next(pipeline, then)
+
+
+@pytest.mark.parametrize(("verb", "then"), [("record", ["repaired", "repaired", "ingested"]), ("tidy", ["ingested"])])
+def test_a_run_that_breaks_off_between_its_last_steps_is_finished_by_the_next(pipeline: Pipeline, verb: str, then: list[str]) -> None:
+    pipeline.produce(800)
+    with pytest.raises(BrokenOff):
+        doors.run(load_settings(pipeline.conf), around=lambda world: Breaking(world, verb))
+    finished_by_the_next(pipeline, then)
+
+
+class BrokenOff(BaseException):
+    """No error of anybody's: the run ends here."""
+
+
+class Breaking(Dying):
+    """Breaks off where its parent would kill the process."""
+
+    def end(self) -> None:
+        raise BrokenOff
+
+
+def finished_by_the_next(pipeline: Pipeline, then: list[str]) -> None:
+    pipeline.produce(400)
+    assert pipeline.ran().outcomes == then
+    pipeline.ran()
+    assert pipeline.is_whole()
+    assert pipeline.committed() == dict.fromkeys(range(4), 300)
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["found_rows"]) == (0, 1_200)
+
+
+def test_keys_values_and_headers_of_every_codec_arrive_as_they_were_sent(pipeline: Pipeline) -> None:
+    headers = ((b"h", b"1"), (b"h", None))
+    records = [Rec(0, b"v", b"k", headers), Rec(1, None, b"k"), Rec(2, b"", None), Rec(3, None, None), Rec(4, b"x" * 3_000, b"")]
+    with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
+        for codec in Codec:
+            broker.send(pipeline.topic, 1, encode(Batch(0, records, codec)))
+    pipeline.ran()
+    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table().sort_by("offset").to_pylist()
+    expected = [(b"k", b"v"), (b"k", None), (None, b""), (None, None), (b"", b"x" * 3_000)]
+    assert [(row["key"], row["value"]) for row in rows] == expected * len(Codec)
+    assert [row["headers"] for row in rows[:2]] == [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None]
+    assert {(row["topic"], row["partition"], row["log_epoch"]) for row in rows} == {(pipeline.topic, 1, 0)}
+
+
+def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_for_when_open(pipeline: Pipeline) -> None:
+    with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"for-{pipeline.topic}") as producer:
+        producer.init_transactions()
+        for value, finish in ((b"kept", producer.commit_transaction), (b"dropped", producer.abort_transaction)):
+            producer.begin_transaction()
+            producer.send(pipeline.topic, value, partition=0).get(30)
+            finish()
+        producer.begin_transaction()
+        producer.send(pipeline.topic, b"open", partition=0).get(30)
+        first = pipeline.ran()
+        [r] = first.document["plan"]["ranges"]
+        assert (r["from"], r["until"], r["rows"], r["control_records"], r["aborted_records"]) == (0, 4, 1, 2, 1)
+        assert pipeline.is_whole()
+        assert pipeline.ran().outcomes == ["nothing new"]
+        producer.commit_transaction()
+    assert pipeline.ran().document["records"] == 1
+    assert pipeline.is_whole()
+    assert pipeline.door("verify").code == 0
+
+
+def test_where_compaction_left_gaps_the_proof_still_holds(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
+    pipeline = make_pipeline(partitions=1, config={
+        "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100"})
+    with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
+        for _ in range(3):
+            broker.send(pipeline.topic, 0, [(b"same", b"%d" % n) for n in range(50)])
+    pipeline.ran()
+    assert pipeline.door("verify").code == 0  # the cleaner may have been at work before the run, during it, or not yet
+    assert pipeline.committed() == {0: 150}
+
+
+@pytest.mark.parametrize("source", [
+    {"start": "latest"}, {"start": {"timestamp": "2030-01-01T00:00:00+00:00"}},
+], ids=["latest", "timestamp"])
+def test_a_start_that_skips_is_decided_once_and_kept(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession, source: dict[str, object],
+) -> None:
+    pipeline = make_pipeline(source=source)
+    pipeline.produce(400)
+    assert pipeline.ran().outcomes == ["kept the start"]
+    pipeline.produce(400)
+    assert pipeline.ran().document["records"] == 400
+    assert sum(pipeline.in_table().values()) == 400
+    assert pipeline.committed() == dict.fromkeys(range(4), 200)
+
+
+def test_what_an_older_consumer_committed_comes_before_the_start_policy(pipeline: Pipeline) -> None:
+    pipeline.produce(400)
+    with pipeline.zookeeper() as client:
+        client.create(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/2", b"70", makepath=True)
+    pipeline.ran()
+    assert sum(pipeline.in_table().values()) == 330
+    assert pipeline.committed() == dict.fromkeys(range(4), 100)
+
+
+def test_partitions_and_topics_that_appear_later_are_read_from_their_first_record(pipeline: Pipeline) -> None:
+    pipeline.settings = {"source": {"topics": {"allow": [f"{pipeline.topic}.*"], "deny": [".*-private"]}}}
+    pipeline.produce(400)
+    pipeline.ran()
+    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
+        admin.create_partitions({pipeline.topic: 6})
+    for name in (f"{pipeline.topic}-more", f"{pipeline.topic}-private"):
+        pipeline.cluster.create_topic(name, 1)
+        with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
+            broker.send(name, 0, [(None, b"new")])
+    with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
+        broker.send(pipeline.topic, 5, [(None, b"new")] * 3)
+    pipeline.ran()
+    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["topic", "partition"]).to_pylist()
+    assert sum(r["topic"] == pipeline.topic for r in rows) == 403
+    assert {r["topic"] for r in rows} == {pipeline.topic, f"{pipeline.topic}-more"}
+
+
+def test_caps_and_small_tasks_load_everything_in_the_end(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
+    pipeline = make_pipeline(limits={"max_records_per_run": 500, "target_task_bytes": 4_000})
+    pipeline.produce(1_200)
+    told = [pipeline.ran().document for _ in range(4)]
+    assert [t["records"] for t in told] == [500, 500, 200, 0]
+    assert len(told[0]["plan"]["ranges"]) > 4, "a range larger than a task is split"
+    assert pipeline.is_whole()
+
+
+def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = make_pipeline(transform="shaping_of_tests:shaped", table={"partition_by": ["event_date"]})
+    (pipeline.folder / "shaping_of_tests.py").write_text(
+        "from pyspark.sql import functions as f\n\n"
+        "def shaped(rows):\n    return rows.withColumn('size', f.length('value')).drop('headers')\n")
+    monkeypatch.syspath_prepend(str(pipeline.folder))
+    pipeline.settings["table"]["path"] = str(pipeline.table)
+    pipeline.produce(400)
+    pipeline.ran()
+    table = DeltaTable(str(pipeline.table))
+    assert table.metadata().partition_columns == ["event_date"]
+    assert {"size", "event_date"} < set(table.to_pyarrow_table().column_names)
+    assert [str(d) for d in table.to_pyarrow_table(columns=["event_date"])["event_date"].unique().to_pylist()] == ["2023-11-14"]
+    assert pipeline.is_whole()
+    assert pipeline.door("verify").code == 0
+
+
+def test_a_plan_is_shown_with_numbers_before_it_is_made_and_nothing_is_stored(pipeline: Pipeline) -> None:
+    pipeline.produce(4_000)
+    told = pipeline.door("plan").document
+    assert (told["records_at_most"], told["lag"], told["tasks"], told["bytes_are_assumed"]) == (4_000, 4_000, 1, False)
+    assert 0 < told["estimated_bytes"] < 4_000 * 200
+    with pipeline.zookeeper() as client:
+        assert not client.exists(f"/consumers/{pipeline.group}")
+    assert not pipeline.table.exists()
+
+
+def test_records_that_expired_are_skipped_loudly_where_policy_says_so(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
+    pipeline = make_pipeline(source={"on_data_loss": "skip"})
+    pipeline.produce(400)
+    pipeline.ran()
+    pipeline.produce(400)
+    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
+        admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
+    said = pipeline.door("run", "--strict")
+    assert (said.code, said.outcomes) == (3, ["records lost", "ingested"])
+    assert said.document["plan"]["losses"] == [{"topic": pipeline.topic, "partition": 1, "from": 100, "until": 150}]
+    assert sum(pipeline.in_table().values()) == 750
+    assert pipeline.door("verify").code == 0
+
+
+def test_the_doors_for_people_print_tables_and_sentences(pipeline: Pipeline) -> None:
+    pipeline.produce(400)
+    assert "makes plan 1" in pipeline.door("plan", json_too=False).out
+    assert "ingested: plan 1: 400 records" in pipeline.door("run", json_too=False).out
+    assert "verified: 400 records, each once, none missing" in pipeline.door("verify", json_too=False).out
+    assert pipeline.topic in pipeline.door("offsets", "show", json_too=False).out
+    assert "ingest" in pipeline.door("plans", "list", json_too=False).out
+    assert "in the table at version 0" in pipeline.door("plans", "show", json_too=False).out
+
+
+def test_the_doors_for_programs_print_one_document(pipeline: Pipeline) -> None:
+    pipeline.produce(400)
+    pipeline.ran()
+    assert [(o["committed"], o["position"], o["lag"]) for o in pipeline.door("offsets", "show").document] == [(100, 100, 0)] * 4
+    [listed] = pipeline.door("plans", "list").document
+    assert (listed["number"], listed["rows"], listed["offsets"], listed["delta_version"]) == (1, 400, 400, 0)
+    shown = pipeline.door("plans", "show").document
+    assert (shown["number"], shown["id"], len(shown["ranges"])) == (1, listed["id"], 4)
+
+
+def test_verify_names_the_first_row_that_is_missing_and_the_first_that_is_double(pipeline: Pipeline, spark: SparkSession) -> None:
+    pipeline.produce(400)
+    pipeline.ran()
+    path = str(pipeline.table)
+    spark.read.format("delta").load(path).where("partition = 2 and offset = 7").write.format("delta").mode("append").save(path)
+    DeltaTable(path).delete("partition = 3 and offset = 11")
+    proof = pipeline.door("verify")
+    assert proof.code == 5
+    wrong = {log["partition"]: log for log in proof.document["logs"]}
+    assert wrong[2]["double_first"] == [[7, 2]]
+    assert (wrong[3]["missing"], wrong[3]["missing_first"]) == (1, [11])
+    assert "partition 2" in proof.err and "first: 7" in proof.err
+
+
+def test_the_demo_tells_its_story_and_leaves_nothing_running(tmp_path: Path, pipeline: Pipeline) -> None:
+    child = pipeline.start("etl.cli", "demo", "--records", "8000", "--folder", str(tmp_path / "demo"), "--json")
+    out, err = child.communicate(timeout=300)
+    assert child.returncode == 0, err
+    told = json.loads(out)
+    assert (told["produced"], told["in_the_table"], told["verified"], told["killed_by_signal"]) == (9_600, 9_600, True, 9)
+    assert [run["outcomes"][0]["outcome"] for run in told["runs"]] == ["ingested", "repaired", "nothing new"]
+    assert not (tmp_path / "demo" / "cluster").exists()

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -214,8 +211,7 @@ class LiveWorld:
             return there
         wanted = self.settings.spark
         settings = {**self._surroundings.spark_defaults(wanted), **wanted}
-        with _own_ctrl_c(), _what_spark_says_goes_to(self.spark_log):
-            self._spark = build_session(f"etl {self.settings.pipeline}", settings)
+        self._spark = build_session(f"etl {self.settings.pipeline}", settings, log=self.spark_log)
         return self._spark
 
     def _observe_table(self, ledger: Ledger) -> Table | None:
@@ -288,35 +284,6 @@ class _Reading:
         """Ranges whose receipts came, and the records they gave."""
         receipts = self.receipts.receipts
         return len(receipts), sum(receipt.rows for receipt in receipts.values())
-
-
-@contextlib.contextmanager
-def _own_ctrl_c() -> Iterator[None]:
-    """pyspark puts a handler of its own on Ctrl-C that talks to the JVM in the middle of another call; ours stays."""
-    ours = signal.getsignal(signal.SIGINT)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, ours)
-
-
-@contextlib.contextmanager
-def _what_spark_says_goes_to(log: Path) -> Iterator[None]:
-    """A JVM that is started inside writes its log, and its workers theirs, to this file instead of the terminal.
-
-    A JVM keeps the standard output and error that its parent had when it was started, so these two are exchanged for that moment.
-    """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    kept = [os.dup(1), os.dup(2)]
-    try:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        for number, before in enumerate(kept, start=1):
-            os.dup2(before, number)
-            os.close(before)
 
 
 def load_transform(name: str) -> Callable[[DataFrame], DataFrame]:

@@ -6,9 +6,13 @@ exists already is taken as it is.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,8 +41,8 @@ _PYTHON = "spark.pyspark.python"
 _WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
 
-def build_session(app_name: str, settings: Mapping[str, str]) -> SparkSession:
-    """The active session, or a new one with `settings` over our defaults.
+def build_session(app_name: str, settings: Mapping[str, str], *, log: Path | None = None) -> SparkSession:
+    """The active session, or a new one with `settings` over our defaults, whose JVM writes to `log` instead of the terminal.
 
     `settings` are plain Spark settings; `spark.jars` names Delta's jars where they lie on this machine, otherwise Spark fetches
     them. In local mode the workers run this very Python: Spark would take the first `python3` on PATH.
@@ -54,7 +58,8 @@ def build_session(app_name: str, settings: Mapping[str, str]) -> SparkSession:
         os.environ["PYSPARK_PYTHON"] = chosen[_PYTHON]  # pyspark reads the setting only when spark-submit started it
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _own_ctrl_c(), _what_is_started_writes_to(log):
+        return builder.getOrCreate()
 
 
 def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
@@ -81,3 +86,35 @@ def _submitted() -> dict[str, str]:
 
     SparkContext._ensure_initialized()  # no public way to reach the JVM before there is a session
     return dict(SparkConf().getAll())
+
+
+@contextlib.contextmanager
+def _own_ctrl_c() -> Iterator[None]:
+    """pyspark puts a handler of its own on Ctrl-C that talks to the JVM in the middle of another call; ours stays."""
+    ours = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, ours)
+
+
+@contextlib.contextmanager
+def _what_is_started_writes_to(log: Path | None) -> Iterator[None]:
+    """A JVM that is started inside writes its log, and its workers theirs, to this file instead of the terminal.
+
+    A JVM keeps the standard output and error that its parent had when it was started, so these two are exchanged for that moment.
+    """
+    if log is None:
+        yield
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    kept = [os.dup(1), os.dup(2)]
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        for number, before in enumerate(kept, start=1):
+            os.dup2(before, number)
+            os.close(before)

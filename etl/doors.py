@@ -16,7 +16,9 @@ from etl.audit import AuditedLog, Expected, LogFindings, audit
 from etl.errors import EtlError, LedgersDisagree, SettingsError, Stopped
 from etl.ingest import World, ingest
 from etl.model import FirstRun, OffsetRange, Onward, Plan, Replay, Snapshot
-from etl.plan import ASSUMED_BYTES_PER_OFFSET, pack_tasks, plan_next, refuse_owned
+from etl.plan import (
+    ASSUMED_BYTES_PER_OFFSET, pack_tasks, plan_next, refuse_another_shape, refuse_owned, refuse_recreated_topics, refuse_shared_topics,
+)
 from etl.reconcile import reconcile
 from etl.report import Report, describe_plan
 from etl.settings import Settings
@@ -77,6 +79,7 @@ def preview(settings: Settings) -> Preview:
     with open_world(settings, ALONE) as world:
         snapshot = world.observe()
     refuse_owned(snapshot)
+    refuse_shared_topics(snapshot)
     standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved)
     says, plan = _next(snapshot, standing, settings)
     ranges = plan.ranges if plan else ()
@@ -86,6 +89,8 @@ def preview(settings: Settings) -> Preview:
 
 def _next(snapshot: Snapshot, standing: FirstRun | Replay | Onward, settings: Settings) -> tuple[str, Plan | None]:
     if isinstance(standing, Replay):
+        refuse_another_shape(standing.plan, settings)
+        refuse_recreated_topics(standing.plan, snapshot)
         return f"the next run replays plan {standing.plan.number}, which is stored and not in the table", standing.plan
     plan = plan_next(snapshot, standing, settings, uid=snapshot.ledger.uid or "unnamed", now_ms=int(time.time() * 1000))
     repair = f"the next run first moves {len(standing.uncommitted)} offsets of plan {standing.last.number}; " if (
@@ -265,6 +270,9 @@ def _reporting(settings: Settings, report: Report) -> Iterator[None]:
         raise
     except KeyboardInterrupt:
         report.failed(Stopped("stopped"))
+        raise
+    except Exception as error:  # a bug of ours: its report must not say that all is well
+        report.failed(EtlError(f"a bug: {type(error).__name__}: {error}"))
         raise
     finally:
         _write(path, report)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from etl.model import Applied, BrokerPartition, Committed, Onward, Plan, Replay, Snapshot, Table
-from etl.plan import plan_next, refuse_another_shape, refuse_owned
+from etl.plan import plan_next, refuse_another_shape, refuse_owned, refuse_recreated_topics, refuse_shared_topics
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import reconcile, refuse_what_others_did
 from etl.report import Outcome, Report, Verb
@@ -63,10 +63,12 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
         report.saw(snapshot)
     with report.timed(Verb.RECONCILE):
         refuse_owned(snapshot)
+        refuse_shared_topics(snapshot)
         standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved)
     if isinstance(standing, Replay):
         plan = standing.plan
         refuse_another_shape(plan, settings)
+        refuse_recreated_topics(plan, snapshot)
         report.add(Outcome.REPLAYED, f"plan {plan.number} was stored and not in the table: it is executed again, word for word")
     else:
         if isinstance(standing, Onward):

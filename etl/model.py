@@ -263,6 +263,8 @@ class Snapshot:
     live_consumers: tuple[str, ...]
     ledger: Ledger
     table: Table | None
+    other_pipelines: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The group's other pipelines and the topics that they know."""
 
 
 @dataclass(frozen=True, slots=True)

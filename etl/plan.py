@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, Owned, TopicMissing
+from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, Owned, SettingsError, TopicMissing
 from etl.model import NOTHING_COMMITTED, BrokerPartition, FirstRun, OffsetRange, Onward, Plan, PlanKind, Snapshot
 from etl.settings import Limits, OnDataLoss, OnNoLeader, Settings, StartAt
 
@@ -44,6 +44,15 @@ def refuse_owned(snapshot: Snapshot) -> None:
         raise Owned(f"the partition is owned by {owner}", topic=log.topic, partition=log.partition, check=check)
 
 
+def refuse_shared_topics(snapshot: Snapshot) -> None:
+    """Offsets belong to the group, plans to the pipeline: two pipelines would move the same offsets. Raises SettingsError."""
+    ours = {log.topic for log in snapshot.extents}
+    for name, topics in sorted(snapshot.other_pipelines.items()):
+        if ours & topics:
+            what = f"pipeline {name} of the same group reads this topic too"
+            raise SettingsError(what, key="group", topic=min(ours & topics), check="give each of the two a group of its own")
+
+
 def refuse_missing_topics(settings: Settings, topics: Iterable[str]) -> None:
     """A topic that the conf names in plain letters must exist. Raises TopicMissing."""
     there = set(topics)
@@ -62,7 +71,7 @@ def plan_next(snapshot: Snapshot, standing: FirstRun | Onward, settings: Setting
     Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable where policy says `fail`.
     """
     last = standing.last if isinstance(standing, Onward) else None
-    _refuse_recreated_topics(last, snapshot)
+    refuse_recreated_topics(last, snapshot)
     _refuse_leaderless(snapshot, settings)
     known = standing.positions if isinstance(standing, Onward) else {}
     readings = {log: _reading(log, snapshot, known, settings) for log in sorted(snapshot.extents)}
@@ -231,7 +240,8 @@ def _start(log: BrokerPartition, snapshot: Snapshot, known: Mapping[BrokerPartit
     return min(max(extent.log_start_offset, snapshot.starts.get(log, extent.end_offset)), extent.end_offset)
 
 
-def _refuse_recreated_topics(last: Plan | None, snapshot: Snapshot) -> None:
+def refuse_recreated_topics(last: Plan | None, snapshot: Snapshot) -> None:
+    """The offsets of a plan mean nothing on another topic of the same name. Raises NeedsDecision."""
     for topic, topic_id in sorted(last.topic_ids.items()) if last else ():
         found = snapshot.topic_ids.get(topic, topic_id)
         if found != topic_id:

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from etl.edges.ledger import PlanLedger, new_uid
 from etl.edges.registry import read_brokers, read_cluster_id
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import PermissionRefused, SettingsError, TableUnreachable
-from etl.frame import arrow_schema
+from etl.frame import arrow_schema, spark_schema
 from etl.model import Applied, BrokerPartition, Committed, Ledger, Plan, Snapshot, Table
 from etl.plan import pack_tasks, refuse_missing_topics
 from etl.protocol.kafka import ClusterMetadata
@@ -82,9 +83,13 @@ class LiveWorld:
         self._spark: SparkSession | None = None
 
     def close(self) -> None:
-        """Stop the Spark session, if this run made one."""
+        """Stop the Spark session, if this run made one.
+
+        Its JVM may be gone already: who stops a run with SIGTERM, Airflow among them, often stops all processes of its group.
+        """
         if self._spark is not None:
-            self._spark.stop()
+            with contextlib.suppress(Exception):  # whatever py4j says of it
+                self._spark.stop()
             self._spark = None
 
     def driving(self, run_id: str) -> contextlib.AbstractContextManager[None]:
@@ -117,6 +122,7 @@ class LiveWorld:
             topic_ids=metadata.topic_ids, bytes_per_offset=sizes, committed=self.group.committed(known), starts=starts,
             owners=self.group.owners(metadata.topics), live_consumers=self.group.live_consumers(),
             ledger=ledger, table=self._observe_table(ledger),
+            other_pipelines=self.ledger.other_pipelines(),
         )
 
     def new_uid(self) -> str:
@@ -128,8 +134,11 @@ class LiveWorld:
         return int(time.time() * 1000)
 
     def store(self, plan: Plan) -> None:
-        """See `ingest.World`. Refuses a table that cannot be written first: a plan should be stored to be executed."""
+        """See `ingest.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""
         check_writable(self.settings.table.path)
+        if self.settings.transform and (plan.ranges or plan.table_id is None):
+            # stored, the plan would bind the conf to a transform that never works
+            self._transformed(self.spark().createDataFrame([], spark_schema()))
         self.ledger.store_uid(plan.uid)
         self.ledger.store_plan(plan)
 
@@ -250,9 +259,9 @@ class LiveWorld:
     def _transformed(self, rows: DataFrame) -> DataFrame:
         if not self.settings.transform:
             return rows
-        transformed = load_transform(self.settings.transform)(rows)
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        transformed = apply_transform(self.settings.transform, rows)
         delta.check_shape(self.settings.table.path, to_arrow_schema(transformed.schema, timezone="UTC"), self.settings.table.partition_by)
         return transformed
 
@@ -286,14 +295,31 @@ class _Reading:
         return len(receipts), sum(receipt.rows for receipt in receipts.values())
 
 
+def apply_transform(name: str, rows: DataFrame) -> DataFrame:
+    """What the transform of this name makes of `rows`. Raises SettingsError with the line where it failed."""
+    from pyspark.sql import DataFrame
+
+    function = load_transform(name)
+    check = "the function, on rows of spark.read.format('offset_ranges')"
+    try:
+        transformed = function(rows)
+    except Exception as error:  # it is somebody else's code: whatever it raises is about the transform
+        said = str(error).strip().split("\n", 1)[0]
+        line = next((f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[1:]), None)
+        raise SettingsError(f"the transform failed: {type(error).__name__}: {said}", key="transform", line=line, check=check) from error
+    if not isinstance(transformed, DataFrame):
+        raise SettingsError(f"the transform gave {type(transformed).__name__}, no DataFrame", key="transform", check=check)
+    return transformed
+
+
 def load_transform(name: str) -> Callable[[DataFrame], DataFrame]:
     """The function `package.module:function`, from the Python path or the current folder. Raises SettingsError."""
     module, _, function = name.partition(":")
     sys.path[:] = sys.path if "" in sys.path else [*sys.path, ""]
     try:
         found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        what = f"the transform cannot be imported: {error}"
+    except Exception as error:  # importing runs the module: whatever it raises is about the transform
+        what = f"the transform cannot be imported: {type(error).__name__}: {error}"
         raise SettingsError(what, key="transform", check="its spelling, and that its module is installed or in this folder") from error
     if not callable(found):
         raise SettingsError(f"{name} is no function", key="transform", check="package.module:function")

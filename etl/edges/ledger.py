@@ -55,6 +55,17 @@ class PlanLedger:
         known = applied or self.read_applied(newest - 1)
         return Ledger(uid, self.read_plan(newest), applied, known.delta_version if known else None)
 
+    def other_pipelines(self) -> dict[str, frozenset[str]]:
+        """The group's other pipelines that have made a plan, and the topics that their newest one knows."""
+        found = {}
+        for name in self._zookeeper.children(znodes.GroupPaths(self._paths.group).pipelines) or ():
+            other = PlanLedger(self._zookeeper, self._paths.group, name)
+            newest = max(other.plan_numbers(), default=0) if name != self._paths.pipeline else 0
+            plan = other.read_plan(newest) if newest else None
+            if plan:
+                found[name] = frozenset(log.topic for log in plan.positions)
+        return found
+
     def plan_numbers(self) -> list[int]:
         """Numbers of the stored plans, ascending."""
         return sorted(int(n) for n in self._zookeeper.children(self._paths.plans) or () if n.isdecimal())

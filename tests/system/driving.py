@@ -15,17 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
 from kazoo.client import KazooClient
 
+from etl import doors
 from etl.cli import main
+from etl.dying_run import Dying
 from etl.edges.broker import SimpleConsumer
 from etl.embedded.clicks import click_batches
 from etl.embedded.cluster import Cluster
 from etl.embedded.spark import SHORT_RUN
-from etl.settings import split_address
+from etl.settings import load_settings, split_address
 from tests.fakes.oracle import codecs
 
 ROOT = Path(__file__).parents[2]
@@ -162,3 +165,20 @@ class Pipeline:
 
 def _hash(value: bytes | None) -> str:
     return "null" if value is None else hashlib.sha256(value).hexdigest()[:16]
+
+
+class BrokenOff(BaseException):
+    """No error of anybody's: the run ends here."""
+
+
+class Breaking(Dying):
+    """Breaks off where its parent would kill the process."""
+
+    def end(self) -> None:
+        raise BrokenOff
+
+
+def broken_off_before(verb: str, pipeline: Pipeline) -> None:
+    """A run in this process that ends, without a word, when it would begin `verb`."""
+    with pytest.raises(BrokenOff):
+        doors.run(load_settings(pipeline.conf), around=lambda world: Breaking(world, verb))

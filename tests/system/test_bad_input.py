@@ -1,14 +1,16 @@
-"""What a run does when others misbehave while it works, or hand it a broken transform, table, znode or folder: code, place, what to check."""
+"""What a run says when it is given a broken transform, folder, znode or record batch, or when others misbehave while it works."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
 import signal
 import socket
 import struct
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -20,13 +22,12 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from etl import doors
-from etl.edges.broker import SimpleConsumer
 from etl.embedded.server import wait_until
-from etl.errors import EtlError, Unreachable
+from etl.errors import Unreachable
 from etl.ingest import World
 from etl.settings import load_settings, split_address
 from tests.fakes.batches import Batch, Codec, Rec, encode
-from tests.fakes.broker import FETCH, FakeBroker, hang_up, instead, never
+from tests.fakes.broker import FETCH, FakeBroker, instead, never
 from tests.system.driving import Pipeline, Said
 
 
@@ -56,26 +57,30 @@ def test_what_is_no_conf_file_is_named(make_pipeline: Callable[..., Pipeline], c
 
 
 @pytest.mark.parametrize(("transform", "words"), [
-    ("no_such_module_of_tests:shaped", ("transform", "no_such_module_of_tests")),
-    ("transforms_of_tests:missing", ("transform", "missing")),
-    ("transforms_of_tests:number", ("transform", "number")),
-    ("transforms_of_tests:fails", ("transform", "no luck")),
-    ("transforms_of_tests:asks_for_a_column", ("transform", "colour")),
-    ("transforms_of_tests:forgets_to_return", ("transform",)),
+    ("no_such_module_of_tests:shaped", ("no_such_module_of_tests",)),
+    ("transforms_of_tests:missing", ("missing",)),
+    ("transforms_of_tests:number", ("number",)),
+    ("transforms_of_tests:fails", ("no luck", "transforms_of_tests.py:3")),
+    ("transforms_of_tests:asks_for_a_column", ("colour", "transforms_of_tests.py:5")),
+    ("transforms_of_tests:forgets_to_return", ("NoneType",)),
+    ("broken_of_tests:shaped", ("SyntaxError",)),
 ])
-def test_a_transform_that_does_not_work_is_named(
+def test_a_transform_that_does_not_work_is_named_before_a_plan_binds_the_conf_to_it(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, transform: str, words: tuple[str, ...],
 ) -> None:
+    (pipeline.folder / "broken_of_tests.py").write_text("def shaped(rows)\n")
     (pipeline.folder / "transforms_of_tests.py").write_text(
         "number = 3\n"
         "def fails(rows):\n    raise ValueError('no luck')\n"
         "def asks_for_a_column(rows):\n    return rows.select('colour')\n"
         "def forgets_to_return(rows):\n    pass\n")
     monkeypatch.syspath_prepend(str(pipeline.folder))
-    monkeypatch.delitem(__import__("sys").modules, "transforms_of_tests", raising=False)
+    monkeypatch.delitem(sys.modules, "transforms_of_tests", raising=False)
     pipeline.produce(40)
     pipeline.settings = {"transform": transform}
-    refused(pipeline.run(), 2, *words)
+    refused(pipeline.run(), 2, "transform", *words)
+    with pipeline.zookeeper() as client:
+        assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
 
 
 def test_a_partitioning_that_the_rows_or_the_table_do_not_have_is_named(pipeline: Pipeline) -> None:
@@ -87,17 +92,6 @@ def test_a_partitioning_that_the_rows_or_the_table_do_not_have_is_named(pipeline
     pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["partition"]}}
     pipeline.produce(40)
     refused(pipeline.run(), 2, "partition", "table.partition_by")
-
-
-def test_a_record_batch_above_the_limit_is_named_to_the_offset(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
-    pipeline = make_pipeline(partitions=1, source={"fetch_max_bytes": 1024, "fetch_limit_bytes": 4096})
-    with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
-        broker.send(pipeline.topic, 0, [(None, b"small")])
-        broker.send(pipeline.topic, 0, [(None, b"x" * 50_000)])
-    refused(pipeline.run(), 2, pipeline.topic, "partition 0", "offset 1", "fetch_limit_bytes")
-    pipeline.settings = {}
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
-    assert pipeline.is_whole()
 
 
 # -- 2 and 7: folders of somebody else's --------------------------------------------------------------------------------
@@ -146,8 +140,6 @@ def _as_nobody(pipeline: Pipeline, home: Path) -> Said:
 
 
 def _said_by(call: Callable[[], int], printed: list[str] | None = None) -> tuple[int, str]:
-    import io
-
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = call()
@@ -170,8 +162,11 @@ def spoiled(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Iter
 
 
 def _old_format(offset: int) -> bytes:
-    """A message set of format 1, as topics kept from before 0.11 hold them."""
-    message = struct.pack(">Ibbq", 0, 1, 0, 1_700_000_000_000) + struct.pack(">i", -1) + struct.pack(">i", 2) + b"v1"
+    """A message of format 1, as logs written before 0.11 hold them.
+
+    Its timestamp ends in zeros because the broker of the tests takes these bytes for the last offset's distance.
+    """
+    message = struct.pack(">Ibbqi", 0, 1, 0, 1_700_000_000_000 & ~0xFFFFFF, 1) + b"k" + struct.pack(">i", 2) + b"v1"
     return struct.pack(">qi", offset, len(message)) + message
 
 
@@ -179,11 +174,9 @@ RECORDS = [Rec(delta, b"value-%d" % delta) for delta in range(10)]
 
 
 @pytest.mark.parametrize("batch", [
-    encode(Batch(10, RECORDS, count=11)), encode(Batch(10, RECORDS, count=2**31 - 1)), encode(Batch(10, RECORDS, count=-1)),
-    encode(Batch(10, RECORDS, Codec.GZIP, payload=b"no gzip at all")), encode(Batch(10, RECORDS, Codec.SNAPPY, payload=b"\xff" * 40)),
-    encode(Batch(10, RECORDS, Codec.LZ4, payload=b"\x04\x22\x4d\x18 and no more")), encode(Batch(10, RECORDS, Codec.ZSTD, payload=b"zstd?")),
-    encode(Batch(10, RECORDS, payload=b"\xff" * 80)), encode(Batch(10, RECORDS, payload=b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80")),
-], ids=["one record too few", "an absurd count", "a negative count", "no gzip", "no snappy", "no lz4", "no zstd", "no records", "no varint"])
+    encode(Batch(10, RECORDS, count=9)), encode(Batch(10, RECORDS, count=2**31 - 1)),
+    encode(Batch(10, RECORDS, Codec.ZSTD, payload=b"zstd?")), encode(Batch(10, RECORDS, payload=b"\x80" * 80)),
+], ids=["too few records", "an absurd count", "no zstd", "no varint"])
 def test_a_record_batch_that_lies_under_a_right_crc_is_named_to_the_offset(spoiled: tuple[Pipeline, FakeBroker], batch: bytes) -> None:
     pipeline, broker = spoiled
     broker.log(pipeline.topic, 0).batches[1] = batch
@@ -193,22 +186,16 @@ def test_a_record_batch_that_lies_under_a_right_crc_is_named_to_the_offset(spoil
 
 def test_a_response_with_an_absurd_frame_length_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:
     pipeline, broker = spoiled
-    for length in (0x7FFFFFFF, -1):
-        broker.script[FETCH].extend([instead(struct.pack(">i", length) + b"rest")] * 30)
-        said = pipeline.run()
-        assert said.code == 5, said.err
-        assert "Traceback" not in said.err
-        assert f"127.0.0.1:{broker.port}" in said.err, said.err
-        broker.script.clear()
+    broker.script[FETCH].extend([instead(struct.pack(">i", 0x7FFFFFFF) + b"rest")] * 30)
+    refused(pipeline.run(), 5, f"127.0.0.1:{broker.port}")
+    broker.script.clear()
     assert pipeline.ran().outcomes == ["replayed", "ingested"]
 
 
 def test_a_topic_in_the_format_from_before_0_11_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:
     pipeline, broker = spoiled
-    broker.log(pipeline.topic, 0).batches[0] = b"".join(_old_format(offset) for offset in range(10))
-    said = pipeline.run()
-    assert said.code in (2, 5), said.err
-    refused(said, said.code, f"topic {pipeline.topic}", "partition 0", "offset 0")
+    broker.log(pipeline.topic, 0).batches[:1] = [_old_format(offset) for offset in range(10)]
+    refused(pipeline.run(), 5, "format v1", f"topic {pipeline.topic}", "partition 0", "offset 0")
 
 
 @pytest.mark.parametrize("what", ["plans", "applied", "uid"])
@@ -229,24 +216,13 @@ def test_a_znode_of_the_ledger_that_is_not_ours_to_read_is_named(pipeline: Pipel
 # -- 2, 6: what can fail in the middle ----------------------------------------------------------------------------------
 
 
-def test_a_broker_that_goes_away_during_the_fetch_is_named_and_the_next_run_completes(spoiled: tuple[Pipeline, FakeBroker]) -> None:
-    pipeline, broker = spoiled
-    broker.script[FETCH].extend([hang_up] * 200)
-    refused(pipeline.run(), 6, f"127.0.0.1:{broker.port}", "retry")
-    broker.script.clear()
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
-    assert sum(pipeline.in_table().values()) == 30
-
-
 def test_a_topic_that_we_may_not_read_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:
     pipeline, broker = spoiled
     broker.log(pipeline.topic, 0).refusals.extend([29] * 50)
     refused(pipeline.run(), 2, pipeline.topic, "ACL")
 
 
-@pytest.mark.parametrize(("verb", "then"), [
-    ("store", ["ingested"]), ("record", ["repaired", "repaired", "ingested"]), ("commit", ["repaired", "ingested"]),
-])
+@pytest.mark.parametrize(("verb", "then"), [("store", ["ingested"]), ("record", ["repaired", "repaired", "ingested"])])
 def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_completes(
     pipeline: Pipeline, verb: str, then: list[str],
 ) -> None:
@@ -263,7 +239,7 @@ def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_comp
     assert pipeline.ran().outcomes == then
     pipeline.ran()
     assert pipeline.is_whole()
-    assert pipeline.committed() == dict.fromkeys(range(4), 20)
+    assert pipeline.committed() == {0: 40, 1: 40, 2: 0, 3: 0}
 
 
 class Before:
@@ -329,17 +305,17 @@ def test_a_run_that_breaks_leaves_no_report_that_says_all_is_well(pipeline: Pipe
         doors.run(load_settings(pipeline.conf), around=lambda world: Before(world, "fetch", bug))
     [written] = (pipeline.folder / "reports").glob("*.json")
     report = json.loads(written.read_text())
-    assert report["exit_code"] == 1 and "a bug" in json.dumps(report["error"])
-    with pytest.raises(EtlError):
-        raise EtlError("what a bug is told as")
+    assert (report["exit_code"], report["outcomes"][-1]["outcome"]) == (1, "failed")
+    assert "ZeroDivisionError: a bug" in report["error"]["what"]
 
 
-# -- 4 and 130: two at once, and the first is interrupted ---------------------------------------------------------------
+# -- 4 and 130: two at once, and the first is stopped -------------------------------------------------------------------
 
 
-def test_a_second_driver_waits_outside_while_the_first_fetches_and_ctrl_c_leaves_nothing_behind(
+def test_a_second_driver_leaves_the_first_alone_and_a_scheduler_that_stops_it_leaves_nothing_behind(
     spoiled: tuple[Pipeline, FakeBroker],
 ) -> None:
+    """Airflow sends SIGTERM to all processes of a task, Spark's JVM among them."""
     pipeline, broker = spoiled
     pipeline.settings["source"]["timeout_s"] = 120
     broker.script[FETCH].extend([never] * 50)
@@ -347,11 +323,12 @@ def test_a_second_driver_waits_outside_while_the_first_fetches_and_ctrl_c_leaves
     try:
         assert wait_until(lambda: any(key == FETCH for key, _ in broker.requests), 120), "the run never came to its fetch"
         refused(pipeline.run(), 4, f"pid {child.pid}", "retry")
-        os.kill(child.pid, signal.SIGINT)
+        os.killpg(child.pid, signal.SIGTERM)
         out, err = child.communicate(timeout=60)
     finally:
         child.kill()
-    assert (child.returncode, "Traceback" in err) == (130, False), err
+    assert child.returncode == 130, err
+    assert err.startswith("etl: stopped") and len(err.splitlines()) <= 3, err
     assert json.loads(out)["exit_code"] == 130
     assert wait_until(lambda: not of_session(child.pid), 20), of_session(child.pid)
     [_, stopped] = sorted((pipeline.folder / "reports").glob("*.json"), key=lambda path: json.loads(path.read_text())["exit_code"])

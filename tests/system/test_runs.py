@@ -15,12 +15,10 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
-from etl import doors
-from etl.dying_run import Dying
 from etl.edges.broker import SimpleConsumer
-from etl.settings import load_settings, split_address
+from etl.settings import split_address
 from tests.fakes.batches import Batch, Codec, Rec, encode
-from tests.system.driving import ROOT, Pipeline
+from tests.system.driving import ROOT, Pipeline, broken_off_before
 
 
 def test_a_first_run_loads_all_a_second_nothing_and_a_third_what_came_since(pipeline: Pipeline) -> None:
@@ -76,20 +74,8 @@ def test_a_run_killed_at_a_verb_is_finished_by_the_next_without_loss_or_double(p
 @pytest.mark.parametrize(("verb", "then"), [("record", ["repaired", "repaired", "ingested"]), ("tidy", ["ingested"])])
 def test_a_run_that_breaks_off_between_its_last_steps_is_finished_by_the_next(pipeline: Pipeline, verb: str, then: list[str]) -> None:
     pipeline.produce(800)
-    with pytest.raises(BrokenOff):
-        doors.run(load_settings(pipeline.conf), around=lambda world: Breaking(world, verb))
+    broken_off_before(verb, pipeline)
     finished_by_the_next(pipeline, then)
-
-
-class BrokenOff(BaseException):
-    """No error of anybody's: the run ends here."""
-
-
-class Breaking(Dying):
-    """Breaks off where its parent would kill the process."""
-
-    def end(self) -> None:
-        raise BrokenOff
 
 
 def finished_by_the_next(pipeline: Pipeline, then: list[str]) -> None:

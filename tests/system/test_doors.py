@@ -1,0 +1,125 @@
+"""The command as a program sees it: one JSON document on standard output whatever happens, exit codes, and what the doors import."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+from pyspark.sql import SparkSession
+
+from tests.system.driving import ROOT, Pipeline
+
+DOORS = [("plan",), ("run",), ("verify",), ("offsets", "show"), ("plans", "list"), ("plans", "show")]
+
+
+# -- without any server -------------------------------------------------------------------------------------------------
+
+
+def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from etl.cli import main; code = main(['--help'])\n"
+        "heavy = {'pyspark', 'numba', 'numpy', 'pyarrow', 'kafka', 'kazoo', 'deltalake', 'pydantic', 'yaml', 'cramjam'}\n"
+        "print(code, sorted(heavy & set(sys.modules)))")
+    said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    *screen, last = said.stdout.splitlines()
+    assert last == "0 []"
+    listed = {line.split()[0] for line in screen[screen.index("Commands:") + 1:] if line.strip()}
+    assert listed == {"demo", "plan", "run", "verify", "offsets", "plans"}
+
+
+@pytest.mark.parametrize("words", [
+    (), ("nosuch",), ("run",), ("run", "--bogus", "a.yaml"), ("run", "a.yaml", "b.yaml"), ("offsets",), ("plans",), ("offsets", "set"),
+    ("plans", "show", "conf.yaml", "first"), ("plans", "show", "conf.yaml", "0"), ("demo", "--records", "3"),
+], ids=" ".join)
+def test_wrong_words_are_told_on_the_terminal_and_as_a_document(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    from etl.cli import main
+
+    assert main(list(words)) == 2
+    plain = capsys.readouterr()
+    assert plain.out == "" and plain.err.startswith("etl: ") and "check: etl --help" in plain.err
+    if words and words[0] != "nosuch":
+        assert main([*words, "--json"]) == 2
+        printed = capsys.readouterr()
+        assert json.loads(printed.out)["exit_code"] == 2
+        assert "Traceback" not in plain.err + printed.err
+
+
+@pytest.mark.parametrize("door", DOORS, ids=" ".join)
+def test_every_door_tells_a_conf_file_that_is_not_there(door: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    from etl.cli import main
+
+    assert main([*door, "no/such.yaml", "--json"]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["where"] == {"path": "no/such.yaml"}
+    assert "no/such.yaml" in said.err
+
+
+# -- on a pipeline ------------------------------------------------------------------------------------------------------
+
+
+def test_every_door_prints_one_document_before_the_first_run_and_after_it(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+    codes: dict[str, list[int]] = {}
+    for door in (("plan",), ("verify",), ("offsets", "show"), ("plans", "list"), ("plans", "show"), ("run",), ("run",), *DOORS):
+        said = pipeline.door(*door)
+        codes.setdefault(" ".join(door), []).append(said.code)
+        assert isinstance(said.document, (dict, list)), said.out
+        assert "Traceback" not in said.err
+    assert codes == {
+        "plan": [0, 0], "verify": [0, 0], "offsets show": [0, 0], "plans list": [0, 0], "plans show": [2, 0], "run": [0, 0, 0]}
+
+
+def test_a_plan_that_is_not_stored_is_told_with_those_that_are(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    from etl.cli import main
+
+    pipeline.produce(40)
+    pipeline.ran()
+    assert main(["plans", "show", str(pipeline.conf), "99", "--json"]) == 2
+    said = capsys.readouterr()
+    assert "plan 99" in json.loads(said.out)["what"] and "plans 1 to 1" in said.err
+    assert main(["plans", "show", str(pipeline.conf), "1", "--json"]) == 0
+
+
+@pytest.mark.parametrize(("words", "code"), [(("run",), 0), (("run", "--strict"), 3)], ids=["run", "run --strict"])
+def test_a_loss_that_policy_allowed_is_loud_and_an_error_only_where_that_was_asked_for(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession, words: tuple[str, ...], code: int,
+) -> None:
+    pipeline = make_pipeline(source={"on_data_loss": "skip"})
+    pipeline.produce(80)
+    pipeline.ran()
+    pipeline.produce(80)
+    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
+        admin.delete_records({TopicPartition(pipeline.topic, 1): 30})
+    said = pipeline.door(*words)
+    assert (said.code, said.outcomes) == (code, ["records lost", "ingested"])
+    assert "10 offsets (20 to 30)" in said.out
+    assert ("were lost" in said.err) == (code == 3)
+    assert pipeline.ran().outcomes == ["nothing new"]
+    assert pipeline.door("run", "--strict").code == 0, "what was told once is not told for ever"
+    assert pipeline.door("verify").code == 0
+
+
+def test_a_reader_that_hangs_up_gets_no_traceback(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    door = subprocess.Popen(
+        [sys.executable, "-m", "etl.cli", "plans", "show", str(pipeline.conf), "--json"], cwd=ROOT, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True)
+    assert door.stdout and door.stderr
+    door.stdout.close()
+    assert door.stderr.read() == ""
+    assert door.wait(60) != 0
+
+
+def test_a_job_for_spark_submit_is_the_same_door(tmp_path: Path) -> None:
+    for job in ("ingest", "verify"):
+        said = subprocess.run(
+            [sys.executable, str(ROOT / "jobs" / f"{job}.py"), "no/such.yaml", "--json"], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=False)
+        assert (said.returncode, json.loads(said.stdout)["where"]) == (2, {"path": "no/such.yaml"})

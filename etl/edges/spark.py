@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -90,11 +91,32 @@ def _submitted() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _own_ctrl_c() -> Iterator[None]:
-    """pyspark puts a handler of its own on Ctrl-C that talks to the JVM in the middle of another call; ours stays."""
-    ours = signal.getsignal(signal.SIGINT)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, ours)
+    """A first Ctrl-C or SIGTERM waits until the session is there; a second one does not.
+
+    pyspark leaves a JVM behind for ever whose start was broken off: it removes the folder through which the JVM would tell its
+    port, and the JVM fails before it begins to watch whether its parent lives. And pyspark's own handler for Ctrl-C talks to the
+    JVM in the middle of another call: the handlers that were there come back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    ours = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
+
+    def wait(kind: int, _frame: FrameType | None) -> None:
+        came.append(kind)
+        if len(came) > 1:
+            raise KeyboardInterrupt
+
+    for kind in ours:
+        signal.signal(kind, wait)
+    try:
+        yield
+    finally:
+        for kind, handler in ours.items():
+            signal.signal(kind, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 @contextlib.contextmanager

@@ -341,6 +341,20 @@ def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing
     assert sum(pipeline.in_table().values()) == 30
 
 
+def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+    pipeline, _ = spoiled
+    child = pipeline.start("etl.cli", "run", str(pipeline.conf), "--json")
+    try:
+        assert wait_until(lambda: any("deploy.SparkSubmit" in line for line in of_session(child.pid)), 60)
+        os.killpg(child.pid, signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert (child.returncode, json.loads(out)["exit_code"], len(err.splitlines())) == (130, 130, 1), err
+    assert wait_until(lambda: not of_session(child.pid), 20), of_session(child.pid)
+    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+
+
 def of_session(leader: int) -> list[str]:
     """Command lines of the living processes in the session that `leader` began."""
     found = []
@@ -348,5 +362,5 @@ def of_session(leader: int) -> list[str]:
         with contextlib.suppress(OSError):
             state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
             if int(session) == leader and state != "Z":
-                found.append((stat.parent / "cmdline").read_text().replace("\0", " ")[:120])
+                found.append((stat.parent / "cmdline").read_text().replace("\0", " "))
     return found

@@ -4,7 +4,7 @@ Owns which offset to ask next and with how many bytes, what of an answer to keep
 ways it can go wrong. Sending the request, waiting, finding the leader and retrying are the fetch loop's; bytes to
 columns is `protocol.record_batches`'.
 
-What a loop does with it (wire protocol, B9):
+What a loop does with it:
 
     while not cursor.done:
         ask for cursor.position with cursor.max_bytes
@@ -151,7 +151,7 @@ class Cursor:
         return {"topic": self.range.log.topic, "partition": self.range.log.partition, "offset": self.position}
 
     def _refused(self, fetched: FetchedPartition) -> EtlError:
-        """The error that the answer's code stands for (wire protocol, B6)."""
+        """The error that the answer's code stands for."""
         code, place = fetched.error_code, self._place
         name = error_codes.name_of(code)
         if code == error_codes.OFFSET_OUT_OF_RANGE:

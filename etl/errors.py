@@ -28,7 +28,7 @@
     ├── TableUnreachable            7    retriable: the table cannot be read or written
     └── Stopped                   130    Ctrl-C or SIGTERM, cleanly
 
-Exit codes: design, section 7. Raise the narrowest; the doors turn it into an exit code and two lines of text.
+Exit codes: README. Raise the narrowest; the doors turn it into an exit code and two lines of text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The table's side of a run: where it stands, one append per plan, and what became of it.
 
-Owns the table's commit bit (`txn`, design "the numbered plan") for both writers. Reading is delta-rs alone, so a run with nothing
+Owns the table's commit bit (`txn`; ADR 1) for both writers. Reading is delta-rs alone, so a run with nothing
 new starts no JVM. Rows are written by Spark; a plan without ranges is a commit without files by delta-rs.
 
 What became of an append is decided only by reading the table again, after every result: Spark skips a version at or below the

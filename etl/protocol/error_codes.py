@@ -1,6 +1,6 @@
 """The error codes of Kafka 0.8 and later: name, and whether asking again may help a range fetch.
 
-Owns the table (wire protocol, "Error codes that matter"); who raises what for a code is said where the answer is
+Owns the table (Kafka protocol, error codes); who raises what for a code is said where the answer is
 read. The codes of the 0.7 family have the same numbers and other meanings, and are not here.
 """
 
@@ -53,7 +53,7 @@ CODES: dict[int, tuple[str, bool]] = {
     106: ("FETCH_SESSION_TOPIC_ID_ERROR", True),
     109: ("OFFSET_MOVED_TO_TIERED_STORAGE", False),
 }
-"""code -> (name, retriable). "Retriable" counts metadata refreshes; the one who retries bounds it (wire protocol, B6)."""
+"""code -> (name, retriable). "Retriable" counts metadata refreshes; the one who retries bounds it."""
 
 
 def name_of(code: int) -> str:
@@ -62,5 +62,5 @@ def name_of(code: int) -> str:
 
 
 def is_retriable(code: int) -> bool:
-    """Whether asking again may help; a code that is not in the table fails (wire protocol, B6)."""
+    """Whether asking again may help; a code that is not in the table fails."""
     return CODES.get(code, ("", False))[1]

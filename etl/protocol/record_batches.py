@@ -5,7 +5,7 @@ record batch are decoded by `columns`; which offsets are wanted, and what an ans
 Knows magic 2 only. Message formats v0 and v1 (magic 0 and 1) come with `message_sets`; until then they are CorruptData
 that says so.
 
-What holds for every record batch (wire protocol, B8; KIP-98):
+What holds for every record batch (Kafka protocol, record batch v2; KIP-98):
 
 - A record batch that the answer cuts off at its end is left alone. A length that no record batch can have is an error.
 - The CRC-32C covers everything from the attributes on, compressed as it came, and is checked before decompression.
@@ -215,7 +215,7 @@ def decode(fetched: FetchedPartition, batches: Sequence[BatchHeader], selection:
 
 
 class _AbortedTransactions:
-    """Which record batches of one answer belong to aborted transactions (KIP-98; wire protocol, B8)."""
+    """Which record batches of one answer belong to aborted transactions (KIP-98)."""
 
     def __init__(self, aborted: tuple[tuple[int, int], ...]) -> None:
         self._coming = sorted(aborted, key=lambda item: item[1], reverse=True)

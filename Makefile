@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint bench clean
+.PHONY: help setup demo test unit lint fuzz bench clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,9 +40,13 @@ lint: setup ## flake8, mypy, import-linter
 	@$(BIN)/python -m mypy
 	@$(BIN)/lint-imports --no-logo
 
+fuzz: setup ## coverage-guided bytes into every parser for ten minutes; FUZZ="--target NAME --seconds N" for less
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@$(BIN)/python -m tests.fuzz $(FUZZ)
+
 bench: setup ## decoding in records and bytes a second, beside kafka-python's decoder
 	@$(BIN)/python tests/bench/decode.py
 
 clean: ## remove what make and the tools made here; the cache folder stays
-	@rm -rf $(VENV) build *.egg-info .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache
+	@rm -rf $(VENV) build *.egg-info .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .fuzz
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

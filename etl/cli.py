@@ -1,4 +1,4 @@
-"""The doors: `etl demo | plan | run | verify | offsets show | plans list | plans show`, and what their exit codes mean.
+"""The doors: `etl demo | doctor | plan | run | verify | offsets show | plans list, show, supersede, acknowledge`, and their exit codes.
 
 Each door loads the settings, calls one function of `doors`, and shows the value that comes back: with `--json` as one
 document on standard output, else for a person. Everything heavy is imported inside the door that needs it.
@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 app = typer.Typer(name="etl", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
                   help="Exactly-once batches from Kafka into Delta Lake.", context_settings={"help_option_names": ["-h", "--help"]})
 offsets = typer.Typer(rich_markup_mode=None, help="Look at the group's committed offsets.")
-plans = typer.Typer(rich_markup_mode=None, help="Look at the numbered plans of a pipeline.")
+plans = typer.Typer(rich_markup_mode=None, help="Look at the numbered plans of a pipeline, and rule on them.")
 app.add_typer(offsets, name="offsets")
 app.add_typer(plans, name="plans")
 
 _STOPPED = 130
 
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The pipeline's file, e.g. conf/clicks.yaml.", show_default=False)]
+Reason = Annotated[str, typer.Option(help="Why, for whoever reads it later.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
 
@@ -56,6 +57,18 @@ def demo(
     told = run_demo(records=records, folder=folder, quiet=as_json)
     if as_json:
         _print_json(told)
+
+
+@app.command()
+def doctor(conf: Conf, as_json: AsJson = False) -> None:
+    """Look at everything a run needs, a line each: ok, or what to do; nothing is changed."""
+    from etl import screens
+    from etl.doctor import diagnose
+
+    diagnosis = diagnose(_settings(conf))
+    _show(as_json, diagnosis.as_json(), lambda: screens.show_doctor(diagnosis))
+    if diagnosis.worst:
+        raise diagnosis.worst
 
 
 @app.command()
@@ -76,7 +89,7 @@ def run(
     """Read what is new and append it to the table, exactly once."""
     from etl import doors, screens
 
-    report = doors.run(_settings(conf), surroundings())
+    report = doors.run(_settings(conf), surroundings(), strict=strict)
     _show(as_json, report.as_json(), lambda: screens.show_report(report))
     if strict and report.lost_records:
         raise DataLost("records were lost, and source.on_data_loss let them go", check="the gaps named above, and the topic's retention")
@@ -122,6 +135,36 @@ def plans_show(
 
     document = doors.show_plan(_settings(conf), number)
     _show(as_json, document, lambda: screens.show_plan(document))
+
+
+@plans.command("supersede")
+def plans_supersede(
+    conf: Conf,
+    number: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of the plan that is stored and not in the table.")],
+    reason: Reason,
+    skip: Annotated[list[str] | None, typer.Option(
+        metavar="TOPIC:PARTITION:FROM-UNTIL", help="Offsets that the new plan leaves out and records as lost.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give up a plan that cannot be finished: another one takes its number, and the next run executes it."""
+    from etl import rulings, screens
+
+    ruling = rulings.supersede(_settings(conf), number, reason, tuple(skip or ()))
+    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
+
+
+@plans.command("acknowledge")
+def plans_acknowledge(
+    conf: Conf,
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="The table's version as you saw it, or none when it is gone.")],
+    reason: Reason,
+    as_json: AsJson = False,
+) -> None:
+    """Accept the table as it is, whatever others did to it, and go on from ZooKeeper's positions."""
+    from etl import rulings, screens
+
+    ruling = rulings.acknowledge(_settings(conf), version, reason)
+    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

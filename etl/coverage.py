@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from etl.model import Applied, BrokerPartition, Coverage, Interval, Plan
+from etl.model import Applied, BrokerPartition, Coverage, Foreign, Interval, Plan
 
 PLANS_KEPT = 100
 PLAN_BYTES_KEPT = 16 * 2**20
+REMOVALS_KEPT = 1000
 
 
 def prunable(sizes: Sequence[tuple[int, int]]) -> list[int]:
@@ -32,7 +34,14 @@ def fold(coverage: Coverage, plan: Plan, applied: Applied) -> Coverage:
     loaded: dict[BrokerPartition, list[Interval]] = {log: list(found) for log, found in coverage.intervals.items()}
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
         loaded.setdefault(r.log, []).append(Interval(r.from_offset, r.until_offset, receipt.rows))
-    return Coverage(plan.number, {log: merge(found) for log, found in loaded.items()})
+    return replace(coverage, through=plan.number, intervals={log: merge(found) for log, found in loaded.items()})
+
+
+def note(coverage: Coverage, removals: Iterable[Foreign]) -> Coverage:
+    """Coverage that tells of these commits of others too; the newest `REMOVALS_KEPT` are kept."""
+    known = {found.delta_version for found in coverage.removals}
+    new = tuple(found for found in removals if found.delta_version not in known)
+    return replace(coverage, removals=(coverage.removals + new)[-REMOVALS_KEPT:])
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:

@@ -239,7 +239,7 @@ def parse_ranges(text: str) -> tuple[OffsetRange, ...]:
             OffsetRange(BrokerPartition(str(one["topic"]), int(one["partition"])), int(one["from"]), int(one["until"]))
             for one in json.loads(text)
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         form = '[{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]'
         raise SettingsError(f"these are no ranges: {error!r}", option="ranges", check=f"the form is {form}") from error
 
@@ -334,7 +334,7 @@ def _bootstrap(text: str) -> tuple[tuple[str, int], ...]:
     addresses = []
     for address in _names(text):
         host, colon, port = address.rpartition(":")
-        if not colon or not host or not port.isdigit():
+        if not colon or not host or not (port.isascii() and port.isdecimal()) or len(port) > 5:
             raise SettingsError(f"{address!r} is no broker's address", option="bootstrap", check="the form is host:port,host:port")
         addresses.append((host.strip("[]"), int(port)))
     if not addresses:
@@ -353,6 +353,6 @@ def _isolation(options: Mapping[str, str]) -> Isolation:
 
 def _size(options: Mapping[str, str], name: str, default: int) -> int:
     said = options.get(name, str(default))
-    if not said.isdigit() or not int(said):
+    if not said.isdecimal() or len(said) > 18 or not int(said):
         raise SettingsError(f"{said!r} is no number of bytes", option=name, check="a whole number above 0")
     return int(said)

@@ -13,26 +13,46 @@ from pathlib import Path
 from typing import Any
 
 from etl.audit import AuditedLog, Expected, LogFindings, audit
-from etl.errors import EtlError, LedgersDisagree, SettingsError, Stopped
+from etl.errors import EtlError, LedgersDisagree, SessionLost, SettingsError, Stopped
 from etl.ingest import World, ingest
-from etl.model import FirstRun, OffsetRange, Onward, Plan, Replay, Snapshot
+from etl.model import Adopt, OffsetRange, Onward, Plan, Replay, Snapshot, Standing, Superseding
 from etl.plan import (
-    ASSUMED_BYTES_PER_OFFSET, pack_tasks, plan_next, refuse_another_shape, refuse_owned, refuse_recreated_topics, refuse_shared_topics,
+    ASSUMED_BYTES_PER_OFFSET, cannot_be_finished, pack_tasks, plan_instead, plan_next, refuse_another_shape, refuse_owned,
+    refuse_shared_topics,
 )
 from etl.reconcile import reconcile
-from etl.report import Report, describe_plan
+from etl.report import Outcome, Report, describe_plan
 from etl.settings import Settings
 from etl.wiring import LiveWorld, Surroundings, open_world
 
 ALONE = Surroundings()
 
 
-def run(settings: Settings, surroundings: Surroundings = ALONE, *, around: Callable[[World], World] = lambda world: world) -> Report:
-    """One run. Its report is written to the configured folder however the run ends. `around` may wrap the world (tests, demo)."""
-    run_id = _new_run_id()
-    report = Report(run_id, settings.pipeline, settings.group, settings.table.path, int(time.time() * 1000))
-    with _reporting(settings, report), open_world(settings, surroundings, name=run_id) as world, world.driving(run_id):
-        ingest(around(world), settings, report)
+SESSIONS_MAX = 3
+"""How often one run begins anew after its ZooKeeper session ended under it."""
+
+
+def run(
+    settings: Settings, surroundings: Surroundings = ALONE, *, strict: bool = False,
+    around: Callable[[World], World] = lambda world: world,
+) -> Report:
+    """One run. Its report is written to the configured folder however the run ends. `around` may wrap the world (tests, demo).
+
+    After a lost session nothing that was read before it is used: a new session, the driver's lock again, and `reconcile` decides
+    what is left to do.
+    """
+    run_id = new_run_id()
+    report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms(), strict=strict)
+    with _reporting(settings, report):
+        for left in reversed(range(SESSIONS_MAX)):
+            try:
+                with open_world(settings, surroundings, name=run_id) as world, world.driving(run_id):
+                    ingest(around(world), settings, report)
+                break
+            except SessionLost as error:
+                if not left:
+                    raise
+                report.add(Outcome.SESSION_LOST, f"{error.what}: begun anew with a new one")
     return report
 
 
@@ -80,19 +100,27 @@ def preview(settings: Settings) -> Preview:
         snapshot = world.observe()
     refuse_owned(snapshot)
     refuse_shared_topics(snapshot)
-    standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved)
+    standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved, settings.table.on_rows_removed)
     says, plan = _next(snapshot, standing, settings)
     ranges = plan.ranges if plan else ()
     tasks = pack_tasks(ranges, snapshot.bytes_per_offset, settings.limits.target_task_bytes, 1)
     return Preview(says, plan, snapshot, len(tasks))
 
 
-def _next(snapshot: Snapshot, standing: FirstRun | Replay | Onward, settings: Settings) -> tuple[str, Plan | None]:
+def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[str, Plan | None]:
     if isinstance(standing, Replay):
-        refuse_another_shape(standing.plan, settings)
-        refuse_recreated_topics(standing.plan, snapshot)
-        return f"the next run replays plan {standing.plan.number}, which is stored and not in the table", standing.plan
-    plan = plan_next(snapshot, standing, settings, uid=snapshot.ledger.uid or "unnamed", now_ms=int(time.time() * 1000))
+        reason = cannot_be_finished(standing.plan, snapshot, settings)
+        if reason is None:
+            refuse_another_shape(standing.plan, settings)
+            return f"the next run replays plan {standing.plan.number}, which is stored and not in the table", standing.plan
+        standing = Superseding(standing.plan, reason)
+    if isinstance(standing, Superseding):
+        instead = plan_instead(standing, snapshot, settings, now_ms=now_ms())
+        return f"the next run supersedes plan {instead.number}: {standing.reason}", instead
+    if isinstance(standing, Adopt):
+        says, plan = _next(snapshot, standing.standing, settings)
+        return f"the next run first takes over plan {standing.plan.number} from the table, then {says.removeprefix('the next run ')}", plan
+    plan = plan_next(snapshot, standing, settings, uid=snapshot.ledger.uid or "unnamed", now_ms=now_ms())
     repair = f"the next run first moves {len(standing.uncommitted)} offsets of plan {standing.last.number}; " if (
         isinstance(standing, Onward) and standing.uncommitted) else "the next run "
     if plan is None:
@@ -159,7 +187,7 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
     """
     from etl.edges.audit_scan import doubled_offsets, scan_buckets
 
-    with open_world(settings, surroundings, name=f"{_new_run_id()}-verify") as world:
+    with open_world(settings, surroundings, name=f"{new_run_id()}-verify") as world:
         ledger = world.ledger.read_ledger()
         table = world.read_table(ledger)
         newest = ledger.newest.number if ledger.newest else 0
@@ -250,7 +278,13 @@ def show_plan(settings: Settings, number: int | None) -> dict[str, Any]:
         return describe_plan(plan, world.ledger.read_applied(wanted))
 
 
-def _new_run_id() -> str:
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return int(time.time() * 1000)
+
+
+def new_run_id() -> str:
+    """Names a run: its start in UTC and something random."""
     return f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
 
 

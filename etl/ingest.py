@@ -11,12 +11,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from etl.model import Applied, BrokerPartition, Committed, Onward, Plan, Replay, Snapshot, Table
-from etl.plan import plan_next, refuse_another_shape, refuse_owned, refuse_recreated_topics, refuse_shared_topics
+from etl.model import (
+    Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, Plan, Replay, Snapshot, Superseding, Table,
+)
+from etl.plan import cannot_be_finished, plan_instead, plan_next, refuse_another_shape, refuse_owned, refuse_shared_topics
 from etl.protocol.plan_documents import with_id
-from etl.reconcile import reconcile, refuse_what_others_did
+from etl.reconcile import reconcile, refuse_what_others_did, unacknowledged
 from etl.report import Outcome, Report, Verb
 from etl.settings import Settings
+
+
+Settled = FirstRun | Replay | Superseding | Onward
+"""Where the pipeline stands once there is nothing to adopt."""
 
 
 class World(Protocol):
@@ -33,6 +39,15 @@ class World(Protocol):
 
     def store(self, plan: Plan) -> None:
         """Keep the plan before its first fetch, put-if-absent."""
+
+    def supersede(self, plan: Plan, ledger: Ledger) -> None:
+        """Put the plan in the place of the ledger's newest one, if that is still there."""
+
+    def adopt(self, plan: Plan) -> Ledger:
+        """Write the ledger anew from the table's commits, of which `plan` is the newest of ours; the ledger as it is then."""
+
+    def note_removals(self, removals: Collection[Foreign]) -> None:
+        """Keep that others removed rows, and that it was let pass."""
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Any:
         """The rows of the plan's ranges, lazily."""
@@ -64,37 +79,22 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
     with report.timed(Verb.RECONCILE):
         refuse_owned(snapshot)
         refuse_shared_topics(snapshot)
-        standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved)
-    if isinstance(standing, Replay):
-        plan = standing.plan
-        refuse_another_shape(plan, settings)
-        refuse_recreated_topics(plan, snapshot)
-        report.add(Outcome.REPLAYED, f"plan {plan.number} was stored and not in the table: it is executed again, word for word")
-    else:
-        if isinstance(standing, Onward):
-            with report.timed(Verb.COMMIT):
-                snapshot = _repair(world, snapshot, standing, report)
-        with report.timed(Verb.PLAN):
-            new = plan_next(snapshot, standing, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=world.now_ms())
-            if new is None:
-                report.add(Outcome.NOTHING_NEW, "nothing new to read")
-                return
-            plan = with_id(new)
-            world.store(plan)
+        snapshot, standing = _where_we_stand(world, snapshot, settings, report)
+    if isinstance(standing, Onward):
+        with report.timed(Verb.COMMIT):
+            snapshot = _repair(world, snapshot, standing, report)
+    with report.timed(Verb.PLAN):
+        plan = _plan(world, snapshot, standing, settings, report)
+    if plan is None:
+        report.add(Outcome.NOTHING_NEW, "nothing new to read")
+        return
     report.planned(plan)
-    _execute(world, snapshot, plan, report)
-
-
-def _execute(world: World, snapshot: Snapshot, plan: Plan, report: Report) -> None:
     with report.timed(Verb.FETCH):
         rows = world.fetch(plan, snapshot)
     with report.timed(Verb.APPEND):
-        applied, table = world.append(plan, rows)
-        refuse_what_others_did(table)
-        if applied is None:
-            report.add(Outcome.APPLIED_BY_ANOTHER, f"the table holds another plan {plan.number}, appended by another run meanwhile")
-            return
-        report.applied(applied)
+        applied = _append(world, plan, rows, snapshot, settings, report)
+    if applied is None:
+        return
     with report.timed(Verb.COMMIT):
         world.record(applied)
         world.commit(plan)
@@ -102,18 +102,87 @@ def _execute(world: World, snapshot: Snapshot, plan: Plan, report: Report) -> No
         world.tidy()
 
 
+def _where_we_stand(world: World, snapshot: Snapshot, settings: Settings, report: Report) -> tuple[Snapshot, Settled]:
+    """What both ledgers say together; where the table knows more, ZooKeeper has learnt it afterwards."""
+    policies = settings.source.on_moved, settings.table.on_rows_removed
+    standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, *policies)
+    _note_removals(world, snapshot, report)
+    if not isinstance(standing, Adopt):
+        return snapshot, standing
+    newest, adopted = snapshot.ledger.newest, standing.plan
+    if newest and newest.number == adopted.number:
+        sentence = f"the table holds another plan {adopted.number} ({adopted.id}) than ZooKeeper ({newest.id}): it was adopted"
+        report.add(Outcome.ADOPTED, sentence)
+    else:
+        knew = f"knew plan {newest.number} as the newest" if newest else "knew no plan"
+        report.add(Outcome.REBUILT, f"ZooKeeper {knew}: the ledger was rebuilt from the table's commits up to plan {adopted.number}")
+    settled = replace(standing.standing, uncommitted=())
+    # offsets first: once the ledger holds the plan, an offset below its position would be somebody else's doing
+    snapshot = _commit_left(world, snapshot, standing.standing, report)
+    return replace(snapshot, ledger=world.adopt(adopted)), settled
+
+
 def _repair(world: World, snapshot: Snapshot, standing: Onward, report: Report) -> Snapshot:
     """Finish what the last run left: its record, and the offsets it did not move."""
+    last = standing.last
     if snapshot.ledger.applied is None:
-        recounted = world.recount(standing.last)
+        recounted = world.recount(last)
         if recounted:
             world.record(recounted)
-            sentence = f"the record of plan {standing.last.number} was missing: its rows were counted from the table's files"
-            report.add(Outcome.REPAIRED, sentence)
+            report.add(Outcome.REPAIRED, f"the record of plan {last.number} was missing: its rows were counted from the table's files")
     for log, offset in sorted(standing.followed.items()):
-        report.add(Outcome.FOLLOWED, f"{log.topic} {log.partition}: somebody else moved the offset to {offset}, followed")
+        by = offset - last.positions[log]
+        report.add(Outcome.FOLLOWED, f"{log.topic} {log.partition}: somebody else moved the offset by {by:+,} to {offset}, followed")
+    return _commit_left(world, snapshot, standing, report)
+
+
+def _commit_left(world: World, snapshot: Snapshot, standing: Onward, report: Report) -> Snapshot:
     if not standing.uncommitted:
         return snapshot
     moved = world.commit(standing.last, standing.uncommitted)
     report.add(Outcome.REPAIRED, f"{len(moved)} offsets of plan {standing.last.number} were not committed: they are now")
     return replace(snapshot, committed={**snapshot.committed, **moved})
+
+
+def _plan(world: World, snapshot: Snapshot, standing: Settled, settings: Settings, report: Report) -> Plan | None:
+    """The plan to execute: the stored one, another one in its place, or the next; stored when this returns. None: nothing new."""
+    if isinstance(standing, Replay):
+        reason = cannot_be_finished(standing.plan, snapshot, settings)
+        if reason is None:
+            refuse_another_shape(standing.plan, settings)
+            sentence = f"plan {standing.plan.number} was stored and not in the table: it is executed again, word for word"
+            report.add(Outcome.REPLAYED, sentence)
+            return standing.plan
+        standing = Superseding(standing.plan, reason)
+    if isinstance(standing, Superseding):
+        plan = with_id(plan_instead(standing, snapshot, settings, now_ms=world.now_ms()))
+        world.supersede(plan, snapshot.ledger)
+        report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}")
+        return plan
+    new = plan_next(snapshot, standing, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=world.now_ms())
+    if new is None:
+        return None
+    plan = with_id(new)
+    world.store(plan)
+    return plan
+
+
+def _append(world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: Settings, report: Report) -> Applied | None:
+    """One commit, and what became of it; None when the table holds another plan of this number."""
+    applied, table = world.append(plan, rows)
+    refuse_what_others_did(table, snapshot.ledger.acknowledged, settings.table.on_rows_removed)
+    if applied is None:
+        sentence = f"the table holds another plan {plan.number}, appended by another run meanwhile; the next run goes on from it"
+        report.add(Outcome.APPLIED_BY_ANOTHER, sentence)
+        return None
+    report.applied(applied)
+    return applied
+
+
+def _note_removals(world: World, snapshot: Snapshot, report: Report) -> None:
+    """What others removed and policy or an operator let pass is told, and kept for `verify`."""
+    removals = snapshot.table.foreign if snapshot.table else ()
+    if removals:
+        world.note_removals(removals)
+    for found in unacknowledged(snapshot.table, snapshot.ledger.acknowledged):
+        report.add(Outcome.ROWS_REMOVED, f"somebody else's {found.operation} {found.why} at version {found.delta_version} of the table")

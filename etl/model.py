@@ -121,6 +121,27 @@ class Receipt:
     """False: there were more gaps than a receipt keeps; the counts still hold."""
 
 
+class Why(str, Enum):
+    """Why offsets of a log are not in the table and never will be."""
+
+    EXPIRED = "expired"
+    """Retention had deleted them (`source.on_data_loss: skip`)."""
+    MOVED = "offset moved"
+    """Somebody moved the committed offset past them (`source.on_moved: follow`)."""
+    SKIPPED = "skipped by hand"
+    """An operator superseded the plan that held them."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Loss:
+    """Offsets [from, until) of one log that a plan let go."""
+
+    log: BrokerPartition
+    from_offset: int
+    until_offset: int
+    why: Why
+
+
 class PlanKind(str, Enum):
     """Why a plan was made."""
 
@@ -164,8 +185,12 @@ class Plan:
     moves_offsets: bool = True
     run_key: str | None = None
     id: str = ""
-    losses: tuple[tuple[BrokerPartition, int, int], ...] = ()
-    """Intervals [from, until) of a log that were gone when the plan was made and that policy let go."""
+    losses: tuple[Loss, ...] = ()
+    """What this plan lets go, by policy or by an operator's word."""
+    table_bit: int = 0
+    """The table's transaction version when the plan was made: while it is still that, the plan was not appended."""
+    log_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The first offset each log kept when the plan was made: from one plan to the next they tell how fast a log forgets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +220,21 @@ class Coverage:
     through: int = 0
     """The number of the last plan folded in; a plan at or below it is never folded in again."""
     intervals: Mapping[BrokerPartition, tuple[Interval, ...]] = field(default_factory=dict)
+    removals: tuple[Foreign, ...] = ()
+    """Commits of others that removed rows and that policy let pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """An operator's word: this table, as it is at this version, is the one to go on with."""
+
+    table_id: str | None
+    """None: there is no table, and the next plan makes one."""
+    delta_version: int | None
+    number: int
+    """The newest plan when it was said; later plans need a word of their own."""
+    reason: str
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +248,10 @@ class Ledger:
     """What came of `newest`; None when it is not known yet."""
     known_version: int | None = None
     """The Delta version of the newest recorded commit, of `newest` or of the plan before it: who wrote what is known up to there."""
+    newest_version: int | None = None
+    """The version of `newest`'s znode: the expected side when the plan is superseded."""
+    acknowledged: Acknowledgement | None = None
+    """The last word of an operator on what others did to the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +273,8 @@ class Stamp:
     uid: str
     number: int
     plan_id: str
+    document: bytes | None = field(default=None, repr=False)
+    """The whole plan as `plan_documents.parse_plan` reads it; None when the commit does not carry it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +326,26 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
+class Superseding:
+    """The newest plan was not appended and cannot be finished: another one takes its number."""
+
+    plan: Plan
+    reason: str
+    skipped: tuple[Loss, ...] = ()
+    """Offsets that the new plan must leave out, by an operator's word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """The table holds a plan that the ledger does not have: the table is right, and the ledger is written anew from its commits."""
+
+    plan: Plan
+    """The plan of our newest commit."""
+    standing: Onward
+    """Where the pipeline stands once the ledger has it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Onward:
     """The newest plan is in the table. The next one starts at `positions`."""
 
@@ -291,5 +357,5 @@ class Onward:
     """Logs whose offset somebody else moved, and where to, under `on_moved: follow`."""
 
 
-Standing = FirstRun | Replay | Onward
+Standing = FirstRun | Replay | Superseding | Adopt | Onward
 """Where the pipeline stands, as `reconcile` decides."""

@@ -10,10 +10,12 @@ import hashlib
 import heapq
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, Owned, SettingsError, TopicMissing
-from etl.model import NOTHING_COMMITTED, BrokerPartition, FirstRun, OffsetRange, Onward, Plan, PlanKind, Snapshot
+from etl.model import (
+    NOTHING_COMMITTED, BrokerPartition, FirstRun, Loss, OffsetRange, Onward, Plan, PlanKind, Snapshot, Superseding, Why,
+)
 from etl.settings import Limits, OnDataLoss, OnNoLeader, Settings, StartAt
 
 ASSUMED_BYTES_PER_OFFSET = 1024.0
@@ -28,7 +30,7 @@ class _Reading:
 
     position: int
     end_offset: int
-    lost: tuple[int, int] | None = None
+    lost: tuple[Loss, ...] = ()
 
 
 def refuse_owned(snapshot: Snapshot) -> None:
@@ -71,25 +73,94 @@ def plan_next(snapshot: Snapshot, standing: FirstRun | Onward, settings: Setting
     Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable where policy says `fail`.
     """
     last = standing.last if isinstance(standing, Onward) else None
+    known = standing.positions if isinstance(standing, Onward) else {}
+    number = last.number + 1 if last else 1
+    plan = _plan_from(known, last, snapshot, settings, number=number, uid=uid, now_ms=now_ms)
+    if isinstance(standing, Onward):
+        passed = (Loss(log, standing.last.positions[log], offset, Why.MOVED) for log, offset in sorted(standing.followed.items()))
+        plan = replace(plan, losses=(*passed, *plan.losses), previous=standing.last.id)
+    return plan if plan.ranges or plan.losses or plan.positions.keys() - known.keys() else None
+
+
+def plan_instead(standing: Superseding, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
+    """The plan that takes the number of one that cannot be finished, without its id: from where that one started, to the ends of now.
+
+    What the old plan let go stays let go, and what it saw of the offsets stays the expected side of compare-and-set. Raises as
+    `plan_next`, and SettingsError when `skipped` names offsets that it does not read.
+    """
+    old = standing.plan
+    plan = _plan_from(starts_of(old), old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms)
+    return replace(
+        plan, ranges=tuple(leave_out(plan.ranges, standing.skipped)), seen={**plan.seen, **old.seen}, previous=old.previous,
+        supersedes=old.id, reason=standing.reason, losses=(*old.losses, *plan.losses, *standing.skipped))
+
+
+def starts_of(plan: Plan) -> dict[BrokerPartition, int]:
+    """The position of every log before this plan."""
+    starts = dict(plan.positions)
+    for r in plan.ranges:
+        starts[r.log] = min(starts[r.log], r.from_offset)
+    return starts
+
+
+def cannot_be_finished(plan: Plan, snapshot: Snapshot, settings: Settings) -> str | None:
+    """Why a stored plan must be superseded instead of replayed, where policy allows it; None: replay it.
+
+    Raises NeedsDecision when a topic was made again, DataLoss when a range has expired and policy says `fail`.
+    """
+    refuse_recreated_topics(plan, snapshot)
+    for r in plan.ranges:
+        extent = snapshot.extents.get(r.log)
+        if extent and r.from_offset < extent.log_start_offset:
+            _reading(r.log, snapshot, {r.log: r.from_offset}, settings)  # raises under `fail`
+            place = f"{r.log.topic} {r.log.partition}"
+            return f"{place}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now"
+    return None
+
+
+def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterable[OffsetRange]:
+    """The ranges without the skipped offsets. Raises SettingsError for offsets that no range holds."""
+    left = list(ranges)
+    for skip in skipped:
+        cut = [part for r in left for part in _around(r, skip)]
+        if sum(r.size for r in left) - sum(r.size for r in cut) != skip.until_offset - skip.from_offset:
+            what = f"offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's ranges"
+            check = "the ranges in `etl plans show CONF N`"
+            raise SettingsError(what, topic=skip.log.topic, partition=skip.log.partition, check=check)
+        left = cut
+    return left
+
+
+def _around(r: OffsetRange, skip: Loss) -> Iterable[OffsetRange]:
+    if r.log != skip.log or skip.until_offset <= r.from_offset or r.until_offset <= skip.from_offset:
+        yield r
+        return
+    if r.from_offset < skip.from_offset:
+        yield replace(r, until_offset=skip.from_offset)
+    if skip.until_offset < r.until_offset:
+        yield replace(r, from_offset=skip.until_offset)
+
+
+def _plan_from(
+    known: Mapping[BrokerPartition, int], last: Plan | None, snapshot: Snapshot, settings: Settings,
+    *, number: int, uid: str, now_ms: int,
+) -> Plan:
+    """A plan that reads from the known positions, and from where policy says for logs that are not known, to the ends."""
     refuse_recreated_topics(last, snapshot)
     _refuse_leaderless(snapshot, settings)
-    known = standing.positions if isinstance(standing, Onward) else {}
     readings = {log: _reading(log, snapshot, known, settings) for log in sorted(snapshot.extents)}
-    number = last.number + 1 if last else 1
     stops = share_caps({log: (r.position, r.end_offset) for log, r in readings.items()}, snapshot.bytes_per_offset, settings.limits, number)
     ranges = tuple(split_ranges(readings, stops, snapshot, settings.limits.target_task_bytes))
-    losses = tuple((log, *r.lost) for log, r in readings.items() if r.lost)
-    first_seen = readings.keys() - known.keys()
-    followed = isinstance(standing, Onward) and standing.followed
-    if not (ranges or losses or first_seen or followed):
-        return None
     positions = {**known, **stops}
+    table = snapshot.table
     return Plan(
         number=number, uid=uid, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms,
         dialect=settings.source.dialect, cluster=snapshot.cluster, shape=shape_of_rows(settings), ranges=ranges, positions=positions,
         seen={log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions},
-        table_id=snapshot.table.id if snapshot.table else None,
-        topic_ids={**(last.topic_ids if last else {}), **snapshot.topic_ids}, previous=last.id if last else None, losses=losses,
+        table_id=table.id if table else None, table_bit=(table.transaction_version or 0) if table else 0,
+        topic_ids={**(last.topic_ids if last else {}), **snapshot.topic_ids},
+        losses=tuple(loss for r in readings.values() for loss in r.lost),
+        log_starts={log: snapshot.extents[log].log_start_offset for log in readings},
     )
 
 
@@ -219,7 +290,7 @@ def _reading(log: BrokerPartition, snapshot: Snapshot, known: Mapping[BrokerPart
         what = f"{extent.log_start_offset - wanted:,} offsets are gone: wanted {wanted}, the log starts at {extent.log_start_offset}"
         check = "the topic's retention against how often this runs; to go on without them set source.on_data_loss: skip"
         raise DataLoss(what, topic=log.topic, partition=log.partition, offset=wanted, check=check)
-    return _Reading(extent.log_start_offset, extent.end_offset, (wanted, extent.log_start_offset))
+    return _Reading(extent.log_start_offset, extent.end_offset, (Loss(log, wanted, extent.log_start_offset, Why.EXPIRED),))
 
 
 def _start(log: BrokerPartition, snapshot: Snapshot, known: Mapping[BrokerPartition, int], settings: Settings) -> int:

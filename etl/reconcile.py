@@ -1,21 +1,25 @@
 """Where the pipeline stands when ZooKeeper and Delta are asked together. One pure function of values.
 
-N is the newest plan of the ledger, D the table's transaction version for our app id: plan N was applied exactly if D >= N.
+N is the newest plan of the ledger, D the table's transaction version for our app id, B the D that plan N saw when it was
+made: plan N was applied exactly if D >= N.
 
     ledger   table                              standing
     ------   --------------------------------   ----------------------------------------------------------------
     none     no table, or D none                FirstRun
-    N        D = N - 1 (N = 1: no table, or     Replay: the stored plan, word for word
-             the one that plan 1 recorded)
+    N        D = B, and the table that plan N   Replay: the stored plan, word for word (`plan` may supersede it when
+             was made for                       its range has expired)
     N        D = N, offsets at its positions    Onward
     N        D = N, some offsets as N saw them  Onward with those offsets still to commit
-    N        D = N, an offset is neither        OffsetMoved, or Onward from there (policy `follow`)
-    N        D = N, another plan's id           LedgersDisagree: ledger restored from an old copy, or superseded too late
-    N, none  D > N                              LedgersDisagree: ledger lost, or restored from an old copy
-    N > 1    D < N - 1, D none, no table        LedgersDisagree: table dropped, cloned, ids expired, or another table
-    N        D < N, but N's outcome is known    LedgersDisagree: table dropped, or restored from an old copy
+    N        D = N, an offset is larger         OffsetMoved, or Onward from there (policy `follow`)
+    N        D = N, an offset is smaller, gone  OffsetMoved: to follow it would load rows twice
+    N        D = N, another plan's id           Adopt: ledger restored from an old copy, or superseded too late
+    N, none  D > N                              Adopt: ledger lost, or restored from an old copy
+    N, none  the same, commit not in the log    LedgersDisagree
+    N        D < N otherwise, or no table       LedgersDisagree: table dropped, cloned, ids expired, or another table
+    N        the same, acknowledged             Onward with the table as it is, or Replay
     any      another uid, or another table id   LedgersDisagree: not our table
-    any      rows removed, table redefined      LedgersDisagree, by somebody else, since our last commit
+    any      rows removed, table redefined      LedgersDisagree, by somebody else, since our last commit; not when
+                                                acknowledged, nor for a DELETE under `on_rows_removed: record`
 
 What every LedgersDisagree has in common: nothing was read or written, and a person must say which side is right.
 """
@@ -23,13 +27,21 @@ What every LedgersDisagree has in common: nothing was read or written, and a per
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from etl.errors import LedgersDisagree, OffsetMoved
-from etl.model import NOTHING_COMMITTED, BrokerPartition, Committed, FirstRun, Ledger, Onward, Plan, Replay, Standing, Table
-from etl.settings import OnMoved
+from etl.model import (
+    NOTHING_COMMITTED, Acknowledgement, Adopt, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, Plan, Replay, Standing,
+    Superseding, Table,
+)
+from etl.protocol.plan_documents import parse_plan
+from etl.settings import OnMoved, OnRowsRemoved
 
 
-def reconcile(ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved) -> Standing:
+def reconcile(
+    ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
+) -> Standing:
     """Decide where the pipeline stands; the table of cases is in the module's docstring.
 
     Raises LedgersDisagree or OffsetMoved where a person must decide.
@@ -37,30 +49,102 @@ def reconcile(ledger: Ledger, table: Table | None, committed: Mapping[BrokerPart
     bit = (table.transaction_version or 0) if table else 0
     plan = ledger.newest
     _refuse_another_uid(ledger, table)
-    refuse_what_others_did(table)
+    refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
+    number = plan.number if plan else 0
+    if table and (bit > number or (plan and bit == number and _is_another_plan(plan, table))):
+        return _adopt(number, bit, table, committed, on_moved)
     if plan is None:
-        if bit:
-            raise _ledger_is_behind(0, bit, table)
         return FirstRun()
-    if bit > plan.number:
-        raise _ledger_is_behind(plan.number, bit, table)
+    if _is_accepted(ledger.acknowledged, plan, table):
+        return _go_on(ledger, plan, table, bit, committed, on_moved)
     _refuse_another_table(ledger, plan, table, bit)
-    if bit == plan.number - 1:
+    if bit == number:
+        return _onward(plan, committed, on_moved)
+    if bit == plan.table_bit:
         return Replay(plan)
-    if bit < plan.number:
-        what = f"ZooKeeper holds plan {plan.number}, the table holds " + (f"plan {bit}" if bit else "none of ours")
-        raise LedgersDisagree(what, table_version=table.version if table else None, check=_WHICH_TABLE)
-    _refuse_another_plan(plan, table)
-    return _onward(plan, committed, on_moved)
+    raise LedgersDisagree(_two_stories(number, bit), table_version=table.version if table else None, check=_which_table(table))
 
 
-def refuse_what_others_did(table: Table | None) -> None:
+def refuse_what_others_did(
+    table: Table | None, acknowledged: Acknowledgement | None = None, on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
+) -> None:
     """Stop when somebody else removed rows or redefined the table since our last commit. Raises LedgersDisagree."""
-    if table and table.foreign:
-        first = table.foreign[0]
-        what = f"since our last commit somebody else's {first.operation} {first.why}"
-        check = "who did it and why (DESCRIBE HISTORY); RESTORE the table to the version before it, or give the pipeline a new name"
-        raise LedgersDisagree(what, table_version=first.delta_version, check=check)
+    for found in unacknowledged(table, acknowledged):
+        if not (on_rows_removed is OnRowsRemoved.RECORD and found.operation == _DELETE):
+            what = f"since our last commit somebody else's {found.operation} {found.why}"
+            check = (
+                "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it: "
+                f"etl plans acknowledge CONF {table.version if table else found.delta_version} --reason ...")
+            raise LedgersDisagree(what, table_version=found.delta_version, check=check)
+
+
+def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) -> tuple[Foreign, ...]:
+    """What others did to the table since our last commit and since an operator's last word on it."""
+    if not table:
+        return ()
+    accepted = acknowledged.delta_version if acknowledged and acknowledged.table_id == table.id else None
+    return tuple(found for found in table.foreign if accepted is None or found.delta_version > accepted)
+
+
+_DELETE = "DELETE"
+"""Delta's name for it in a commit, Spark's and delta-rs's alike."""
+_WHICH_LEDGER = (
+    "that zookeeper.connect (with its chroot), group and pipeline are the ones that wrote this table, "
+    "and that ZooKeeper was not emptied or restored from an old copy"
+)
+
+
+def _which_table(table: Table | None) -> str:
+    return (
+        "that table.path is the table this pipeline wrote, and that it was not dropped, cloned or replaced; "
+        "if what is there now is right, accept it and go on from ZooKeeper's positions: "
+        f"etl plans acknowledge CONF {table.version if table else 'none'} --reason ..."
+    )
+
+
+def _two_stories(number: int, bit: int) -> str:
+    held = f"plan {bit}" if bit else "no plan of ours"
+    return f"the table holds {held}, ZooKeeper knows " + (f"plan {number} as the newest" if number else "no plan")
+
+
+def _is_another_plan(plan: Plan, table: Table) -> bool:
+    return bool(table.stamp and table.stamp.number == plan.number and table.stamp.plan_id != plan.id)
+
+
+def _adopt(number: int, bit: int, table: Table, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved) -> Adopt:
+    """The table is right. Offsets below its positions belong to the ledger that was lost: they are moved again."""
+    stamp = table.stamp
+    if stamp is None or stamp.document is None:
+        what = _two_stories(number, bit) + ", and the table's log no longer says what that plan was"
+        check = _WHICH_LEDGER + "; restore a newer copy of ZooKeeper, or give the pipeline a new name"
+        raise LedgersDisagree(what, table_version=table.version, check=check)
+    plan = parse_plan(stamp.document, path=f"commit {stamp.delta_version} of the table")
+    if (plan.number, plan.id, plan.uid) != (stamp.number, stamp.plan_id, stamp.uid) or plan.table_id not in (None, table.id):
+        what = f"commit {stamp.delta_version} of the table carries a plan that was not made for it"
+        raise LedgersDisagree(what, table_version=stamp.delta_version, check=_which_table(table))
+    found = {log: committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
+    behind = {log for log, there in found.items() if there.offset is None or there.offset < plan.positions[log]}
+    seen = {log: found[log] if log in behind else plan.seen[log] for log in found}
+    return Adopt(plan, _onward(replace(plan, seen=seen), found, on_moved))
+
+
+def _is_accepted(word: Acknowledgement | None, plan: Plan, table: Table | None) -> bool:
+    return bool(word and word.number == plan.number and word.table_id == (table.id if table else None))
+
+
+def _go_on(
+    ledger: Ledger, plan: Plan, table: Table | None, bit: int, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
+) -> Standing:
+    """An operator said that the table as it is, or none, is the one to go on with after `plan`."""
+    known = ledger.applied is not None and ledger.applied.number == plan.number
+    if bit == plan.number or known:
+        return _onward(plan, committed, on_moved)
+    if bit == plan.table_bit and plan.table_id == (table.id if table else None):
+        return Replay(plan)
+    if table is None:
+        return Superseding(plan, f"the table is gone, and that was accepted: {ledger.acknowledged.reason if ledger.acknowledged else ''}")
+    what = f"nobody knows whether plan {plan.number} is in the table at this path: it has another history"
+    raise LedgersDisagree(what, table_version=table.version, check="move that table away, or give the pipeline a new name")
 
 
 def _onward(plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved) -> Onward:
@@ -75,21 +159,11 @@ def _onward(plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved
             moved[log] = found
     if not moved:
         return Onward(plan, plan.positions, tuple(uncommitted))
-    gone = [log for log, found in moved.items() if found.offset is None]
-    if on_moved is OnMoved.FAIL or gone:
-        raise _moved(plan, moved, gone[0] if gone else min(moved))
+    back = [log for log, found in moved.items() if found.offset is None or found.offset < plan.positions[log]]
+    if on_moved is OnMoved.FAIL or back:
+        raise _moved(plan, moved, min(back or moved))
     followed = {log: found.offset for log, found in moved.items() if found.offset is not None}
     return Onward(plan, {**plan.positions, **followed}, tuple(uncommitted), followed)
-
-
-_WHICH_TABLE = (
-    "that table.path is the table this pipeline wrote, and that it was not dropped, cloned or replaced; "
-    "if the table is right, give the pipeline a new name, else point table.path back to the old one"
-)
-_WHICH_LEDGER = (
-    "that zookeeper.connect (with its chroot), group and pipeline are the ones that wrote this table, "
-    "and that ZooKeeper was not emptied or restored from an old copy"
-)
 
 
 def _refuse_another_uid(ledger: Ledger, table: Table | None) -> None:
@@ -103,35 +177,24 @@ def _refuse_another_table(ledger: Ledger, plan: Plan, table: Table | None, bit: 
     applied = ledger.applied
     recorded = applied.table_id if applied and applied.number == plan.number else plan.table_id
     if table and recorded and table.id != recorded:
-        raise LedgersDisagree(f"the table at this path has id {table.id}, plan {plan.number} went to {recorded}", check=_WHICH_TABLE)
-    if table and plan.number == 1 and recorded is None and bit == 0:
-        what = "plan 1 was made when there was no table, now there is one that does not hold it"
-        raise LedgersDisagree(what, table_version=table.version, check="who made that table; move it away, or point table.path elsewhere")
+        what = f"the table at this path has id {table.id}, plan {plan.number} went to {recorded}"
+        raise LedgersDisagree(what, table_version=table.version, check=_which_table(table))
     if applied and applied.number == plan.number > bit:
         what = f"plan {plan.number} was in the table as version {applied.delta_version}, now " + (
             "the table does not hold it" if table else "there is no table")
-        raise LedgersDisagree(what, table_version=table.version if table else None, check=_WHICH_TABLE)
-    if plan.number > 1 and not bit:
-        what = f"ZooKeeper holds plan {plan.number}, " + ("the table holds none of ours" if table else "there is no table")
-        raise LedgersDisagree(what, check=_WHICH_TABLE)
-
-
-def _refuse_another_plan(plan: Plan, table: Table | None) -> None:
-    stamp = table.stamp if table else None
-    if stamp and stamp.number == plan.number and stamp.plan_id != plan.id:
-        what = f"ZooKeeper's plan {plan.number} is {plan.id}, the table holds {stamp.plan_id} under that number"
-        raise LedgersDisagree(what, table_version=stamp.delta_version, check=_WHICH_LEDGER)
-
-
-def _ledger_is_behind(number: int, bit: int, table: Table | None) -> LedgersDisagree:
-    what = f"the table holds plan {bit} of this pipeline, ZooKeeper knows " + (f"plan {number} as the newest" if number else "no plan")
-    return LedgersDisagree(what, table_version=table.version if table else None, check=_WHICH_LEDGER)
+        raise LedgersDisagree(what, table_version=table.version if table else None, check=_which_table(table))
+    if bit == plan.table_bit and (table.id if table else None) != plan.table_id:
+        what = f"plan {plan.number} was made " + ("for a table, now there is none" if plan.table_id else (
+            "when there was no table, now there is one that does not hold it"))
+        raise LedgersDisagree(what, table_version=table.version if table else None, check=_which_table(table))
 
 
 def _moved(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: BrokerPartition) -> OffsetMoved:
-    found, others = moved[log].offset, len(moved) - 1
-    what = f"somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {plan.positions[log]}"
+    found, ours, others = moved[log].offset, plan.positions[log], len(moved) - 1
+    what = f"somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}"
     if others:
         what += f" (and {others} more)"
-    check = "which other consumer of this group ran or who set it; set it back, or allow it with source.on_moved: follow"
+    check = f"which other consumer of this group ran or who set it; set it back to {ours}"
+    check += ", or allow it with source.on_moved: follow" if found is not None and found > ours else (
+        ": to follow it would load rows twice")
     return OffsetMoved(what, topic=log.topic, partition=log.partition, offset=found, check=check)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from etl.errors import EtlError
-from etl.model import Applied, BrokerPartition, Plan, Receipt, Snapshot
+from etl.errors import DataLost, EtlError
+from etl.model import Applied, BrokerPartition, Plan, Receipt, Snapshot, Why
 
 
 class Verb(str, Enum):
@@ -36,9 +36,21 @@ class Outcome(str, Enum):
     REPLAYED = "replayed"
     REPAIRED = "repaired"
     FOLLOWED = "followed"
+    ADOPTED = "adopted the table's plan"
+    REBUILT = "rebuilt the ledger from the table"
+    SUPERSEDED = "superseded"
+    ROWS_REMOVED = "rows removed by others"
+    SESSION_LOST = "session lost"
     APPLIED_BY_ANOTHER = "applied by another run"
     RECORDS_LOST = "records lost"
     FAILED = "failed"
+
+
+_LET_GO = {
+    Why.EXPIRED: "had expired and were skipped",
+    Why.MOVED: "were passed over by somebody who moved the committed offset",
+    Why.SKIPPED: "were skipped by an operator's word",
+}
 
 
 @dataclass(slots=True)
@@ -56,6 +68,8 @@ class Report:
     result: Applied | None = None
     offsets_committed: int = 0
     error: EtlError | None = None
+    strict: bool = False
+    """`--strict`: a loss that policy allowed is an exit code of its own."""
     _snapshot: Snapshot | None = None
 
     @contextlib.contextmanager
@@ -78,9 +92,9 @@ class Report:
     def planned(self, plan: Plan) -> None:
         """The plan, be it new or replayed."""
         self.plan = plan
-        for log, start, stop in plan.losses:
-            sentence = f"{log.topic} {log.partition}: {stop - start:,} offsets ({start} to {stop}) had expired and were skipped"
-            self.add(Outcome.RECORDS_LOST, sentence)
+        for loss in plan.losses:
+            count, place = loss.until_offset - loss.from_offset, f"{loss.log.topic} {loss.log.partition}"
+            self.add(Outcome.RECORDS_LOST, f"{place}: {count:,} offsets ({loss.from_offset} to {loss.until_offset}) {_LET_GO[loss.why]}")
 
     def applied(self, applied: Applied) -> None:
         """The plan is in the table."""
@@ -107,6 +121,13 @@ class Report:
         return any(outcome is Outcome.RECORDS_LOST for outcome, _ in self.outcomes)
 
     @property
+    def exit_code(self) -> int:
+        """What the run's process exits with."""
+        if self.error:
+            return self.error.exit_code
+        return DataLost.exit_code if self.strict and self.lost_records else 0
+
+    @property
     def records(self) -> int:
         """Rows that this run's plan gave."""
         return sum(r.rows for r in self.result.receipts) if self.result else 0
@@ -116,7 +137,7 @@ class Report:
         return {
             "run_id": self.run_id, "pipeline": self.pipeline, "group": self.group, "table": self.table_path,
             "started_at_ms": self.started_at_ms, "outcomes": [{"outcome": o.value, "says": s} for o, s in self.outcomes],
-            "exit_code": self.error.exit_code if self.error else 0, "error": self.error.as_json() if self.error else None,
+            "exit_code": self.exit_code, "error": self.error.as_json() if self.error else None,
             "seconds": {verb.value: round(self.seconds.get(verb, 0.0), 3) for verb in Verb},
             "records": self.records, "offsets_committed": self.offsets_committed,
             "delta_version": self.result.delta_version if self.result else None,
@@ -158,7 +179,9 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
              "seen_offset": plan.seen[log].offset, "seen_version": plan.seen[log].version}
             for log, position in sorted(plan.positions.items())
         ],
-        "losses": [{"topic": log.topic, "partition": log.partition, "from": start, "until": stop} for log, start, stop in plan.losses],
+        "losses": [
+            {"topic": loss.log.topic, "partition": loss.log.partition, "from": loss.from_offset, "until": loss.until_offset,
+             "why": loss.why.value} for loss in plan.losses],
     }
 
 

@@ -11,8 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from etl.checks.line import Verdict
+from etl.doctor import Diagnosis
 from etl.doors import Preview, Proof
 from etl.report import Outcome, Report
+from etl.rulings import Ruling
 
 ROWS_SHOWN = 40
 
@@ -22,7 +25,7 @@ margin = Console(stderr=True, highlight=False)
 
 def show_report(report: Report) -> None:
     """What a run came to, in a few lines."""
-    loud = {Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.FAILED}
+    loud = {Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.ROWS_REMOVED, Outcome.FAILED}
     for outcome, sentence in report.outcomes:
         style = "bold red" if outcome in loud else "bold"
         screen.print(f"[{style}]{outcome.value}[/]: {sentence}", markup=True)
@@ -40,6 +43,22 @@ def show_preview(preview: Preview) -> None:
         screen.print(f"{told['records_at_most']:,} records at most, about {told['estimated_bytes']:,} bytes, {told['tasks']} tasks")
         _table(("topic", "partition", "from", "until", "offsets", "leader"), [
             (r["topic"], r["partition"], r["from"], r["until"], r["until"] - r["from"], r["leader"]) for r in told["ranges"]])
+
+
+def show_ruling(ruling: Ruling) -> None:
+    """What an operator ruled."""
+    screen.print(ruling.says)
+
+
+def show_doctor(diagnosis: Diagnosis) -> None:
+    """What was found, a line each, and below it what to do."""
+    styles = {Verdict.OK: "green", Verdict.ADVICE: "yellow", Verdict.FAILED: "bold red", Verdict.NOT_CHECKED: "dim"}
+    width = max((len(line.name) for line in diagnosis.lines), default=0)
+    for line in diagnosis.lines:
+        screen.print(f"{line.verdict.value:<11}  ", style=styles[line.verdict], end="")
+        screen.print(f"{line.name:<{width}}  {line.found}", markup=False)
+        if line.to_do:
+            screen.print(" " * (width + 15) + f"to do: {line.to_do}", markup=False)
 
 
 def show_proof(proof: Proof) -> None:

@@ -14,9 +14,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
 
+from etl.conf_file import CONF_MAX_BYTES, NOT_YAML, SECRET_MAX_BYTES, document_of, read_text
 from etl.errors import SettingsError
 from etl.model import Dialect, Isolation
 
@@ -55,9 +55,10 @@ class OnNoLeader(str, Enum):
 
 
 class OnRowsRemoved(str, Enum):
-    """What to do when somebody deleted rows of the table."""
+    """What to do when somebody deleted rows of the table. RESTORE and overwrite always stop."""
 
     FAIL = "fail"
+    RECORD = "record"
 
 
 class OwnershipMode(str, Enum):
@@ -71,12 +72,15 @@ class OnOwned(str, Enum):
     """What to do with a log that somebody else owns."""
 
     FAIL = "fail"
+    WAIT = "wait"
+    SKIP = "skip"
 
 
 class OnLiveGroup(str, Enum):
     """What to do when live consumers of the group are registered."""
 
     FAIL = "fail"
+    UNOWNED = "unowned"
 
 
 class _Section(BaseModel):
@@ -234,6 +238,8 @@ class TableSettings(_Section):
     partition_by: tuple[str, ...] = ()
     """Columns of the table; `event_date` is built in: the UTC date of the record's timestamp."""
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL
+    losses_path: str | None = Field(default=None, min_length=1)
+    """The Delta table of what was let go under `on_data_loss: skip` or `on_moved: follow`; `<path>_losses` unless given."""
 
 
 class Limits(_Section):
@@ -252,14 +258,9 @@ class OwnershipSettings(_Section):
     mode: OwnershipMode = OwnershipMode.OBSERVE
     on_owned: OnOwned = OnOwned.FAIL
     on_live_group: OnLiveGroup = OnLiveGroup.FAIL
+    """`unowned` takes what none of them owns."""
     wait_for_driver_s: float = Field(default=60, ge=0)
-
-    @field_validator("mode")
-    @classmethod
-    def _built(cls, value: OwnershipMode) -> OwnershipMode:
-        if value is not OwnershipMode.OBSERVE:
-            raise ValueError("claim is not built yet; observe refuses what somebody else owns")
-        return value
+    """For another driver of this pipeline, and under `on_owned: wait` for the owners of what is read."""
 
 
 class ReportSettings(_Section):
@@ -305,14 +306,14 @@ def _spark_text(value: Any) -> Any:
 def load_settings(path: str | Path) -> Settings:
     """Read one conf file. Raises SettingsError naming the file and the path of the first wrong key."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(path, CONF_MAX_BYTES)
     except FileNotFoundError as error:
         raise SettingsError("the conf file is not there", path=path, check="the path you gave") from error
     except (OSError, ValueError) as error:  # ValueError: its bytes are not UTF-8, or its name is no name
         raise SettingsError(f"the conf file cannot be read: {error}", path=path, check="its permissions and encoding") from error
     try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # tags such as !!int '' raise plain ones
+        document = document_of(text)
+    except NOT_YAML as error:
         raise SettingsError(f"the conf file is no YAML: {_one_line(error)}", path=path, check="its syntax at that line") from error
     return parse_settings(document, path=str(path))
 
@@ -332,8 +333,12 @@ def parse_settings(document: Any, *, path: str | None = None) -> Settings:
 def split_address(address: str) -> tuple[str, int]:
     """`host:port` (or `[v6]:port`) to its parts. Raises ValueError."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not host or not (port.isascii() and port.isdecimal()) or len(port) > 5 or not 0 < int(port) < 65536:
         raise ValueError(f"{address!r} is not host:port")
+    try:
+        host.encode("idna")  # as a connect does, which would fail with this very error and with no OSError
+    except UnicodeError as error:
+        raise ValueError(f"{host!r} can be no host's name: {error}") from None
     return host.strip("[]"), int(port)
 
 
@@ -349,6 +354,8 @@ def _first_wrong(error: ValidationError, document: Any, path: str | None) -> Set
         "extra_forbidden": "unknown key",
         "missing": "a key is missing",
     }.get(first["type"], first["msg"].removeprefix("Value error, "))
+    if isinstance(given, int) and given.bit_length() > 64:  # Python refuses to write out the largest ones
+        given = "a number of many digits"
     shown = "" if first["type"] in ("extra_forbidden", "missing") else f" (it is {given!r})"
     return SettingsError(sentence + shown, path=path, key=key or None, check=_check(first["type"]))
 
@@ -382,7 +389,7 @@ def _resolve(value: Any, path: str | None, key: str = "") -> Any:
 
 def _referenced(kind: str, name: str, path: str | None, key: str) -> str:
     try:
-        return os.environ[name] if kind == "env" else Path(name).read_text(encoding="utf-8").strip()
+        return os.environ[name] if kind == "env" else read_text(name, SECRET_MAX_BYTES).strip()
     except (KeyError, OSError, ValueError) as error:
         what = f"the {'environment variable' if kind == 'env' else 'file'} {name} it refers to cannot be read"
         raise SettingsError(what, path=path, key=key, check="that it is set where this command runs") from error

@@ -23,11 +23,12 @@ from etl.edges.group import ConsumerGroup
 from etl.edges.ledger import PlanLedger, new_uid
 from etl.edges.registry import read_brokers, read_cluster_id
 from etl.edges.zookeeper import ZooKeeper
-from etl.errors import PermissionRefused, SettingsError, TableUnreachable
+from etl.errors import LedgersDisagree, PermissionRefused, SettingsError, TableUnreachable
 from etl.frame import arrow_schema, spark_schema
-from etl.model import Applied, BrokerPartition, Committed, Ledger, Plan, Snapshot, Table
+from etl.model import Applied, BrokerPartition, Committed, Foreign, Ledger, Plan, Snapshot, Stamp, Table
 from etl.plan import pack_tasks, refuse_missing_topics
 from etl.protocol.kafka import ClusterMetadata
+from etl.protocol.plan_documents import parse_plan
 from etl.settings import Settings, Timestamp, split_address
 
 if TYPE_CHECKING:
@@ -142,6 +143,31 @@ class LiveWorld:
         self.ledger.store_uid(plan.uid)
         self.ledger.store_plan(plan)
 
+    def supersede(self, plan: Plan, ledger: Ledger) -> None:
+        """See `ingest.World`."""
+        if ledger.newest_version is None:
+            raise LedgersDisagree(f"there is no plan {plan.number} to supersede", check="`etl plans list`")
+        check_writable(self.settings.table.path)
+        self.ledger.supersede_plan(plan, ledger.newest_version)
+
+    def adopt(self, plan: Plan) -> Ledger:
+        """See `ingest.World`. Goes back to the newest plan that both sides know, and writes what came after it, oldest first."""
+        self.ledger.store_uid(plan.uid)
+        unknown = []
+        for stamp in delta.stamps(self.settings.table.path, self.app_id):
+            known = self.ledger.read_plan(stamp.number)
+            if known and known.id == stamp.plan_id:
+                break
+            unknown.append(stamp)
+        table = self._observe_table(self.ledger.read_ledger())
+        for stamp in reversed(unknown):
+            self._adopt(stamp, table.id if table else "")
+        return self.ledger.read_ledger()
+
+    def note_removals(self, removals: Collection[Foreign]) -> None:
+        """See `ingest.World`."""
+        self.ledger.note_removals(tuple(removals))
+
     def fetch(self, plan: Plan, snapshot: Snapshot) -> DataFrame | None:
         """See `ingest.World`. None where the plan has no ranges and its empty commit needs no Spark."""
         if not plan.ranges and (snapshot.table or not self.settings.transform):
@@ -182,9 +208,11 @@ class LiveWorld:
         self.ledger.record_applied(applied)
 
     def recount(self, plan: Plan) -> Applied | None:
-        """See `ingest.World`."""
+        """See `ingest.World`. Where the table's log forgot the commit, its rows are counted in the table of today."""
         outcome = delta.read_back(plan, app_id=self.app_id, path=self.settings.table.path, known=None)
-        return self._applied(plan, outcome) if outcome.result is delta.Result.APPLIED else None
+        if outcome.result is delta.Result.NOT_APPLIED or (outcome.stamp and outcome.stamp.plan_id != plan.id):
+            return None
+        return self._applied(plan, outcome)
 
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """See `ingest.World`."""
@@ -222,6 +250,14 @@ class LiveWorld:
         settings = {**self._surroundings.spark_defaults(wanted), **wanted}
         self._spark = build_session(f"etl {self.settings.pipeline}", settings, log=self.spark_log)
         return self._spark
+
+    def _adopt(self, stamp: Stamp, table_id: str) -> None:
+        from etl.edges.audit_scan import recount
+
+        path = self.settings.table.path
+        plan = parse_plan(stamp.document or b"", path=f"commit {stamp.delta_version} of {path}")
+        receipts = recount(path, stamp.delta_version, plan.ranges)
+        self.ledger.adopt_plan(plan, Applied(plan.number, plan.id, stamp.delta_version, table_id, receipts))
 
     def _observe_table(self, ledger: Ledger) -> Table | None:
         table = self.settings.table
@@ -272,13 +308,13 @@ class LiveWorld:
 
     def _applied(self, plan: Plan, outcome: delta.Outcome) -> Applied:
         receipts = self._reading.receipts.in_order(len(plan.ranges)) if self._reading else None
-        version = outcome.delta_version
-        if version is None or outcome.table is None:
-            raise TableUnreachable(f"the table's log no longer holds the commit of plan {plan.number}", path=self.settings.table.path)
+        if outcome.table is None:
+            raise TableUnreachable(f"the table that held plan {plan.number} is gone", path=self.settings.table.path)
         if receipts is None:
             from etl.edges.audit_scan import recount
 
-            receipts = recount(self.settings.table.path, version, plan.ranges)
+            receipts = recount(self.settings.table.path, outcome.delta_version, plan.ranges)
+        version = outcome.table.version if outcome.delta_version is None else outcome.delta_version
         return Applied(plan.number, plan.id, version, outcome.table.id, receipts)
 
 

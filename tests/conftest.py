@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -30,19 +32,28 @@ class TopicFactory(Protocol):
     def __call__(self, partitions: int = 1, *, config: Mapping[str, str] | None = None) -> str: ...
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+@contextlib.contextmanager
+def small_session(warehouse: Path) -> Iterator[SparkSession]:
     """A local session with two cores that reads and writes Delta, and whose tasks are tried twice."""
     set_spark_environment()
     small = {
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark")), "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "1",
+        "spark.sql.warehouse.dir": str(warehouse), "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "1",
         "spark.databricks.delta.snapshotPartitions": "1", "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         # what pays on large data only
         "spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false",
     }
     session = build_session("tests", {**spark_settings("local[2,2]"), **small})
-    yield session
-    session.stop()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session that tests share."""
+    with small_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

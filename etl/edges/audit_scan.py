@@ -58,17 +58,17 @@ def doubled_offsets(
 
 
 def recount(
-    path: str, delta_version: int, ranges: Sequence[OffsetRange], *, storage_options: Mapping[str, str] | None = None,
+    path: str, delta_version: int | None, ranges: Sequence[OffsetRange], *, storage_options: Mapping[str, str] | None = None,
     gaps_max: int = GAPS_MAX,
 ) -> tuple[Receipt, ...]:
-    """The receipts of `ranges`, counted from the Parquet files that commit `delta_version` added.
+    """The receipts of `ranges`, counted from the Parquet files that commit `delta_version` added (None: the log forgot which).
 
     Nobody knows any more how many bytes were fetched (None), nor why an offset gave no row: all of those are `missing_offsets`.
     Where OPTIMIZE and VACUUM took the files away, the table's files of today are read instead: a row is in one plan only.
     Raises LedgersDisagree when a file holds offsets of no range, TableUnreachable.
     """
     files = open_log(rust_path(path), storage_options)
-    content = read_commit_file(files, delta_version)
+    content = read_commit_file(files, delta_version) if delta_version is not None else None
     seen = {i: SeenOffsets(r) for i, r in enumerate(ranges)}
     by_log = _by_log(ranges)
     added = parse_added(content) if content is not None else None

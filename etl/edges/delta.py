@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -76,6 +76,9 @@ def read_table(path: str, app_id: str, *, known: int | None, storage_options: St
     table = open_table(path, storage_options)
     if table is None:
         return None
+    if _RETENTION in table.metadata().configuration:
+        check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_RETENTION}'): once an id has expired, a plan could be applied twice"
+        raise NotOurTable(f"the table forgets transaction ids ({_RETENTION})", path=path, check=check)
     version, bit = table.version(), table.transaction_version(app_id)
     if bit is None:
         return Table(_id(table), version, None)
@@ -100,6 +103,17 @@ def read_back(plan: Plan, *, app_id: str, path: str, known: int | None, storage_
         stamp, _ = _walk(open_log(rust_path(path), storage_options), table.version, app_id, plan.number, None)
     ours = stamp is not None and stamp.plan_id == plan.id
     return Outcome(Result.APPLIED if ours else Result.APPLIED_BY_ANOTHER, stamp, table)
+
+
+def stamps(path: str, app_id: str, *, storage_options: StorageOptions = None) -> Iterator[Stamp]:
+    """What our commits say of themselves, newest first, as far back as the table's log reaches and they carry their plan."""
+    table = open_table(path, storage_options)
+    for commit in walk_back(open_log(rust_path(path), storage_options), table.version()) if table else ():
+        if app_id in commit.transactions:
+            stamp = _stamp(commit, app_id)
+            if stamp is None or stamp.document is None:
+                return
+            yield stamp
 
 
 def append(
@@ -168,10 +182,6 @@ def check_shape(
     table = open_table(path, storage_options)
     if table is None:
         return
-    metadata = table.metadata()
-    if _RETENTION in metadata.configuration:
-        check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_RETENTION}'): once an id has expired, a plan could be applied twice"
-        raise NotOurTable(f"the table forgets transaction ids ({_RETENTION})", path=path, check=check)
     found = _shape(table)
     wanted = parse_shape(found.table_id, Schema.from_arrow(wanted_fields).to_json(), partition_by)
     _refuse_other_columns(path, wanted, found)

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyarrow import fs
 
+from etl.errors import TableUnreachable
 from etl.model import Foreign
 
 RESTORE = "RESTORE"
@@ -87,32 +89,39 @@ def read_commit_file(files: fs.FileSystem, version: int) -> bytes | None:
 def parse_commit(version: int, content: bytes) -> Commit:
     """Read the actions of one commit file: one JSON object a line, each with one key that names the action.
 
-    `add` actions are by far the most and say nothing here: their lines are not even parsed.
+    `add` actions are by far the most and say nothing here: their lines are not even parsed. Raises TableUnreachable where the
+    file is cut off, or is no commit.
     """
     operation, user_metadata, removed_rows, shape = "unknown", None, False, None
     transactions: dict[str, int] = {}
-    for action, body in _actions(content, skip=b'{"add"'):
-        if action == "commitInfo":
-            operation, user_metadata = str(body.get("operation", "unknown")), body.get("userMetadata")
-        elif action == "txn":
-            transactions[str(body["appId"])] = int(body["version"])
-        elif action == "remove":
-            removed_rows = removed_rows or bool(body.get("dataChange", True))
-        elif action == "metaData":
-            shape = parse_shape(str(body["id"]), body["schemaString"], body.get("partitionColumns", ()))
+    with _reading("a file of the table's log is no commit", delta_version=version):
+        for action, body in _actions(content, skip=b'{"add"'):
+            if action == "commitInfo":
+                operation, user_metadata = str(body.get("operation", "unknown")), body.get("userMetadata")
+            elif action == "txn":
+                transactions[str(body["appId"])] = int(body["version"])
+            elif action == "remove":
+                removed_rows = removed_rows or bool(body.get("dataChange", True))
+            elif action == "metaData":
+                shape = parse_shape(str(body["id"]), body["schemaString"], body.get("partitionColumns", ()))
     return Commit(version, operation, user_metadata, transactions, removed_rows, shape)
 
 
 def parse_added(content: bytes) -> list[Added]:
-    """The Parquet files that one commit file adds."""
-    return [Added(body["path"], body.get("partitionValues") or {}) for action, body in _actions(content) if action == "add"]
+    """The Parquet files that one commit file adds. Raises TableUnreachable where the file is cut off, or is no commit."""
+    with _reading("a file of the table's log is no commit"):
+        return [Added(str(body["path"]), dict(body.get("partitionValues") or {})) for action, body in _actions(content) if action == "add"]
 
 
 def parse_shape(table_id: str, schema_json: str, partition_by: Any) -> Shape:
-    """The shape in a schema as Delta writes it (and Spark: `StructType.json()` is the same format)."""
-    fields = json.loads(schema_json)["fields"]
-    columns = {f["name"]: json.dumps({"type": _plain(f["type"]), "nullable": f["nullable"]}, sort_keys=True) for f in fields}
-    return Shape(table_id, columns, tuple(partition_by))
+    """The shape in a schema as Delta writes it (and Spark: `StructType.json()` is the same format).
+
+    Raises TableUnreachable where it is none.
+    """
+    with _reading("the table's log holds a schema that is none", table_id=table_id):
+        fields = json.loads(schema_json)["fields"]
+        columns = {f["name"]: json.dumps({"type": _plain(f["type"]), "nullable": f["nullable"]}, sort_keys=True) for f in fields}
+        return Shape(table_id, columns, tuple(partition_by))
 
 
 def judge(commit: Commit, app_id: str, before: Shape | None) -> Foreign | None:
@@ -136,6 +145,15 @@ def _kept(before: Shape, after: Shape) -> bool:
     """A new column is no harm; another id, another partitioning, or a column that is gone or another one is."""
     same_table = (before.table_id, before.partition_by) == (after.table_id, after.partition_by)
     return same_table and all(after.columns.get(name) == kind for name, kind in before.columns.items())
+
+
+@contextmanager
+def _reading(what: str, **place: Any) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        check = "who writes to the table's _delta_log, and whether the store lets half a file be seen"
+        raise TableUnreachable(f"{what}: {type(error).__name__}: {error}", check=check, **place) from error
 
 
 def _actions(content: bytes, skip: bytes | None = None) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
 
-from etl.coverage import fold, prunable
+from etl.coverage import fold, note, prunable
 from etl.edges.zookeeper import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import LedgersDisagree, Owned, ZooKeeperUnreachable
-from etl.model import Applied, Coverage, Ledger, Plan
+from etl.model import Acknowledgement, Applied, Coverage, Foreign, Ledger, Plan
 from etl.protocol import plan_documents, znodes
 
 
@@ -51,9 +51,15 @@ class PlanLedger:
         if not numbers:
             return Ledger(uid)
         newest = numbers[-1]
+        stored = self._read_document(self._paths.plan(newest))
+        plan = plan_documents.parse_plan(stored[0], path=self._paths.plan(newest)) if stored else None
         applied = self.read_applied(newest)
+        if applied and plan and applied.plan_id != plan.id:
+            applied = None
         known = applied or self.read_applied(newest - 1)
-        return Ledger(uid, self.read_plan(newest), applied, known.delta_version if known else None)
+        return Ledger(
+            uid, plan, applied, known.delta_version if known else None, newest_version=stored[1] if stored else None,
+            acknowledged=self._read_acknowledgement())
 
     def other_pipelines(self) -> dict[str, frozenset[str]]:
         """The group's other pipelines that have made a plan, and the topics that their newest one knows."""
@@ -72,18 +78,18 @@ class PlanLedger:
 
     def read_plan(self, number: int) -> Plan | None:
         """Plan `number`, or None when it is not stored (any more)."""
-        payload = self._read_document(self._paths.plan(number))
-        return plan_documents.parse_plan(payload, path=self._paths.plan(number)) if payload else None
+        stored = self._read_document(self._paths.plan(number))
+        return plan_documents.parse_plan(stored[0], path=self._paths.plan(number)) if stored else None
 
     def read_applied(self, number: int) -> Applied | None:
         """What came of plan `number`, or None when nobody wrote it down."""
-        payload = self._read_document(self._paths.applied(number))
-        return plan_documents.parse_applied(payload, path=self._paths.applied(number)) if payload else None
+        stored = self._read_document(self._paths.applied(number))
+        return plan_documents.parse_applied(stored[0], path=self._paths.applied(number)) if stored else None
 
     def read_coverage(self) -> Coverage:
         """The loaded intervals that pruned plans left."""
-        payload = self._read_document(self._paths.coverage)
-        return plan_documents.parse_coverage(payload, path=self._paths.coverage) if payload else Coverage()
+        stored = self._read_document(self._paths.coverage)
+        return plan_documents.parse_coverage(stored[0], path=self._paths.coverage) if stored else Coverage()
 
     def store_uid(self, uid: str) -> None:
         """Keep the uid of a new pipeline; the driver's lock has made its znode. Raises Owned when another was kept meanwhile."""
@@ -102,9 +108,41 @@ class PlanLedger:
                 what = f"another driver stored plan {plan.number} at this moment"
                 raise Owned(what, znode=path, check="nothing; the next run goes on from it")
 
+    def supersede_plan(self, plan: Plan, version: int) -> None:
+        """Put another plan in the place of one, if its znode still has that version. Raises Owned when it has not."""
+        path, head = self._paths.plan(plan.number), self._head(plan_documents.render_plan(plan))
+        if not self._zookeeper.replace(path, head, version=version):
+            raise Owned(f"another driver changed plan {plan.number} at this moment", znode=path, check="nothing; run again")
+
+    def adopt_plan(self, plan: Plan, applied: Applied | None) -> None:
+        """Write plan and outcome as the table tells them, whatever was there under that number."""
+        documents = [(self._paths.plan(plan.number), plan_documents.render_plan(plan))]
+        if applied:
+            documents.insert(0, (self._paths.applied(plan.number), plan_documents.render_applied(applied)))
+        for path, payload in documents:
+            self._zookeeper.ensure(path.rpartition("/")[0])
+            if not self._put_document(path, payload, deleting=()):
+                raise Owned(f"another driver changed plan {plan.number} at this moment", znode=path, check="nothing; run again")
+
+    def acknowledge(self, word: Acknowledgement) -> None:
+        """Keep an operator's word; it takes the place of an earlier one."""
+        if not self._put_document(self._paths.acknowledged, plan_documents.render_acknowledgement(word), deleting=()):
+            raise Owned("somebody else acknowledged at this moment", znode=self._paths.acknowledged, check="nothing; look again")
+
+    def note_removals(self, removals: Sequence[Foreign]) -> None:
+        """Keep in the coverage that others removed rows, as policy allowed. Quiet where another driver did it meanwhile."""
+        before = self.read_coverage()
+        after = note(before, removals)
+        if after != before:
+            self._put_document(self._paths.coverage, plan_documents.render_coverage(after), deleting=())
+
     def record_applied(self, applied: Applied) -> None:
         """Keep what came of a plan; once kept it stays."""
-        self._zookeeper.create(self._paths.applied(applied.number), self._head(plan_documents.render_applied(applied)))
+        path, payload = self._paths.applied(applied.number), plan_documents.render_applied(applied)
+        if not self._zookeeper.create(path, self._head(payload)):
+            found = self.read_applied(applied.number)
+            if found and found.plan_id != applied.plan_id:  # of a plan that the ledger held before it was restored from a copy
+                self._put_document(path, payload, deleting=())
 
     def prune(self) -> None:
         """Fold plans beyond those kept into coverage, in one transaction each, and drop pieces that no document names.
@@ -128,17 +166,22 @@ class PlanLedger:
         found = [(n, p[0]) for n, p in zip(numbers, stored, strict=True) if p]
         return [(n, _index(payload, self._paths.plan(n)).size if payload.startswith(b"{") else len(payload)) for n, payload in found]
 
-    def _read_document(self, path: str) -> bytes | None:
+    def _read_acknowledgement(self) -> Acknowledgement | None:
+        found = self._zookeeper.read(self._paths.acknowledged)
+        return plan_documents.parse_acknowledgement(found[0], path=self._paths.acknowledged) if found and found[0] else None
+
+    def _read_document(self, path: str) -> tuple[bytes, int] | None:
+        """A document and the version of the znode that holds or names it."""
         found = self._zookeeper.read(path)
         if not found or not found[0]:
             return None
         if not found[0].startswith(b"{"):
-            return found[0]
+            return found
         index = _index(found[0], path)
         pieces = self._zookeeper.read_all([self._paths.chunk(index.digest, i) for i in range(index.count)])
         whole = b"".join(p[0] for p in pieces if p)
         if hashlib.sha256(whole).hexdigest() == index.digest:
-            return whole
+            return whole, found[1]
         check = "whether ZooKeeper was restored from a copy"
         raise LedgersDisagree("pieces of the document are missing", znode=path, check=check)
 
@@ -154,7 +197,7 @@ class PlanLedger:
             request.delete(gone)
         failures = [r for r in self._zookeeper.guarded(request.commit) if isinstance(r, Exception)]
         if failures and not all(isinstance(f, _OVERTAKEN) for f in failures):
-            raise ZooKeeperUnreachable(f"pruning plans was refused: {failures!r}", znode=path, check="the znodes' ACLs and ZooKeeper's log")
+            raise ZooKeeperUnreachable(f"a change of the ledger was refused: {failures!r}", znode=path, check="its ACLs, ZooKeeper's log")
         return not failures
 
     def _head(self, payload: bytes) -> bytes:

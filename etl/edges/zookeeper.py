@@ -149,6 +149,7 @@ class ZooKeeper:
         try:
             return call()
         except NO_ANSWER as error:
+            self.require_session()
             what = "ZooKeeper stopped answering"
             raise ZooKeeperUnreachable(what, connect=self.hosts, check="ZooKeeper's log and the network; then run again") from error
         except NoAuthError as error:

@@ -56,6 +56,11 @@ def delta_jars() -> list[Path]:
     return fetched(f"delta-{DELTA_VERSION}", [Artifact("io.delta", _DELTA_ARTIFACT, DELTA_VERSION)], besides=_names_in_spark)
 
 
+def cached_delta_jars() -> list[Path]:
+    """Those of them that are in the cache already, all or none; nothing is fetched."""
+    return _complete(cache_folder() / "jars" / f"delta-{DELTA_VERSION}") or []
+
+
 def fetched(name: str, artifacts: Iterable[Artifact], *, besides: Callable[[], Iterable[str]] = tuple) -> list[Path]:
     """The jars of `artifacts` and of all they depend on, from the cache's folder `name`, fetched when they are not there.
 

@@ -53,6 +53,12 @@ def java_home() -> Path:
     return _find(os.environ.get("JAVA_HOME", ""), os.environ.get("PATH", ""))
 
 
+def java_version(java: Path) -> int | None:
+    """The version that `java` says it is (17, 21, ...), or None when it says nothing."""
+    found = _ask(str(java))
+    return found.version if found else None
+
+
 def is_bundled(java: Path) -> bool:
     """Whether `java`, as `find_java` gave it, is the one of the pip package."""
     return java.is_relative_to(cache_folder())

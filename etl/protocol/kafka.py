@@ -40,7 +40,7 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from etl.errors import BrokerError, CorruptData, EtlError, PermissionRefused, SettingsError, TopicMissing
 from etl.model import Broker, BrokerPartition, Isolation, Leader
-from etl.protocol import FetchedPartition, error_codes
+from etl.protocol import FetchedPartition, error_codes, schemas
 from etl.protocol.primitives import Reader, Writer
 
 LATEST = -1
@@ -135,6 +135,7 @@ def decode(api: Api, version: int, response: memoryview, **place: Any) -> Any:
 
     Raises CorruptData where the bytes are not that response.
     """
+    schemas.refuse_other(_MESSAGES[api][1], version, response, api=f"{api.name} v{version}", **place)
     try:
         return _MESSAGES[api][1].decode(response, version=version, header=True)
     except (ValueError, IndexError, struct.error, OverflowError, TypeError, MemoryError) as error:

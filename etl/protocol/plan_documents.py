@@ -4,7 +4,8 @@ A plan is stored by columns and compressed, and what lies near a log's position 
 makes a tenth of the plain form. Its id is the hash of the canonical content without the leaders, because a leader is only
 today's address.
 
-Format 1. Whatever carries a newer format is refused, so that an old driver never misreads a new plan.
+Whatever carries a newer format is refused, so that an old driver never misreads a new plan. Format 1 lacked what a plan
+knows of the table's transaction version, of log starts and of why offsets were let go; its plans are still read.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from typing import Any, TypeVar
 
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model import (
-    Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Interval, Leader, OffsetRange, Plan, PlanKind, Receipt, Stamp,
+    Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Foreign, Interval, Leader, Loss, OffsetRange, Plan,
+    PlanKind, Receipt, Stamp, Why,
 )
 from etl.protocol.znodes import parse_partition_key, partition_key
 
 T = TypeVar("T")
 
-FORMAT = 1
+FORMAT = 2
 STAMP_FULL_BYTES = 64 * 2**10
-"""Above this a stamp keeps ids, hash and compressed positions only."""
+"""Above this a stamp keeps the ids and the compressed plan, and no text for people."""
 STAMP_MAX_BYTES = 8 * 2**20
 """Above this a run refuses before the append: a commit with 20 MB of it makes a table that Spark can never read again."""
 DOCUMENT_MAX_BYTES = 256 * 2**20
@@ -39,9 +41,9 @@ def with_id(plan: Plan) -> Plan:
     return replace(plan, id=plan_id(plan))
 
 
-def plan_id(plan: Plan) -> str:
-    """Hash of the canonical content, without the leaders: 32 hex digits."""
-    content = _content(plan)
+def plan_id(plan: Plan, form: int = FORMAT) -> str:
+    """Hash of the canonical content in that format, without the leaders: 32 hex digits."""
+    content = _content(plan, form)
     del content["leaders"], content["ranges"]["leader"], content["ranges"]["epoch"]
     return hashlib.sha256(_canonical(content)).hexdigest()[:32]
 
@@ -78,13 +80,28 @@ def render_coverage(coverage: Coverage) -> bytes:
     """The znode of merged intervals."""
     logs = sorted(coverage.intervals, key=_order)
     columns = [[[i.from_offset, i.until_offset, i.rows] for i in coverage.intervals[log]] for log in logs]
-    document = {"format": FORMAT, "through": coverage.through, "logs": _render_logs(logs), "intervals": columns}
+    removals = [[f.delta_version, f.operation, f.why] for f in coverage.removals]
+    document = {
+        "format": FORMAT, "through": coverage.through, "logs": _render_logs(logs), "intervals": columns, "removals": removals}
     return zlib.compress(_canonical(document), 6)
 
 
 def parse_coverage(payload: bytes, *, path: str) -> Coverage:
     """Merged intervals. Raises LedgersDisagree when the znode does not hold them."""
     return _parsed(payload, path, _coverage)
+
+
+def render_acknowledgement(word: Acknowledgement) -> bytes:
+    """The znode of an operator's word, readable as it is."""
+    return json.dumps({
+        "format": FORMAT, "table_id": word.table_id, "delta_version": word.delta_version, "number": word.number,
+        "reason": word.reason, "at_ms": word.at_ms}, sort_keys=True).encode()
+
+
+def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
+    """An operator's word. Raises LedgersDisagree when the znode does not hold one."""
+    return _parsed(zlib.compress(payload), path, lambda found: Acknowledgement(
+        found["table_id"], found["delta_version"], int(found["number"]), str(found["reason"]), int(found["at_ms"])))
 
 
 def render_stamp(plan: Plan, app_id: str) -> str:
@@ -96,6 +113,7 @@ def render_stamp(plan: Plan, app_id: str) -> str:
         "app": "offset-range-etl", "format": FORMAT, "app_id": app_id, "uid": plan.uid, "number": plan.number,
         "plan_id": plan.id, "previous": plan.previous, "kind": plan.kind.value,
     }
+    known["plan_zlib"] = base64.b85encode(render_plan(plan)).decode("ascii")
     full = json.dumps({
         **known,
         "ranges": [[r.log.topic, partition_key(r.log), r.from_offset, r.until_offset] for r in plan.ranges],
@@ -103,7 +121,7 @@ def render_stamp(plan: Plan, app_id: str) -> str:
     })
     if len(full) <= STAMP_FULL_BYTES:
         return full
-    short = json.dumps({**known, "plan_zlib": base64.b85encode(render_plan(plan)).decode("ascii")})
+    short = json.dumps(known)
     if len(short) > STAMP_MAX_BYTES:
         what = f"the plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {STAMP_MAX_BYTES:,}"
         raise SettingsError(what, key="source.topics", check="that the expressions match what you mean; else split them over pipelines")
@@ -111,24 +129,32 @@ def render_stamp(plan: Plan, app_id: str) -> str:
 
 
 def parse_stamp(text: str, delta_version: int) -> Stamp | None:
-    """What a commit's `userMetadata` says, or None when it is not ours."""
+    """What a commit's `userMetadata` says, or None when it is not ours. Its plan is not parsed yet."""
     try:
         found = json.loads(text)
         if found.get("app") != "offset-range-etl":
             return None
-        return Stamp(delta_version, str(found["app_id"]), str(found["uid"]), int(found["number"]), str(found["plan_id"]))
+        document = found.get("plan_zlib")
+        return Stamp(
+            delta_version, str(found["app_id"]), str(found["uid"]), int(found["number"]), str(found["plan_id"]),
+            base64.b85decode(document) if document else None)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
-def _content(plan: Plan) -> dict[str, Any]:
+def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
     logs = sorted(plan.positions, key=_order)
     index = {log: i for i, log in enumerate(logs)}
     seen = [plan.seen[log] for log in logs]
     brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
     address = {broker: i for i, broker in enumerate(brokers)}
+    losses = [[index[loss.log], loss.from_offset, loss.until_offset, loss.why.value] for loss in plan.losses]
+    known = {} if form == 1 else {
+        "table_bit": plan.table_bit,
+        "kept": [plan.positions[log] - plan.log_starts[log] if log in plan.log_starts else None for log in logs],
+    }
     return {
-        "format": FORMAT, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
+        **known, "format": form, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
         "dialect": plan.dialect.value, "cluster": plan.cluster, "shape": plan.shape, "table_id": plan.table_id,
         "topic_ids": dict(plan.topic_ids), "previous": plan.previous, "supersedes": plan.supersedes, "reason": plan.reason,
         "moves_offsets": plan.moves_offsets, "run_key": plan.run_key,
@@ -142,7 +168,7 @@ def _content(plan: Plan) -> dict[str, Any]:
             "leader": [address[r.leader.broker] if r.leader else None for r in plan.ranges],
             "epoch": [r.leader.epoch if r.leader else None for r in plan.ranges],
         },
-        "losses": [[index[log], start, stop] for log, start, stop in plan.losses],
+        "losses": [loss[:3] for loss in losses] if form == 1 else losses,
     }
 
 
@@ -159,15 +185,19 @@ def _plan(document: dict[str, Any]) -> Plan:
         log: Committed(None if behind is None else position - behind, version)
         for log, position, behind, version in zip(logs, positions, document["behind"], document["seen_version"], strict=True)
     }
+    kept = document.get("kept") or [None] * len(logs)
     plan = Plan(
         number=document["number"], uid=document["uid"], kind=PlanKind(document["kind"]), created_at_ms=document["created_at_ms"],
         dialect=Dialect(document["dialect"]), cluster=document["cluster"], shape=document["shape"], table_id=document["table_id"],
         topic_ids=document["topic_ids"], previous=document["previous"], supersedes=document["supersedes"], reason=document["reason"],
         moves_offsets=document["moves_offsets"], run_key=document["run_key"], ranges=ranges,
         positions=dict(zip(logs, positions, strict=True)), seen=seen,
-        id=document["id"], losses=tuple((logs[i], start, stop) for i, start, stop in document["losses"]),
+        id=document["id"],
+        losses=tuple(Loss(logs[i], start, stop, Why(*why or (Why.EXPIRED,))) for i, start, stop, *why in document["losses"]),
+        table_bit=document.get("table_bit", document["number"] - 1),
+        log_starts={log: p - back for log, p, back in zip(logs, positions, kept, strict=True) if back is not None},
     )
-    if plan_id(plan) != plan.id:
+    if plan_id(plan, document["format"]) != plan.id:
         raise ValueError("its content does not hash to its id")
     return plan
 
@@ -184,7 +214,7 @@ def _applied(document: dict[str, Any]) -> Applied:
 def _coverage(document: dict[str, Any]) -> Coverage:
     logs = _parse_logs(document["logs"])
     intervals = {log: tuple(Interval(*i) for i in found) for log, found in zip(logs, document["intervals"], strict=True)}
-    return Coverage(document["through"], intervals)
+    return Coverage(document["through"], intervals, tuple(Foreign(*found) for found in document.get("removals", ())))
 
 
 def _parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T:

@@ -48,6 +48,16 @@ class Reader:
     def int64(self) -> int:
         return self._number(_INT64)
 
+    def unsigned_varint(self) -> int:
+        """Seven bits a byte, low bits first, five bytes at most (KIP-482)."""
+        number = 0
+        for shift in range(0, 35, 7):
+            byte = self.int8()
+            number |= (byte & 0x7F) << shift
+            if byte >= 0:
+                return number
+        raise self.corrupt("a length has no end")
+
     def span(self, length: int, what: str) -> memoryview:
         """The next `length` bytes, without a copy."""
         if length < 0:

@@ -12,6 +12,7 @@
     /consumers/<group>/etl/<pipeline>/chunks/<hash>/<i>  pieces of a plan that is too large for one znode
     /consumers/<group>/etl/<pipeline>/applied/<N>  what came of it
     /consumers/<group>/etl/<pipeline>/coverage     the loaded intervals that pruned plans leave
+    /consumers/<group>/etl/<pipeline>/acknowledged an operator's last word on what others did to the table
 
 `<key>` is `<partition>` from Kafka 0.8 on and `<broker>-<partition>` on the 0.7 family. All paths are relative to the
 chroot of the connection string. Parents that were made on the way hold no data.
@@ -103,6 +104,11 @@ class PipelinePaths:
     def coverage(self) -> str:
         """What pruned plans leave."""
         return f"{self.root}/coverage"
+
+    @property
+    def acknowledged(self) -> str:
+        """An operator's last word."""
+        return f"{self.root}/acknowledged"
 
     def plan(self, number: int) -> str:
         """Plan `number`."""

@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from etl.errors import CommitUnknown, OffsetMoved, Owned
 from etl.model import (
-    NOTHING_COMMITTED, Applied, Broker, BrokerPartition, Committed, Extent, Foreign, Leader, Ledger, OffsetRange, Plan, Receipt,
-    Snapshot, Stamp, Table,
+    NOTHING_COMMITTED, Acknowledgement, Applied, Broker, BrokerPartition, Committed, Extent, Foreign, Leader, Ledger, OffsetRange, Plan,
+    Receipt, Snapshot, Stamp, Table,
 )
 from etl.protocol import plan_documents
 from etl.settings import Settings, TopicFilter
@@ -56,10 +57,20 @@ class FakeLog:
 class FakeCommit:
     """One commit of the table."""
 
-    number: int
-    uid: str
-    plan_id: str
+    plan: Plan
     rows: tuple[tuple[BrokerPartition, int], ...]
+
+    @property
+    def number(self) -> int:
+        return self.plan.number
+
+    @property
+    def plan_id(self) -> str:
+        return self.plan.id
+
+    @property
+    def uid(self) -> str:
+        return self.plan.uid
 
 
 @dataclass
@@ -69,6 +80,10 @@ class Outside:
     logs: dict[BrokerPartition, FakeLog]
     uid: str | None = None
     plans: dict[int, bytes] = field(default_factory=dict)
+    plan_versions: dict[int, int] = field(default_factory=dict)
+    """How often each plan's znode was written again."""
+    removals: list[Foreign] = field(default_factory=list)
+    acknowledged: Acknowledgement | None = None
     applied: dict[int, bytes] = field(default_factory=dict)
     offsets: dict[BrokerPartition, tuple[int, int]] = field(default_factory=dict)
     """Value and version of each offset's znode."""
@@ -134,23 +149,29 @@ class FakeWorld:
     def _snapshot(self) -> Snapshot:
         out = self.outside
         logs = {log: found for log, found in out.logs.items() if self._topics.admits(log.topic)}
-        newest = out.newest_plan()
-        payload = out.applied.get(newest.number) if newest else None
         return Snapshot(
             cluster=CLUSTER, extents={log: Extent(found.log_start, found.end) for log, found in logs.items()},
             leaders={log: Leader(BROKER, 0) for log in logs}, leaderless=frozenset(), topic_ids=dict(out.topic_ids),
             bytes_per_offset={log: 100.0 for log in logs}, committed=out.committed(), starts=dict(out.starts), owners=dict(out.owners),
             live_consumers=out.live_consumers,
-            ledger=Ledger(out.uid, newest, plan_documents.parse_applied(payload, path="applied") if payload else None),
-            table=self._table(),
+            ledger=self._ledger(), table=self._table(),
         )
+
+    def _ledger(self) -> Ledger:
+        out = self.outside
+        newest = out.newest_plan()
+        payload = out.applied.get(newest.number) if newest else None
+        applied = plan_documents.parse_applied(payload, path="applied") if payload else None
+        return Ledger(
+            out.uid, newest, applied if applied and newest and applied.plan_id == newest.id else None,
+            newest_version=out.plan_versions.get(newest.number, 0) if newest else None, acknowledged=out.acknowledged)
 
     def _table(self) -> Table | None:
         commits = self.outside.table
         if commits is None:
             return None
         last, version = (commits[-1] if commits else None), len(commits)
-        stamp = Stamp(version, APP_ID, last.uid, last.number, last.plan_id) if last and not self.outside.forgotten_commits else None
+        stamp = _stamp(last, version) if last and not self.outside.forgotten_commits else None
         return Table("table-1", version, last.number if last else None, stamp, self.outside.foreign)
 
     def new_uid(self) -> str:
@@ -177,6 +198,37 @@ class FakeWorld:
         if plan_documents.parse_plan(kept, path="plans").id != plan.id:
             raise Owned("another driver stored this number")
 
+    def supersede(self, plan: Plan, ledger: Ledger) -> None:
+        """See World."""
+        self._do("supersede", lambda: self._replace_plan(plan, ledger.newest_version))
+
+    def _replace_plan(self, plan: Plan, version: int | None) -> None:
+        if self.outside.plan_versions.get(plan.number, 0) != version:
+            raise Owned("another driver changed this plan")
+        self.outside.plans[plan.number] = plan_documents.render_plan(plan)
+        self.outside.plan_versions[plan.number] = version + 1
+
+    def adopt(self, plan: Plan) -> Ledger:
+        """See World; oldest first, so that a crash on the way leaves a ledger that is only behind."""
+        self._do("store uid", lambda: self._store_uid(plan.uid))
+        for version, commit in enumerate(self.outside.table or (), 1):
+            known = self.outside.plans.get(commit.number)
+            if known is None or plan_documents.parse_plan(known, path="plans").id != commit.plan_id:
+                self._do(f"adopt {commit.number}", partial(self._adopt, commit, version))
+        return self._ledger()
+
+    def _adopt(self, commit: FakeCommit, version: int) -> None:
+        self.outside.plans[commit.number] = plan_documents.render_plan(commit.plan)
+        self.outside.plan_versions[commit.number] = self.outside.plan_versions.get(commit.number, 0) + 1
+        receipts = tuple(_receipt(r, commit) for r in commit.plan.ranges)
+        self.outside.applied[commit.number] = plan_documents.render_applied(
+            Applied(commit.number, commit.plan_id, version, "table-1", receipts))
+
+    def note_removals(self, removals: Collection[Foreign]) -> None:
+        """See World."""
+        new = [found for found in removals if found not in self.outside.removals]
+        self._do("note removals", lambda: self.outside.removals.extend(new))
+
     def fetch(self, plan: Plan, snapshot: Snapshot) -> list[OffsetRange]:
         """See World; nothing is read before the append."""
         del snapshot
@@ -192,7 +244,7 @@ class FakeWorld:
         if opened >= plan.number or self.outside.transaction_version() != opened:
             return  # skipped by the writer, or lost to another one under the same app id: read back, do not guess
         read = tuple((r.log, offset) for r in rows for offset in self.outside.logs[r.log].read(r.from_offset, r.until_offset))
-        self.outside.table = [*(self.outside.table or ()), FakeCommit(plan.number, plan.uid, plan.id, read)]
+        self.outside.table = [*(self.outside.table or ()), FakeCommit(plan, read)]
 
     def recount(self, plan: Plan) -> Applied | None:
         """See World."""
@@ -203,7 +255,12 @@ class FakeWorld:
 
     def record(self, applied: Applied) -> None:
         """See World."""
-        self._do("record", lambda: self.outside.applied.setdefault(applied.number, plan_documents.render_applied(applied)))
+        self._do("record", lambda: self._record(applied))
+
+    def _record(self, applied: Applied) -> None:
+        kept = self.outside.applied.get(applied.number)
+        if kept is None or plan_documents.parse_applied(kept, path="applied").plan_id != applied.plan_id:
+            self.outside.applied[applied.number] = plan_documents.render_applied(applied)
 
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """See World; a few logs to a request, each request all or nothing."""
@@ -231,6 +288,11 @@ class FakeWorld:
     def tidy(self) -> None:
         """See World."""
         self._do("tidy", lambda: None)
+
+
+def _stamp(commit: FakeCommit, version: int) -> Stamp:
+    plan = commit.plan
+    return Stamp(version, APP_ID, plan.uid, plan.number, plan.id, plan_documents.render_plan(plan))
 
 
 def _receipt(r: OffsetRange, commit: FakeCommit) -> Receipt:

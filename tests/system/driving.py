@@ -25,6 +25,7 @@ from etl import doors
 from etl.cli import main
 from etl.dying_run import Dying
 from etl.edges.broker import SimpleConsumer
+from etl.edges.cluster import Cluster as Brokers
 from etl.embedded.clicks import click_batches
 from etl.embedded.cluster import Cluster
 from etl.embedded.spark import SHORT_RUN
@@ -84,10 +85,13 @@ class Pipeline:
 
     def produce(self, count: int, *, partitions: int = 4) -> None:
         """Click events with keys, some with headers, in every codec."""
-        with SimpleConsumer(*split_address(self.cluster.bootstrap)) as broker:
+        addresses = [split_address(address) for address in self.cluster.bootstrap.split(",")]
+        with Brokers(addresses) as cluster, contextlib.ExitStack() as opened:
+            leaders = {log.partition: leader.broker for log, leader in cluster.describe([self.topic]).leaders.items()}
+            brokers = {one: opened.enter_context(SimpleConsumer(one.host, one.port)) for one in set(leaders.values())}
             batches = click_batches(self.produced, count, partitions=partitions, began_ms=1_700_000_000_000, records_per_batch=20)
             for partition, batch in batches:
-                broker.send(self.topic, partition, batch)
+                brokers[leaders[partition]].send(self.topic, partition, batch)
         self.produced += count
 
     def door(self, *words: str, json_too: bool = True) -> Said:
@@ -106,9 +110,9 @@ class Pipeline:
         assert said.code == 0, said.err + said.out
         return said
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """The same in a process of its own, as the leader of its own process group."""
-        environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_RUN, "PYTHONPATH": str(ROOT)}
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        """The same in a process of its own, as the leader of its own process group; `variables` are added to its environment."""
+        environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_RUN, "PYTHONPATH": str(ROOT), **variables}
         return subprocess.Popen(
             [sys.executable, "-m", *arguments], cwd=self.folder, env=environment, text=True, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -17,7 +17,8 @@ from etl.edges.zookeeper import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.errors import LedgersDisagree, NeedsDecision, Owned
 from etl.model import (
-    Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Interval, Leader, Ledger, OffsetRange, Plan, PlanKind, Receipt,
+    Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Foreign, Interval, Leader, Ledger, OffsetRange, Plan,
+    PlanKind, Receipt,
 )
 from etl.protocol.plan_documents import render_plan, with_id
 
@@ -102,14 +103,14 @@ def test_the_newest_plan_comes_back_with_what_came_of_it(ledger: PlanLedger, zoo
     for number in (1, 2, 9, 10):
         ledger.store_plan(plan_of(number))
         ledger.record_applied(applied_of(plan_of(number)))
-    assert ledger.read_ledger() == Ledger("feedbeef", plan_of(10), applied_of(plan_of(10)), 14)
+    assert ledger.read_ledger() == Ledger("feedbeef", plan_of(10), applied_of(plan_of(10)), 14, newest_version=0)
 
 
 def test_a_plan_without_a_record_knows_the_version_of_the_one_before(ledger: PlanLedger) -> None:
     ledger.store_plan(plan_of(1))
     ledger.record_applied(applied_of(plan_of(1)))
     ledger.store_plan(plan_of(2))
-    assert ledger.read_ledger() == Ledger(None, plan_of(2), None, 5)
+    assert ledger.read_ledger() == Ledger(None, plan_of(2), None, 5, newest_version=0)
 
 
 def test_storing_the_same_plan_twice_is_one_plan(ledger: PlanLedger) -> None:
@@ -256,3 +257,68 @@ def test_pruning_that_meets_another_driver_folds_no_plan_twice(
         ledger.prune()
     assert ledger.plan_numbers() == [3]
     assert read() == Coverage(2, {LOG: (Interval(10, 30, 18),)})
+
+
+def test_a_superseded_plan_is_replaced_only_while_it_is_what_was_seen(ledger: PlanLedger) -> None:
+    old, new, other = plan_of(1), plan_of(1, reason="first"), plan_of(1, reason="second")
+    ledger.store_plan(old)
+    seen = ledger.read_ledger().newest_version
+    assert seen == 0
+    ledger.supersede_plan(new, seen)
+    assert ledger.read_ledger().newest == new
+    with pytest.raises(Owned, match="changed plan 1"):
+        ledger.supersede_plan(other, seen)
+    assert ledger.read_plan(1) == new
+
+
+def test_a_superseding_plan_of_several_megabytes_goes_in_pieces_too(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
+    ledger.store_plan(plan_of(7))
+    new = large_plan(7)
+    ledger.supersede_plan(new, 0)
+    assert ledger.read_plan(7) == new
+    assert pieces_of(zookeeper) > 1
+
+
+def test_adopted_plans_take_the_place_of_what_was_there_with_their_outcomes(ledger: PlanLedger) -> None:
+    stale, adopted, next_one = plan_of(1), plan_of(1, reason="the table says so"), plan_of(2)
+    ledger.store_plan(stale)
+    ledger.record_applied(applied_of(stale))
+    for plan in (adopted, next_one):
+        ledger.adopt_plan(plan, applied_of(plan, rows=5))
+    assert ledger.read_plan(1) == adopted
+    assert ledger.read_applied(1) == applied_of(adopted, rows=5)
+    found = ledger.read_ledger()
+    assert (found.newest, found.applied, found.known_version) == (next_one, applied_of(next_one, rows=5), 6)
+
+
+def test_the_outcome_of_another_plan_of_that_number_is_not_this_ones(ledger: PlanLedger) -> None:
+    old, new = plan_of(1), plan_of(1, reason="superseded")
+    ledger.store_plan(old)
+    ledger.record_applied(applied_of(old))
+    ledger.supersede_plan(new, 0)
+    assert ledger.read_ledger().applied is None
+    ledger.record_applied(applied_of(new, rows=3))
+    assert ledger.read_ledger().applied == applied_of(new, rows=3)
+
+
+def test_an_operators_last_word_is_kept(ledger: PlanLedger) -> None:
+    ledger.store_plan(plan_of(1))
+    assert ledger.read_ledger().acknowledged is None
+    for word in (Acknowledgement("t", 7, 1, "it was me", 5), Acknowledgement(None, None, 1, "it is gone", 6)):
+        ledger.acknowledge(word)
+        assert ledger.read_ledger().acknowledged == word
+
+
+def test_what_others_removed_is_kept_in_the_coverage_and_pruning_keeps_it(
+    ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    removals = (Foreign(3, "DELETE", "removed rows"), Foreign(9, "DELETE", "removed rows"))
+    for plan in (plan_of(1), plan_of(2)):
+        ledger.store_plan(plan)
+        ledger.record_applied(applied_of(plan))
+    ledger.note_removals(removals[:1])
+    ledger.prune()
+    ledger.note_removals(removals)
+    found = ledger.read_coverage()
+    assert (found.through, found.removals) == (1, removals)

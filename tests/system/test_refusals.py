@@ -44,7 +44,7 @@ def refused(said: Said, code: int, *words: str) -> None:
     ({"limits": {"max_records_per_run": "many"}}, ("limits.max_records_per_run", "many")),
     ({"source": {"start": "yesterday"}}, ("source.start", "earliest, latest")),
     ({"source": {"start": {"timestamp": "2026-01-31T00:00:00"}}}, ("source.start.timestamp", "UTC offset")),
-    ({"ownership": {"mode": "claim"}}, ("ownership.mode", "not built yet")),
+    ({"ownership": {"mode": "join"}}, ("ownership.mode", "claim")),
 ])
 def test_a_wrong_key_is_named_with_its_path(
     make_pipeline: Callable[..., Pipeline], settings: dict[str, Any], words: tuple[str, ...],

@@ -222,7 +222,7 @@ def test_records_that_expired_are_skipped_loudly_where_policy_says_so(make_pipel
         admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
     said = pipeline.door("run", "--strict")
     assert (said.code, said.outcomes) == (3, ["records lost", "ingested"])
-    assert said.document["plan"]["losses"] == [{"topic": pipeline.topic, "partition": 1, "from": 100, "until": 150}]
+    assert said.document["plan"]["losses"] == [{"topic": pipeline.topic, "partition": 1, "from": 100, "until": 150, "why": "expired"}]
     assert sum(pipeline.in_table().values()) == 750
     assert pipeline.door("verify").code == 0
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl import coverage as module
-from etl.coverage import PLAN_BYTES_KEPT, PLANS_KEPT, fold, merge, prunable
-from etl.model import Applied, BrokerPartition, Coverage, Dialect, Interval, OffsetRange, Plan, PlanKind, Receipt
+from etl.coverage import PLAN_BYTES_KEPT, PLANS_KEPT, fold, merge, note, prunable
+from etl.model import Applied, BrokerPartition, Coverage, Dialect, Foreign, Interval, OffsetRange, Plan, PlanKind, Receipt
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
@@ -91,3 +91,11 @@ def test_what_is_pruned_is_older_than_all_that_stays(sizes: dict[int, int]) -> N
     assert not gone or not kept or gone[-1] < kept[0]
     assert len(kept) <= 10 and (sum(sizes[n] for n in kept) <= 100 or len(kept) == 1)
     assert bool(kept) == bool(sizes)
+
+
+def test_what_others_removed_is_kept_once_and_the_newest_of_it() -> None:
+    found = [Foreign(version, "DELETE", "removed rows") for version in range(3)]
+    noted = note(note(Coverage(), found[:2]), found)
+    assert noted.removals == tuple(found)
+    assert note(noted, found) == noted
+    assert len(note(Coverage(), [Foreign(v, "DELETE", "removed rows") for v in range(1500)]).removals) == 1000

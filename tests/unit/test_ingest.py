@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from etl.errors import EtlError, LedgersDisagree, NeedsDecision, OffsetMoved, Owned, SettingsError
+from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.ingest import ingest
-from etl.model import BrokerPartition, Foreign, PlanKind
+from etl.model import BrokerPartition, Foreign, Loss, PlanKind, Why
+from etl.protocol.plan_documents import with_id
 from etl.report import Outcome, Report
 from etl.settings import Settings, parse_settings
 from tests.fakes.world import Crash, FakeCommit, FakeLog, FakeWorld, Outside, When
@@ -311,7 +313,8 @@ def test_a_moved_offset_is_followed_once_and_kept_in_the_next_plan() -> None:
     outside.logs[LOGS[1]].end = 9
     outside.move_offset(LOGS[1], 7)
     report = run(outside, settings)
-    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.INGESTED]
+    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert report.outcomes[0][1] == "clicks 1: somebody else moved the offset by +4 to 7, followed"
     assert report.plan is not None
     assert [(r.from_offset, r.until_offset) for r in report.plan.ranges] == [(7, 9)]
     assert outcomes(run(outside, settings)) == [Outcome.NOTHING_NEW]
@@ -328,7 +331,7 @@ def test_a_follow_without_new_records_is_kept_in_a_plan_too() -> None:
     outside.logs[LOGS[1]].end = 12
     outside.move_offset(LOGS[1], 12)
     report = run(outside, settings)
-    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.STARTED]
+    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.STARTED]
     assert outcomes(run(outside)) == [Outcome.NOTHING_NEW]
 
 
@@ -363,11 +366,150 @@ def test_another_plan_of_the_same_number_in_the_table_is_an_outcome_and_moves_no
             # the other driver superseded our plan, appended its own and died before it could commit
             newest = outside.newest_plan()
             assert newest is not None
-            outside.table = [FakeCommit(newest.number, newest.uid, "somebody else's", ())]
+            other = with_id(replace(newest, ranges=newest.ranges[:1], positions={**newest.positions, LOGS[1]: 0, LOGS[2]: 0}))
+            rows = tuple((r.log, offset) for r in other.ranges for offset in range(r.from_offset, r.until_offset))
+            outside.table = [FakeCommit(other, rows)]
 
     report = run(outside, at=at)
     assert outcomes(report) == [Outcome.APPLIED_BY_ANOTHER]
     assert not outside.offsets and not outside.applied
+    assert outcomes(run(outside)) == [Outcome.ADOPTED, Outcome.REPAIRED, Outcome.INGESTED]
+    refuse_unfinished(outside)
+
+
+LEDGER_STEPS = ["store uid", "adopt 1", "adopt 2", "adopt 3", "commit from 0", "commit from 2"]
+
+
+def loaded_in_three_runs() -> Outside:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    for _ in range(2):
+        grow(outside, 2, 1, 3)
+        run(outside)
+    return outside
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_ledger_that_was_lost_or_restored_from_an_old_copy_is_rebuilt_from_the_tables_commits(kept: int) -> None:
+    outside = outside_of(5, 3, 4)
+    copies = [Outside({})]
+    for more in (0, 2, 1):
+        grow(outside, more, more, more)
+        run(outside)
+        copies.append(replace(
+            outside, plans=dict(outside.plans), applied=dict(outside.applied), offsets=dict(outside.offsets)))
+    old = copies[kept]
+    outside.uid, outside.plans, outside.applied, outside.offsets = old.uid, old.plans, old.applied, old.offsets
+    grow(outside, 4, 0, 1)
+    report = run(outside)
+    assert outcomes(report) == [Outcome.REBUILT, Outcome.REPAIRED, Outcome.INGESTED]
+    assert sorted(outside.plans) == [1, 2, 3, 4]
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("step", LEDGER_STEPS)
+@pytest.mark.parametrize("when", When)
+def test_a_crash_while_the_ledger_is_rebuilt_loses_and_doubles_nothing(step: str, when: When) -> None:
+    outside = loaded_in_three_runs()
+    outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
+    grow(outside, 1, 1, 1)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at(step, when))
+    refuse_broken(outside)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_rebuilt_ledger_keeps_the_uid_of_the_table() -> None:
+    outside = loaded_in_three_runs()
+    uid, outside.uid, outside.plans, outside.applied = outside.uid, None, {}, {}
+    run(outside)
+    assert outside.uid == uid is not None
+
+
+SKIPPING = settings_of(on_data_loss="skip")
+
+
+def expired_plan(settings: Settings = SKIPPING) -> Outside:
+    """A plan is stored, its driver died, and retention took the start of one of its ranges."""
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at("store plan", When.AFTER))
+    outside.logs[LOGS[0]].log_start = 2
+    return outside
+
+
+def test_a_stored_plan_whose_range_expired_is_superseded_where_policy_lets_the_gap_go() -> None:
+    outside = expired_plan()
+    old = outside.newest_plan()
+    grow(outside, 3, 0, 0)
+    report = run(outside, SKIPPING)
+    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    new = outside.newest_plan()
+    assert old is not None and new is not None
+    assert (new.number, new.supersedes, new.losses) == (1, old.id, (Loss(LOGS[0], 0, 2, Why.EXPIRED),))
+    assert new.reason == "clicks 0: its range starts at 0, and the log at 2 by now"
+    refuse_unfinished(outside)
+
+
+def test_a_stored_plan_whose_range_expired_stops_the_run_under_fail_and_stays() -> None:
+    outside = expired_plan(SETTINGS)
+    stored = dict(outside.plans)
+    with pytest.raises(DataLoss, match="2 offsets are gone"):
+        run(outside)
+    assert outside.plans == stored and outside.table is None
+
+
+@pytest.mark.parametrize("step", ["supersede", "fetch", "append", "record", "commit from 0", "commit from 2"])
+@pytest.mark.parametrize("when", When)
+def test_a_crash_while_a_plan_is_superseded_loses_and_doubles_nothing(step: str, when: When) -> None:
+    outside = expired_plan()
+    with pytest.raises(Crash):
+        run(outside, SKIPPING, at=crash_at(step, when))
+    refuse_broken(outside)
+    grow(outside, 1, 2, 3)
+    run(outside, SKIPPING)
+    run(outside, SKIPPING)
+    refuse_unfinished(outside)
+
+
+def test_a_zombie_that_appends_the_plan_after_it_was_superseded_wins_and_the_next_run_adopts_it() -> None:
+    outside = outside_of(5, 3, 4)
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("open table", When.AFTER):
+            # the rows are read by now; then the range expires, and another driver supersedes the plan and dies
+            outside.logs[LOGS[0]].log_start = 1
+            with contextlib.suppress(Crash):
+                run(outside, SKIPPING, at=crash_at("supersede", When.AFTER))
+            outside.logs[LOGS[0]].log_start = 0
+
+    run(outside, SKIPPING, at=at)
+    report = run(outside, SKIPPING)
+    assert outcomes(report)[:1] == [Outcome.ADOPTED]
+    run(outside, SKIPPING)
+    refuse_unfinished(outside)
+
+
+def test_two_drivers_cannot_both_supersede_a_plan() -> None:
+    outside = expired_plan()
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("supersede", When.BEFORE):
+            run(outside, SKIPPING)
+
+    with pytest.raises(Owned, match="changed this plan"):
+        run(outside, SKIPPING, at=at)
+    refuse_unfinished(outside)
+
+
+def test_a_delete_that_policy_lets_pass_is_told_and_kept() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
+    run(outside, settings)
+    outside.foreign = (Foreign(2, "DELETE", "removed rows"),)
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.ROWS_REMOVED, Outcome.NOTHING_NEW]
+    assert outside.removals == [Foreign(2, "DELETE", "removed rows")]
 
 
 def test_rows_that_somebody_removes_during_the_append_stop_the_run_before_an_offset_moves() -> None:

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, Owned, TopicMissing
+from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, Owned, SettingsError, TopicMissing
 from etl.model import (
-    Broker, BrokerPartition, Committed, Dialect, Extent, FirstRun, Leader, Ledger, OffsetRange, Onward, Plan, PlanKind, Snapshot, Table,
+    Broker, BrokerPartition, Committed, Dialect, Extent, FirstRun, Leader, Ledger, Loss, OffsetRange, Onward, Plan, PlanKind, Snapshot,
+    Superseding, Table, Why,
 )
 from etl.plan import (
-    ASSUMED_BYTES_PER_OFFSET, pack_tasks, plan_next, refuse_another_shape, refuse_missing_topics, refuse_owned, shape_of_rows, share_caps,
+    ASSUMED_BYTES_PER_OFFSET, cannot_be_finished, pack_tasks, plan_instead, plan_next, refuse_another_shape, refuse_missing_topics,
+    refuse_owned, shape_of_rows, share_caps, starts_of,
 )
 from etl.protocol.plan_documents import with_id
 from etl.settings import Limits, Settings, parse_settings
@@ -169,12 +171,12 @@ def test_offsets_that_are_gone_stop_the_run_under_fail(committed: dict[BrokerPar
 def test_offsets_that_are_gone_are_skipped_and_kept_in_the_plan_under_skip() -> None:
     plan = planned(snapshot_of({A: (10, 20), B: (0, 5)}), onward({A: 7, B: 5}), settings_of(on_data_loss="skip"))
     assert offsets_of(plan) == {A: [(10, 20)]}
-    assert plan.losses == ((A, 7, 10),)
+    assert plan.losses == (Loss(A, 7, 10, Why.EXPIRED),)
 
 
 def test_a_log_that_lost_all_it_had_moves_to_its_start_in_a_plan() -> None:
     plan = planned(snapshot_of({A: (10, 10)}), onward({A: 7}), settings_of(on_data_loss="skip"))
-    assert (plan.kind, plan.positions, plan.losses) == (PlanKind.START, {A: 10}, ((A, 7, 10),))
+    assert (plan.kind, plan.positions, plan.losses) == (PlanKind.START, {A: 10}, (Loss(A, 7, 10, Why.EXPIRED),))
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
@@ -271,7 +273,7 @@ def test_ranges_are_whole_disjoint_in_order_not_empty_and_inside_the_log(world: 
     plan = next_plan(snapshot, standing, policy)
     if plan is None:
         return
-    lost = {log: until for log, _, until in plan.losses}
+    lost = {loss.log: loss.until_offset for loss in plan.losses}
     for log, found in offsets_of(plan).items():
         extent = snapshot.extents[log]
         known = standing.positions.get(log) if isinstance(standing, Onward) else None
@@ -436,3 +438,73 @@ def test_ranges_of_two_leaders_do_not_share_a_task() -> None:
 
 def test_nothing_to_read_needs_no_task() -> None:
     assert pack_tasks([], {}, 1, parallelism=4) == ()
+
+
+# -- superseding -------------------------------------------------------------------------------------------------------
+
+STORED = last_plan(
+    {A: 10, B: 5, OTHER: 7}, ranges=(OffsetRange(A, 3, 6), OffsetRange(A, 6, 10), OffsetRange(B, 0, 5)), previous="before",
+    seen={A: Committed(3, 1), B: Committed(), OTHER: Committed(7, 2)}, losses=(Loss(A, 0, 3, Why.EXPIRED),))
+
+
+def instead_of(snapshot: Snapshot, *skipped: Loss, settings: Settings = SETTINGS) -> Plan:
+    return with_id(plan_instead(Superseding(STORED, "why not", skipped), snapshot, settings, now_ms=NOW_MS))
+
+
+def test_a_plan_starts_where_its_first_range_of_a_log_does_and_elsewhere_at_its_position() -> None:
+    assert starts_of(STORED) == {A: 3, B: 0, OTHER: 7}
+
+
+def test_a_plan_in_the_place_of_another_reads_from_its_start_to_the_ends_of_now() -> None:
+    plan = instead_of(snapshot_of({A: (0, 30), B: (0, 6)}, committed={A: Committed(99, 9)}))
+    assert offsets_of(plan) == {A: [(3, 30)], B: [(0, 6)]}
+    assert (plan.number, plan.uid, plan.supersedes, plan.reason, plan.previous) == (4, "u", STORED.id, "why not", "before")
+    assert plan.positions == {A: 30, B: 6, OTHER: 7}
+    assert plan.seen[A] == Committed(3, 1), "what the old plan saw stays the expected side: an offset moved meanwhile is told"
+    assert plan.losses == STORED.losses
+
+
+def test_a_plan_in_the_place_of_an_expired_one_keeps_what_that_one_let_go_and_adds_the_gap() -> None:
+    plan = instead_of(snapshot_of({A: (8, 30), B: (0, 5)}), settings=settings_of(on_data_loss="skip"))
+    assert offsets_of(plan)[A] == [(8, 30)]
+    assert plan.losses == (Loss(A, 0, 3, Why.EXPIRED), Loss(A, 3, 8, Why.EXPIRED))
+
+
+@pytest.mark.parametrize(("skip", "left"), [
+    ((3, 4), [(4, 30)]), ((5, 7), [(3, 5), (7, 30)]), ((29, 30), [(3, 29)]), ((3, 30), None),
+])
+def test_offsets_that_an_operator_skips_are_left_out_and_recorded(skip: tuple[int, int], left: list[tuple[int, int]] | None) -> None:
+    plan = instead_of(snapshot_of({A: (0, 30)}), Loss(A, *skip, Why.SKIPPED))
+    assert offsets_of(plan).get(A) == left
+    assert plan.positions[A] == 30
+    assert plan.losses[-1] == Loss(A, *skip, Why.SKIPPED)
+
+
+@pytest.mark.parametrize("skip", [(2, 4), (29, 31), (40, 41)])
+def test_offsets_that_the_plan_does_not_read_cannot_be_skipped(skip: tuple[int, int]) -> None:
+    with pytest.raises(SettingsError, match="not all in the plan's ranges"):
+        instead_of(snapshot_of({A: (0, 30)}), Loss(A, *skip, Why.SKIPPED))
+
+
+def test_a_stored_plan_whose_offsets_are_all_there_is_replayed() -> None:
+    assert cannot_be_finished(STORED, snapshot_of({A: (3, 30), B: (0, 5)}), SETTINGS) is None
+
+
+def test_a_stored_plan_that_expired_is_superseded_under_skip_and_stops_the_run_under_fail() -> None:
+    snapshot = snapshot_of({A: (4, 30), B: (0, 5)})
+    reason = cannot_be_finished(STORED, snapshot, settings_of(on_data_loss="skip"))
+    assert reason == "clicks 0: its range starts at 3, and the log at 4 by now"
+    with pytest.raises(DataLoss, match="1 offsets are gone: wanted 3"):
+        cannot_be_finished(STORED, snapshot, SETTINGS)
+
+
+def test_a_plan_knows_what_the_table_held_and_where_the_logs_started_when_it_was_made() -> None:
+    plan = planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, 3)), onward({A: 4}))
+    assert (plan.table_bit, plan.log_starts) == (3, {A: 2})
+    assert planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, None))).table_bit == 0
+
+
+def test_offsets_that_somebody_moved_a_position_past_are_a_loss() -> None:
+    standing = replace(onward({A: 4}), positions={A: 7}, followed={A: 7})
+    plan = planned(snapshot_of({A: (0, 9)}), standing)
+    assert (offsets_of(plan), plan.losses) == ({A: [(7, 9)]}, (Loss(A, 4, 7, Why.MOVED),))

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model import (
-    Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Interval, Leader, OffsetRange, Plan, PlanKind, Receipt, Stamp,
+    Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Interval, Leader, Loss, OffsetRange, Plan, PlanKind, Receipt,
+    Stamp, Why,
 )
 from etl.protocol.plan_documents import (
     FORMAT, STAMP_FULL_BYTES, parse_applied, parse_coverage, parse_plan, parse_stamp, plan_id, render_applied, render_coverage, render_plan,
@@ -61,7 +62,8 @@ def plans(draw: st.DrawFn) -> Plan:
         shape=draw(st.text(max_size=8)), ranges=tuple(ranges), positions=positions, seen={log: draw(COMMITTED) for log in logs},
         table_id=draw(NAMES), topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)), previous=draw(NAMES),
         supersedes=draw(NAMES), reason=draw(NAMES), moves_offsets=draw(st.booleans()), run_key=draw(NAMES),
-        losses=tuple((log, gone[0], gone[1]) for log in logs[:1]),
+        losses=tuple(Loss(log, gone[0], gone[1], draw(st.sampled_from(Why))) for log in logs[:1]),
+        table_bit=draw(st.integers(0, 9)), log_starts={log: draw(OFFSETS) for log in logs[1:]},
     ))
 
 
@@ -114,7 +116,17 @@ def test_the_id_does_not_change_with_the_format_of_the_code() -> None:
     plan = with_id(Plan(
         number=2, uid="feedbeef", kind=PlanKind.INGEST, created_at_ms=1_700_000_000_000, dialect=Dialect.KAFKA, cluster="c1", shape="s1",
         ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)),), positions={LOG: 9}, seen={LOG: Committed(5, 1)}, table_id="t1"))
-    assert plan.id == "a9dd03acb6e3fab60076e0768eb1267f"
+    assert plan_id(plan, 1) == "a9dd03acb6e3fab60076e0768eb1267f"
+    assert plan.id == "601e06e2f5050ab0f6ed02c6f59fc9ba"
+
+
+def test_a_plan_of_format_one_is_still_read() -> None:
+    document = document_of(render_plan(replace(plan_of(2), table_bit=6, losses=(Loss(LOG, 1, 2, Why.EXPIRED),))))
+    del document["table_bit"], document["kept"]
+    document.update(format=1, losses=[[0, 1, 2]])
+    old = replace(plan_of(2), table_bit=6, losses=(Loss(LOG, 1, 2, Why.EXPIRED),))
+    document["id"] = plan_id(old, 1)
+    assert parse_plan(payload_of(document), path="/p") == replace(old, id=document["id"])
 
 
 def test_the_id_does_not_depend_on_who_leads() -> None:
@@ -127,7 +139,8 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
 @pytest.mark.parametrize("changes", [
     {"number": 8}, {"uid": "other"}, {"kind": PlanKind.REPLAY}, {"created_at_ms": 1}, {"cluster": "d"}, {"shape": "r"}, {"table_id": None},
     {"topic_ids": {"clicks": "x"}}, {"previous": None}, {"supersedes": "x"}, {"reason": "x"}, {"moves_offsets": False}, {"run_key": "x"},
-    {"losses": ((LOG, 1, 2),)}, {"ranges": ()}, {"positions": {LOG: 11_000_000_000}}, {"seen": {LOG: Committed(10_000_000_000, 7)}},
+    {"losses": (Loss(LOG, 1, 2, Why.EXPIRED),)}, {"losses": (Loss(LOG, 1, 2, Why.MOVED),)}, {"table_bit": 3}, {"log_starts": {LOG: 7}},
+    {"ranges": ()}, {"positions": {LOG: 11_000_000_000}}, {"seen": {LOG: Committed(10_000_000_000, 7)}},
     {"seen": {LOG: Committed()}}, {"dialect": Dialect.JAFKA},
 ])
 def test_the_id_depends_on_everything_else(changes: dict[str, Any]) -> None:
@@ -205,7 +218,7 @@ def test_a_small_payload_that_unpacks_to_gigabytes_is_refused(monkeypatch: pytes
 def test_a_stamp_says_which_plan_of_which_pipeline_this_is_and_what_it_holds() -> None:
     plan = plan_of(2)
     text = render_stamp(plan, APP_ID)
-    assert parse_stamp(text, 17) == Stamp(17, APP_ID, "feedbeef", 7, plan.id)
+    assert parse_stamp(text, 17) == Stamp(17, APP_ID, "feedbeef", 7, plan.id, render_plan(plan))
     document = json.loads(text)
     assert document["previous"] == "p" * 32
     assert document["ranges"][0] == ["clicks", "0", 10_000_000_000, 10_000_001_000]
@@ -216,7 +229,7 @@ def test_a_large_stamp_holds_the_plan_itself_compressed() -> None:
     plan = plan_of(2000)
     text = render_stamp(plan, APP_ID)
     assert len(text) < STAMP_FULL_BYTES
-    assert parse_stamp(text, 17) == Stamp(17, APP_ID, "feedbeef", 7, plan.id)
+    assert parse_stamp(text, 17) == Stamp(17, APP_ID, "feedbeef", 7, plan.id, render_plan(plan))
     document = json.loads(text)
     assert "positions" not in document
     assert parse_plan(base64.b85decode(document["plan_zlib"]), path="stamp") == plan

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model import (
-    Applied, BrokerPartition, Committed, Dialect, FirstRun, Foreign, Ledger, Onward, Plan, PlanKind, Replay, Stamp, Standing, Table,
+    Acknowledgement, Adopt, Applied, BrokerPartition, Committed, Dialect, FirstRun, Foreign, Ledger, Onward, Plan, PlanKind, Replay, Stamp,
+    Standing, Superseding, Table,
 )
+from etl.protocol.plan_documents import render_plan, with_id
 from etl.reconcile import reconcile, refuse_what_others_did
-from etl.settings import OnMoved
+from etl.settings import OnMoved, OnRowsRemoved
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
 UID, APP_ID = "feedbeef", "app"
@@ -27,8 +29,8 @@ COMPLETE = {A: Committed(5, 2), B: Committed(2, 0), C: Committed(9, 4)}
 def plan_of(number: int, **changes: Any) -> Plan:
     plan = Plan(
         number=number, uid=UID, kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=(),
-        positions=POSITIONS, seen=SEEN, table_id="t1" if number > 1 else None, id=f"plan-{number}")
-    return replace(plan, **changes)
+        positions=POSITIONS, seen=SEEN, table_id="t1" if number > 1 else None, table_bit=number - 1)
+    return with_id(replace(plan, **changes))
 
 
 def ledger_of(number: int | None, *, applied: bool = True, **changes: Any) -> Ledger:
@@ -39,14 +41,22 @@ def ledger_of(number: int | None, *, applied: bool = True, **changes: Any) -> Le
 
 
 def table_of(bit: int | None, **changes: Any) -> Table:
-    stamp = Stamp(7, APP_ID, UID, bit, f"plan-{bit}") if bit else None
-    return replace(Table("t1", 7, bit, stamp), **changes)
+    return replace(Table("t1", 7, bit, stamp_of(plan_of(bit)) if bit else None), **changes)
+
+
+def stamp_of(plan: Plan) -> Stamp:
+    return Stamp(7, APP_ID, plan.uid, plan.number, plan.id, render_plan(plan))
+
+
+def word_of(number: int, **changes: Any) -> Acknowledgement:
+    return replace(Acknowledgement("t1", 7, number, "it was me", 1), **changes)
 
 
 def stand(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed] = COMPLETE, on_moved: OnMoved = OnMoved.FAIL,
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
 ) -> Standing:
-    return reconcile(ledger, table, committed, on_moved)
+    return reconcile(ledger, table, committed, on_moved, on_rows_removed)
 
 
 def disagreement(ledger: Ledger, table: Table | None, says: str) -> LedgersDisagree:
@@ -69,7 +79,7 @@ def test_without_a_plan_and_without_a_commit_of_ours_it_is_the_first_run(
     assert stand(Ledger(uid), table, committed) == FirstRun()
 
 
-# -- N | N - 1 ---------------------------------------------------------------------------------------------------------
+# -- N | D as it was when plan N was made ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [2, 7])
@@ -78,9 +88,17 @@ def test_a_plan_that_the_table_does_not_hold_yet_is_replayed_word_for_word(numbe
     assert stand(ledger, table_of(number - 1), SEEN) == Replay(plan_of(number))
 
 
-@pytest.mark.parametrize("recorded", [None, "t1"])
-def test_the_first_plan_is_replayed_while_there_is_no_table(recorded: str | None) -> None:
-    assert stand(ledger_of(1, applied=False, table_id=recorded), None, {}) == Replay(plan_of(1, table_id=recorded))
+def test_the_first_plan_is_replayed_while_there_is_no_table() -> None:
+    assert stand(ledger_of(1, applied=False), None, {}) == Replay(plan_of(1))
+
+
+def test_the_first_plan_is_not_replayed_when_the_table_it_was_made_for_is_gone() -> None:
+    disagreement(ledger_of(1, applied=False, table_id="t1"), None, "was made for a table, now there is none")
+
+
+def test_a_plan_made_after_an_acknowledged_table_without_our_commits_is_replayed_into_it() -> None:
+    ledger = ledger_of(8, applied=False, table_bit=0)
+    assert stand(ledger, table_of(None), SEEN) == Replay(plan_of(8, table_bit=0))
 
 
 def test_the_first_plan_is_replayed_into_the_very_table_it_was_made_for() -> None:
@@ -149,9 +167,11 @@ def test_moved_offsets_are_followed_under_follow_and_the_others_still_committed(
     assert found == Onward(plan_of(2), {A: 50, B: 2, C: 9}, (B,), {A: 50})
 
 
-def test_an_offset_moved_back_is_followed_too() -> None:
-    found = stand(ledger_of(2), table_of(2), {**COMPLETE, A: Committed(1, 9)}, OnMoved.FOLLOW)
-    assert found == Onward(plan_of(2), {A: 1, B: 2, C: 9}, (), {A: 1})
+@pytest.mark.parametrize("other", [Committed(2, 0), Committed(70, 9)])
+def test_an_offset_moved_back_is_never_followed_because_its_rows_would_come_twice(other: Committed) -> None:
+    with pytest.raises(OffsetMoved, match="it is 1, ours is 5") as caught:
+        stand(ledger_of(2), table_of(2), {**COMPLETE, A: Committed(1, 9), B: other}, OnMoved.FOLLOW)
+    assert "load rows twice" in caught.value.check
 
 
 @pytest.mark.parametrize("on_moved", OnMoved)
@@ -161,16 +181,24 @@ def test_an_offset_that_was_removed_is_never_followed(on_moved: OnMoved) -> None
 
 
 def test_a_plan_that_moves_no_offsets_does_not_ask_for_them() -> None:
-    found = stand(ledger_of(2, moves_offsets=False), table_of(2), {A: Committed(99, 9)})
+    table = table_of(2, stamp=stamp_of(plan_of(2, moves_offsets=False)))
+    found = stand(ledger_of(2, moves_offsets=False), table, {A: Committed(99, 9)})
     assert found == Onward(plan_of(2, moves_offsets=False), POSITIONS)
 
 
 # -- N | N under another id --------------------------------------------------------------------------------------------
 
 
-def test_another_plan_under_our_number_in_the_table_is_refused() -> None:
-    error = disagreement(ledger_of(2), table_of(2, stamp=Stamp(7, APP_ID, UID, 2, "another")), "the table holds another under that number")
-    assert error.where["table_version"] == 7
+def test_another_plan_under_our_number_in_the_table_is_adopted_with_its_positions() -> None:
+    other = plan_of(2, positions={A: 4, B: 2, C: 9}, reason="superseded too late")
+    found = stand(ledger_of(2), table_of(2, stamp=stamp_of(other)), {**SEEN, A: Committed(3, 1), B: Committed(2, 5)})
+    assert found == Adopt(other, Onward(other, other.positions, (A,)))
+
+
+def test_a_plan_that_was_superseded_too_late_is_adopted_although_it_was_never_recorded() -> None:
+    other = plan_of(2, reason="superseded too late")
+    found = stand(ledger_of(2, applied=False), table_of(2, stamp=stamp_of(other)), SEEN)
+    assert isinstance(found, Adopt) and found.plan == other
 
 
 def test_a_table_whose_log_forgot_our_commit_is_believed_by_its_commit_bit() -> None:
@@ -181,9 +209,42 @@ def test_a_table_whose_log_forgot_our_commit_is_believed_by_its_commit_bit() -> 
 
 
 @pytest.mark.parametrize(("number", "bit"), [(None, 1), (None, 9), (1, 2), (4, 9)])
-def test_a_table_that_holds_more_than_the_ledger_knows_is_refused(number: int | None, bit: int) -> None:
-    error = disagreement(ledger_of(number), table_of(bit), f"holds plan {bit} of this pipeline")
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_table_that_holds_more_than_the_ledger_knows_is_right(number: int | None, bit: int, applied: bool) -> None:
+    found = stand(ledger_of(number, applied=applied), table_of(bit), {A: Committed(1, 8), B: Committed(2, 0)})
+    assert isinstance(found, Adopt) and found.plan == plan_of(bit)
+    assert (found.standing.positions, found.standing.uncommitted) == (POSITIONS, (A, C))
+    assert found.standing.last.seen == {A: Committed(1, 8), B: SEEN[B], C: Committed()}, "they are moved from where they are now"
+    assert found.standing.last.id == found.plan.id
+
+
+@pytest.mark.parametrize("on_moved", OnMoved)
+def test_an_offset_above_an_adopted_position_was_moved_by_somebody_else(on_moved: OnMoved) -> None:
+    committed = {**COMPLETE, A: Committed(50, 0)}
+    if on_moved is OnMoved.FAIL:
+        with pytest.raises(OffsetMoved):
+            stand(ledger_of(None), table_of(3), committed, on_moved)
+    else:
+        found = stand(ledger_of(None), table_of(3), committed, on_moved)
+        assert isinstance(found, Adopt) and found.standing.followed == {A: 50}
+
+
+@pytest.mark.parametrize("number", [None, 1])
+@pytest.mark.parametrize("stamp", [None, Stamp(7, APP_ID, UID, 3, "plan-3")])
+def test_a_table_that_is_ahead_and_does_not_tell_the_plan_is_refused(number: int | None, stamp: Stamp | None) -> None:
+    error = disagreement(ledger_of(number), table_of(3, stamp=stamp), "the table holds plan 3, ZooKeeper knows .*, and the table's log no")
     assert "zookeeper.connect" in error.check
+
+
+@pytest.mark.parametrize("stamp", [
+    replace(stamp_of(plan_of(3)), number=2), replace(stamp_of(plan_of(3)), plan_id="x"), stamp_of(plan_of(3, table_id="t9")),
+])
+def test_a_commit_that_carries_a_plan_of_something_else_is_not_adopted(stamp: Stamp) -> None:
+    disagreement(ledger_of(1), table_of(3, stamp=stamp), "was not made for it")
+
+
+def test_a_commit_whose_plan_is_damaged_is_not_adopted() -> None:
+    disagreement(ledger_of(1), table_of(3, stamp=replace(stamp_of(plan_of(3)), document=b"x")), "does not hold what it should")
 
 
 # -- N > 1 | D < N - 1, D none, no table -------------------------------------------------------------------------------
@@ -191,13 +252,13 @@ def test_a_table_that_holds_more_than_the_ledger_knows_is_refused(number: int | 
 
 @pytest.mark.parametrize("table", [None, table_of(None), table_of(1), table_of(5)])
 def test_a_table_that_holds_less_than_the_plan_before_is_refused(table: Table | None) -> None:
-    error = disagreement(ledger_of(7, applied=False), table, "ZooKeeper holds plan 7")
-    assert "table.path" in error.check
+    error = disagreement(ledger_of(7, applied=False), table, "ZooKeeper knows plan 7")
+    assert "table.path" in error.check and "plans acknowledge" in error.check
 
 
 @pytest.mark.parametrize("table", [None, table_of(None)])
 def test_the_second_plan_is_not_replayed_into_a_table_without_the_first(table: Table | None) -> None:
-    disagreement(ledger_of(2, applied=False), table, "ZooKeeper holds plan 2")
+    disagreement(ledger_of(2, applied=False), table, "ZooKeeper knows plan 2")
 
 
 # -- N | D < N, but its outcome is known -------------------------------------------------------------------------------
@@ -219,7 +280,7 @@ def test_a_plan_that_was_in_the_table_is_not_replayed_into_an_old_copy_of_it(num
 @pytest.mark.parametrize("number", [None, 1, 2, 3])
 def test_a_commit_of_another_pipeline_of_our_name_is_refused(number: int | None) -> None:
     ledger = replace(ledger_of(number, applied=False), uid=UID)
-    disagreement(ledger, table_of(2, stamp=Stamp(7, APP_ID, "deadbeef", 2, "plan-2")), "its uid is deadbeef, ours feedbeef")
+    disagreement(ledger, table_of(2, stamp=stamp_of(plan_of(2, uid="deadbeef"))), "its uid is deadbeef, ours feedbeef")
 
 
 @pytest.mark.parametrize(("number", "bit"), [(2, 1), (2, 2)])
@@ -249,6 +310,50 @@ def test_the_read_back_refuses_the_same() -> None:
         refuse_what_others_did(table_of(2, foreign=(Foreign(8, "DELETE", "removed rows"),)))
 
 
+@pytest.mark.parametrize("ledger", [ledger_of(2), ledger_of(3, applied=False)])
+def test_a_delete_passes_under_record_and_nothing_else_does(ledger: Ledger) -> None:
+    deleted = table_of(2, foreign=(Foreign(8, "DELETE", "removed rows"),))
+    assert stand(ledger, deleted, on_rows_removed=OnRowsRemoved.RECORD) == stand(ledger, table_of(2))
+    for operation in ("RESTORE", "WRITE", "TRUNCATE", "MERGE", "UPDATE", "REPLACE TABLE"):
+        with pytest.raises(LedgersDisagree, match=operation):
+            stand(ledger, replace(deleted, foreign=(*deleted.foreign, Foreign(9, operation, "removed rows"))),
+                  on_rows_removed=OnRowsRemoved.RECORD)
+
+
+# -- the same, acknowledged --------------------------------------------------------------------------------------------
+
+
+def test_what_others_did_up_to_an_acknowledged_version_stops_nothing() -> None:
+    table = table_of(2, version=9, foreign=(Foreign(8, "RESTORE", "removed rows"), Foreign(9, "WRITE", "removed rows")))
+    told = replace(ledger_of(2), acknowledged=word_of(2, delta_version=9))
+    assert stand(told, table) == Onward(plan_of(2), POSITIONS)
+    assert stand(replace(ledger_of(3, applied=False), acknowledged=word_of(2, delta_version=9)), table) == Replay(plan_of(3))
+
+
+@pytest.mark.parametrize("word", [word_of(2, delta_version=8), word_of(2, delta_version=99, table_id="t0"), word_of(2, table_id=None)])
+def test_what_came_after_the_acknowledged_version_or_was_said_of_another_table_stops(word: Acknowledgement) -> None:
+    table = table_of(2, version=9, foreign=(Foreign(8, "RESTORE", "removed rows"), Foreign(9, "WRITE", "removed rows")))
+    disagreement(replace(ledger_of(2), acknowledged=word), table, "(RESTORE|WRITE) removed rows")
+
+
+@pytest.mark.parametrize("table", [table_of(None), table_of(None, id="clone"), table_of(1, id="old copy"), None])
+def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(table: Table | None) -> None:
+    word = word_of(2, table_id=table.id if table else None, delta_version=table.version if table else None)
+    assert stand(replace(ledger_of(2), acknowledged=word), table) == Onward(plan_of(2), POSITIONS)
+    disagreement(replace(ledger_of(2), acknowledged=replace(word, number=1)), table, ".")
+
+
+def test_a_plan_whose_table_is_gone_and_acknowledged_is_superseded() -> None:
+    word = word_of(3, table_id=None, delta_version=None)
+    found = stand(replace(ledger_of(3, applied=False), acknowledged=word), None)
+    assert found == Superseding(plan_of(3), "the table is gone, and that was accepted: it was me")
+
+
+def test_a_plan_of_which_nobody_knows_whether_another_table_holds_it_needs_more_than_an_acknowledgement() -> None:
+    word = word_of(3, table_id="clone")
+    disagreement(replace(ledger_of(3, applied=False), acknowledged=word), table_of(None, id="clone"), "nobody knows whether plan 3")
+
+
 # -- laws --------------------------------------------------------------------------------------------------------------
 
 COMMITTED = st.dictionaries(
@@ -257,8 +362,8 @@ LEDGERS = st.builds(
     lambda number, applied, table_id: ledger_of(number, applied=applied, table_id=table_id),
     st.none() | st.integers(1, 4), st.booleans(), st.none() | st.sampled_from(["t1", "t2"]))
 TABLES = st.none() | st.builds(
-    lambda bit, id, stamp: table_of(bit, id=id, stamp=Stamp(7, APP_ID, UID, bit, stamp) if bit and stamp else None),
-    st.none() | st.integers(1, 5), st.sampled_from(["t1", "t2"]), st.none() | st.sampled_from(["plan-1", "plan-2", "plan-3", "x"]))
+    lambda bit, id, change: table_of(bit, id=id, stamp=stamp_of(plan_of(bit, **change)) if bit and change is not None else None),
+    st.none() | st.integers(1, 5), st.sampled_from(["t1", "t2"]), st.none() | st.sampled_from([{}, {"reason": "x"}, {"table_id": None}]))
 
 
 @given(LEDGERS, TABLES, COMMITTED, st.sampled_from(OnMoved))
@@ -275,7 +380,12 @@ def test_every_case_is_a_standing_or_a_decision_for_a_person(
         assert number == bit == 0
     elif isinstance(standing, Replay):
         assert standing.plan == ledger.newest and bit == number - 1 and ledger.applied is None
+    elif isinstance(standing, Adopt):
+        assert table is not None and table.stamp is not None and standing.plan.id == table.stamp.plan_id
+        assert bit > number or (bit == number and ledger.newest is not None and standing.plan.id != ledger.newest.id)
+        assert all(standing.standing.positions[log] >= position for log, position in POSITIONS.items())
     else:
+        assert isinstance(standing, Onward)
         assert standing.last == ledger.newest and bit == number
         assert table is not None and (table.stamp is None or table.stamp.number != number or table.stamp.plan_id == standing.last.id)
         for log, position in POSITIONS.items():

@@ -11,7 +11,8 @@ import pytest
 
 from etl.errors import SettingsError, TableUnreachable
 from etl.model import (
-    Applied, Broker, BrokerPartition, Committed, Dialect, Extent, Leader, Ledger, OffsetRange, Plan, PlanKind, Receipt, Snapshot,
+    Applied, Broker, BrokerPartition, Committed, Dialect, Extent, Leader, Ledger, Loss, OffsetRange, Plan, PlanKind, Receipt, Snapshot,
+    Why,
 )
 from etl.report import Outcome, Report, Verb, describe_plan
 
@@ -141,10 +142,10 @@ def test_a_log_that_lost_records_lags_from_its_start() -> None:
 def test_skipped_records_are_told_per_log() -> None:
     report = new_report()
     assert not report.lost_records
-    report.planned(replace(FIRST, losses=((A, 0, 2_000),)))
+    report.planned(replace(FIRST, losses=(Loss(A, 0, 2_000, Why.EXPIRED),)))
     assert report.lost_records
     assert report.outcomes == [(Outcome.RECORDS_LOST, "clicks 0: 2,000 offsets (0 to 2000) had expired and were skipped")]
-    assert document_of(report)["plan"]["losses"] == [{"topic": "clicks", "partition": 0, "from": 0, "until": 2000}]
+    assert document_of(report)["plan"]["losses"] == [{"topic": "clicks", "partition": 0, "from": 0, "until": 2000, "why": "expired"}]
 
 
 def test_a_plan_without_ranges_says_that_it_keeps_the_start() -> None:

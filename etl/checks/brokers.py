@@ -1,0 +1,151 @@
+"""Brokers, their topics, and the consumer group as it is at this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from etl.checks.line import Findings, Line, advice, failed, ok
+from etl.edges.broker import SimpleConsumer
+from etl.edges.cluster import Cluster
+from etl.edges.group import ConsumerGroup
+from etl.edges.ledger import PlanLedger
+from etl.edges.registry import read_brokers, read_cluster_id
+from etl.errors import BrokerUnreachable, EtlError, Owned, PermissionRefused, SettingsError
+from etl.model import Broker, BrokerPartition
+from etl.plan import refuse_missing_topics
+from etl.protocol import error_codes, znodes
+from etl.protocol.kafka import Api, Spoken, TopicMetadata, choose_version
+from etl.settings import OnLiveGroup, OnNoLeader, OnOwned, Settings, split_address
+
+_CONNECT_WITHIN_S = 5.0
+_MOST_AT_A_TIME = 16
+_NAMED = 3
+"""Of many things the first few are named."""
+_TOPIC_NOT_THERE = 3
+
+
+def cluster(name: str, findings: Findings) -> Iterator[Line]:
+    """Whether any broker answers, and what the cluster is called."""
+    settings = findings.settings
+    given = settings.source.bootstrap
+    addresses = [split_address(address) for address in given] if given else [(b.host, b.port) for b in read_brokers(findings.zookeeper)]
+    with Cluster(addresses, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=settings.source.timeout_s) as asked:
+        findings.metadata = asked.describe(None)
+    called = findings.metadata.cluster_id or read_cluster_id(findings.zookeeper) or settings.cluster
+    if not called:
+        raise SettingsError("the brokers tell no cluster id", key="cluster", check="give the cluster a name in the conf")
+    yield ok(name, f"id {called}; brokers: {len(findings.metadata.brokers)}, topics: {len(findings.metadata.topics)}")
+
+
+def each_broker(name: str, findings: Findings) -> Iterator[Line]:
+    """Every broker at the address by which executors would look for it; also one that is registered and that the others miss."""
+    registered = () if findings.settings.source.bootstrap else read_brokers(findings.zookeeper)
+    brokers = {**{b.id: b for b in registered}, **findings.metadata.brokers}
+    leading: dict[int, int] = {}
+    for leader in findings.metadata.leaders.values():
+        leading[leader.broker.id] = leading.get(leader.broker.id, 0) + 1
+
+    def ask(broker: Broker) -> Spoken | EtlError:
+        try:
+            timeout_s = findings.settings.source.timeout_s
+            with SimpleConsumer(broker.host, broker.port, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=timeout_s) as asked:
+                return asked.api_versions()
+        except EtlError as error:
+            return error
+
+    with ThreadPoolExecutor(_MOST_AT_A_TIME) as pool:
+        for broker, answer in zip(brokers.values(), pool.map(ask, brokers.values()), strict=True):
+            if isinstance(answer, BrokerUnreachable):
+                findings.silent_brokers.add(broker.id)
+            yield _broker(f"{name} {broker.id}", broker, answer, leading.get(broker.id, 0))
+
+
+def _broker(name: str, broker: Broker, answer: Spoken | EtlError, leads: int) -> Line:
+    if isinstance(answer, BrokerUnreachable):
+        check = f"{answer.check}; partitions led: {leads}; from here and from every executor it is asked by this address"
+        return failed(name, BrokerUnreachable(answer.what, check=check, **answer.where))
+    if isinstance(answer, EtlError):
+        return failed(name, answer)
+    try:
+        version = choose_version(Api.FETCH, answer, broker=f"{broker.host}:{broker.port}")
+    except SettingsError as old:
+        return failed(name, old)
+    return ok(name, f"{broker.host}:{broker.port}: Kafka {release(answer)} by what it speaks, Fetch v{version}, partitions led: {leads}")
+
+
+def release(spoken: Spoken) -> str:
+    """The newest release whose requests the broker speaks; a broker tells no version (KIP-35)."""
+    from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
+
+    return ".".join(map(str, infer_broker_version_from_api_versions(dict(spoken))))
+
+
+def topics(name: str, findings: Findings) -> Iterator[Line]:
+    """The topics that the conf names: there, readable, led."""
+    settings = findings.settings
+    ours = _chosen(findings.metadata.topics, settings)
+    refused = sorted(topic for topic, told in ours.items() if told.error_code in error_codes.NOT_ALLOWED)
+    if refused:
+        raise PermissionRefused("the brokers do not let us read topics", topics=_some(refused), check="the topics' ACLs: Describe and Read")
+    refuse_missing_topics(settings, ours)
+    findings.metadata = replace(findings.metadata, topics=ours)
+    leaderless = sorted(findings.metadata.leaderless)
+    if leaderless:
+        yield _leaderless(name, leaderless, settings.source.on_no_leader)
+    yield ok(name, f"{_some(sorted(ours))}; partitions: {sum(len(t.partitions) for t in ours.values())}")
+
+
+def _chosen(there: Mapping[str, TopicMetadata], settings: Settings) -> dict[str, TopicMetadata]:
+    names = settings.source.topics
+    return {
+        topic: told for topic, told in there.items()
+        if told.error_code != _TOPIC_NOT_THERE and names.admits(topic) and (not told.is_internal or topic in names.literal_names)}
+
+
+def _leaderless(name: str, leaderless: list[BrokerPartition], policy: OnNoLeader) -> Line:
+    named = _some([f"{log.topic} {log.partition}" for log in leaderless])
+    what = f"{len(leaderless)} partitions have no leader: {named}"
+    check = "the brokers that hold them"
+    if policy is OnNoLeader.SKIP:
+        return advice(name, what, f"{check}; a run leaves them out (source.on_no_leader: skip)")
+    return failed(name, BrokerUnreachable(what, check=f"{check}, or source.on_no_leader: skip"))
+
+
+def group(name: str, findings: Findings) -> Iterator[Line]:
+    """Who else is at work: a driver of this pipeline, other consumers of the group, pipelines that share a topic."""
+    settings, names = findings.settings, set(findings.metadata.topics)
+    paths = znodes.PipelinePaths(settings.group, settings.pipeline)
+    found = findings.zookeeper.read(paths.driver)
+    driver = znodes.parse_driver(found[0]) if found else None
+    if found:
+        yield ok(name, f"a run of this pipeline is at work: {driver or 'by a driver that does not say who it is'}")
+    else:
+        yield from _others(name, ConsumerGroup(findings.zookeeper, settings.group), names, settings)
+    for other, theirs in sorted(PlanLedger(findings.zookeeper, settings.group, settings.pipeline).other_pipelines().items()):
+        if names & theirs:
+            what = f"pipeline {other} of the same group reads this topic too"
+            check = "give each of the two a group of its own"
+            yield failed(name, SettingsError(what, key="group", topic=min(names & theirs), check=check))
+
+
+def _others(name: str, members: ConsumerGroup, names: set[str], settings: Settings) -> Iterator[Line]:
+    live, owners = members.live_consumers(), members.owners(names)
+    check = "that they are stopped, or give the pipeline a group of its own; a crashed one leaves after its session timeout"
+    if live:
+        what = f"{len(live)} live consumers are registered in the group: {_some(live)}"
+        allowed = settings.ownership.on_live_group is OnLiveGroup.UNOWNED
+        yield advice(name, what, "nothing: a run takes what none of them owns") if allowed else failed(name, Owned(what, check=check))
+    if owners:
+        log, owner = min(owners.items())
+        what = f"{len(owners)} partitions are owned, {log.topic} {log.partition} by {owner}"
+        stops = settings.ownership.on_owned is OnOwned.FAIL and not (live and settings.ownership.on_live_group is OnLiveGroup.UNOWNED)
+        word = f"nothing: a run leaves these to their owners (ownership.on_owned: {settings.ownership.on_owned.value})"
+        yield failed(name, Owned(what, check=check)) if stops else advice(name, what, word)
+    if not live and not owners:
+        yield ok(name, f"{settings.group}: no live consumer, no owner, no driver")
+
+
+def _some(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

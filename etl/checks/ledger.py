@@ -1,0 +1,52 @@
+"""Ledger against table: where the next run would find the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from etl.checks.line import Findings, Line, Verdict, advice, ok
+from etl.model import Adopt, FirstRun, Onward, Replay, Standing, Superseding
+from etl.reconcile import reconcile
+from etl.wiring import LiveWorld, Surroundings
+
+
+def standing(name: str, findings: Findings) -> Iterator[Line]:
+    """What a run would observe, and what `reconcile` says of it."""
+    silent = {leader.broker.id for leader in findings.metadata.leaders.values()} & findings.silent_brokers
+    if silent:
+        yield Line(name, Verdict.NOT_CHECKED, f"first broker {min(silent)}, which leads partitions of ours, see above")
+        return
+    yield told(name, _reconciled(findings))
+
+
+def _reconciled(findings: Findings) -> Standing:
+    settings = findings.settings
+    patient = settings.model_copy(update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})})
+    world = LiveWorld(patient, findings.zookeeper, Surroundings(), Path(settings.report.path, "unused.spark.log"))
+    snapshot = world.observe()
+    return reconcile(snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved, settings.table.on_rows_removed)
+
+
+def told(name: str, found: Standing) -> Line:
+    """One line for a standing."""
+    if isinstance(found, FirstRun):
+        return ok(name, "nothing was planned yet: the first run decides where each partition starts")
+    if isinstance(found, Replay):
+        return ok(name, f"plan {found.plan.number} is stored and not in the table: the next run finishes it")
+    if isinstance(found, Superseding):
+        return ok(name, f"plan {found.plan.number} cannot be finished, the next run puts another in its place: {found.reason}")
+    if isinstance(found, Adopt):
+        what = f"the table holds plan {found.plan.number}, and ZooKeeper does not know it: the next run writes the ledger anew"
+        return advice(name, what, "nothing here; find out whether ZooKeeper was emptied or restored from an old copy")
+    return _onward(name, found)
+
+
+def _onward(name: str, found: Onward) -> Line:
+    both = f"plan {found.last.number} is the newest in both"
+    if found.followed:
+        to_do = "which other consumer of this group runs; source.on_moved: follow takes its offsets"
+        return advice(name, f"{both}; somebody else moved {len(found.followed)} committed offsets", to_do)
+    if found.uncommitted:
+        return ok(name, f"{both}; {len(found.uncommitted)} of its offsets are not committed: the next run moves them")
+    return ok(name, f"{both}, and the offsets are its positions")

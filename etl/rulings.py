@@ -1,0 +1,104 @@
+"""What an operator rules where the facts contradict each other: which table is right, and that a plan is given up.
+
+A ruling is written into the ledger with its reason, under the driver's lock; `reconcile` honours it at the next run.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from etl.doors import ALONE, new_run_id, now_ms
+from etl.errors import NeedsDecision, SettingsError
+from etl.model import Acknowledgement, BrokerPartition, Foreign, Loss, Plan, Replay, Superseding, Table, Why
+from etl.plan import plan_instead, refuse_owned
+from etl.protocol.plan_documents import with_id
+from etl.reconcile import reconcile, unacknowledged
+from etl.report import describe_plan
+from etl.settings import Settings
+from etl.wiring import open_world
+
+_SKIP = re.compile(r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d{1,9}):(?P<start>\d{1,18})-(?P<until>\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What was ruled, as it is shown."""
+
+    says: str
+    document: dict[str, Any]
+
+
+def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
+    """Accept the table as it is at `version` (or `none`: that there is none), and go on from ZooKeeper's positions.
+
+    What others did to the table up to that version stops no run any more. Raises SettingsError when the table is at another
+    version by now (look again first), or when the pipeline has no plan yet.
+    """
+    with open_world(settings, ALONE) as world, world.driving(new_run_id()):
+        ledger = world.ledger.read_ledger()
+        if ledger.newest is None:
+            raise SettingsError("this pipeline has made no plan yet: there is nothing to acknowledge", check="`etl plan CONF`")
+        table = world.read_table(ledger)
+        _refuse_another_version(version, table)
+        done = unacknowledged(table, ledger.acknowledged)
+        word = Acknowledgement(table.id if table else None, table.version if table else None, ledger.newest.number, reason, now_ms())
+        world.note_removals(done)
+        world.ledger.acknowledge(word)
+    what = "that there is no table" if table is None else f"the table {table.id} at version {table.version}"
+    says = f"acknowledged {what}, after plan {word.number}: {reason}"
+    return Ruling(says, {
+        "says": says, "table_id": word.table_id, "delta_version": word.delta_version, "after_plan": word.number, "reason": reason,
+        "accepted": [_describe(found) for found in done]})
+
+
+def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ...]) -> Ruling:
+    """Put a new plan in the place of plan `number`, which is stored and not in the table; the next run executes it.
+
+    It is planned by the conf as it is now. `skips`, each `TOPIC:PARTITION:FROM-UNTIL`, are left out and recorded as lost. Raises
+    SettingsError for a plan that is not the newest or a skip that is not in it, NeedsDecision when the plan is in the table.
+    """
+    skipped = tuple(parse_skip(text) for text in skips)
+    with open_world(settings, ALONE) as world, world.driving(new_run_id()):
+        snapshot = world.observe()
+        refuse_owned(snapshot)
+        newest = snapshot.ledger.newest
+        if newest is None or newest.number != number:
+            stored = f"the newest plan is {newest.number}" if newest else "this pipeline has made no plan yet"
+            raise SettingsError(f"plan {number} cannot be superseded: {stored}", check="`etl plans list CONF`")
+        policies = settings.source.on_moved, settings.table.on_rows_removed
+        standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, *policies)
+        if not isinstance(standing, Replay):
+            raise NeedsDecision(f"plan {number} is in the table: there is nothing to supersede", check="`etl plan CONF`")
+        instead = with_id(plan_instead(Superseding(newest, reason, skipped), snapshot, settings, now_ms=now_ms()))
+        world.supersede(instead, snapshot.ledger)
+    says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
+    return Ruling(says, {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(newest)})
+
+
+def parse_skip(text: str) -> Loss:
+    """`TOPIC:PARTITION:FROM-UNTIL`, until exclusive, to a loss. Raises SettingsError."""
+    found = _SKIP.fullmatch(text)
+    if not found or int(found["start"]) >= int(found["until"]):
+        check = "the form TOPIC:PARTITION:FROM-UNTIL, FROM included and UNTIL not, e.g. clicks:3:100-101"
+        raise SettingsError(f"{text!r} names no offsets", key="--skip", check=check)
+    log = BrokerPartition(found["topic"], int(found["partition"]))
+    return Loss(log, int(found["start"]), int(found["until"]), Why.SKIPPED)
+
+
+def _refuse_another_version(version: str, table: Table | None) -> None:
+    there = str(table.version) if table else "none"
+    if version != there:
+        is_at = f"is at version {there}" if table else "is not there (say `none`)"
+        check = "what changed since you looked (DESCRIBE HISTORY), then acknowledge that version"
+        raise SettingsError(f"the table {is_at}, not {version}", key="VERSION", check=check)
+
+
+def _describe(found: Foreign) -> dict[str, Any]:
+    return {"delta_version": found.delta_version, "operation": found.operation, "why": found.why}
+
+
+def _ranges(plan: Plan) -> list[dict[str, Any]]:
+    document: list[dict[str, Any]] = describe_plan(plan, None)["ranges"]
+    return document

@@ -1,0 +1,68 @@
+"""`python -m tests.chaos [--rows 1,2,13] [--name TEXT]`: play the crash matrix and write docs/CRASHES.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from etl.embedded.cluster import Cluster
+from tests.chaos.collected import ALL
+from tests.chaos.published import Published
+from tests.chaos.stage import Case, Stage, Told
+from tests.conftest import small_session
+from tests.system.driving import ROOT
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Play the chosen cases one after the other; 1 when one of them failed."""
+    asked = _parser().parse_args(arguments)
+    chosen = [case for case in ALL if (not asked.rows or case.row in asked.rows) and asked.name in case.name]
+    if not chosen:
+        print("no case is called so", file=sys.stderr)
+        return 2
+    published, failed = Published(asked.write_to, ALL), 0
+    with tempfile.TemporaryDirectory(prefix="etl-chaos-") as folder, Cluster(folder=Path(folder, "cluster")) as cluster, \
+            small_session(Path(folder, "warehouse")):
+        for number, case in enumerate(chosen, start=1):
+            began = time.monotonic()
+            with Stage(cluster, Path(folder, f"case-{number}")) as stage:
+                told, failure = _played(case, stage)
+            failed += told is None
+            published.played(case, told, failure)
+            published.write()
+            print(f"{number:3}/{len(chosen)} row {case.row:2} {case.name}: {_in_short(told, failure)} "
+                  f"({time.monotonic() - began:.0f} s)", flush=True)
+    print(f"{len(chosen)} cases played, {failed} failed; the table is {asked.write_to / 'CRASHES.md'}")
+    return 1 if failed else 0
+
+
+def _played(case: Case, stage: Stage) -> tuple[Told | None, str]:
+    """What the case told, or why it failed: whatever it is, the next case is played."""
+    try:
+        return case.play(stage), ""
+    except Exception as error:
+        traceback.print_exc()
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _in_short(told: Told | None, failure: str) -> str:
+    if told is None:
+        return f"FAILED: {failure.splitlines()[0]}"
+    return f"{told.after} -> {told.next_run} -> {told.checked.records} records, {told.checked.rows} rows"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Play the crash matrix.")
+    parser.add_argument("--rows", type=lambda text: {int(one) for one in text.split(",")}, help="rows of the matrix: 1,2,13")
+    parser.add_argument("--name", default="", help="only cases whose name has this text")
+    parser.add_argument("--write-to", type=Path, default=ROOT / "docs", help="the folder of CRASHES.md (default: docs)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""Rows 1 to 8: a run is killed at each point of its way, while a producer keeps writing.
+
+Between two verbs the run kills itself (`etl.dying_run`). While the JVM writes, in rows 4 to 6, the case watches from outside: rows that
+pass a transform, Parquet files that are complete, and no commit yet.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from etl.dying_run import HALF_COMMIT
+from tests.chaos.driver import Driver, send
+from tests.chaos.holding import TRANSFORM, Hold
+from tests.chaos.stage import Case, Stage, Told, commits, complete_files, held, said_in_short
+from tests.system.driving import Pipeline
+
+_FOUR_TASKS = {"spark.master": "local[4,4]"}
+"""Four partitions of the topic are four tasks, all at work at once."""
+_ATTEMPTS = 5
+_SOON_S = 20.0
+
+Ending = Callable[[Driver], None]
+
+
+def at_verb(stage: Stage, *, verb: str, then: str, loaded: bool = False, **settings: Any) -> Told:
+    """Killed before a verb; the next run's outcomes must have `then`, or the kill was not where it should be."""
+    pipeline = stage.pipeline(**settings)
+    _prepare(pipeline, loaded)
+    with stage.writing(pipeline) as writer:
+        writer.wait_for(20)
+        with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
+            said = driver.wait()
+            assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+            after = held(pipeline)
+            next_run = pipeline.ran()
+    assert then in next_run.outcomes, next_run.outcomes
+    return stage.finish(pipeline, after=after, next_run=next_run)
+
+
+def while_writing(stage: Stage, *, from_task: int, files: int, ending: Ending, loaded: bool = False) -> Told:
+    """Ended when `files` of four files are there and the tasks from number `from_task` on have rows that are not written."""
+    pipeline = held_pipeline(stage, loaded)
+    before, version = complete_files(pipeline), commits(pipeline)
+    hold = Hold(pipeline.folder / "marks", from_task)
+    with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
+        driver.wait_for("rows in every task", lambda: len(hold.workers()) == 4)
+        driver.wait_for(f"{files} files", lambda: len(complete_files(pipeline) - before) == files)
+        ending(driver)
+        assert (len(complete_files(pipeline) - before), commits(pipeline)) == (files, version), "it went on"
+        after = held(pipeline)
+        next_run = pipeline.ran()
+    assert "replayed" in next_run.outcomes, next_run.outcomes
+    return stage.finish(pipeline, after=after, next_run=next_run)
+
+
+def before_the_commit(stage: Stage, *, ending: Ending, loaded: bool = False) -> Told:
+    """Ended when all files are written and there is no commit; a moment so short that it takes several attempts at times."""
+    for _ in range(_ATTEMPTS):
+        pipeline = held_pipeline(stage, loaded)
+        with stage.writing(pipeline), Driver(pipeline, hold=Hold(pipeline.folder / "marks", 0, "end")) as driver:
+            if not stopped_before_the_commit(driver, pipeline):
+                continue
+            after = held(pipeline)
+            ending(driver)
+            next_run = pipeline.ran()
+        return stage.finish(pipeline, after=after, next_run=next_run)
+    raise AssertionError(f"the moment was missed {_ATTEMPTS} times")
+
+
+def worker_killed(stage: Stage, *, from_task: int, files: int) -> Told:
+    """The Python worker of one task is killed; the run goes on, or fails as it should."""
+    pipeline = held_pipeline(stage, loaded=False)
+    hold = Hold(pipeline.folder / "marks", from_task)
+    with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
+        driver.wait_for("rows in every task", lambda: len(hold.workers()) == 4)
+        driver.wait_for(f"{files} files", lambda: len(complete_files(pipeline)) == files)
+        after = held(pipeline)
+        send(hold.workers()[-1], signal.SIGKILL)
+        hold.release()
+        said = driver.wait()
+        assert said.code in (0, 7), f"{said_in_short(said)}\n{said.err}"
+        next_run = pipeline.ran()
+    told = f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}"
+    return stage.finish(pipeline, after=after, next_run=told)
+
+
+def held_pipeline(stage: Stage, loaded: bool) -> Pipeline:
+    """A pipeline whose tasks can be held, with records to read."""
+    pipeline = stage.pipeline(transform=TRANSFORM, spark=_FOUR_TASKS)
+    _prepare(pipeline, loaded)
+    return pipeline
+
+
+def stopped_before_the_commit(driver: Driver, pipeline: Pipeline) -> bool:
+    """Let the held tasks end, and stop the JVM between its last file and its commit; whether that was in time."""
+    hold = Hold(pipeline.folder / "marks", 0, "end")
+    before, version = complete_files(pipeline), commits(pipeline)
+    driver.wait_for("the end of every task", lambda: len(hold.workers()) == 4)
+    jvm = driver.jvm()
+    hold.release()
+    deadline = time.monotonic() + _SOON_S
+    while len(complete_files(pipeline) - before) < 4 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    send(jvm, signal.SIGSTOP)
+    return len(complete_files(pipeline) - before) == 4 and commits(pipeline) == version
+
+
+def driver_alone(driver: Driver) -> None:
+    """The driver is killed; its JVM goes on until it notices."""
+    driver.kill()
+    driver.wake_all()
+
+
+def _prepare(pipeline: Pipeline, loaded: bool) -> None:
+    pipeline.produce(400)
+    if loaded:
+        pipeline.ran()
+        pipeline.produce(400)
+
+
+_ALL_AT_ONCE = "the whole process group"
+
+CASES: tuple[Case, ...] = (
+    Case(1, "killed-before-the-plan-is-stored", "SIGKILL before the plan is stored",
+         partial(at_verb, verb="store", then="ingested"), short=True),
+    Case(1, "killed-before-the-plan-is-stored-later", "the same where the table holds a plan already",
+         partial(at_verb, verb="store", then="ingested", loaded=True)),
+    Case(2, "killed-after-the-plan-is-stored", "SIGKILL after the plan is stored",
+         partial(at_verb, verb="fetch", then="replayed"), short=True),
+    Case(2, "killed-after-the-plan-is-stored-later", "the same where the table holds a plan already",
+         partial(at_verb, verb="fetch", then="replayed", loaded=True)),
+    Case(3, "killed-after-owners-are-claimed", "SIGKILL after the partitions' owners are claimed, before the first fetch",
+         partial(at_verb, verb="fetch", then="replayed", ownership={"mode": "claim"}), short=True),
+    Case(4, "killed-when-the-first-rows-came", f"SIGKILL for {_ALL_AT_ONCE} when the first rows are fetched and none is written",
+         partial(while_writing, from_task=0, files=0, ending=Driver.kill_all), short=True),
+    Case(4, "driver-killed-when-the-first-rows-came", "SIGKILL for the driver alone when the first rows are fetched",
+         partial(while_writing, from_task=0, files=0, ending=driver_alone, loaded=True)),
+    Case(4, "worker-killed-when-the-first-rows-came", "SIGKILL for one Python worker when the first rows are fetched",
+         partial(worker_killed, from_task=0, files=0)),
+    Case(5, "killed-when-half-the-files-were-written", f"SIGKILL for {_ALL_AT_ONCE} when 2 of 4 files are written",
+         partial(while_writing, from_task=2, files=2, ending=Driver.kill_all), short=True),
+    Case(5, "driver-killed-when-half-the-files-were-written", "SIGKILL for the driver alone when 2 of 4 files are written",
+         partial(while_writing, from_task=2, files=2, ending=driver_alone, loaded=True)),
+    Case(5, "worker-killed-when-half-the-files-were-written", "SIGKILL for one Python worker when 2 of 4 files are written",
+         partial(worker_killed, from_task=2, files=2)),
+    Case(6, "killed-when-all-files-were-written", f"SIGKILL for {_ALL_AT_ONCE} when all files are written and not committed",
+         partial(before_the_commit, ending=Driver.kill_all), short=True),
+    Case(6, "killed-when-all-files-were-written-later", "the same where the table holds a plan already",
+         partial(before_the_commit, ending=Driver.kill_all, loaded=True)),
+    Case(6, "driver-killed-when-all-files-were-written", "SIGKILL for the driver alone then, and its JVM goes on until it notices",
+         partial(before_the_commit, ending=driver_alone, loaded=True)),
+    Case(7, "killed-when-delta-had-committed", "SIGKILL after the Delta commit, before anything is written to ZooKeeper",
+         partial(at_verb, verb="record", then="repaired"), short=True),
+    Case(7, "killed-before-the-offsets-moved", "SIGKILL after the plan's receipts are kept, before an offset is moved",
+         partial(at_verb, verb="commit", then="repaired", loaded=True)),
+    Case(8, "killed-when-half-of-the-offsets-were-moved", "SIGKILL when half of the offsets are moved",
+         partial(at_verb, verb=HALF_COMMIT, then="repaired"), short=True),
+    Case(8, "killed-when-half-of-the-offsets-were-moved-later", "the same where the table holds a plan already",
+         partial(at_verb, verb=HALF_COMMIT, then="repaired", loaded=True)),
+    Case(8, "killed-before-old-plans-are-folded", "SIGKILL when all offsets are moved, before old plans are folded into coverage",
+         partial(at_verb, verb="tidy", then="ingested", loaded=True)),
+)

@@ -1,0 +1,133 @@
+"""One `etl run` as a process of its own with its JVM and its Python workers, and all that can be done to them from outside.
+
+Processes are found by their session (Linux's /proc): pyspark's daemon leaves the process group, nobody leaves the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from etl.embedded.server import wait_until
+from tests.chaos.holding import Hold
+from tests.system.driving import Pipeline, Said
+
+ENDS_WITHIN_S = 240.0
+"""How long a run may take before a case fails; far above what it takes."""
+
+
+class Driver:
+    """`with Driver(pipeline) as driver`: a run under way. Nothing of it is left when the block ends.
+
+    `sends` makes the run send itself a signal before a verb of `ingest.World` (see `etl.dying_run`); `hold` holds its tasks.
+    """
+
+    def __init__(self, pipeline: Pipeline, *, sends: tuple[signal.Signals, str] | None = None, hold: Hold | None = None) -> None:
+        self._pipeline = pipeline
+        if sends is None:
+            self._words = ["etl.cli", "run", str(pipeline.conf), "--json"]
+        else:
+            kind, verb = sends
+            self._words = ["etl.dying_run", str(pipeline.conf), verb, kind.name.removeprefix("SIG")]
+        self._variables = hold.variables() if hold else {}
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self._process = self._pipeline.start(*self._words, **self._variables)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for pid in self.processes():
+            send(pid, signal.SIGKILL)
+        if self.process.returncode is None:
+            self.process.communicate()
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        """The driver: the process of the command itself."""
+        assert self._process is not None, "not started"
+        return self._process
+
+    def wait(self) -> Said:
+        """Until the driver has ended, however it does; the exit code is negative after a signal."""
+        out, err = self.process.communicate(timeout=ENDS_WITHIN_S)
+        return Said(self.process.returncode, out, err)
+
+    def wait_for(self, what: str, is_so: Callable[[], bool], within_s: float = ENDS_WITHIN_S) -> None:
+        """Until something can be seen from outside. Raises AssertionError with what the run said when it ended before."""
+        wait_until(lambda: self.process.poll() is not None or is_so(), within_s)
+        if not is_so():
+            said = self.wait() if self.process.poll() is not None else None
+            raise AssertionError(f"{what}: did not come; the run " + (f"ended with {said.code}: {said.err}" if said else "goes on"))
+
+    def wait_until_paused(self) -> None:
+        """Until the driver has stopped itself."""
+        self.wait_for("the pause", self.is_paused)
+
+    def is_paused(self) -> bool:
+        """Whether the driver's process stands still."""
+        return _stat(self.process.pid)[:1] == ["T"]
+
+    def processes(self) -> list[int]:
+        """Every live process of the run: the driver, its JVM, Python's daemon and workers."""
+        session = str(self.process.pid)
+        pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+        return [pid for pid in pids if (stat := _stat(pid))[3:4] == [session] and stat[0] not in ("Z", "X")]
+
+    def kill(self) -> None:
+        """SIGKILL for the driver alone. Its JVM learns of it by its standard input, and has time to do something meanwhile."""
+        send(self.process.pid, signal.SIGKILL)
+        self.wait()
+
+    def kill_all(self) -> None:
+        """SIGKILL for all of them, as a power cut."""
+        self.pause_all()  # so that none does anything between two of these signals
+        for pid in self.processes():
+            send(pid, signal.SIGKILL)
+        self.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP for the driver alone."""
+        send(self.process.pid, signal.SIGSTOP)
+
+    def pause_all(self) -> None:
+        """SIGSTOP for all of them."""
+        for pid in self.processes():
+            send(pid, signal.SIGSTOP)
+
+    def jvm(self) -> int:
+        """The JVM that the run has started: who writes the table."""
+        [pid] = [pid for pid in self.processes() if "-cp" in _command(pid) and "org.apache.spark.deploy.SparkSubmit" in _command(pid)]
+        return pid
+
+    def wake_all(self) -> None:
+        """SIGCONT for all of them."""
+        for pid in self.processes():
+            send(pid, signal.SIGCONT)
+
+
+def send(pid: int, kind: signal.Signals) -> None:
+    """A signal for a process that may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, kind)
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent, process group, session, ... of a process; nothing when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

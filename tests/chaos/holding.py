@@ -1,0 +1,79 @@
+"""A transform that changes nothing, and through which a case sees how far the tasks of a run are, and holds them there.
+
+`transform: tests.chaos.holding:held`. It is told by the environment of the run's process alone, so that the next run, without these
+variables, has the same transform and goes through.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql import DataFrame
+
+TRANSFORM = "tests.chaos.holding:held"
+_FOLDER, _FROM_TASK, _WHERE = "CHAOS_MARKS", "CHAOS_HOLD_FROM", "CHAOS_HOLD_AT"
+_LONGEST_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Tasks from number `from_task` on wait before their first row is written (`at` rows) or before their file is closed (`at` end)."""
+
+    folder: Path
+    from_task: int
+    at: str = "rows"
+
+    def variables(self) -> dict[str, str]:
+        """The environment of the run to be held."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return {_FOLDER: str(self.folder), _FROM_TASK: str(self.from_task), _WHERE: self.at}
+
+    def workers(self) -> list[int]:
+        """The Python workers whose tasks are held, or passed that place, by now."""
+        return [int(mark.read_text()) for mark in self.folder.glob(f"{self.at}-*[0-9]")]
+
+    def release(self) -> None:
+        """Let everybody go on."""
+        (self.folder / "go").touch()
+
+
+def held(rows: DataFrame) -> DataFrame:
+    """The rows as they are."""
+    folder, from_task, where = os.environ.get(_FOLDER), int(os.environ.get(_FROM_TASK, "0")), os.environ.get(_WHERE)
+    if folder is None:
+        return rows
+
+    # Made here, so that it travels to the workers by value: they need not know this module.
+    def passing(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        import os
+        import time
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        task = context.partitionId() if context else 0
+
+        def wait(place: str) -> None:
+            mark = Path(folder, f"{place}-{task}")
+            unfinished = mark.with_suffix(".tmp")
+            unfinished.write_text(str(os.getpid()))
+            unfinished.replace(mark)
+            deadline = time.monotonic() + longest_s
+            while place == where and task >= from_task and not Path(folder, "go").exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+        for number, batch in enumerate(batches):
+            if number == 0:
+                wait("rows")
+            yield batch
+        wait("end")
+
+    longest_s = _LONGEST_S
+    return rows.mapInArrow(passing, rows.schema)

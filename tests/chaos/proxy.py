@@ -1,0 +1,261 @@
+"""A small TCP proxy in front of a real broker, which spoils some of its answers on the way.
+
+It cuts what passes into Kafka's frames (four bytes of length, then that many; a request starts with its api key), so that a case can
+say which answers are spoiled, how, and how often. Who talks to it must wait for each answer before it asks again, as `SimpleConsumer`
+does. `ProxiedCluster` is a cluster whose broker has a second listener that is known by the proxy's address only: the pipeline is
+given that one, everybody else goes straight to the broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from etl.embedded.cluster import Cluster
+from etl.embedded.kafka import Kafka
+from etl.embedded.server import HOST, free_port
+
+FETCH, METADATA, LIST_OFFSETS = 1, 3, 2
+"""Api keys of Kafka's requests."""
+_LINGER_NOT = struct.pack("ii", 1, 0)
+
+Spoil = Callable[["Link", bytes], bool]
+"""Passes on (or not) one whole answer, length included; whether the connection may go on."""
+
+
+class Proxy:
+    """`with Proxy() as proxy`: listens on `proxy.port` and passes on to `proxy.target` once that is set."""
+
+    def __init__(self) -> None:
+        self.target = 0
+        """The broker's port on 127.0.0.1."""
+        self._server = socket.create_server((HOST, 0))
+        self.port: int = self._server.getsockname()[1]
+        self._order = threading.Condition()
+        self._spoiling: _Spoiling | None = None
+        self._links: set[Link] = set()
+        self._ended = False
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, name=f"proxy {self.port}", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended = True
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self.heal()
+
+    def spoil(self, spoil: Spoil, *, api: int | None = FETCH, after: int = 0, times: int | None = None) -> None:
+        """Spoil the answers to `api` (None: all) from now on: pass `after` of them, then spoil `times` (None: all that come)."""
+        with self._order:
+            self._spoiling = _Spoiling(spoil, api, after, times)
+
+    def heal(self) -> None:
+        """Spoil nothing any more, and hang up on whoever still waits for an answer that was."""
+        with self._order:
+            self._spoiling, links = None, list(self._links)
+        for link in links:
+            link.close()
+
+    @property
+    def spoiled(self) -> int:
+        """How many answers were, since the last `spoil`."""
+        with self._order:
+            return self._spoiling.count if self._spoiling else 0
+
+    def how(self, api: int) -> Spoil:
+        """What becomes of the next answer to a request of this kind."""
+        with self._order:
+            return self._spoiling.next(api) if self._spoiling else passed
+
+    def forget(self, link: Link) -> None:
+        """A link that has ended."""
+        with self._order:
+            self._links.discard(link)
+
+    def _accept(self) -> None:
+        while not self._ended:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            link = Link(self, client)
+            with self._order:
+                self._links.add(link)
+            threading.Thread(target=link.run, name=f"link of proxy {self.port}", daemon=True).start()
+
+
+class Link:
+    """One client's connection and the one to the broker that it is passed on to."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket) -> None:
+        self._proxy, self.client = proxy, client
+        self.closed = threading.Event()
+        """Set when nobody waits for an answer here any more."""
+        self._broker: socket.socket | None = None
+
+    def run(self) -> None:
+        """One request and its answer after the other, until either side hangs up."""
+        with contextlib.suppress(OSError):
+            self.client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._broker = socket.create_connection((HOST, self._proxy.target), timeout=60)
+            while self._pass_on(self._broker):
+                pass
+        self.close()
+        self._proxy.forget(self)
+
+    def _pass_on(self, broker: socket.socket) -> bool:
+        request = _frame(self.client)
+        if request is None:
+            return False
+        broker.sendall(request)
+        answer = _frame(broker)
+        if answer is None:
+            return False
+        return self._proxy.how(int.from_bytes(request[4:6], "big"))(self, answer)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the client is still there after that time; what it sends meanwhile stays to be read."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and not self.closed.is_set():
+            self.client.settimeout(min(left, 0.2))
+            with contextlib.suppress(TimeoutError):
+                if not self.client.recv(1, socket.MSG_PEEK):
+                    return False
+                self.closed.wait(min(left, 0.2))
+        self.client.settimeout(None)
+        return not self.closed.is_set()
+
+    def close(self) -> None:
+        """Hang up on both sides."""
+        self.closed.set()
+        for one in (self.client, self._broker):
+            if one is not None:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+                one.close()
+
+
+@dataclass
+class _Spoiling:
+    """What `Proxy.spoil` was told, and how far it is."""
+
+    spoil: Spoil
+    api: int | None
+    after: int
+    times: int | None
+    count: int = 0
+
+    def next(self, api: int) -> Spoil:
+        if self.api not in (None, api) or (self.times is not None and self.count >= self.times):
+            return passed
+        if self.after > 0:
+            self.after -= 1
+            return passed
+        self.count += 1
+        return self.spoil
+
+
+def passed(link: Link, answer: bytes) -> bool:
+    """As it came."""
+    link.client.sendall(answer)
+    return True
+
+
+def in_pieces(size: int, pause_s: float) -> Spoil:
+    """`size` bytes at a time with a pause after each."""
+    def spoil(link: Link, answer: bytes) -> bool:
+        for at in range(0, len(answer), size):
+            link.client.sendall(answer[at:at + size])
+            if link.closed.wait(pause_s):
+                return False
+        return True
+
+    return spoil
+
+
+def delayed(seconds: float) -> Spoil:
+    """Whole, and late."""
+    return lambda link, answer: link.wait(seconds) and passed(link, answer)
+
+
+def stalled(part: float) -> Spoil:
+    """The first part of it (0 to 1), and then nothing for as long as somebody waits."""
+    def spoil(link: Link, answer: bytes) -> bool:
+        link.client.sendall(answer[:int(len(answer) * part)])
+        while link.wait(60):
+            pass
+        return False
+
+    return spoil
+
+
+def cut(part: float) -> Spoil:
+    """The first part of it, and then the end of the connection, in order (FIN)."""
+    def spoil(link: Link, answer: bytes) -> bool:
+        link.client.sendall(answer[:int(len(answer) * part)])
+        return False
+
+    return spoil
+
+
+def reset(part: float) -> Spoil:
+    """The first part of it, and then RST."""
+    def spoil(link: Link, answer: bytes) -> bool:
+        link.client.sendall(answer[:int(len(answer) * part)])
+        link.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+        link.client.close()
+        return False
+
+    return spoil
+
+
+def _frame(connection: socket.socket) -> bytes | None:
+    """One frame with its length; None when the other side has hung up."""
+    length = _exactly(connection, 4)
+    content = _exactly(connection, int.from_bytes(length, "big")) if length else None
+    return length + content if length and content is not None else None
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes | None:
+    got = bytearray()
+    while len(got) < size:
+        piece = connection.recv(size - len(got))
+        if not piece:
+            return None
+        got += piece
+    return bytes(got)
+
+
+class ProxiedCluster(Cluster):
+    """A cluster of one broker with a second listener that clients can only reach through `proxy`."""
+
+    def __init__(self, folder: Path, properties: Mapping[str, str] | None = None) -> None:
+        super().__init__(folder=folder)
+        self.proxy = Proxy()
+        port, behind = self.brokers[0].port, free_port()
+        self.proxy.target = behind
+        self.brokers = [Kafka(
+            zookeeper=self.zookeeper.connect, folder=self.folder / "kafka-0", port=port, properties={
+                "listeners": f"DIRECT://{HOST}:{port},PROXIED://{HOST}:{behind}",
+                "advertised.listeners": f"DIRECT://{HOST}:{port},PROXIED://{HOST}:{self.proxy.port}",
+                "listener.security.protocol.map": "DIRECT:PLAINTEXT,PROXIED:PLAINTEXT",
+                "inter.broker.listener.name": "DIRECT", **(properties or {})})]
+
+    def __enter__(self) -> Self:
+        self.proxy.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        super().__exit__(kind, error, trace)
+        self.proxy.__exit__(kind, error, trace)

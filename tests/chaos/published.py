@@ -1,0 +1,73 @@
+"""The published table: docs/CRASHES.md for people, with its figures in crashes.json beside it, so that single rows can be played again."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from etl.embedded.jars import spark_jars
+from etl.embedded.kafka import DEFAULT_VERSION
+from tests.chaos.stage import Case, Told
+
+_HEAD = """\
+# What breaking it showed
+
+Made by `make chaos` (`python -m tests.chaos`), not by hand. Each case runs the real `etl run` as a process of its own on an embedded
+ZooKeeper, Kafka and a Delta table, does what the second column says, and lets the next run do its work; in most of them a producer
+writes all the while. Then an independent check, which uses neither `etl` nor its ledger, compares: kafka-python reads the topic,
+delta-rs reads the table, and every (partition, offset, hash of the value) must be in both, once. "Missing" counts records without a
+row, "double" rows beyond the first of one offset.
+
+Played with {versions}.
+
+**{cases} cases, {records:,} records, {rows:,} rows: {missing} missing, {double} double{failed}.**
+
+| # | what was done | what the table held after it | what the next run did | records | rows | missing | double |
+| ---: | --- | --- | --- | ---: | ---: | ---: | ---: |
+"""
+_FIGURES = ("records", "rows", "missing", "double")
+
+
+class Published:
+    """The results known so far; `played` adds one, `write` writes both files."""
+
+    def __init__(self, folder: Path, cases: Sequence[Case]) -> None:
+        self._page, self._kept = folder / "CRASHES.md", folder / "crashes.json"
+        known = json.loads(self._kept.read_text()) if self._kept.exists() else {}
+        self._results: dict[str, Any] = {case.name: known[case.name] for case in cases if case.name in known}
+        self._cases = cases
+
+    def played(self, case: Case, told: Told | None, failure: str = "") -> None:
+        """How a case went."""
+        went = {**asdict(told), "checked": asdict(told.checked)} if told else {"failed": failure.splitlines()[0] if failure else "?"}
+        self._results[case.name] = {"row": case.row, "what": case.what, **went}
+
+    def write(self) -> None:
+        """Both files, in the order of the matrix."""
+        shown = [self._results[case.name] for case in self._cases if case.name in self._results]
+        self._kept.write_text(json.dumps({c.name: self._results[c.name] for c in self._cases if c.name in self._results}, indent=1) + "\n")
+        sums = {figure: sum(one["checked"][figure] for one in shown if "checked" in one) for figure in _FIGURES}
+        failed = sum("failed" in one for one in shown)
+        told = f"; {failed} CASES FAILED" if failed else ""
+        head = _HEAD.format(versions=_versions(), cases=len(shown), failed=told, **sums)
+        self._page.write_text(head + "".join(map(_line, shown)))
+
+
+def _line(one: Mapping[str, Any]) -> str:
+    if "failed" in one:
+        return _row(one["row"], one["what"], f"FAILED: {one['failed']}", *[""] * 5)
+    return _row(one["row"], one["what"], one["after"], one["next_run"], *(f"{one['checked'][figure]:,}" for figure in _FIGURES))
+
+
+def _row(*cells: Any) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
+
+
+def _versions() -> str:
+    zookeeper = next(jar.stem.removeprefix("zookeeper-") for jar in spark_jars("zookeeper-") if jar.stem[10:11].isdigit())
+    spark, delta, rust = map(importlib.metadata.version, ("pyspark", "delta-spark", "deltalake"))
+    return f"ZooKeeper {zookeeper}, Kafka {DEFAULT_VERSION}, Spark {spark}, Delta {delta}, and delta-rs {rust}"

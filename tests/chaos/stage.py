@@ -1,0 +1,231 @@
+"""What a case of the crash matrix is, the stage it is played on, and the check that believes neither the package nor its ledger.
+
+A case does something bad to a pipeline and lets the next run do its work. It is then right when every readable record of the topic,
+as kafka-python reads it, is a row of the table, as delta-rs reads it, exactly once: same partition, same offset, same value.
+Cases live in the `cases_*` modules beside this one; what a process of `etl run` can be made to do is in `driver`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from etl.embedded.cluster import Cluster
+from tests.system.driving import Pipeline, Row, Said
+
+_numbers = itertools.count(1)
+_WRITE_EVERY_S = 0.1
+_RECORDS_AT_ONCE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The figures of the independent check, all counted in records or rows."""
+
+    records: int
+    """Readable records of the topic, or as many as the case says that the table must hold."""
+    rows: int
+    missing: int
+    double: int
+    """Rows beyond the first of one (partition, offset)."""
+    unexpected: int
+    """Rows that no record stands for, or with another value than their record's."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Every record once, and nothing else."""
+        return not (self.missing or self.double or self.unexpected)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a case went, as docs/CRASHES.md shows it."""
+
+    after: str
+    """What the table held after the crash."""
+    next_run: str
+    """What the next run did: its exit code and its outcomes."""
+    checked: Checked
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing that is done to a pipeline."""
+
+    row: int
+    """Of the matrix."""
+    name: str
+    what: str
+    """What is done, in one sentence."""
+    play: Callable[[Stage], Told]
+    """Raises AssertionError when a record is missing or double, or the case did not hit its moment."""
+    short: bool = False
+    """Also part of `make test`."""
+
+
+class Stage:
+    """`with Stage(cluster, folder) as stage: case.play(stage)`: what one case needs, all of it ended with the case.
+
+    `cluster` is shared by all cases and must stay as it is; who breaks servers asks for `another_cluster`. Runs in this process
+    (`Pipeline.run` and its like) share the one Spark session that whoever made the stage has started.
+    """
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.at_end = ExitStack()
+        """Whatever else must be ended with the case."""
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.at_end.close()
+
+    def another_cluster(self, brokers: int = 1, *, properties: Mapping[str, str] | None = None) -> Cluster:
+        """ZooKeeper and brokers of the case's own, to be broken at will."""
+        folder = self.folder / f"cluster-{next(_numbers)}"
+        return self.at_end.enter_context(Cluster(brokers, folder=folder, properties=properties))
+
+    def pipeline(
+        self, partitions: int = 4, config: Mapping[str, str] | None = None, *, cluster: Cluster | None = None,
+        replication_factor: int = 1, **settings: Any,
+    ) -> Pipeline:
+        """A pipeline on a fresh topic, with its own group, folder and table; `settings` are merged into its conf."""
+        on, name = cluster or self.cluster, f"crash-{next(_numbers)}"
+        folder = self.folder / name
+        folder.mkdir()
+        on.create_topic(name, partitions, replication_factor=replication_factor, config=config)
+        return Pipeline(on, folder, name, f"group-of-{name}", settings)
+
+    @contextlib.contextmanager
+    def writing(self, pipeline: Pipeline) -> Iterator[Writer]:
+        """A producer that writes to the topic from a thread until the end of the block."""
+        with Writer(pipeline) as writer:
+            yield writer
+
+    def finish(self, pipeline: Pipeline, *, after: str, next_run: Said | str, expected: Counter[Row] | None = None) -> Told:
+        """One more run, with nothing in its way, and then the independent check.
+
+        `expected` where the table must hold something else than what the topic holds now (expired, compacted, followed offsets).
+        Raises AssertionError with the first missing, double and unexpected rows.
+        """
+        quiet = pipeline.run()
+        assert quiet.code == 0, f"the run after the next one: {said_in_short(quiet)}\n{quiet.err}"
+        return Told(after, next_run if isinstance(next_run, str) else said_in_short(next_run), checked(pipeline, expected))
+
+
+class Writer:
+    """A producer on a thread of its own. Brokers that are away for a while are waited for."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._write, name=f"writer of {pipeline.topic}", daemon=True)
+        self._wrote = threading.Condition()
+        self.sent = 0
+        """Records handed to the client by now."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the producer does not end"
+
+    def wait_for(self, more: int, within_s: float = 60) -> None:
+        """Until that many more records were sent."""
+        with self._wrote:
+            wanted = self.sent + more
+            assert self._wrote.wait_for(lambda: self.sent >= wanted, within_s), "the producer does not come on"
+
+    def _write(self) -> None:
+        producer = KafkaProducer(bootstrap_servers=self._pipeline.cluster.bootstrap.split(","), acks="all", max_block_ms=5_000)
+        try:
+            while not self._end.wait(_WRITE_EVERY_S):
+                with contextlib.suppress(KafkaError):  # the case took the brokers away; what counts is what the topic holds in the end
+                    self._send(producer)
+        finally:
+            producer.close(timeout=10)
+
+    def _send(self, producer: KafkaProducer) -> None:
+        for _ in range(_RECORDS_AT_ONCE):
+            number = self.sent
+            producer.send(self._pipeline.topic, key=b"key-%d" % number, value=b'{"written": %d, "while": "it crashed"}' % number)
+            with self._wrote:
+                self.sent += 1
+                self._wrote.notify_all()
+
+
+def checked(pipeline: Pipeline, expected: Counter[Row] | None = None) -> Checked:
+    """The independent check. Raises AssertionError with the first rows that are wrong."""
+    wanted, found = pipeline.in_topic() if expected is None else expected, pipeline.in_table()
+    places = Counter[tuple[int, int]]()
+    for (partition, offset, _), count in found.items():
+        places[partition, offset] += count
+    missing = sorted(row for row in wanted if row not in found)
+    double = sorted(place for place, count in places.items() if count > 1)
+    unexpected = sorted(row for row in found if row not in wanted)
+    figures = Checked(
+        sum(wanted.values()), sum(found.values()), len(missing), sum(places[place] - 1 for place in double), len(unexpected))
+    assert figures.is_whole, f"{figures}; missing {missing[:5]}, double {double[:5]}, unexpected {unexpected[:5]}"
+    return figures
+
+
+def said_in_short(said: Said) -> str:
+    """A run's exit code and outcomes, or its error."""
+    try:
+        document = json.loads(said.out)
+    except ValueError:
+        return f"exit {said.code}"
+    if said.code and "what" in document:
+        return f"exit {said.code}: {document['what']}"
+    return f"exit {said.code}: {', '.join(one['outcome'] for one in document.get('outcomes', ())) or 'nothing'}"
+
+
+def complete_files(pipeline: Pipeline) -> set[str]:
+    """The table's Parquet files that are written to their end, in a commit or not."""
+    return {str(path.relative_to(pipeline.table)) for path in pipeline.table.rglob("*.parquet") if _is_complete(path)}
+
+
+def commits(pipeline: Pipeline) -> int:
+    """How many commits the table's log holds."""
+    return sum(1 for _ in pipeline.table.glob("_delta_log/*[0-9].json"))
+
+
+def _is_complete(path: Path) -> bool:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(-4, 2)
+        return file.read() == b"PAR1" and file.tell() > 4
+    return False
+
+
+def held(pipeline: Pipeline) -> str:
+    """What the table holds now, from its files and its log alone: the newest plan's number, its rows, its version."""
+    commits = sorted(pipeline.table.glob("_delta_log/*[0-9].json"))
+    files = sum(1 for _ in pipeline.table.rglob("*.parquet"))
+    if not commits:
+        return f"no commit, {files} files" if files else "nothing"
+    plan, known = 0, set[str]()
+    for commit in commits:
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        plan = max([plan, *(action["txn"]["version"] for action in actions if "txn" in action)])
+        known |= {action["add"]["path"] for action in actions if "add" in action}
+    rows = sum(pipeline.in_table().values())
+    besides = f", {files - len(known)} files besides" if files > len(known) else ""
+    return f"plan {plan}, {rows} rows, version {int(commits[-1].stem)}{besides}"

@@ -1,0 +1,142 @@
+"""`python -m tests.fuzz`: every target in turn, each in its own process for its share of the time; exit 1 when something was found.
+
+    python -m tests.fuzz --seconds 600             all targets, ten minutes together
+    python -m tests.fuzz --target conf-file        one of them (may be given several times)
+    python -m tests.fuzz --repeat conf-file FILE   read one saved input again, within the bounds of the tests
+
+The corpora stay under `.fuzz/`, so that the next run starts where this one ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import multiprocessing
+import os
+import re
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+KEPT = Path(".fuzz")
+MOST_CRASHES = 3
+"""A target that ended its process so often is left alone: each end costs a start."""
+ENDING_S = 30
+"""How much longer than its time a search may take to end."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """What one target's search came to."""
+
+    inputs: int
+    seconds: float
+    found: tuple[Path, ...]
+
+
+def main() -> int:
+    """Run what the command line says; 0, or 1 when something was found, or 2 when it cannot begin."""
+    if importlib.util.find_spec("atheris") is not None and "--repeat" not in sys.argv:
+        import tests.fuzz.guided  # noqa: F401  before anything else imports what it watches
+    from tests.fuzz.targets import BY_NAME
+
+    asked = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    asked.add_argument("--seconds", type=int, default=600, help="of all targets together")
+    asked.add_argument("--target", action="append", choices=list(BY_NAME), metavar="NAME", help=f"one of {', '.join(BY_NAME)}")
+    asked.add_argument("--repeat", nargs=2, metavar=("NAME", "FILE"), help="read one saved input again")
+    said = asked.parse_args()
+    if said.repeat:
+        return _repeat(said.repeat[0], Path(said.repeat[1]))
+    if importlib.util.find_spec("atheris") is None:
+        print("atheris is not installed: make fuzz, or pip install -e '.[fuzz]'", file=sys.stderr)
+        return 2
+    return _search_all(said.target or list(BY_NAME), said.seconds)
+
+
+def _repeat(name: str, path: Path) -> int:
+    from tests.fuzz.guard import Found, check
+    from tests.fuzz.targets import BY_NAME
+
+    try:
+        check(BY_NAME[name], path.read_bytes())
+    except Found as found:
+        print(found)
+        return 1
+    print("nothing wrong with it")
+    return 0
+
+
+def _search_all(names: list[str], seconds: int) -> int:
+    deadline, searches = time.monotonic() + seconds, list[Search]()
+    print(f"{'target':28}{'inputs':>12}{'seconds':>9}  found")
+    for i, name in enumerate(names):
+        share = (deadline - time.monotonic()) / (len(names) - i)
+        searches.append(_search(name, max(2.0, share)))
+        last = searches[-1]
+        print(f"{name:28}{last.inputs:>12,}{last.seconds:>9.0f}  {len(last.found) or 'nothing'}", flush=True)
+        for path in last.found:
+            print(f"  {_told(path)}\n  again: python -m tests.fuzz --repeat {name} {path}", flush=True)
+    found = sum(len(search.found) for search in searches)
+    print(f"{'together':28}{sum(s.inputs for s in searches):>12,}{sum(s.seconds for s in searches):>9.0f}  {found or 'nothing'}")
+    return 1 if found else 0
+
+
+def _search(name: str, seconds: float) -> Search:
+    """One target for `seconds`, begun again when an input ended its process."""
+    began, inputs, folder = time.monotonic(), 0, KEPT / name
+    before = _findings(folder)
+    for attempt in range(MOST_CRASHES):
+        left = int(seconds - (time.monotonic() - began))
+        if left < 1 and attempt:
+            break
+        ended, said = _one_process(name, folder, max(1, left))
+        inputs += _inputs(said)
+        if ended == 0:
+            break
+        if not _findings(folder) - before:  # it ended by itself, and not by an input that was kept
+            (folder / "found" / "start-failed.txt").write_text(said[-4000:])
+    return Search(inputs, time.monotonic() - began, tuple(sorted(_findings(folder) - before)))
+
+
+def _one_process(name: str, folder: Path, seconds: int) -> tuple[int | None, str]:
+    """How a search ended, and what libFuzzer said."""
+    (folder / "found").mkdir(parents=True, exist_ok=True)
+    log = folder / "log"
+    process = multiprocessing.get_context("fork").Process(target=_child, args=(name, folder, seconds, log))
+    process.start()
+    process.join(seconds + ENDING_S)
+    if process.exitcode is None:  # an input that nothing inside could end
+        process.kill()
+        process.join()
+        (folder / "found" / f"stuck-{int(time.time())}.txt").write_text(f"{name} did not end in time; see {log}\n")
+    return process.exitcode, log.read_text("utf-8", "replace")
+
+
+def _child(name: str, folder: Path, seconds: int, log: Path) -> None:
+    from tests.fuzz.guided import search
+
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    search(name, folder, seconds)
+
+
+def _findings(folder: Path) -> set[Path]:
+    return {path for path in (folder / "found").glob("*") if path.suffix != ".txt" or path.stem.startswith(("stuck", "start"))}
+
+
+def _inputs(said: str) -> int:
+    """How many inputs ran, as libFuzzer says at its end, or last said when it was killed."""
+    final = re.search(r"stat::number_of_executed_units:\s*(\d+)", said)
+    return int(final[1]) if final else max((int(n) for n in re.findall(r"^#(\d+)\t", said, re.MULTILINE)), default=0)
+
+
+def _told(path: Path) -> str:
+    beside = path.with_suffix(".txt")
+    return beside.read_text()[:400].strip() if beside.exists() else path.name
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""One input through one target: the named errors and nothing else, within bounds of time and memory.
+
+Time is bounded by an alarm that raises in the middle of whatever runs, counted in time of this process, so that a busy machine
+raises no false one; what waits or never comes back to Python (compiled code) is ended with a trace by faulthandler. Memory
+is bounded by what Python and numpy ask for (tracemalloc) as a multiple of the input, and by the growth of the whole process for what
+Rust and C++ take.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import resource
+import signal
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from types import FrameType
+
+from tests.fuzz.targets import Target
+
+HANG_S = 5
+"""No input here is larger than some kilobytes: what takes that long hangs."""
+STUCK_S = 60
+PROCESS_GROWTH_BYTES = 512 << 20
+
+
+class Found(Exception):
+    """A target did what it may not; the text says what, with which bytes, and what to add to the tests."""
+
+
+class _Hung(BaseException):
+    """Raised by the alarm: no `except Exception` of the target may swallow it."""
+
+
+def check(target: Target, content: bytes, *, hang_s: float = HANG_S) -> None:
+    """Read `content`. Raises Found for an error that the target does not name, a hang, or more memory than its bound."""
+    before = _process_bytes()
+    tracemalloc.start()
+    try:
+        with _alarm(hang_s):
+            attempt(target, content)
+        peak = tracemalloc.get_traced_memory()[1]
+    except _Hung:
+        raise Found(_told(target, content, f"it took more than {hang_s} seconds")) from None
+    finally:
+        tracemalloc.stop()
+    most = target.floor_bytes + target.multiple * len(content)
+    if peak > most:
+        raise Found(_told(target, content, f"it took {peak:,} bytes of memory where {most:,} are the bound"))
+    if _process_bytes() - before > PROCESS_GROWTH_BYTES:
+        raise Found(_told(target, content, f"the process grew by {_process_bytes() - before:,} bytes"))
+
+
+def attempt(target: Target, content: bytes) -> None:
+    """Read `content` without bounds. Raises Found for an error that the target does not name."""
+    try:
+        target.read(content)
+    except target.raises as named:
+        if type(named) not in target.raises:
+            raise Found(_told(target, content, f"{type(named).__name__} is narrower than what it names")) from named
+        str(named), repr(named.args)  # an error that cannot be told is none
+    except Exception as other:
+        raise Found(_told(target, content, f"{type(other).__name__}: {other}"[:300])) from other
+
+
+def _told(target: Target, content: bytes, what: str) -> str:
+    shown = repr(content) if len(content) < 2000 else f"{content[:2000]!r}..."
+    return f"{target.name}: {what}; the input, for tests/unit/test_fuzz_found.py: {shown}"
+
+
+@contextlib.contextmanager
+def _alarm(hang_s: float) -> Iterator[None]:
+    def hung(_: int, __: FrameType | None) -> None:
+        raise _Hung
+
+    before = signal.signal(signal.SIGPROF, hung)
+    signal.setitimer(signal.ITIMER_PROF, hang_s)
+    faulthandler.dump_traceback_later(STUCK_S, exit=True)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _process_bytes() -> int:
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

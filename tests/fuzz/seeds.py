@@ -1,0 +1,198 @@
+"""Valid examples for the targets, written by somebody else's encoder where there is one: kafka-python's for responses, the tests' own
+(`tests.fakes.batches`) for record batches.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from kafka.protocol.admin import DescribeLogDirsResponse
+from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse, OffsetCommitResponse, OffsetFetchResponse
+from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
+from kafka.protocol.producer import ProduceResponse
+
+from etl.model import (
+    Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Interval, Leader, Loss, OffsetRange, Plan,
+    PlanKind, Receipt, Why,
+)
+from etl.protocol import plan_documents
+from etl.protocol.kafka import FETCH_LAYOUTS, Api
+from tests.fakes.batches import Batch, Codec, Rec, control, encode
+
+LOG, OTHER = BrokerPartition("clicks", 3), BrokerPartition("clicks", 4)
+PRODUCER = 4000
+
+
+def responses(api: Api) -> tuple[bytes, ...]:
+    """The version as one byte, then the response with its correlation id, for every version known."""
+    _, lowest, highest = api.value
+    return tuple(bytes([version]) + _framed(_response(api, version), version) for version in range(lowest, highest + 1))
+
+
+def _framed(response: Any, version: int) -> bytes:
+    header = (1).to_bytes(4, "big") + (b"\0" if response.flexible_version_q(version) else b"")
+    return header + bytes(response.encode(version=version))
+
+
+def _response(api: Api, version: int) -> Any:
+    if api is Api.API_VERSIONS:
+        kind = ApiVersionsResponse.ApiVersion
+        return ApiVersionsResponse(error_code=0, api_keys=[kind(api_key=key, min_version=0, max_version=11) for key in (0, 1, 2, 3)])
+    if api is Api.FIND_COORDINATOR:
+        return FindCoordinatorResponse(throttle_time_ms=0, error_code=0, error_message=None, node_id=1, host="b1", port=9092)
+    if api is Api.METADATA:
+        return _metadata(version)
+    if api is Api.LIST_OFFSETS:
+        listed = ListOffsetsResponse.ListOffsetsTopicResponse
+        return ListOffsetsResponse(throttle_time_ms=0, topics=[listed(name="clicks", partitions=[listed.ListOffsetsPartitionResponse(
+            partition_index=3, error_code=0, timestamp=-1, offset=17, leader_epoch=2)])])
+    if api is Api.PRODUCE:
+        made = ProduceResponse.TopicProduceResponse
+        return ProduceResponse(throttle_time_ms=0, responses=[made(name="clicks", partition_responses=[made.PartitionProduceResponse(
+            index=3, error_code=0, base_offset=17, log_append_time_ms=-1, log_start_offset=0, record_errors=[], error_message=None)])])
+    return _of_groups_and_folders(api)
+
+
+def _metadata(version: int) -> Any:
+    topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
+    partitions = [topic.MetadataResponsePartition(
+        error_code=0, partition_index=p, leader_id=1, leader_epoch=5, replica_nodes=[1, 2], isr_nodes=[1], offline_replicas=[])
+        for p in (3, 4)]
+    more = {"topic_id": UUID(int=1)} if version >= 10 else {}
+    return MetadataResponse(
+        throttle_time_ms=0, cluster_id="c1", controller_id=1,
+        brokers=[broker(node_id=1, host="b1", port=9092, rack=None), broker(node_id=2, host="::1", port=9093, rack="r")],
+        topics=[topic(error_code=0, name="clicks", is_internal=False, partitions=partitions, **more)])
+
+
+def _of_groups_and_folders(api: Api) -> Any:
+    if api is Api.OFFSET_COMMIT:
+        said = OffsetCommitResponse.OffsetCommitResponseTopic
+        return OffsetCommitResponse(throttle_time_ms=0, topics=[said(name="clicks", partitions=[
+            said.OffsetCommitResponsePartition(partition_index=3, error_code=0)])])
+    if api is Api.OFFSET_FETCH:
+        found = OffsetFetchResponse.OffsetFetchResponseTopic
+        return OffsetFetchResponse(throttle_time_ms=0, error_code=0, topics=[found(name="clicks", partitions=[
+            found.OffsetFetchResponsePartition(
+                partition_index=3, committed_offset=17, committed_leader_epoch=-1, metadata="", error_code=0)])])
+    folder = DescribeLogDirsResponse.DescribeLogDirsResult
+    held = folder.DescribeLogDirsTopic
+    return DescribeLogDirsResponse(throttle_time_ms=0, error_code=0, results=[folder(
+        error_code=0, log_dir="/logs", total_bytes=-1, usable_bytes=-1, topics=[held(name="clicks", partitions=[
+            held.DescribeLogDirsPartition(partition_index=3, partition_size=99, offset_lag=0, is_future_key=False)])])])
+
+
+def fetches() -> tuple[bytes, ...]:
+    """The version as one byte, then a Fetch response behind its correlation id: two partitions, the second out of range."""
+    records = (transactions(), *record_sets()[:2])
+    return tuple(bytes([version]) + fetch(version, one) for version in FETCH_LAYOUTS for one in records)
+
+
+def fetch(version: int, records: bytes, *, second_code: int = 1) -> bytes:
+    topic = FetchResponse.FetchableTopicResponse
+    part = topic.PartitionData
+    common: dict[str, Any] = {"high_watermark": 40, "last_stable_offset": 40, "log_start_offset": 0, "preferred_read_replica": -1}
+    aborted = [part.AbortedTransaction(producer_id=PRODUCER, first_offset=0)]
+    return bytes(FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, responses=[topic(topic="clicks", partitions=[
+        part(partition_index=3, error_code=0, aborted_transactions=aborted, records=records, **common),
+        part(partition_index=4, error_code=second_code, aborted_transactions=None, records=None, **common)])]).encode(version=version))
+
+
+RECORDS = (
+    Rec(0, b"hello", b"key", ((b"h", b"1"), (b"\xff\xfe", None)), 5),
+    Rec(2, None, None, (), -7),
+    Rec(3, b"v" * 200, b"", ((b"", b""),), 0),
+)
+
+
+def record_sets() -> tuple[bytes, ...]:
+    """The records field of one partition, with every codec and kind of batch."""
+    sets = [encode(Batch(0, RECORDS, codec=codec)) + encode(Batch(4, RECORDS[:1], codec=codec, append_time=True)) for codec in Codec]
+    empty = encode(Batch(0, [], last_delta=3))
+    return (*sets, transactions(), empty + encode(Batch(4, RECORDS[:1])), encode(Batch(0, RECORDS, codec=Codec.SNAPPY, xerial=False)))
+
+
+def transactions() -> bytes:
+    """Offsets 0 to 3 aborted, 4 to 7 committed, one behind a codec, and their markers."""
+    first = Batch(0, [Rec(d, b"a") for d in range(3)], producer_id=PRODUCER, transactional=True)
+    second = replace(first, base_offset=4, codec=Codec.ZSTD)
+    return b"".join(encode(each) for each in (
+        first, control(3, PRODUCER, kind=0), second, control(7, PRODUCER, kind=1), replace(control(8, PRODUCER, kind=1), codec=Codec.GZIP)))
+
+
+def bombs(size: int = 512 << 10) -> tuple[bytes, ...]:
+    """One record batch each that decompresses to `size` zeros."""
+    return tuple(encode(Batch(0, [Rec(0, bytes(size))], codec=codec)) for codec in Codec if codec)
+
+
+PLAN = plan_documents.with_id(Plan(
+    number=7, uid="feedbeef", kind=PlanKind.INGEST, created_at_ms=1_700_000_000_000, dialect=Dialect.KAFKA, cluster="c1", shape="s1",
+    ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)), OffsetRange(OTHER, 0, 4)), positions={LOG: 9, OTHER: 4},
+    seen={LOG: Committed(5, 1), OTHER: Committed()}, table_id="t1", topic_ids={"clicks": "x"}, previous="p" * 32, table_bit=6,
+    losses=(Loss(LOG, 1, 5, Why.EXPIRED),), log_starts={LOG: 5}))
+START = plan_documents.with_id(replace(PLAN, number=1, kind=PlanKind.START, ranges=(), losses=(), log_starts={}))
+APPLIED = Applied(7, PLAN.id, 12, "t1", (Receipt(3, 100, 1, 0, 0, ((6, 7),)), Receipt(0, None, 0, 2, 2, ((0, 4),), False)))
+COVERAGE = Coverage(6, {LOG: (Interval(0, 5, 5),), OTHER: (Interval(0, 1, 1), Interval(3, 4, 0))})
+WORD = Acknowledgement("t1", 12, 7, "known", 1_700_000_000_000)
+
+
+def plans() -> tuple[bytes, ...]:
+    return tuple(plan_documents.render_plan(plan) for plan in (PLAN, START))
+
+
+def stamps() -> tuple[bytes, ...]:
+    return tuple(plan_documents.render_stamp(plan, "offset-range-etl/c1/g/p").encode() for plan in (PLAN, START))
+
+
+def _line(*actions: dict[str, Any]) -> bytes:
+    return "\n".join(json.dumps(action) for action in actions).encode() + b"\n"
+
+
+SCHEMA = json.dumps({"type": "struct", "fields": [
+    {"name": "offset", "type": "long", "nullable": True, "metadata": {}},
+    {"name": "headers", "nullable": True, "metadata": {}, "type": {"type": "array", "containsNull": True, "elementType": {
+        "type": "struct", "fields": [{"name": "key", "type": "string", "nullable": True, "metadata": {"x": 1}}]}}}]})
+COMMITS = (
+    _line({"commitInfo": {"operation": "WRITE", "userMetadata": "{}"}}, {"txn": {"appId": "offset-range-etl/c/g/p", "version": 3}},
+          {"add": {"path": "topic=a%20b/part-0", "partitionValues": {"topic": "a b"}, "dataChange": True}}),
+    _line({"commitInfo": {"operation": "DELETE"}}, {"remove": {"path": "x", "dataChange": True}}, {"protocol": {"minReaderVersion": 1}}),
+    _line({"metaData": {"id": "id-1", "schemaString": SCHEMA, "partitionColumns": ["topic"], "configuration": {}}}),
+)
+
+CONF = b"""version: 1
+pipeline: clicks
+cluster: null
+group: etl-clicks
+zookeeper: {connect: "127.0.0.1:2181/kafka", session_timeout_s: 10}
+source:
+  bootstrap: "127.0.0.1:9092"
+  topics: {allow: ["clicks"], deny: ["x.*"]}
+  start: {timestamp: 2026-01-31T00:00:00+00:00}
+  on_data_loss: fail
+  isolation: read_committed
+  timeout_s: 30
+table: {path: "warehouse/clicks", partition_by: [event_date]}
+limits: {max_records_per_run: 5}
+ownership: {mode: observe}
+transform: jobs.rows:only
+report: {path: reports}
+spark: {spark.master: "local[2]", spark.ui.enabled: false}
+"""
+CONFS = (CONF, CONF.replace(b"warehouse/clicks", b"${env:PATH}/x"))
+STRANGE_CONFS = (
+    CONF + b"x: &a [1, *a]\n", CONF + b"x: &a {k: 1}\ny: &b {<<: [*a, *a]}\n", CONF + b"x: [[[[[[]]]]]]\n? !!set {a}\n: !!int 0x5\n")
+
+
+def conf_document() -> bytes:
+    """The same as JSON, for edits of its structure."""
+    import yaml
+
+    return json.dumps(yaml.safe_load(CONF), default=str).encode()
+
+
+def many(*documents: Any) -> Sequence[bytes]:
+    return tuple(json.dumps(document).encode() for document in documents)

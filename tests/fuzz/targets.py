@@ -1,0 +1,311 @@
+"""Everything of the product that reads bytes somebody else wrote, in one table: how it is called, valid examples, what it may raise.
+
+A target that raises nothing answers None for what is not its own. The memory that one input may take is `floor_bytes` plus `multiple`
+bytes for each byte of the input; what a document of Python objects takes for one byte of JSON or YAML decides the multiple.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import google_crc32c
+
+from etl import errors
+from etl.cursor import Cursor
+from etl.datasource import parse_options, parse_ranges
+from etl.edges import delta_log
+from etl.edges.ledger import PlanLedger
+from etl.model import Isolation, OffsetRange
+from etl.protocol import error_codes, kafka, plan_documents, znodes
+from etl.protocol.kafka import FETCH_LAYOUTS, Api
+from etl.protocol.primitives import Reader
+from etl.rulings import parse_skip
+from etl.settings import load_settings, parse_settings, split_address
+from tests.fakes.batches import Batch, Codec, answer, compress, encode, record_bytes
+from tests.fuzz import seeds
+
+MIB = 1 << 20
+LOG = seeds.LOG
+MAX_UNPACKED_BYTES = MIB // 4
+"""What the targets let one record batch decompress to: small, so that a bomb is one."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader of foreign bytes."""
+
+    name: str
+    read: Callable[[bytes], object]
+    seeds: Sequence[bytes]
+    raises: tuple[type[Exception], ...] = ()
+    """Exactly these classes, no narrower ones."""
+    is_json: bool = False
+    """Its seeds are JSON, one document a line: they may be made wrong as documents too."""
+    multiple: int = 400
+    floor_bytes: int = 4 * MIB
+    bad: Sequence[bytes] = ()
+    """Further starting points, which are refused."""
+
+
+# Responses
+
+def _response(api: Api, parse: Callable[[Any], object]) -> Callable[[bytes], object]:
+    _, lowest, highest = api.value
+
+    def read(content: bytes) -> object:
+        version = lowest + (content[0] - lowest) % (highest - lowest + 1) if content else lowest
+        return parse(kafka.decode(api, version, memoryview(content[1:]), broker="b:9092"))
+
+    return read
+
+
+def _coordinator(response: Any) -> object:
+    return response.error_code, response.node_id, response.host, response.port
+
+
+_PARSERS: dict[Api, Callable[[Any], object]] = {
+    Api.API_VERSIONS: kafka.parse_api_versions, Api.METADATA: kafka.parse_metadata, Api.LIST_OFFSETS: kafka.parse_list_offsets,
+    Api.DESCRIBE_LOG_DIRS: kafka.parse_log_dirs, Api.OFFSET_COMMIT: kafka.parse_commit, Api.OFFSET_FETCH: kafka.parse_offset_fetch,
+    Api.PRODUCE: kafka.parse_produce, Api.FIND_COORDINATOR: _coordinator,
+}
+
+
+def _numbers(content: bytes) -> object:
+    """The first byte says how many reads the rest is for, each by its own first byte."""
+    reader = Reader(memoryview(content), broker="b:9092")
+    calls: list[Callable[[], object]] = [
+        reader.int8, reader.int16, reader.int32, reader.int64, lambda: reader.string16("text"), lambda: reader.count("items", item_bytes=4),
+        lambda: bytes(reader.span(reader.int32(), "span"))]
+    return [calls[reader.int8() % len(calls)]() for _ in range(reader.count("calls", item_bytes=1))]
+
+
+def _code(content: bytes) -> object:
+    code = int.from_bytes(content[:2], "big", signed=True)
+    failure = kafka.failure_of(code, "fetch", topic="clicks")
+    return error_codes.name_of(code), error_codes.is_retriable(code), str(failure), failure.as_json()
+
+
+def _fetch(content: bytes) -> kafka.FetchAnswer:
+    version = 4 + ((content[0] & 0x7F) - 4) % len(FETCH_LAYOUTS) if content else 4
+    return kafka.parse_fetch(version, memoryview(bytearray(content[1:])), broker="b:9092")
+
+
+def _fetch_to_rows(content: bytes) -> None:
+    """From the bytes of an answer to Arrow batches. The high bit of the first byte: let the CRCs be wrong."""
+    for fetched in _fetch(content).partitions:
+        records = bytes(fetched.records)
+        kept = records if content[0] & 0x80 else sealed(records)
+        _rows(answer(kept, error_code=fetched.error_code, aborted=fetched.aborted, high_watermark=fetched.high_watermark,
+                     log_start_offset=fetched.log_start_offset))
+
+
+def _record_batches(content: bytes) -> None:
+    """The first byte is where the range starts, the second how many offsets it has, the third the isolation."""
+    first, size, isolation = (*content[:3], 0, 40, 0)[:3] if len(content) < 3 else content[:3]
+    found = answer(sealed(content[3:]), aborted=((seeds.PRODUCER, 0),) if isolation & 2 else ())
+    _rows(found, first, first + size, Isolation.READ_COMMITTED if isolation & 1 else Isolation.READ_UNCOMMITTED)
+
+
+def _packed_records(content: bytes) -> None:
+    """The first byte is the codec and the count of a record batch, the rest its records before compression."""
+    codec, count = Codec(content[0] % 5 if content else 0), content[0] // 5 if content else 0
+    payload = compress(content[1:], codec, xerial=count % 2 == 0)
+    _rows(answer(encode(Batch(0, [], codec=codec, last_delta=60, count=count, payload=payload))))
+
+
+def _payload(content: bytes) -> None:
+    """The first byte is the codec, the rest what its decompressor is given."""
+    codec = Codec(1 + content[0] % 4 if content else 1)
+    _rows(answer(encode(Batch(0, [], codec=codec, last_delta=60, count=3, payload=content[1:]))))
+
+
+def _rows(fetched: Any, first: int = 0, until: int = 40, isolation: Isolation = Isolation.READ_COMMITTED) -> None:
+    cursor = Cursor(OffsetRange(LOG, first, until), isolation=isolation, fetch_max_bytes=4096, max_fetch_bytes=1 << 16,
+                    max_unpacked_bytes=MAX_UNPACKED_BYTES)
+    rows = 0
+    for batch in cursor.feed(fetched):
+        batch.validate(full=True)
+        rows += batch.num_rows
+    receipt = cursor.receipt
+    walked = rows + receipt.control_records + receipt.aborted_records + receipt.missing_offsets
+    if receipt.rows != rows or walked != cursor.position - first or not first <= cursor.position <= max(first, until):
+        raise AssertionError(f"{rows} rows, position {cursor.position}, and the receipt says {receipt}")
+
+
+def sealed(records: bytes) -> bytes:
+    """The same record batches with the CRCs that belong to them, so that what lies behind the check is reached."""
+    content, at = bytearray(records), 0
+    while at + 61 <= len(content):
+        length = struct.unpack_from(">i", content, at + 8)[0]
+        until = at + 12 + length
+        if length < 49 or until > len(content):
+            break
+        struct.pack_into(">I", content, at + 17, google_crc32c.value(bytes(content[at + 21:until])))
+        at = until
+    return bytes(content)
+
+
+# Znodes and documents
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return content.decode("utf-8", "replace")
+
+
+def _partition_key(content: bytes) -> object:
+    log = znodes.parse_partition_key("clicks", _text(content))
+    return log and znodes.partition_key(log)
+
+
+def _signed(content: bytes) -> None:
+    """A plan whose id is right whatever it says, so that what lies behind the hash is reached."""
+    hashed = plan_documents.plan_id
+
+    def its_own(plan: Any, *more: Any) -> str:
+        hashed(plan, *more)
+        return str(plan.id)
+
+    with mock.patch.object(plan_documents, "plan_id", its_own):
+        plan_documents.parse_plan(zlib.compress(content), path="/p")
+
+
+def _stamp(content: bytes) -> None:
+    stamp = plan_documents.parse_stamp(_text(content), 5)
+    if stamp is not None and stamp.document is not None:
+        plan_documents.parse_plan(stamp.document, path="the table's log")
+
+
+class _OneZnode:
+    """A ZooKeeper in which every znode holds the same, and no piece of a document is there."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+
+    def read(self, path: str) -> tuple[bytes, int]:
+        return self._payload, 0
+
+    def read_all(self, paths: Sequence[str]) -> list[None]:
+        return [None for _ in paths]
+
+
+def _ledger(content: bytes) -> object:
+    return PlanLedger(_OneZnode(content), "g", "p").read_coverage()  # type: ignore[arg-type]
+
+
+def _znode(parse: Callable[..., object]) -> Callable[[bytes], object]:
+    return lambda content: parse(content, path="/p")
+
+
+def _deflated(parse: Callable[..., object]) -> Callable[[bytes], object]:
+    return lambda content: parse(zlib.compress(content), path="/p")
+
+
+# Tables, confs, texts
+
+def _shape(content: bytes) -> object:
+    return delta_log.parse_shape("id", _text(content), ("topic",))
+
+
+def _conf_file(content: bytes) -> object:
+    path = Path(_folder().name) / "conf.yaml"
+    path.write_bytes(content)
+    return load_settings(path)
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()
+
+
+def _conf_document(content: bytes) -> object:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return parse_settings(document)
+
+
+def _options(content: bytes) -> object:
+    try:
+        options = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return parse_options({str(k): str(v) for k, v in options.items()}) if isinstance(options, dict) else None
+
+
+def _unmark(content: bytes) -> object:
+    found = errors.unmark(_text(content))
+    return found and (str(found), found.as_json(), found.exit_code)
+
+
+_MARKED = tuple((f"Traceback\n x\n{errors.mark(error)}\tat y\n").encode() for error in (
+    errors.CorruptData("no", check="it", topic="clicks", offset=5), errors.EtlError("what")))
+_DOCUMENT = (errors.LedgersDisagree, errors.NeedsDecision)
+_RECORDS = (errors.CorruptData, errors.MessageTooLarge)
+_FEED = (*_RECORDS, errors.DataLoss, errors.RanOutBeforeUntil, errors.BrokerError, errors.PermissionRefused, errors.EtlError)
+_PLAIN_RECORDS = b"".join(record_bytes(record) for record in seeds.RECORDS)
+_INDEX = json.dumps({"chunks": "0" * 64, "count": 2, "bytes": 1_000_000}).encode()
+
+TARGETS: tuple[Target, ...] = (
+    *(Target(f"response-{api.name.lower().replace('_', '-')}", _response(api, parse), seeds.responses(api), (errors.CorruptData,))
+      for api, parse in _PARSERS.items()),
+    Target("numbers", _numbers, (b"\0\0\0\3\0\1\1\0\2\4\0\1x", b"\0\0\0\1\6\0\0\0\2ab"), (errors.CorruptData,)),
+    Target("error-codes", _code, (b"\0\0", b"\0\1", b"\xff\xff")),
+    Target("fetch", _fetch, seeds.fetches(), (errors.CorruptData,)),
+    Target("fetch-to-rows", _fetch_to_rows, tuple(
+        bytes([v]) + seeds.fetch(v, records, second_code=0) for v in (4, 11) for records in seeds.record_sets()), _FEED,
+           floor_bytes=24 * MIB),
+    Target("record-batches", _record_batches, tuple(mark + records for mark in (b"\0\x28\1", b"\1\5\3") for records in seeds.record_sets()),
+           _RECORDS, floor_bytes=24 * MIB, bad=tuple(b"\0\x28\1" + bomb for bomb in seeds.bombs())),
+    Target("packed-records", _packed_records, tuple(bytes([codec + 15]) + _PLAIN_RECORDS for codec in Codec), _RECORDS,
+           floor_bytes=24 * MIB),
+    Target("codec-payloads", _payload, tuple(bytes([codec - 1]) + compress(_PLAIN_RECORDS, codec) for codec in Codec if codec), _RECORDS,
+           floor_bytes=24 * MIB, bad=tuple(bytes([codec - 1]) + compress(bytes(MIB // 2), codec) for codec in Codec if codec)),
+    Target("partition-key", _partition_key, (b"3", b"0-3", b"03", b"9999999999")),
+    Target("offset", lambda c: znodes.parse_offset(c, path="/p", log=LOG), (b"0", b"9223372036854775807"), (errors.BadOffset,)),
+    Target("broker", lambda c: znodes.parse_broker("7", c), seeds.many(
+        {"host": "b", "port": 9092, "endpoints": []},
+        {"host": None, "port": -1, "endpoints": ["SSL://x:1", "PLAINTEXT://[::1]:9092"]}), is_json=True),
+    Target("cluster-id", znodes.parse_cluster_id, seeds.many({"version": "1", "id": "c1"}), is_json=True),
+    Target("driver", znodes.parse_driver, (znodes.render_driver(znodes.DriverNode("h", 7, "99", "r")),), is_json=True),
+    Target("uid", _znode(znodes.parse_uid), (b"", b"feedbeef"), (errors.LedgersDisagree,)),
+    *(Target(f"{name}-znode", _znode(parse), payloads, _DOCUMENT) for name, parse, payloads in (
+        ("plan", plan_documents.parse_plan, seeds.plans()),
+        ("applied", plan_documents.parse_applied, (plan_documents.render_applied(seeds.APPLIED),)),
+        ("coverage", plan_documents.parse_coverage, (plan_documents.render_coverage(seeds.COVERAGE),)))),
+    *(Target(f"{name}-document", read, tuple(zlib.decompress(p) for p in payloads), _DOCUMENT, is_json=True) for name, read, payloads in (
+        ("plan", _deflated(plan_documents.parse_plan), seeds.plans()),
+        ("signed-plan", _signed, seeds.plans()),
+        ("applied", _deflated(plan_documents.parse_applied), (plan_documents.render_applied(seeds.APPLIED),)),
+        ("coverage", _deflated(plan_documents.parse_coverage), (plan_documents.render_coverage(seeds.COVERAGE),)))),
+    Target("acknowledgement", _znode(plan_documents.parse_acknowledgement), (plan_documents.render_acknowledgement(seeds.WORD),), _DOCUMENT,
+           is_json=True),
+    Target("stamp", _stamp, seeds.stamps(), _DOCUMENT, is_json=True),
+    Target("ledger-znode", _ledger, (plan_documents.render_coverage(seeds.COVERAGE),), _DOCUMENT, is_json=True, bad=(_INDEX,)),
+    Target("commit-file", lambda c: delta_log.parse_commit(5, c), seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
+    Target("added-files", delta_log.parse_added, seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
+    Target("table-shape", _shape, (seeds.SCHEMA.encode(),), (errors.TableUnreachable,), is_json=True),
+    Target("conf-file", _conf_file, seeds.CONFS, (errors.SettingsError,), multiple=4000, bad=seeds.STRANGE_CONFS),
+    Target("conf-document", _conf_document, (seeds.conf_document(),), (errors.SettingsError,), is_json=True),
+    Target("address", lambda c: split_address(_text(c)), (b"host:9092", b"[::1]:2181"), (ValueError,)),
+    Target("source-options", _options, seeds.many(
+        {"bootstrap": "b1:9092,b2:9092", "topics": "clicks", "columns": "key,offset"},
+        {"bootstrap": "b1:9092", "isolation": "read_committed", "ranges": "[]", "fetch_max_bytes": "5000"}), (errors.SettingsError,),
+           is_json=True),
+    Target("skip-option", lambda c: parse_skip(_text(c)), (b"clicks:3:100-101",), (errors.SettingsError,)),
+    Target("ranges-option", lambda c: parse_ranges(_text(c)), seeds.many([{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]),
+           (errors.SettingsError,), is_json=True),
+    Target("marked-error", _unmark, _MARKED),
+)
+BY_NAME = {target.name: target for target in TARGETS}

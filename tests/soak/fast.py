@@ -1,0 +1,170 @@
+"""The fast soak: thousands of interrupted runs a minute, on real ZooKeeper and Delta, without brokers and without Spark.
+
+Owns handing stories to processes, the clock, and what is printed. `tests.soak.story` is what is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.pool import AsyncResult, Pool
+from pathlib import Path
+
+from etl.embedded.zookeeper import ZooKeeper
+from tests.soak.memory import in_place_of_brokers_and_spark
+from tests.soak.points import Deed
+from tests.soak.story import MOMENTS_IN_A_STORY, RUNS_BEFORE, Sessions, Story, Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What stories share: a ZooKeeper, its sessions, and a folder for their tables."""
+
+    connect: str
+    folder: Path
+    sessions: Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What became of one story."""
+
+    tally: Tally
+    failure: str | None = None
+    """How to tell it again, what happened last, and where it broke."""
+    more: bool = False
+    """There may be later moments than those tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One deed at every moment in turn: of a pipeline's first run, or of a later one."""
+
+    deed: Deed
+    first: bool
+
+
+def tell_random(place: Place, seed: int, index: int) -> Told:
+    """Story `index` of this seed."""
+    return _tell(place, Story(seed, str(index), place.sessions, place.connect, place.folder), Story.tell, f"--story {index}")
+
+
+def tell_moments(place: Place, seed: int, lane: Lane, first: int) -> Told:
+    """The lane's moments from `first` on, as many as one story has."""
+    name = f"{lane.deed.value}-{'first' if lane.first else 'later'}-{first}"
+    story = Story(seed, name, place.sessions, place.connect, place.folder)
+    runs, moments = (0, 1) if lane.first else (RUNS_BEFORE, MOMENTS_IN_A_STORY)
+    return _tell(place, story, lambda s: s.tell_moments(lane.deed, range(first, first + moments), runs_before=runs), "--every-moment")
+
+
+def tell_every_moment(place: Place, seed: int, lane: Lane) -> Told:
+    """The whole lane; ends at the first story that broke."""
+    total, first, more = Tally(), 0, True
+    while more:
+        told = tell_moments(place, seed, lane, first)
+        total.add(told.tally)
+        if told.failure:
+            return Told(total, told.failure)
+        first, more = first + (1 if lane.first else MOMENTS_IN_A_STORY), told.more
+    return Told(total)
+
+
+LANES = tuple(Lane(deed, first) for deed, first in itertools.product(Deed, (True, False)))
+
+
+def _tell(place: Place, story: Story, how: Callable[[Story], bool], again: str) -> Told:
+    try:
+        more = how(story)
+    except Exception:  # whatever it is, the seed that brought it up is what matters
+        again = f"python -m tests.soak --fast --seed {story.seed} {again}"
+        return Told(story.tally, "\n".join([again, *story.told[-40:], traceback.format_exc()]))
+    shutil.rmtree(place.folder / story.name, ignore_errors=True)
+    return Told(story.tally, None, more)
+
+
+_place: list[Place] = []
+_replaced = contextlib.ExitStack()
+"""Of a process of the pool, as long as it lives."""
+
+
+def _begin(connect: str, folder: Path) -> None:
+    _replaced.enter_context(in_place_of_brokers_and_spark())
+    _place.append(Place(connect, folder, Sessions(connect)))
+
+
+def _random_here(seed: int, index: int) -> Told:
+    return tell_random(_place[0], seed, index)
+
+
+def _lane_here(seed: int, lane: Lane) -> Told:
+    return tell_every_moment(_place[0], seed, lane)
+
+
+@contextlib.contextmanager
+def _tellers(jobs: int) -> Iterator[Pool]:
+    """Processes that tell stories on one ZooKeeper. The folder stays only where something broke."""
+    folder = Path(tempfile.mkdtemp(prefix="etl-soak-"))
+    with ZooKeeper() as server:
+        pool = multiprocessing.get_context("spawn").Pool(jobs, _begin, (server.connect, folder))
+        try:
+            yield pool
+        finally:
+            pool.terminate()
+            pool.join()
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _told(pool: Pool, calls: Iterator[Callable[[Pool], AsyncResult[Told]]], ahead: int) -> tuple[Tally, str | None]:
+    """All tallies together, and the failure of the first story that broke, which ends the telling."""
+    total, under_way = Tally(), deque[AsyncResult[Told]]()
+    for call in itertools.chain(calls, itertools.repeat(None)):
+        if call is not None:
+            under_way.append(call(pool))
+        while under_way and (call is None or len(under_way) > ahead):
+            told = under_way.popleft().get()
+            total.add(told.tally)
+            if told.failure:
+                return total, told.failure
+        if call is None:
+            break
+    return total, None
+
+
+def main(*, seed: int, minutes: float, story: int | None, every_moment: bool, jobs: int | None) -> int:
+    """Print the seed, tell, and print what happened. 1 when a story broke."""
+    print(f"seed {seed}", flush=True)
+    began, count = time.monotonic(), jobs or os.cpu_count() or 1
+    stories: Sequence[int] = [story] if story is not None else range(10**9)
+    in_time = itertools.takewhile(lambda _: story is not None or time.monotonic() < began + minutes * 60, stories)
+    calls: Iterator[Callable[[Pool], AsyncResult[Told]]]
+    if every_moment:
+        calls = (lambda pool, lane=lane: pool.apply_async(_lane_here, (seed, lane)) for lane in LANES)  # type: ignore[misc]
+    else:
+        calls = (lambda pool, index=index: pool.apply_async(_random_here, (seed, index)) for index in in_time)  # type: ignore[misc]
+    with _tellers(count) as pool:
+        began = time.monotonic()
+        total, failure = _told(pool, calls, 2 * count)
+    print(summary(total, time.monotonic() - began))
+    if failure:
+        print(f"BROKEN: {failure}")
+    return 1 if failure else 0
+
+
+def summary(total: Tally, passed_s: float) -> str:
+    """What happened, as a table."""
+    interrupted = sum(total.counts[deed.value] for deed in Deed)
+    lines = [f"{interrupted:,} interrupted of {total.counts['runs']:,} runs in {passed_s:.0f} s: {interrupted / passed_s * 60:,.0f} a minute"]
+    lines += [f"{total.counts['checks']:,} checks, {total.records:,} records, at {len(total.moments)} different moments; missing 0, double 0"]
+    lines += [f"  {count:>8,}  {name}" for name, count in sorted(total.counts.items()) if ":" in name]
+    lines += ["interrupted at"] + [f"  {count:>8,}  {moment}" for moment, count in total.moments.most_common()]
+    return "\n".join(lines)

@@ -1,0 +1,233 @@
+"""The outside that is not real in the fast soak: logs in memory in place of the brokers, and a writer on delta-rs in place of Spark.
+
+Everything else of a run is the product's own: `wiring.LiveWorld` with its ledger, group, lock, and the reading of the table.
+The writer commits as `edges.delta.append_empty` does: application transaction and stamp, on the very object that was looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+from unittest import mock
+
+import pyarrow
+import pyarrow.parquet
+
+from etl import coverage, wiring
+from etl.edges import delta, delta_log, driver_lock
+from etl.edges.cluster import Extents
+from etl.edges.delta_path import open_table
+from etl.edges.zookeeper import ZooKeeper
+from etl.errors import DataLoss
+from etl.frame import arrow_schema
+from etl.model import Broker, BrokerPartition, Extent, Leader, OffsetRange, Plan, Receipt, Snapshot
+from etl.protocol.kafka import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.protocol.plan_documents import render_stamp
+from etl.settings import Settings
+from tests.soak.points import through, wrapped
+
+BROKER = Broker(0, "memory", 1)
+CLUSTER_ID = "memory"
+PLANS_KEPT = 4
+"""Few, so that plans are folded into coverage while drivers die."""
+_SCHEMA = arrow_schema()
+_places: dict[str, dict[BrokerPartition, MemoryLog]] = {}
+"""The logs that a bootstrap host stands for."""
+alive: set[str] = set()
+"""Run ids of drivers whose process is there, paused or not."""
+
+
+@dataclass
+class MemoryLog:
+    """Offsets `log_start` until `end`; those in `holes` were never records (markers, compaction)."""
+
+    end: int = 0
+    log_start: int = 0
+    holes: set[int] = field(default_factory=set)
+
+    def records(self, start: int, until: int) -> list[int]:
+        """Offsets of the records in [start, until) that were ever there."""
+        return [offset for offset in range(start, until) if offset not in self.holes]
+
+
+def value_of(log: BrokerPartition, offset: int) -> bytes:
+    """What the record holds."""
+    return f"{log.topic}-{log.partition}-{offset}".encode()
+
+
+class MemoryCluster:
+    """`edges.cluster.Cluster` on logs in memory."""
+
+    def __init__(self, bootstrap: Sequence[tuple[str, int]], **_: Any) -> None:
+        self._logs = _places[bootstrap[0][0]]
+
+    def __enter__(self) -> MemoryCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to hang up."""
+
+    def describe(self, topics: Collection[str] | None = None) -> ClusterMetadata:
+        """See `edges.cluster.Cluster`."""
+        names = sorted({log.topic for log in self._logs if topics is None or log.topic in topics})
+        found = {name: TopicMetadata(name, 0, f"id-{name}", False, self._partitions(name)) for name in names}
+        return through("describe", lambda: ClusterMetadata(CLUSTER_ID, {0: BROKER}, found))
+
+    def extents(self, logs: Collection[BrokerPartition], **_: Any) -> Extents:
+        """See `edges.cluster.Cluster`."""
+        def ask() -> Extents:
+            found = {log: Extent(self._logs[log].log_start, self._logs[log].end) for log in logs}
+            return Extents(found, {log: Leader(BROKER, 0) for log in logs}, frozenset())
+        return through("list offsets", ask)
+
+    def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
+        """See `edges.cluster.Cluster`."""
+        return dict.fromkeys(found.extents, 100.0)
+
+    def _partitions(self, topic: str) -> tuple[PartitionMetadata, ...]:
+        return tuple(PartitionMetadata(log, 0, Leader(BROKER, 0)) for log in sorted(self._logs) if log.topic == topic)
+
+
+class Rows:
+    """The rows of a plan, read when the append asks for them; the receipts come with them."""
+
+    def __init__(self, logs: Mapping[BrokerPartition, MemoryLog], ranges: Sequence[OffsetRange]) -> None:
+        self._logs, self._ranges = logs, ranges
+        self._receipts: list[Receipt] = []
+
+    @property
+    def receipts(self) -> dict[int, Receipt]:
+        """What came back by now, by the index of the range."""
+        return dict(enumerate(self._receipts))
+
+    def in_order(self, count: int) -> tuple[Receipt, ...] | None:
+        """One for each range, or None when some are missing."""
+        return tuple(self._receipts) if len(self._receipts) == count else None
+
+    def read(self) -> pyarrow.Table:
+        """Fetch every range. Raises DataLoss below the log start."""
+        columns: dict[str, list[Any]] = {"topic": [], "partition": [], "offset": [], "value": []}
+        for r in self._ranges:
+            found = through("fetch", lambda r=r: self._fetch(r))  # type: ignore[misc]
+            columns["topic"] += [r.log.topic] * len(found)
+            columns["partition"] += [r.log.partition] * len(found)
+            columns["offset"] += found
+            columns["value"] += [value_of(r.log, offset) for offset in found]
+            self._receipts.append(Receipt(rows=len(found), missing_offsets=r.size - len(found), gaps=_gaps(r, found)))
+        count = len(columns["offset"])
+        arrays = [pyarrow.array(columns.get(f.name, [None] * count), f.type) for f in _SCHEMA if f.name != "log_epoch"]
+        return pyarrow.table([*arrays, pyarrow.array([0] * count, _SCHEMA.field("log_epoch").type)], schema=_SCHEMA)
+
+    def _fetch(self, r: OffsetRange) -> list[int]:
+        log = self._logs[r.log]
+        if r.from_offset < log.log_start:
+            raise DataLoss("the range's start has expired", topic=r.log.topic, partition=r.log.partition, offset=r.from_offset)
+        assert r.until_offset <= log.end, "a plan reaches beyond the log"
+        return log.records(r.from_offset, r.until_offset)
+
+
+class MemoryWorld(wiring.LiveWorld):
+    """The real world of a run, with `Rows` in place of Spark's."""
+
+    def __init__(self, settings: Settings, zookeeper: ZooKeeper, *, uid: str, now_ms: Callable[[], int]) -> None:
+        super().__init__(settings, zookeeper, wiring.Surroundings(), Path(os.devnull))
+        self._uid, self._clock = uid, now_ms
+
+    def new_uid(self) -> str:
+        """Told beforehand, so that a seed repeats a story exactly."""
+        return self._uid
+
+    def now_ms(self) -> int:
+        """The story's clock."""
+        return self._clock()
+
+    def fetch(self, plan: Plan, snapshot: Snapshot) -> Any:
+        """Nothing is read before the append, as with Spark."""
+        del snapshot
+        if not plan.ranges:
+            return None
+        rows = Rows(_places[self._bootstrap()[0][0]], plan.ranges)
+        self._reading = wiring._Reading(cast(Any, rows), len(plan.ranges))
+        return rows
+
+
+@contextlib.contextmanager
+def in_place_of_brokers_and_spark() -> Iterator[None]:
+    """Inside, runs of MemoryWorld read logs in memory and write by delta-rs, and the table's calls have their moments."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, replacement in [
+            (wiring, "Cluster", MemoryCluster),
+            (delta, "append", append),
+            (delta, "open_table", wrapped("open table", delta.open_table)),
+            (delta_log, "read_commit_file", wrapped("read commit", delta_log.read_commit_file)),
+            (driver_lock, "_is_alive", lambda node: node.run_id in alive),
+            (coverage, "PLANS_KEPT", PLANS_KEPT),
+        ]:
+            stack.enter_context(mock.patch.object(owner, name, replacement))
+        yield
+
+
+@contextlib.contextmanager
+def serving(host: str, logs: dict[BrokerPartition, MemoryLog]) -> Iterator[None]:
+    """Inside, a bootstrap server of that name has these logs."""
+    _places[host] = logs
+    try:
+        yield
+    finally:
+        del _places[host]
+
+
+def append(
+    frame: Rows, plan: Plan, *, app_id: str, path: str, partition_by: Sequence[str], known: int | None, storage_options: Any = None,
+) -> delta.Outcome:
+    """`edges.delta.append` by delta-rs: files first, then one commit with the plan's number."""
+    del partition_by
+    from deltalake import CommitProperties, Schema, Transaction
+    from deltalake.transaction import create_table_with_add_actions
+
+    table = through("open table to write", lambda: open_table(path))
+    if delta._holds(plan, table, app_id):
+        return delta.read_back(plan, app_id=app_id, path=path, known=known)
+    transaction = Transaction(app_id, plan.number, last_updated=int(time.time() * 1000))
+    said = CommitProperties(custom_metadata={"userMetadata": render_stamp(plan, app_id)}, app_transactions=[transaction])
+    rows = frame.read()
+    Path(path, "_delta_log").mkdir(parents=True, exist_ok=True)
+    added = through("write file", lambda: [_write_file(path, rows)], changes=True)
+    failure = None
+
+    def commit() -> None:
+        if table is None:
+            create_table_with_add_actions(path, Schema.from_arrow(_SCHEMA), added, mode="error", commit_properties=said)
+        else:
+            table.create_write_transaction(added, "append", table.schema(), commit_properties=said)
+
+    try:
+        through("commit to the table", commit, changes=True)
+    except Exception as error:  # whatever it is, the table decides
+        failure = error
+    return delta._decide(failure, plan, app_id, path, known, storage_options)
+
+
+def _write_file(path: str, rows: pyarrow.Table) -> Any:
+    from deltalake.transaction import AddAction
+
+    name = f"{uuid.uuid4()}.parquet"
+    file = Path(path, name)
+    pyarrow.parquet.write_table(rows, file)
+    return AddAction(name, file.stat().st_size, {}, int(time.time() * 1000), True, json.dumps({"numRecords": rows.num_rows}))
+
+
+def _gaps(r: OffsetRange, found: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    gaps, expected = [], r.from_offset
+    for offset in [*found, r.until_offset]:
+        if offset > expected:
+            gaps.append((expected, offset))
+        expected = offset + 1
+    return tuple(gaps)

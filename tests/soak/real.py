@@ -1,0 +1,246 @@
+"""The real soak: `etl run` as its own process, killed by SIGKILL at random moments, while producers keep writing.
+
+Owns the draw of the moments, the kills and the table at the end. What becomes of the rows is checked by `tests.chaos.stage.checked`,
+which uses neither the package nor its ledger; the ledger is read here only to say which verb a kill hit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGKILL
+from types import TracebackType
+from typing import Self
+
+from deltalake import DeltaTable
+from kafka import KafkaProducer
+
+from etl.edges.group import ConsumerGroup
+from etl.edges.ledger import PlanLedger
+from etl.edges.zookeeper import ZooKeeper
+from etl.embedded.cluster import Cluster
+from tests.chaos.driver import Driver, send
+from tests.chaos.stage import Checked, Writer, checked, complete_files, said_in_short
+from tests.system.driving import Pipeline, Said
+
+CHECK_EVERY = 10
+_PARTITIONS = 4
+_RETRIABLE = (0, 4, 6, 7)
+"""Exit codes after which a scheduler would try again: a run after a kill may need that, a decision of a person it may not."""
+_LONGER = 1.1
+"""Moments are drawn over a little more than the length of a run, so that its end is hit too."""
+
+
+@dataclass
+class Sums:
+    """What happened."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    """Who was killed."""
+    hit: Counter[str] = field(default_factory=Counter)
+    """How far the run had come."""
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """Exit codes and outcomes of the runs that ended by themselves."""
+    checks: list[Checked] = field(default_factory=list)
+
+    def table(self, passed_s: float) -> str:
+        """Everything as text."""
+        sections = (("killed", self.kills), ("the run had come to", self.hit), ("runs that ended by themselves", self.outcomes))
+        lines = [f"{self.kills.total()} kills in {passed_s / 60:.1f} minutes, {len(self.checks)} checks"]
+        for title, counts in sections:
+            lines += [f"{title}:"] + [f"  {count:>5}  {name}" for name, count in counts.most_common()]
+        lines += ["the table:", *(f"  {c.records:>9,} records, {c.rows:>9,} rows, missing {c.missing}, double {c.double}" for c in self.checks)]
+        return "\n".join(lines)
+
+
+class TransactionsWriter:
+    """A producer that writes transactions on a thread of its own, some of them aborted, until the end of the block."""
+
+    def __init__(self, pipeline: Pipeline, seed: str) -> None:
+        self._pipeline, self._random, self._end = pipeline, random.Random(seed), threading.Event()
+        self._thread = threading.Thread(target=self._write, name="transactions", daemon=True)
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end.set()
+        self._thread.join(60)
+        if kind is None:
+            assert not self._thread.is_alive() and self._failure is None, f"the producer failed: {self._failure!r}"
+
+    def _write(self) -> None:
+        servers = self._pipeline.cluster.bootstrap.split(",")
+        try:
+            with contextlib.closing(KafkaProducer(bootstrap_servers=servers, transactional_id=f"of-{self._pipeline.topic}")) as producer:
+                producer.init_transactions()
+                for number in itertools.count():
+                    if self._end.wait(0.5):
+                        return
+                    self._transaction(producer, number)
+        except Exception as error:  # of a thread: told by whoever waits for it
+            self._failure = error
+
+    def _transaction(self, producer: KafkaProducer, number: int) -> None:
+        producer.begin_transaction()
+        for i in range(self._random.randrange(1, 20)):
+            producer.send(self._pipeline.topic, value=b"transaction %d, record %d" % (number, i))
+        self._end.wait(self._random.choice((0, 0, 0.5, 3)))  # an open one holds the readable end back
+        if self._random.random() < 0.3:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """How far the pipeline is, to be compared with how far it was before a run."""
+
+    plan: int
+    in_table: int
+    recorded: bool
+    moved: bool
+    files: frozenset[str]
+
+
+class Soak:
+    """One pipeline and its kills."""
+
+    def __init__(self, pipeline: Pipeline, seed: int) -> None:
+        self._pipeline, self._seed = pipeline, seed
+        self._random = random.Random(seed)
+        self._length_s = 0.0
+        self._round = itertools.count(1)
+        self.sums = Sums()
+
+    def go(self, kills: int) -> None:
+        """Kill until there were so many. Raises AssertionError where the promise does not hold."""
+        self._pipeline.produce(400)
+        self._length_s = self._timed_run()
+        print(f"an undisturbed run takes {self._length_s:.1f} s", flush=True)
+        while self.sums.kills.total() < kills:
+            wanted = min(kills, self.sums.kills.total() + CHECK_EVERY)
+            with Writer(self._pipeline), TransactionsWriter(self._pipeline, f"{self._seed}/{next(self._round)}"):
+                while self.sums.kills.total() < wanted:
+                    self._run_and_kill()
+            self._timed_run()
+            self.sums.checks.append(checked(self._pipeline))
+            print(f"{self.sums.kills.total()} kills: {self.sums.checks[-1]}", flush=True)
+
+    def _timed_run(self) -> float:
+        """A run that nothing happens to; its seconds."""
+        began = time.monotonic()
+        with Driver(self._pipeline) as driver:
+            self._ended(driver.wait(), (0,))
+        return time.monotonic() - began
+
+    def _run_and_kill(self) -> None:
+        kill = self._random.choice((_the_driver, _the_driver, _all_at_once, _a_python_worker))
+        delay_s = self._random.uniform(0, self._length_s * _LONGER)
+        before = self._stand()
+        with Driver(self._pipeline) as driver:
+            try:
+                driver.process.wait(delay_s)
+            except subprocess.TimeoutExpired:
+                found = kill(driver, self._random)
+                self.sums.kills[found] += 1
+                after = self._stand()
+                self.sums.hit[_come_to(before, after)] += 1
+                print(f"  {found} after {delay_s:.1f} s: {_come_to(before, after)}", flush=True)
+                if found == _WORKER:  # the run goes on without it
+                    self._ended(driver.wait(), _RETRIABLE)
+            else:
+                self._ended(driver.wait(), _RETRIABLE)
+
+    def _ended(self, said: Said, allowed: tuple[int, ...]) -> None:
+        self.sums.outcomes[said_in_short(said)[:90]] += 1
+        assert said.code in allowed, f"{said_in_short(said)}\n{said.out}\n{said.err}"
+
+    def _stand(self) -> _Stand:
+        pipeline = self._pipeline
+        there = DeltaTable.is_deltatable(str(pipeline.table))
+        with ZooKeeper(pipeline.cluster.zookeeper_connect) as zookeeper:
+            ledger = PlanLedger(zookeeper, pipeline.group, "clicks").read_ledger()
+            plan = ledger.newest
+            committed = ConsumerGroup(zookeeper, pipeline.group).committed(plan.positions) if plan else {}
+        app_id = f"offset-range-etl/{plan.cluster}/{pipeline.group}/clicks" if plan else ""
+        in_table = (DeltaTable(str(pipeline.table)).transaction_version(app_id) if there else None) or 0
+        moved = plan is not None and all(log in committed and committed[log].offset == to for log, to in plan.positions.items())
+        return _Stand(plan.number if plan else 0, in_table, ledger.applied is not None, moved, frozenset(complete_files(pipeline)))
+
+
+def _come_to(before: _Stand, after: _Stand) -> str:
+    """How far a run had come when it was killed, by what it left."""
+    if after.in_table < after.plan:
+        if after.files > before.files:
+            return "append: files written, not committed"
+        return "fetch: the plan stored, no file written" if after.plan > before.plan else "fetch: an older plan, to be replayed"
+    if after.in_table == before.in_table:
+        return "before the plan was stored, or nothing new" if after.moved else "before the last run's offsets were moved"
+    if not after.recorded:
+        return "commit: in the table, not recorded"
+    return "commit: all offsets moved" if after.moved else "commit: recorded, offsets not moved"
+
+
+_WORKER = "a Python worker"
+Kill = Callable[[Driver, random.Random], str]
+
+
+def _the_driver(driver: Driver, draw: random.Random) -> str:
+    del draw
+    driver.kill()
+    return "the driver alone"
+
+
+def _all_at_once(driver: Driver, draw: random.Random) -> str:
+    del draw
+    driver.kill_all()
+    return "all its processes"
+
+
+def _a_python_worker(driver: Driver, draw: random.Random) -> str:
+    """One of the Python processes that Spark has started; the driver where there is none by now."""
+    workers = [pid for pid in driver.processes() if pid != driver.process.pid and _is_worker(pid)]
+    if not workers:
+        return _the_driver(driver, draw)
+    send(draw.choice(sorted(workers)), SIGKILL)
+    return _WORKER
+
+
+def _is_worker(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def main(*, seed: int, kills: int) -> int:
+    """Print the seed, kill, and print what happened. 1 when the promise did not hold; the folder is kept then."""
+    print(f"seed {seed}: python -m tests.soak --kills {kills} --seed {seed}", flush=True)
+    folder, began = Path(tempfile.mkdtemp(prefix="etl-soak-")), time.monotonic()
+    with Cluster(folder=folder / "cluster") as cluster:
+        cluster.create_topic("soak", _PARTITIONS)
+        soak = Soak(Pipeline(cluster, folder, "soak", "soak", _SETTINGS), seed)
+        try:
+            soak.go(kills)
+        except AssertionError as error:
+            print(soak.sums.table(time.monotonic() - began))
+            print(f"BROKEN: {error}\nthe table and the reports are in {folder}")
+            return 1
+    print(soak.sums.table(time.monotonic() - began))
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+_SETTINGS = {"spark": {"spark.master": "local[2,2]"}, "limits": {"max_records_per_run": 20_000}}

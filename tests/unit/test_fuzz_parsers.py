@@ -1,0 +1,61 @@
+"""Random bytes and valid examples made wrong, for everything that reads what somebody else wrote: the named error and nothing else.
+
+The targets, their examples and their bounds: `tests/fuzz/targets.py`. The longer, coverage-guided form is `make fuzz`.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fuzz.guard import Found, check
+from tests.fuzz.mutations import mutated
+from tests.fuzz.targets import TARGETS, Target
+
+ROOT = Path(__file__).parents[2]
+each_target = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+
+
+@each_target
+def test_the_examples_of_a_target_are_read_without_an_error(target: Target) -> None:
+    for seed in target.seeds:
+        target.read(seed)
+
+
+@each_target
+@given(content=st.binary(max_size=300))
+def test_random_bytes_give_the_named_error_and_nothing_else(target: Target, content: bytes) -> None:
+    check(target, content)
+
+
+@each_target
+@given(choose=st.randoms(use_true_random=False))
+def test_an_example_made_wrong_gives_the_named_error_and_nothing_else(target: Target, choose: Random) -> None:
+    check(target, mutated([*target.seeds, *target.bad], choose, is_json=target.is_json))
+
+
+def test_every_parser_of_the_protocol_is_somebodys_target() -> None:
+    used = (ROOT / "tests" / "fuzz" / "targets.py").read_text()
+    modules = [*sorted((ROOT / "etl" / "protocol").glob("*.py")), ROOT / "etl" / "edges" / "delta_log.py", ROOT / "etl" / "settings.py"]
+    parsers = [node.name for module in modules for node in ast.parse(module.read_text()).body
+               if isinstance(node, ast.FunctionDef) and node.name.startswith(("parse_", "load_"))]
+    assert [name for name in parsers if name not in used] == []
+
+
+def endless(_: bytes) -> None:
+    while True:
+        pass
+
+
+@pytest.mark.parametrize("read, found", [
+    (lambda content: content[5], "IndexError"), (lambda content: [0] * 2**20, "bytes of memory"), (endless, "more than"),
+], ids=["another error", "memory", "a hang"])
+def test_the_guard_sees_what_it_is_there_for(read: object, found: str) -> None:
+    target = Target("broken", read, (b"",), (ValueError,), floor_bytes=2**20)  # type: ignore[arg-type]
+    with pytest.raises(Found, match=found):
+        check(target, b"x", hang_s=0.2)

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint fuzz bench clean
+.PHONY: help setup demo test unit lint chaos fuzz soak bench clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,9 +40,15 @@ lint: setup ## flake8, mypy, import-linter
 	@$(BIN)/python -m mypy
 	@$(BIN)/lint-imports --no-logo
 
+chaos: setup ## play the crash matrix on real processes and write docs/CRASHES.md; CHAOS="--rows 1,2,13" for some rows of it
+	@$(BIN)/python -m tests.chaos $(CHAOS)
+
 fuzz: setup ## coverage-guided bytes into every parser for ten minutes; FUZZ="--target NAME --seconds N" for less
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	@$(BIN)/python -m tests.fuzz $(FUZZ)
+
+soak: setup ## the real run killed 60 times at random moments, 40 minutes; SOAK=--fast: thousands of kills a minute without Spark
+	@$(BIN)/python -m tests.soak $(SOAK)
 
 bench: setup ## decoding in records and bytes a second, beside kafka-python's decoder
 	@$(BIN)/python tests/bench/decode.py

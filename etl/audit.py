@@ -67,6 +67,15 @@ class Unequal:
 
 
 @dataclass(frozen=True, slots=True)
+class Short:
+    """An interval of the ledger, a range or what is left of several, of which the table lacks rows."""
+
+    from_offset: int
+    until_offset: int
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogFindings:
     """What the audit of one log came to. Counts are of offsets, but for `found_rows` and `double_rows`."""
 
@@ -84,6 +93,8 @@ class LogFindings:
     unexpected_first: tuple[int, ...] = ()
     """Offsets with a row where no applied plan gives one: outside all intervals, or in a gap."""
     unequal: tuple[Unequal, ...] = ()
+    short: tuple[Short, ...] = ()
+    """Where the missing offsets are; `missing` is their sum."""
 
     @property
     def is_right(self) -> bool:
@@ -98,7 +109,10 @@ class _Piece:
     from_offset: int
     until_offset: int
     rows: int | None
+    interval: tuple[int, int]
+    """Of the ledger's interval that it is a part of: from, until."""
     found: int = 0
+    missing: int = 0
 
 
 @dataclass(slots=True)
@@ -112,10 +126,13 @@ class _Named:
         self.count += until_offset - from_offset
         self.first.extend(range(from_offset, min(until_offset, from_offset + SHOWN - len(self.first))))
 
-    def add_flags(self, flags: NDArray[numpy.bool_], at: int) -> None:
-        self.count += int(numpy.count_nonzero(flags))
+    def add_flags(self, flags: NDArray[numpy.bool_], at: int) -> int:
+        """How many there are in `flags`, which begin at offset `at`."""
+        count = int(numpy.count_nonzero(flags))
+        self.count += count
         if len(self.first) < SHOWN:
             self.first.extend((numpy.flatnonzero(flags)[: SHOWN - len(self.first)] + at).tolist())
+        return count
 
 
 def audit(expected: Mapping[AuditedLog, Expected], found: Iterable[tuple[AuditedLog, Bucket]]) -> Iterator[LogFindings]:
@@ -150,11 +167,11 @@ def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]
         reached = end
     _miss(pieces, first, reached, None, missing)
     unequal = _unequal(pieces)
-    missing.count += sum(max(0, u.expected_rows - u.found_rows) for u in unequal)
+    short = _short(pieces)
     unexpected.count += sum(max(0, u.found_rows - u.expected_rows) for u in unequal)
     return LogFindings(
-        audited, sum(_rows(piece) for piece in pieces), found_rows, missing.count, tuple(missing.first), double_rows,
-        tuple(double_buckets), unexpected.count, tuple(unexpected.first), unequal,
+        audited, sum(_rows(piece) for piece in pieces), found_rows, sum(s.missing for s in short), tuple(missing.first), double_rows,
+        tuple(double_buckets), unexpected.count, tuple(unexpected.first), unequal, short,
     )
 
 
@@ -207,7 +224,9 @@ class SeenOffsets:
 def _pieces(audited: AuditedLog, expected: Expected) -> list[_Piece]:
     """The expected offsets, ascending. A range that a crash left both in a plan and in the coverage counts once."""
     covered = [(i.from_offset, i.until_offset) for i in expected.coverage]
-    pieces = [_Piece(i.from_offset, i.until_offset, _unless_all(i.rows, i.until_offset - i.from_offset)) for i in expected.coverage]
+    pieces = [
+        _Piece(i.from_offset, i.until_offset, _unless_all(i.rows, i.until_offset - i.from_offset), (i.from_offset, i.until_offset))
+        for i in expected.coverage]
     for applied, receipt in expected.applied:
         if not any(start <= applied.from_offset and applied.until_offset <= end for start, end in covered):
             pieces.extend(_pieces_of(applied, receipt))
@@ -223,12 +242,13 @@ def _pieces(audited: AuditedLog, expected: Expected) -> list[_Piece]:
 
 def _pieces_of(applied: OffsetRange, receipt: Receipt) -> list[_Piece]:
     """A range without its gaps, where the receipt names all of them."""
+    interval = applied.from_offset, applied.until_offset
     known = applied.size - sum(until - start for start, until in receipt.gaps)
     if not receipt.gaps_complete or known != receipt.rows:
-        return [_Piece(applied.from_offset, applied.until_offset, receipt.rows)]
+        return [_Piece(*interval, receipt.rows, interval)]
     starts = [applied.from_offset, *(until for _, until in receipt.gaps)]
     ends = [*(start for start, _ in receipt.gaps), applied.until_offset]
-    return [_Piece(start, end, None) for start, end in zip(starts, ends, strict=True)]
+    return [_Piece(start, end, None, interval) for start, end in zip(starts, ends, strict=True)]
 
 
 def _unless_all(rows: int, size: int) -> int | None:
@@ -263,6 +283,7 @@ def _miss(pieces: Sequence[_Piece], first: int, start: int, end: int | None, mis
         absent_until = piece.until_offset if end is None else min(piece.until_offset, end)
         if piece.rows is None and absent_from < absent_until:
             missing.add_interval(absent_from, absent_until)
+            piece.missing += absent_until - absent_from
 
 
 def _compare(pieces: Sequence[_Piece], first: int, flags: NDArray[numpy.bool_], start: int, missing: _Named) -> NDArray[numpy.bool_]:
@@ -275,7 +296,7 @@ def _compare(pieces: Sequence[_Piece], first: int, flags: NDArray[numpy.bool_], 
         inside = slice(max(0, piece.from_offset - start), piece.until_offset - start)
         beyond[inside] = False
         if piece.rows is None:
-            missing.add_flags(~flags[inside], start + (inside.start or 0))
+            piece.missing += missing.add_flags(~flags[inside], start + (inside.start or 0))
         else:
             piece.found += int(numpy.count_nonzero(flags[inside]))
     return beyond
@@ -285,3 +306,13 @@ def _unequal(pieces: Iterable[_Piece]) -> tuple[Unequal, ...]:
     return tuple(
         Unequal(p.from_offset, p.until_offset, p.rows, p.found) for p in pieces if p.rows is not None and p.rows != p.found
     )
+
+
+def _short(pieces: Iterable[_Piece]) -> tuple[Short, ...]:
+    """The pieces that lack rows, those of one interval together; pieces are in order."""
+    found: dict[tuple[int, int], int] = {}
+    for p in pieces:
+        lacking = p.missing if p.rows is None else max(0, p.rows - p.found)
+        if lacking:
+            found[p.interval] = found.get(p.interval, 0) + lacking
+    return tuple(Short(*interval, missing) for interval, missing in found.items())

@@ -98,12 +98,12 @@ def run(
 @app.command()
 def verify(conf: Conf, as_json: AsJson = False) -> None:
     """Prove from the table's rows and the ledger that every record of every applied plan is there once."""
-    from etl import doors, screens
+    from etl import proof as proving, screens
 
-    proof = doors.verify(_settings(conf), surroundings())
+    proof = proving.verify(_settings(conf), surroundings())
     _show(as_json, proof.as_json(), lambda: screens.show_proof(proof))
     if not proof.is_right:
-        raise VerifyFailed(proof.first_finding, check="DESCRIBE HISTORY of the table: who changed its rows besides this pipeline")
+        raise VerifyFailed(proof.first_finding, check=proof.check)
 
 
 @offsets.command("show")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from etl.model import Applied, BrokerPartition, Coverage, Foreign, Interval, Plan
+from etl.model import Applied, BrokerPartition, Coverage, Foreign, Interval, OffsetRange, Plan, Receipt
 
 PLANS_KEPT = 100
 PLAN_BYTES_KEPT = 16 * 2**20
@@ -33,8 +33,14 @@ def fold(coverage: Coverage, plan: Plan, applied: Applied) -> Coverage:
         return coverage
     loaded: dict[BrokerPartition, list[Interval]] = {log: list(found) for log, found in coverage.intervals.items()}
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
-        loaded.setdefault(r.log, []).append(Interval(r.from_offset, r.until_offset, receipt.rows))
+        loaded.setdefault(r.log, []).append(interval_of(r, receipt))
     return replace(coverage, through=plan.number, intervals={log: merge(found) for log, found in loaded.items()})
+
+
+def interval_of(r: OffsetRange, receipt: Receipt) -> Interval:
+    """What a range came to, without the places of its gaps."""
+    counts = receipt.control_records, receipt.aborted_records, receipt.compacted
+    return Interval(r.from_offset, r.until_offset, receipt.rows, *counts)
 
 
 def note(coverage: Coverage, removals: Iterable[Foreign]) -> Coverage:
@@ -50,6 +56,8 @@ def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     for interval in sorted(intervals, key=lambda i: (i.from_offset, i.until_offset)):
         if merged and merged[-1].until_offset == interval.from_offset:
             before = merged.pop()
-            interval = Interval(before.from_offset, interval.until_offset, before.rows + interval.rows)
+            interval = Interval(
+                before.from_offset, interval.until_offset, before.rows + interval.rows, before.control_records + interval.control_records,
+                before.aborted_records + interval.aborted_records, before.compacted + interval.compacted)
         merged.append(interval)
     return tuple(merged)

@@ -19,6 +19,7 @@ reads everything that is readable now; the logs' ends are fixed when a query is 
 | fetch_max_bytes | bytes asked for in one fetch | 16 MiB |
 | fetch_limit_bytes | how far that may grow for one large record batch | 256 MiB |
 | target_task_bytes | how much one Spark partition should read | 256 MiB |
+| timeout_s | deadline of one request to a broker, in seconds | 30 |
 
 It owns the options and the way receipts come back. How ranges are packed belongs to `plan`, reading them to `fetch`. A run hands
 over the tasks it planned (`read_tasks`) and gets back, with the rows, a receipt for each range.
@@ -28,10 +29,12 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.accumulators import AccumulatorParam
@@ -51,7 +54,11 @@ MIB = 1 << 20
 _INLINE_BYTES = 32 * 1024
 """Longer tasks travel as a file: Spark sends every option to every task."""
 _DEFAULTS: Mapping[str, int] = {"fetch_max_bytes": 16 * MIB, "fetch_limit_bytes": 256 * MIB, "target_task_bytes": 256 * MIB}
-_OPTIONS = ("bootstrap", "topics", "ranges", "isolation", "columns", *_DEFAULTS)
+_TIMEOUT_S = 30.0
+_PATIENCE_S, _LATER_PATIENCE_S = 120.0, 30.0
+"""How long a log may give nothing in the first attempt of a task, and in those after it: Spark tries four times, and a run over a dead
+network should end within minutes."""
+_OPTIONS = ("bootstrap", "topics", "ranges", "isolation", "columns", *_DEFAULTS, "timeout_s")
 _INTERNAL = ("tasks", "tasks_file")
 
 
@@ -69,6 +76,7 @@ class Reading:
     fetch_max_bytes: int
     fetch_limit_bytes: int
     target_task_bytes: int
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,8 @@ class Task:
 
     indices: tuple[int, ...]
     ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """What the topics' ids were when the ranges were planned, where the plan knows them."""
 
 
 class OffsetRanges(DataSource):
@@ -122,13 +132,13 @@ class RangesReader(DataSourceReader):
         task, context = partition.value, TaskContext.get()
         if task is None:
             return
-        reading, note = self._reading, self._note
+        reading, note, again = self._reading, self._note, bool(context and context.attemptNumber())
         try:
             yield from read_ranges(
-                _afresh(task.ranges) if context and context.attemptNumber() else task.ranges,
+                _afresh(task.ranges) if again else task.ranges, deadline_s=_LATER_PATIENCE_S if again else _PATIENCE_S,
                 isolation=reading.isolation, columns=reading.columns, bootstrap=_addresses(task.ranges, reading.bootstrap),
-                fetch_max_bytes=reading.fetch_max_bytes, max_fetch_bytes=reading.fetch_limit_bytes,
-                on_receipt=lambda at, receipt: note(task.indices[at], receipt),
+                fetch_max_bytes=reading.fetch_max_bytes, max_fetch_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
+                on_receipt=lambda at, receipt: note(task.indices[at], receipt), topic_ids=task.topic_ids,
             )
         except EtlError as error:
             raise TaskFailed(f"{error}\n{mark(error)}") from error
@@ -187,20 +197,22 @@ def receiving(spark: SparkSession) -> tuple[type[OffsetRanges], ReceiptAccumulat
 def read_tasks(
     spark: SparkSession, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], *, bootstrap: Sequence[str],
     isolation: Isolation, columns: Sequence[str] | None = None, fetch_max_bytes: int = _DEFAULTS["fetch_max_bytes"],
-    fetch_limit_bytes: int = _DEFAULTS["fetch_limit_bytes"],
+    fetch_limit_bytes: int = _DEFAULTS["fetch_limit_bytes"], timeout_s: float = _TIMEOUT_S,
+    topic_ids: Mapping[str, str] | None = None,
 ) -> tuple[DataFrame, ReceiptAccumulator]:
     """The rows of a plan's ranges, packed as `tasks` says (indices of `ranges`), and the receipts to come.
 
     Leaders travel with the ranges, so executors ask nobody; only a task that is tried again looks them up at `bootstrap`
-    (`host:port` each).
+    (`host:port` each). A topic that no longer has the id of `topic_ids` when it was read fails the task (NeedsDecision).
     """
     source, receipts = receiving(spark)
     spark.dataSource.register(source)
     reader = spark.read.format(source.name()).option("bootstrap", ",".join(bootstrap)).option("isolation", isolation.value)
     reader = reader.option("fetch_max_bytes", fetch_max_bytes).option("fetch_limit_bytes", fetch_limit_bytes)
+    reader = reader.option("timeout_s", timeout_s)
     if columns is not None:
         reader = reader.option("columns", ",".join(columns))
-    text = render_tasks(ranges, tasks)
+    text = render_tasks(ranges, tasks, topic_ids or {})
     if len(text) <= _INLINE_BYTES:
         return reader.option("tasks", text).load(), receipts
     return reader.option("tasks_file", _keep(text)).load(), receipts
@@ -217,19 +229,24 @@ def parse_options(options: Mapping[str, str]) -> Reading:
     columns = raw_columns(_names(options["columns"]) if "columns" in options else None)
     if not columns:
         raise SettingsError("no column is chosen", option="columns", check="name at least one, or leave the option out")
-    return Reading(_bootstrap(options.get("bootstrap", "")), _isolation(options), columns, **sizes)
+    timeout_s = _seconds(options, "timeout_s")
+    return Reading(_bootstrap(options.get("bootstrap", "")), _isolation(options), columns, **sizes, timeout_s=timeout_s)
 
 
-def render_tasks(ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]]) -> str:
-    """Ranges with their leaders, and the tasks, as the text that `parse_tasks` reads."""
-    return json.dumps({"ranges": [_row(r) for r in ranges], "tasks": [list(task) for task in tasks]}, separators=(",", ":"))
+def render_tasks(ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], topic_ids: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Ranges with their leaders, the ids of their topics, and the tasks, as the text that `parse_tasks` reads."""
+    known = {topic: topic_ids[topic] for topic in sorted({r.log.topic for r in ranges}) if topic in topic_ids}
+    document = {"ranges": [_row(r) for r in ranges], "tasks": [list(task) for task in tasks], "topic_ids": known}
+    return json.dumps(document, separators=(",", ":"))
 
 
 def parse_tasks(text: str) -> list[Task]:
     """The tasks of `render_tasks`."""
     found = json.loads(text)
     ranges = [_range(row) for row in found["ranges"]]
-    return [Task(tuple(task), tuple(ranges[i] for i in task)) for task in found["tasks"]]
+    topics = [{ranges[i].log.topic for i in task} for task in found["tasks"]]
+    ids = [{topic: topic_id for topic, topic_id in found["topic_ids"].items() if topic in read} for read in topics]
+    return [Task(tuple(task), tuple(ranges[i] for i in task), known) for task, known in zip(found["tasks"], ids, strict=True)]
 
 
 def parse_ranges(text: str) -> tuple[OffsetRange, ...]:
@@ -356,3 +373,14 @@ def _size(options: Mapping[str, str], name: str, default: int) -> int:
     if not said.isdecimal() or len(said) > 18 or not int(said):
         raise SettingsError(f"{said!r} is no number of bytes", option=name, check="a whole number above 0")
     return int(said)
+
+
+def _seconds(options: Mapping[str, str], name: str) -> float:
+    said = options.get(name, str(_TIMEOUT_S))
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:  # neither is what is no number
+        raise SettingsError(f"{said!r} is no number of seconds", option=name, check="a number above 0")
+    return seconds

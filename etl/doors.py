@@ -7,23 +7,22 @@ import datetime
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etl.audit import AuditedLog, Expected, LogFindings, audit
-from etl.errors import EtlError, LedgersDisagree, SessionLost, SettingsError, Stopped
+from etl.errors import EtlError, SessionLost, SettingsError, Stopped
 from etl.ingest import World, ingest
 from etl.model import Adopt, OffsetRange, Onward, Plan, Replay, Snapshot, Standing, Superseding
+from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.plan import (
-    ASSUMED_BYTES_PER_OFFSET, cannot_be_finished, pack_tasks, plan_instead, plan_next, refuse_another_shape, refuse_owned,
-    refuse_shared_topics,
+    ASSUMED_BYTES_PER_OFFSET, cannot_be_finished, pack_tasks, plan_instead, plan_next, refuse_another_shape, refuse_shared_topics,
 )
 from etl.reconcile import reconcile
-from etl.report import Outcome, Report, describe_plan
+from etl.report import Outcome, Report, describe_plan, told_by_owner
 from etl.settings import Settings
-from etl.wiring import LiveWorld, Surroundings, open_world
+from etl.wiring import Surroundings, open_world
 
 ALONE = Surroundings()
 
@@ -64,6 +63,8 @@ class Preview:
     plan: Plan | None
     snapshot: Snapshot
     tasks: int
+    left: tuple[str, ...] = ()
+    """Which logs it would leave to their owners, a sentence for each owner."""
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -79,6 +80,7 @@ class Preview:
             "estimated_bytes": round(sum(r.size * cost.get(r.log, ASSUMED_BYTES_PER_OFFSET) for r in self.ranges)),
             "bytes_are_assumed": any(r.log not in cost for r in self.ranges),
             "tasks": self.tasks,
+            "left_to_owners": list(self.left),
             "lag": sum(e.end_offset - max(e.log_start_offset, self._position(log, e.log_start_offset))
                        for log, e in self.snapshot.extents.items()),
             "least_headroom": min((r.from_offset - self.snapshot.extents[r.log].log_start_offset
@@ -98,16 +100,18 @@ def preview(settings: Settings) -> Preview:
     """What the next run would do, decided by the very functions a run uses; nothing is stored or moved."""
     with open_world(settings, ALONE) as world:
         snapshot = world.observe()
-    refuse_owned(snapshot)
     refuse_shared_topics(snapshot)
+    left = leave_to_owners(snapshot, settings)
     standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved, settings.table.on_rows_removed)
-    says, plan = _next(snapshot, standing, settings)
+    says, plan = _next(left, standing, settings)
     ranges = plan.ranges if plan else ()
     tasks = pack_tasks(ranges, snapshot.bytes_per_offset, settings.limits.target_task_bytes, 1)
-    return Preview(says, plan, snapshot, len(tasks))
+    return Preview(says, plan, snapshot, len(tasks), tuple(told_by_owner(left.owners)))
 
 
 def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[str, Plan | None]:
+    if isinstance(standing, (Replay, Superseding)):
+        refuse_owned_ranges(standing.plan, snapshot)
     if isinstance(standing, Replay):
         reason = cannot_be_finished(standing.plan, snapshot, settings)
         if reason is None:
@@ -128,105 +132,6 @@ def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[s
     if not plan.ranges:
         return repair + f"makes plan {plan.number}, which keeps where {len(plan.positions)} partitions start", plan
     return repair + f"makes plan {plan.number}", plan
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What the audit of the whole table found."""
-
-    logs: tuple[LogFindings, ...]
-    doubles: tuple[tuple[AuditedLog, int, int], ...]
-    """The first doubled offsets: (log, offset, rows)."""
-    delta_version: int | None
-    notes: tuple[str, ...]
-
-    @property
-    def found_rows(self) -> int:
-        """Rows in the table."""
-        return sum(f.found_rows for f in self.logs)
-
-    @property
-    def is_right(self) -> bool:
-        """Every record of every applied plan is there once, and nothing else."""
-        return all(f.is_right for f in self.logs)
-
-    @property
-    def first_finding(self) -> str:
-        """One sentence on the first log that is wrong."""
-        wrong = next(f for f in self.logs if not f.is_right)
-        log = wrong.audited.log
-        said = []
-        if wrong.missing:
-            said.append(f"{wrong.missing:,} missing (first: {_first(wrong.missing_first)})")
-        if wrong.double_rows:
-            said.append(f"{wrong.double_rows:,} double (first: {_first([o for a, o, _ in self.doubles if a == wrong.audited])})")
-        if wrong.unexpected:
-            said.append(f"{wrong.unexpected:,} that no plan put there (first: {_first(wrong.unexpected_first)})")
-        return f"topic {log.topic}, partition {log.partition}: " + ", ".join(said)
-
-    def as_json(self) -> dict[str, Any]:
-        """The document of `etl verify`."""
-        return {
-            "is_right": self.is_right, "found_rows": self.found_rows, "expected_rows": sum(f.expected_rows for f in self.logs),
-            "delta_version": self.delta_version, "notes": list(self.notes),
-            "logs": [
-                {"topic": f.audited.log.topic, "partition": f.audited.log.partition, "log_epoch": f.audited.log_epoch,
-                 "expected_rows": f.expected_rows, "found_rows": f.found_rows, "missing": f.missing,
-                 "missing_first": list(f.missing_first), "double_rows": f.double_rows,
-                 "double_first": [[offset, rows] for a, offset, rows in self.doubles if a == f.audited],
-                 "unexpected": f.unexpected, "unexpected_first": list(f.unexpected_first),
-                 "unequal": [[u.from_offset, u.until_offset, u.expected_rows, u.found_rows] for u in f.unequal]}
-                for f in sorted(self.logs, key=lambda f: f.audited)],
-        }
-
-
-def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
-    """Compare the table's rows with the ledger: ranges and receipts of the kept plans, coverage of the pruned ones.
-
-    Raises LedgersDisagree when there are plans and no table, or a table that is ahead of the ledger.
-    """
-    from etl.edges.audit_scan import doubled_offsets, scan_buckets
-
-    with open_world(settings, surroundings, name=f"{new_run_id()}-verify") as world:
-        ledger = world.ledger.read_ledger()
-        table = world.read_table(ledger)
-        newest = ledger.newest.number if ledger.newest else 0
-        bit = (table.transaction_version or 0) if table else 0
-        if bit > newest or (newest > 1 and not bit):
-            what = f"the table holds plan {bit}, ZooKeeper knows {newest}"
-            raise LedgersDisagree(what, path=settings.table.path, check="`etl plan CONF`, which says what is wrong between the two")
-        if table is None:
-            return Proof((), (), None, ("nothing was applied yet",))
-        expected, notes = _expected(world, bit)
-        spark = world.spark()
-        found = scan_buckets(spark, settings.table.path, delta_version=table.version)
-        logs = tuple(audit(expected, found))
-        doubles = tuple(
-            (f.audited, offset, rows) for f in logs for bucket in f.double_buckets[:1]
-            for offset, rows in doubled_offsets(spark, settings.table.path, f.audited, bucket, delta_version=table.version))
-    return Proof(logs, doubles, table.version, notes)
-
-
-def _expected(world: LiveWorld, bit: int) -> tuple[dict[AuditedLog, Expected], tuple[str, ...]]:
-    """What the table should hold after plan `bit`, and what a reader of the proof should know."""
-    notes = []
-    if world.settings.transform:
-        notes.append("the pipeline has a transform: the proof holds as long as it keeps topic, partition and offset and drops no row")
-    expected: dict[AuditedLog, Expected] = {}
-    for log, intervals in world.ledger.read_coverage().intervals.items():
-        expected[AuditedLog(log)] = Expected(coverage=intervals)
-    for number in world.ledger.plan_numbers():
-        plan = world.ledger.read_plan(number) if number <= bit else None
-        if plan is None:
-            continue
-        applied = world.ledger.read_applied(number)
-        if applied is None:
-            applied = world.recount(plan)
-            notes.append(f"plan {number} has no receipts, so its rows were counted from the commit's files: the next run writes them down")
-        for r, receipt in zip(plan.ranges, applied.receipts if applied else (), strict=True):
-            known = expected.setdefault(AuditedLog(r.log), Expected())
-            expected[AuditedLog(r.log)] = Expected((*known.applied, (r, receipt)), known.coverage)
-    return expected, tuple(notes)
 
 
 def offsets(settings: Settings) -> list[dict[str, Any]]:
@@ -286,10 +191,6 @@ def now_ms() -> int:
 def new_run_id() -> str:
     """Names a run: its start in UTC and something random."""
     return f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-
-
-def _first(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers)) or "not known"
 
 
 @contextlib.contextmanager

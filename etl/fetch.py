@@ -12,7 +12,7 @@ until the size is used up, and only the first is sure to get a record batch that
 so logs that got nothing come first in the next request: none starves.
 
 Retrying is bounded: a leader that moved or is silent is looked up again and read on at the same position, at most
-`retry` times without a record batch in between. Everything else is Spark's to retry.
+`retry` times and for `deadline_s` without a record batch in between. Everything else is Spark's to retry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from etl.cursor import Cursor
 from etl.edges.broker import MIB, SimpleConsumer
 from etl.edges.cluster import Cluster
-from etl.errors import BrokerError, BrokerUnreachable, EtlError, RanOutBeforeUntil, TopicMissing
+from etl.errors import BrokerError, BrokerUnreachable, EtlError, NeedsDecision, RanOutBeforeUntil, TopicMissing
 from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
 from etl.protocol import FetchedPartition, error_codes
 from etl.protocol.kafka import EARLIEST, LATEST, FetchAnswer, Wanted
@@ -40,6 +40,7 @@ _MOST_LOGS_PER_REQUEST = 64
 _LONGEST_BACKOFF_S = 5.0
 _LONGEST_PAUSE_S = 1.0
 _SHORTEST_PAUSE_S = 0.05
+_NO_SUCH_TOPIC = 3
 
 
 @dataclass(slots=True)
@@ -51,7 +52,8 @@ class _Walk:
     leader: Leader | None
     attempts: int = 0
     failure: EtlError | None = None
-    stalled_since: float | None = None
+    idle_since: float | None = None
+    """When it was first seen to stand still; None while it moves."""
 
     @property
     def log(self) -> BrokerPartition:
@@ -59,8 +61,15 @@ class _Walk:
 
     def lose_leader(self, failure: EtlError) -> None:
         """The leader is to be looked up again."""
-        self.leader, self.failure, self.stalled_since = None, failure, None
+        self.leader, self.failure = None, failure
         self.attempts += 1
+        self.idle_for()
+
+    def idle_for(self) -> float:
+        """For how many seconds it has given nothing."""
+        now = time.monotonic()
+        self.idle_since = now if self.idle_since is None else self.idle_since
+        return now - self.idle_since
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +87,15 @@ class _Manner:
     timeout_s: float
     max_wait_ms: int
     client_id: str
+    topic_ids: Mapping[str, str]
 
 
 def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_receipt: Callable[[int, Receipt], None],
                 bootstrap: Sequence[tuple[str, int]] = (), fetch_max_bytes: int = 16 * MIB, max_fetch_bytes: int = MAX_FETCH_BYTES,
                 columns: tuple[str, ...] | None = None, log_epochs: Mapping[str, int] | None = None, retry: int = 8,
                 backoff_s: float = 0.25, deadline_s: float = 120.0, connect_timeout_s: float = 10.0, timeout_s: float = 30.0,
-                max_wait_ms: int = 500, client_id: str = "offset-range-etl") -> Iterator[pa.RecordBatch]:
+                max_wait_ms: int = 500, client_id: str = "offset-range-etl",
+                topic_ids: Mapping[str, str] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of `ranges` as Arrow batches: in order within a range, ranges in any order and interleaved.
 
     on_receipt        called as (index in `ranges`, receipt) once all rows of that range were taken from the iterator
@@ -96,13 +107,15 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     retry             how often in a row a leader is looked up again before its error is raised
     backoff_s         pause before the second of these look-ups; it doubles, up to 5 s
     deadline_s        how long a log may give nothing before its range counts as out of reach
+    topic_ids         topic -> the id it had when the ranges were planned (KIP-516): once all is read it must still be that topic
 
     Raises RanOutBeforeUntil, DataLoss, CorruptData, MessageTooLarge, BrokerUnreachable or BrokerError (may pass: run the
-    task again), NotKafka, TopicMissing, PermissionRefused. Closing the iterator closes the connections.
+    task again), NotKafka, TopicMissing, PermissionRefused, NeedsDecision for a topic that was made again. Closing the
+    iterator closes the connections.
     """
     addresses = [*bootstrap, *((each.leader.broker.host, each.leader.broker.port) for each in ranges if each.leader is not None)]
     manner = _Manner(isolation, tuple(dict.fromkeys(addresses)), fetch_max_bytes, max_fetch_bytes, retry, backoff_s, deadline_s,
-                     connect_timeout_s, timeout_s, max_wait_ms, client_id)
+                     connect_timeout_s, timeout_s, max_wait_ms, client_id, topic_ids or {})
     share = min(fetch_max_bytes, max(fetch_max_bytes // max(len(ranges), 1), _LEAST_SHARE_BYTES))
     walks = [_Walk(index, Cursor(each, isolation=isolation, fetch_max_bytes=share, max_fetch_bytes=max_fetch_bytes, columns=columns,
                                  log_epoch=(log_epochs or {}).get(each.log.topic, 0)), each.leader)
@@ -122,7 +135,7 @@ def _find_leaders(walks: Sequence[_Walk], manner: _Manner) -> None:
     if not lost:
         return
     for walk in lost:
-        if walk.failure is not None and walk.attempts > manner.retry:
+        if walk.failure is not None and (walk.attempts > manner.retry or walk.idle_for() > manner.deadline_s):
             raise walk.failure
     attempts = max(walk.attempts for walk in lost)
     if attempts > 1:
@@ -139,11 +152,12 @@ def _find_leaders(walks: Sequence[_Walk], manner: _Manner) -> None:
     for walk in lost:
         walk.leader = leaders.get(walk.log)
         if walk.leader is None:
-            walk.lose_leader(_leaderless(walk.log, metadata.topics[walk.log.topic].error_code if walk.log.topic in metadata.topics else 3))
+            topic = metadata.topics.get(walk.log.topic)
+            walk.lose_leader(_leaderless(walk.log, topic.error_code if topic else _NO_SUCH_TOPIC))
 
 
 def _leaderless(log: BrokerPartition, code: int) -> EtlError:
-    if code == 3:
+    if code == _NO_SUCH_TOPIC:
         return TopicMissing("the brokers know no such topic any more", topic=log.topic, check="whether it was deleted")
     return BrokerError("nobody leads the log", topic=log.topic, partition=log.partition, check="the brokers that hold its replicas")
 
@@ -160,7 +174,7 @@ def _read_from(broker: Broker, walks: list[_Walk], manner: _Manner, on_receipt: 
     """Read all of `walks` from their leader, but for those that lose it on the way."""
     with SimpleConsumer(broker.host, broker.port, client_id=manner.client_id, connect_timeout_s=manner.connect_timeout_s,
                         timeout_s=manner.timeout_s, max_response_bytes=manner.max_fetch_bytes + manner.fetch_max_bytes + MIB) as consumer:
-        asked, idle_answers = _ask(consumer, walks, manner), 0
+        asked, idle_answers, group = _ask(consumer, walks, manner), 0, walks
         while asked:
             try:
                 answer = consumer.end_fetch()
@@ -177,6 +191,23 @@ def _read_from(broker: Broker, walks: list[_Walk], manner: _Manner, on_receipt: 
                     yield from rows
                     if walk.cursor.done:
                         on_receipt(walk.index, walk.cursor.receipt)
+        if manner.topic_ids and all(walk.cursor.done for walk in group):  # who lost its leader comes by here later
+            _refuse_other_topics(consumer, manner.topic_ids)
+
+
+def _refuse_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) -> None:
+    """A fetch names topics, not their ids, and one that was made again has other records at the same offsets.
+
+    Asked of the broker that gave the last records: it learnt that the old topic is gone before it could serve the new one.
+    """
+    topics = consumer.topic_metadata(planned).topics
+    for topic, topic_id in sorted(planned.items()):
+        found = topics.get(topic)
+        if found is None or found.error_code == _NO_SUCH_TOPIC:
+            raise BrokerError("the topic went away while it was read", topic=topic, broker=consumer.address, check="whether it was deleted")
+        if found.topic_id not in (None, topic_id):
+            what = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {topic_id}"
+            raise NeedsDecision(what, topic=topic, check="who did it; its offsets start anew, so read it under another pipeline name")
 
 
 def _ask(consumer: SimpleConsumer, walks: Sequence[_Walk], manner: _Manner) -> list[_Walk]:
@@ -227,7 +258,7 @@ def _feed_one(consumer: SimpleConsumer, fetched: FetchedPartition, walk: _Walk, 
     if walk.cursor.position == before:
         _check_patience(walk, manner)
         return None
-    walk.attempts, walk.failure, walk.stalled_since = 0, None, None
+    walk.attempts, walk.failure, walk.idle_since = 0, None, None
     return rows
 
 
@@ -245,10 +276,7 @@ def _with_log_start(consumer: SimpleConsumer, fetched: FetchedPartition, walk: _
 
 def _check_patience(walk: _Walk, manner: _Manner) -> None:
     """A log that gives nothing is asked again until the deadline, then its range is out of reach."""
-    now = time.monotonic()
-    if walk.stalled_since is None:
-        walk.stalled_since = now
-    if now - walk.stalled_since < manner.deadline_s:
+    if walk.idle_for() < manner.deadline_s:
         return
     if walk.cursor.starved:
         raise RanOutBeforeUntil(f"the log cannot be read up to {walk.cursor.range.until_offset}: its readable end stays below",

@@ -8,13 +8,15 @@ that can hang.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
 from etl.model import (
     Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, Plan, Replay, Snapshot, Superseding, Table,
 )
-from etl.plan import cannot_be_finished, plan_instead, plan_next, refuse_another_shape, refuse_owned, refuse_shared_topics
+from etl.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
+from etl.plan import cannot_be_finished, plan_instead, plan_next, refuse_another_shape, refuse_shared_topics
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import reconcile, refuse_what_others_did, unacknowledged
 from etl.report import Outcome, Report, Verb
@@ -30,6 +32,9 @@ class World(Protocol):
 
     def observe(self) -> Snapshot:
         """Read all that the run will need to know."""
+
+    def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
+        """Return when nobody owns these logs any more. Raises Owned when that takes too long."""
 
     def new_uid(self) -> str:
         """A random id for a pipeline that has none."""
@@ -49,11 +54,17 @@ class World(Protocol):
     def note_removals(self, removals: Collection[Foreign]) -> None:
         """Keep that others removed rows, and that it was let pass."""
 
+    def claiming(self, plan: Plan) -> AbstractContextManager[None]:
+        """Inside, the logs that the plan reads are ours for all to see, and nobody's once it ends. Raises Owned; then none is ours."""
+
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Any:
         """The rows of the plan's ranges, lazily."""
 
     def append(self, plan: Plan, rows: Any) -> tuple[Applied | None, Table | None]:
         """Append as plan N and read the table again; no Applied: it holds another plan under that number."""
+
+    def record_losses(self, plan: Plan) -> None:
+        """Write down what the plan in the table let go, once; before `record`, so that a record says that this is done too."""
 
     def record(self, applied: Applied) -> None:
         """Keep what came of the plan."""
@@ -74,11 +85,12 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
     Raises any EtlError. What was done until then stands, and `report` tells it.
     """
     with report.timed(Verb.OBSERVE):
-        snapshot = world.observe()
+        snapshot = _observe(world, settings)
         report.saw(snapshot)
     with report.timed(Verb.RECONCILE):
-        refuse_owned(snapshot)
         refuse_shared_topics(snapshot)
+        snapshot = leave_to_owners(snapshot, settings)
+        report.left(snapshot.owners)
         snapshot, standing = _where_we_stand(world, snapshot, settings, report)
     if isinstance(standing, Onward):
         with report.timed(Verb.COMMIT):
@@ -89,17 +101,29 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
         report.add(Outcome.NOTHING_NEW, "nothing new to read")
         return
     report.planned(plan)
-    with report.timed(Verb.FETCH):
-        rows = world.fetch(plan, snapshot)
-    with report.timed(Verb.APPEND):
-        applied = _append(world, plan, rows, snapshot, settings, report)
-    if applied is None:
-        return
-    with report.timed(Verb.COMMIT):
-        world.record(applied)
-        world.commit(plan)
-        report.committed(plan)
-        world.tidy()
+    with world.claiming(plan):
+        with report.timed(Verb.FETCH):
+            rows = world.fetch(plan, snapshot)
+        with report.timed(Verb.APPEND):
+            applied = _append(world, plan, rows, snapshot, settings, report)
+        if applied is None:
+            return
+        with report.timed(Verb.COMMIT):
+            world.record_losses(plan)
+            world.record(applied)
+            world.commit(plan)
+            report.committed(plan)
+            world.tidy()
+
+
+def _observe(world: World, settings: Settings) -> Snapshot:
+    """The world as it is; where policy says to wait for those who own what we would read, as it is after them."""
+    snapshot = world.observe()
+    owners = owners_to_wait_for(snapshot, settings)
+    if not owners:
+        return snapshot
+    world.wait_for_owners(owners.keys())
+    return world.observe()
 
 
 def _where_we_stand(world: World, snapshot: Snapshot, settings: Settings, report: Report) -> tuple[Snapshot, Settled]:
@@ -119,6 +143,8 @@ def _where_we_stand(world: World, snapshot: Snapshot, settings: Settings, report
     settled = replace(standing.standing, uncommitted=())
     # offsets first: once the ledger holds the plan, an offset below its position would be somebody else's doing
     snapshot = _commit_left(world, snapshot, standing.standing, report)
+    world.record_losses(adopted)
+    report.lost(adopted)
     return replace(snapshot, ledger=world.adopt(adopted)), settled
 
 
@@ -126,6 +152,8 @@ def _repair(world: World, snapshot: Snapshot, standing: Onward, report: Report) 
     """Finish what the last run left: its record, and the offsets it did not move."""
     last = standing.last
     if snapshot.ledger.applied is None:
+        world.record_losses(last)
+        report.lost(last)
         recounted = world.recount(last)
         if recounted:
             world.record(recounted)
@@ -146,6 +174,8 @@ def _commit_left(world: World, snapshot: Snapshot, standing: Onward, report: Rep
 
 def _plan(world: World, snapshot: Snapshot, standing: Settled, settings: Settings, report: Report) -> Plan | None:
     """The plan to execute: the stored one, another one in its place, or the next; stored when this returns. None: nothing new."""
+    if isinstance(standing, (Replay, Superseding)):
+        refuse_owned_ranges(standing.plan, snapshot)
     if isinstance(standing, Replay):
         reason = cannot_be_finished(standing.plan, snapshot, settings)
         if reason is None:

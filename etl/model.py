@@ -120,6 +120,11 @@ class Receipt:
     gaps_complete: bool = True
     """False: there were more gaps than a receipt keeps; the counts still hold."""
 
+    @property
+    def compacted(self) -> int:
+        """Missing offsets that are known to be compaction's: none of a receipt that was counted again, where nobody knows."""
+        return 0 if self.fetched_bytes is None else self.missing_offsets
+
 
 class Why(str, Enum):
     """Why offsets of a log are not in the table and never will be."""
@@ -202,15 +207,25 @@ class Applied:
     delta_version: int
     table_id: str
     receipts: tuple[Receipt, ...]
+    run_id: str | None = None
+    """The run whose append it was; None when the commit does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A loaded interval [from, until) of one log and the rows that it gave."""
+    """A loaded interval [from, until) of one log, the rows that it gave, and why its other offsets gave none."""
 
     from_offset: int
     until_offset: int
     rows: int
+    control_records: int = 0
+    aborted_records: int = 0
+    compacted: int = 0
+
+    @property
+    def unexplained(self) -> int:
+        """Offsets without a row for which nobody knows any more why."""
+        return max(0, self.until_offset - self.from_offset - self.rows - self.control_records - self.aborted_records - self.compacted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +288,10 @@ class Stamp:
     uid: str
     number: int
     plan_id: str
-    document: bytes | None = field(default=None, repr=False)
+    document: bytes | None = field(default=None, repr=False, kw_only=True)
     """The whole plan as `plan_documents.parse_plan` reads it; None when the commit does not carry it."""
+    run_id: str | None = field(default=None, kw_only=True)
+    """The run that appended it."""
 
 
 @dataclass(frozen=True, slots=True)

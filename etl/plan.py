@@ -1,7 +1,7 @@
-"""Which offsets the next plan holds, how they are split and packed, and who is left alone. Pure functions of values.
+"""Which offsets the next plan holds, and how they are split and packed. Pure functions of values.
 
 What is decided here and nowhere else: where a log starts that was never read, what becomes of offsets that are gone, how
-the caps of a run are shared, how large one range and one task may be, and what an owner found in ZooKeeper means.
+the caps of a run are shared, and how large one range and one task may be.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, Owned, SettingsError, TopicMissing
+from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, SettingsError, TopicMissing
 from etl.model import (
     NOTHING_COMMITTED, BrokerPartition, FirstRun, Loss, OffsetRange, Onward, Plan, PlanKind, Snapshot, Superseding, Why,
 )
@@ -31,19 +31,6 @@ class _Reading:
     position: int
     end_offset: int
     lost: tuple[Loss, ...] = ()
-
-
-def refuse_owned(snapshot: Snapshot) -> None:
-    """Leave alone what somebody else reads. Raises Owned naming the consumer or the owner."""
-    if snapshot.live_consumers:
-        names = ", ".join(snapshot.live_consumers[:3])
-        what = f"live consumers are registered in the group: {names}"
-        check = "that they are stopped, or give the pipeline a group of its own; a crashed one leaves after its session timeout"
-        raise Owned(what, check=check)
-    if snapshot.owners:
-        log, owner = min(snapshot.owners.items())
-        check = "that this consumer is stopped, or give the pipeline a group of its own"
-        raise Owned(f"the partition is owned by {owner}", topic=log.topic, partition=log.partition, check=check)
 
 
 def refuse_shared_topics(snapshot: Snapshot) -> None:

@@ -70,7 +70,7 @@ def refuse_what_others_did(
 ) -> None:
     """Stop when somebody else removed rows or redefined the table since our last commit. Raises LedgersDisagree."""
     for found in unacknowledged(table, acknowledged):
-        if not (on_rows_removed is OnRowsRemoved.RECORD and found.operation == _DELETE):
+        if not is_let_pass(found, on_rows_removed):
             what = f"since our last commit somebody else's {found.operation} {found.why}"
             check = (
                 "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it: "
@@ -84,6 +84,11 @@ def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) ->
         return ()
     accepted = acknowledged.delta_version if acknowledged and acknowledged.table_id == table.id else None
     return tuple(found for found in table.foreign if accepted is None or found.delta_version > accepted)
+
+
+def is_let_pass(found: Foreign, on_rows_removed: OnRowsRemoved) -> bool:
+    """Whether policy lets what somebody else did to the table pass without an operator's word."""
+    return on_rows_removed is OnRowsRemoved.RECORD and found.operation == _DELETE
 
 
 _DELETE = "DELETE"

@@ -41,11 +41,14 @@ class Outcome(str, Enum):
     SUPERSEDED = "superseded"
     ROWS_REMOVED = "rows removed by others"
     SESSION_LOST = "session lost"
+    LEFT_TO_OWNER = "left to its owner"
     APPLIED_BY_ANOTHER = "applied by another run"
     RECORDS_LOST = "records lost"
     FAILED = "failed"
 
 
+_NAMED = 5
+"""How many partitions one sentence names."""
 _LET_GO = {
     Why.EXPIRED: "had expired and were skipped",
     Why.MOVED: "were passed over by somebody who moved the committed offset",
@@ -89,9 +92,18 @@ class Report:
         """The world at the start."""
         self._snapshot = snapshot
 
+    def left(self, owners: Mapping[BrokerPartition, str]) -> None:
+        """The logs that this run leaves alone, and to whom."""
+        for sentence in told_by_owner(owners):
+            self.add(Outcome.LEFT_TO_OWNER, sentence)
+
     def planned(self, plan: Plan) -> None:
         """The plan, be it new or replayed."""
         self.plan = plan
+        self.lost(plan)
+
+    def lost(self, plan: Plan) -> None:
+        """What a plan let go: said by the run that plans it, and again by one that finishes what a crash left of it."""
         for loss in plan.losses:
             count, place = loss.until_offset - loss.from_offset, f"{loss.log.topic} {loss.log.partition}"
             self.add(Outcome.RECORDS_LOST, f"{place}: {count:,} offsets ({loss.from_offset} to {loss.until_offset}) {_LET_GO[loss.why]}")
@@ -100,7 +112,10 @@ class Report:
         """The plan is in the table."""
         self.result = applied
         number, rows = applied.number, sum(r.rows for r in applied.receipts)
-        if self.plan and self.plan.ranges:
+        if applied.run_id not in (None, self.run_id):
+            sentence = f"plan {number}: its {rows:,} records are in the table at version {applied.delta_version}, by run {applied.run_id}"
+            self.add(Outcome.APPLIED_BY_ANOTHER, sentence)
+        elif self.plan and self.plan.ranges:
             sentence = f"plan {number}: {rows:,} records are in the table at version {applied.delta_version}"
             self.add(Outcome.INGESTED, sentence)
         else:
@@ -161,13 +176,23 @@ class Report:
         ]
 
 
+def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
+    """Which logs are left to whom: one sentence for each owner and topic."""
+    partitions: dict[tuple[str, str], list[int]] = {}
+    for log, owner in sorted(left.items()):
+        partitions.setdefault((log.topic, owner), []).append(log.partition)
+    for (topic, owner), found in partitions.items():
+        more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+        yield f"{topic} {', '.join(map(str, found[:_NAMED]))}{more}: left to {owner}"
+
+
 def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
     """A plan for people and programs: its facts, and each range with its receipt where there is one."""
     receipts: list[Receipt | None] = list(applied.receipts) if applied else [None] * len(plan.ranges)
     return {
         "number": plan.number, "id": plan.id, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
         "cluster": plan.cluster, "table_id": plan.table_id, "previous": plan.previous, "supersedes": plan.supersedes,
-        "reason": plan.reason, "shape": plan.shape, "delta_version": applied.delta_version if applied else None,
+        "reason": plan.reason, "shape": plan.shape, "run_id": applied.run_id if applied else None, "delta_version": applied.delta_version if applied else None,
         "ranges": [
             {"topic": r.log.topic, "partition": r.log.partition, "from": r.from_offset, "until": r.until_offset,
              "leader": str(r.leader.broker) if r.leader else None, "leader_epoch": r.leader.epoch if r.leader else None,

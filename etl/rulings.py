@@ -12,7 +12,8 @@ from typing import Any
 from etl.doors import ALONE, new_run_id, now_ms
 from etl.errors import NeedsDecision, SettingsError
 from etl.model import Acknowledgement, BrokerPartition, Foreign, Loss, Plan, Replay, Superseding, Table, Why
-from etl.plan import plan_instead, refuse_owned
+from etl.ownership import leave_to_owners, refuse_owned_ranges
+from etl.plan import plan_instead
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import reconcile, unacknowledged
 from etl.report import describe_plan
@@ -61,8 +62,7 @@ def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ..
     """
     skipped = tuple(parse_skip(text) for text in skips)
     with open_world(settings, ALONE) as world, world.driving(new_run_id()):
-        snapshot = world.observe()
-        refuse_owned(snapshot)
+        snapshot = leave_to_owners(world.observe(), settings)
         newest = snapshot.ledger.newest
         if newest is None or newest.number != number:
             stored = f"the newest plan is {newest.number}" if newest else "this pipeline has made no plan yet"
@@ -71,6 +71,7 @@ def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ..
         standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, *policies)
         if not isinstance(standing, Replay):
             raise NeedsDecision(f"plan {number} is in the table: there is nothing to supersede", check="`etl plan CONF`")
+        refuse_owned_ranges(newest, snapshot)
         instead = with_id(plan_instead(Superseding(newest, reason, skipped), snapshot, settings, now_ms=now_ms()))
         world.supersede(instead, snapshot.ledger)
     says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from etl.checks.line import Verdict
 from etl.doctor import Diagnosis
-from etl.doors import Preview, Proof
+from etl.doors import Preview
+from etl.proof import Proof
 from etl.report import Outcome, Report
 from etl.rulings import Ruling
 
@@ -38,6 +39,8 @@ def show_report(report: Report) -> None:
 def show_preview(preview: Preview) -> None:
     """What the next run would do."""
     screen.print(preview.says)
+    for sentence in preview.left:
+        screen.print(sentence)
     if preview.ranges:
         told = preview.as_json()
         screen.print(f"{told['records_at_most']:,} records at most, about {told['estimated_bytes']:,} bytes, {told['tasks']} tasks")
@@ -63,13 +66,18 @@ def show_doctor(diagnosis: Diagnosis) -> None:
 
 def show_proof(proof: Proof) -> None:
     """What the audit found."""
+    told = proof.as_json()["logs"]
     _table(("topic", "partition", "expected", "in the table", "missing", "double", "unexpected"), [
-        (r["topic"], r["partition"], r["expected_rows"], r["found_rows"], r["missing"], r["double_rows"], r["unexpected"])
-        for r in proof.as_json()["logs"]])
+        (r["topic"], r["partition"], r["expected_rows"], r["found_rows"], r["missing"], r["double_rows"], r["unexpected"]) for r in told])
+    for r in [r for r in told if r["without_row"]["says"]][:ROWS_SHOWN]:
+        screen.print(f"offsets without a row in {r['topic']} {r['partition']}: {r['without_row']['says']}")
     for note in proof.notes:
         screen.print(note)
+    for sentence in proof.allowed[:ROWS_SHOWN]:
+        screen.print(f"[bold red]rows are missing[/]: {sentence}", markup=True)
     if proof.is_right:
-        screen.print(f"[bold green]verified[/]: {proof.found_rows:,} records, each once, none missing", markup=True)
+        left = f"{proof.missing:,} were removed since, as allowed" if proof.missing else "none missing"
+        screen.print(f"[bold green]verified[/]: {proof.found_rows:,} records, each once, {left}", markup=True)
 
 
 def show_offsets(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -241,6 +241,11 @@ class TableSettings(_Section):
     losses_path: str | None = Field(default=None, min_length=1)
     """The Delta table of what was let go under `on_data_loss: skip` or `on_moved: follow`; `<path>_losses` unless given."""
 
+    @property
+    def losses_at(self) -> str:
+        """Where that table is."""
+        return self.losses_path or f"{self.path.rstrip('/')}_losses"
+
 
 class Limits(_Section):
     """How much one run may take on, and how large one task may be."""
@@ -255,7 +260,7 @@ class Limits(_Section):
 class OwnershipSettings(_Section):
     """How the run behaves towards other consumers of the group and other drivers of the pipeline."""
 
-    mode: OwnershipMode = OwnershipMode.OBSERVE
+    mode: OwnershipMode = OwnershipMode.CLAIM
     on_owned: OnOwned = OnOwned.FAIL
     on_live_group: OnLiveGroup = OnLiveGroup.FAIL
     """`unowned` takes what none of them owns."""

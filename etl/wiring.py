@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etl.edges import delta
+from etl.edges import delta, losses
 from etl.edges.cluster import Cluster
 from etl.edges.delta_path import check_writable
 from etl.edges.driver_lock import DriverLock
 from etl.edges.group import ConsumerGroup
 from etl.edges.ledger import PlanLedger, new_uid
+from etl.edges.owners import Owners
 from etl.edges.registry import read_brokers, read_cluster_id
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import LedgersDisagree, PermissionRefused, SettingsError, TableUnreachable
@@ -29,7 +30,7 @@ from etl.model import Applied, BrokerPartition, Committed, Foreign, Ledger, Plan
 from etl.plan import pack_tasks, refuse_missing_topics
 from etl.protocol.kafka import ClusterMetadata
 from etl.protocol.plan_documents import parse_plan
-from etl.settings import Settings, Timestamp, split_address
+from etl.settings import OwnershipMode, Settings, Timestamp, split_address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,11 +57,11 @@ class Surroundings:
 def open_world(settings: Settings, surroundings: Surroundings, *, name: str = "look") -> Iterator[LiveWorld]:
     """Connect to ZooKeeper; everything else is connected to when it is first asked, and all of it is closed at the end.
 
-    Spark's log goes to a file of this `name` in the reports' folder.
+    `name` is the run's id: commits carry it, and Spark's log goes to a file of this name in the reports' folder.
     """
     timeouts = {"session_timeout_s": settings.zookeeper.session_timeout_s, "connect_timeout_s": settings.zookeeper.connect_timeout_s}
     with ZooKeeper(settings.zookeeper.connect, **timeouts) as zookeeper:
-        world = LiveWorld(settings, zookeeper, surroundings, Path(settings.report.path, f"{settings.pipeline}-{name}.spark.log"))
+        world = LiveWorld(settings, zookeeper, surroundings, name)
         try:
             yield world
         finally:
@@ -70,14 +71,16 @@ def open_world(settings: Settings, surroundings: Surroundings, *, name: str = "l
 class LiveWorld:
     """`ingest.World` on real ZooKeeper, brokers, Spark and Delta."""
 
-    def __init__(self, settings: Settings, zookeeper: ZooKeeper, surroundings: Surroundings, spark_log: Path) -> None:
+    def __init__(self, settings: Settings, zookeeper: ZooKeeper, surroundings: Surroundings, name: str) -> None:
         self.settings = settings
-        self.spark_log = spark_log
+        self.run_id = name
+        self.spark_log = Path(settings.report.path, f"{settings.pipeline}-{name}.spark.log")
         self._zookeeper = zookeeper
         self._surroundings = surroundings
         self.group = ConsumerGroup(zookeeper, settings.group)
         self.ledger = PlanLedger(zookeeper, settings.group, settings.pipeline)
         self._lock = DriverLock(zookeeper, settings.group, settings.pipeline)
+        self._owners = Owners(zookeeper, settings.group, settings.pipeline)
         self._cluster_name = ""
         self._known_version: int | None = None
         self._reading: _Reading | None = None
@@ -126,6 +129,10 @@ class LiveWorld:
             other_pipelines=self.ledger.other_pipelines(),
         )
 
+    def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
+        """See `ingest.World`."""
+        self._owners.wait_until_gone(logs, wait_s=self.settings.ownership.wait_for_driver_s)
+
     def new_uid(self) -> str:
         """See `ingest.World`."""
         return new_uid()
@@ -136,7 +143,7 @@ class LiveWorld:
 
     def store(self, plan: Plan) -> None:
         """See `ingest.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""
-        check_writable(self.settings.table.path)
+        self._refuse_unwritable(plan)
         if self.settings.transform and (plan.ranges or plan.table_id is None):
             # stored, the plan would bind the conf to a transform that never works
             self._transformed(self.spark().createDataFrame([], spark_schema()))
@@ -147,7 +154,7 @@ class LiveWorld:
         """See `ingest.World`."""
         if ledger.newest_version is None:
             raise LedgersDisagree(f"there is no plan {plan.number} to supersede", check="`etl plans list`")
-        check_writable(self.settings.table.path)
+        self._refuse_unwritable(plan)
         self.ledger.supersede_plan(plan, ledger.newest_version)
 
     def adopt(self, plan: Plan) -> Ledger:
@@ -168,6 +175,12 @@ class LiveWorld:
         """See `ingest.World`."""
         self.ledger.note_removals(tuple(removals))
 
+    def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
+        """See `ingest.World`; under `ownership.mode: observe` nothing is claimed."""
+        if self.settings.ownership.mode is OwnershipMode.OBSERVE:
+            return contextlib.nullcontext()
+        return self._owners.claiming({r.log for r in plan.ranges}, self.run_id)
+
     def fetch(self, plan: Plan, snapshot: Snapshot) -> DataFrame | None:
         """See `ingest.World`. None where the plan has no ranges and its empty commit needs no Spark."""
         if not plan.ranges and (snapshot.table or not self.settings.transform):
@@ -182,7 +195,8 @@ class LiveWorld:
         tasks = pack_tasks(ranges, snapshot.bytes_per_offset, self.settings.limits.target_task_bytes, parallelism)
         rows, receipts = datasource.read_tasks(
             spark, ranges, tasks, bootstrap=[f"{host}:{port}" for host, port in self._bootstrap()],
-            isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes)
+            isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
+            timeout_s=source.timeout_s, topic_ids=plan.topic_ids)
         self._reading = _Reading(receipts, len(plan.ranges))
         return self._transformed(rows)
 
@@ -192,16 +206,21 @@ class LiveWorld:
         app_id, path, known = self.app_id, table.path, self._known_version
         if rows is None:
             outcome = delta.append_empty(
-                plan, app_id=app_id, path=path, schema=arrow_schema(), partition_by=table.partition_by, known=known)
+                plan, app_id=app_id, path=path, schema=arrow_schema(), partition_by=table.partition_by, known=known, run_id=self.run_id)
         else:
             with self._showing_progress():
-                outcome = delta.append(rows, plan, app_id=app_id, path=path, partition_by=table.partition_by, known=known)
+                outcome = delta.append(
+                    rows, plan, app_id=app_id, path=path, partition_by=table.partition_by, known=known, run_id=self.run_id)
         if outcome.result is delta.Result.NOT_APPLIED:
             check = "who changed or replaced the table during the run; the next run appends the same plan again"
             raise TableUnreachable(f"plan {plan.number} did not reach the table", path=table.path, check=check)
         if outcome.result is delta.Result.APPLIED_BY_ANOTHER:
             return None, outcome.table
         return self._applied(plan, outcome), outcome.table
+
+    def record_losses(self, plan: Plan) -> None:
+        """See `ingest.World`."""
+        losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
 
     def record(self, applied: Applied) -> None:
         """See `ingest.World`."""
@@ -257,13 +276,19 @@ class LiveWorld:
         path = self.settings.table.path
         plan = parse_plan(stamp.document or b"", path=f"commit {stamp.delta_version} of {path}")
         receipts = recount(path, stamp.delta_version, plan.ranges)
-        self.ledger.adopt_plan(plan, Applied(plan.number, plan.id, stamp.delta_version, table_id, receipts))
+        self.ledger.adopt_plan(plan, Applied(plan.number, plan.id, stamp.delta_version, table_id, receipts, stamp.run_id))
 
     def _observe_table(self, ledger: Ledger) -> Table | None:
         table = self.settings.table
         if not self.settings.transform:
             delta.check_shape(table.path, arrow_schema(), table.partition_by)
         return delta.read_table(table.path, self.app_id, known=ledger.known_version)
+
+    def _refuse_unwritable(self, plan: Plan) -> None:
+        check_writable(self.settings.table.path)
+        if plan.losses:
+            losses.recorded(plan, app_id=self.app_id, path=self.settings.table.losses_at)  # what lies there must be a losses table
+            check_writable(self.settings.table.losses_at)
 
     def _bootstrap(self) -> list[tuple[str, int]]:
         given = self.settings.source.bootstrap
@@ -315,7 +340,7 @@ class LiveWorld:
 
             receipts = recount(self.settings.table.path, outcome.delta_version, plan.ranges)
         version = outcome.table.version if outcome.delta_version is None else outcome.delta_version
-        return Applied(plan.number, plan.id, version, outcome.table.id, receipts)
+        return Applied(plan.number, plan.id, version, outcome.table.id, receipts, outcome.stamp.run_id if outcome.stamp else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from etl.edges.ledger import PlanLedger
 from etl.edges.registry import read_brokers, read_cluster_id
 from etl.errors import BrokerUnreachable, EtlError, Owned, PermissionRefused, SettingsError
 from etl.model import Broker, BrokerPartition
+from etl.ownership import foreign_owners, on_owned
 from etl.plan import refuse_missing_topics
 from etl.protocol import error_codes, znodes
 from etl.protocol.kafka import Api, Spoken, TopicMetadata, choose_version
@@ -131,7 +132,7 @@ def group(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def _others(name: str, members: ConsumerGroup, names: set[str], settings: Settings) -> Iterator[Line]:
-    live, owners = members.live_consumers(), members.owners(names)
+    live, owners = members.live_consumers(), foreign_owners(members.owners(names), settings)
     check = "that they are stopped, or give the pipeline a group of its own; a crashed one leaves after its session timeout"
     if live:
         what = f"{len(live)} live consumers are registered in the group: {_some(live)}"
@@ -140,8 +141,9 @@ def _others(name: str, members: ConsumerGroup, names: set[str], settings: Settin
     if owners:
         log, owner = min(owners.items())
         what = f"{len(owners)} partitions are owned, {log.topic} {log.partition} by {owner}"
-        stops = settings.ownership.on_owned is OnOwned.FAIL and not (live and settings.ownership.on_live_group is OnLiveGroup.UNOWNED)
-        word = f"nothing: a run leaves these to their owners (ownership.on_owned: {settings.ownership.on_owned.value})"
+        policy = on_owned(settings.ownership)
+        stops = policy is OnOwned.FAIL
+        word = f"nothing: a run {'waits for them' if policy is OnOwned.WAIT else 'leaves these to them'}"
         yield failed(name, Owned(what, check=check)) if stops else advice(name, what, word)
     if not live and not owners:
         yield ok(name, f"{settings.group}: no live consumer, no owner, no driver")

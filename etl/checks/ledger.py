@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from etl.checks.line import Findings, Line, Verdict, advice, ok
 from etl.model import Adopt, FirstRun, Onward, Replay, Standing, Superseding
@@ -23,7 +22,7 @@ def standing(name: str, findings: Findings) -> Iterator[Line]:
 def _reconciled(findings: Findings) -> Standing:
     settings = findings.settings
     patient = settings.model_copy(update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})})
-    world = LiveWorld(patient, findings.zookeeper, Surroundings(), Path(settings.report.path, "unused.spark.log"))
+    world = LiveWorld(patient, findings.zookeeper, Surroundings(), "doctor")
     snapshot = world.observe()
     return reconcile(snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved, settings.table.on_rows_removed)
 

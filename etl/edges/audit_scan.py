@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -28,6 +29,13 @@ GAPS_MAX = 1_000
 
 _FROM_STATISTICS = "spark.databricks.delta.optimizeMetadataQuery.enabled"
 _LOG_COLUMNS = ("topic", "log_epoch", "partition")
+
+
+class Stray(Enum):
+    """What to make of rows that no range of the plan names."""
+
+    REFUSED = "refused"
+    PASSED_OVER = "passed over"
 
 
 def scan_buckets(spark: SparkSession, path: str, *, delta_version: int | None = None) -> Iterator[tuple[AuditedLog, Bucket]]:
@@ -67,25 +75,37 @@ def recount(
     Where OPTIMIZE and VACUUM took the files away, the table's files of today are read instead: a row is in one plan only.
     Raises LedgersDisagree when a file holds offsets of no range, TableUnreachable.
     """
+    found = None
+    if delta_version is not None:
+        found = recount_commit(path, delta_version, ranges, storage_options=storage_options, gaps_max=gaps_max)
+    if found is not None:
+        return found
+    return _recounted(path, _batches_of_today(path, ranges, storage_options), ranges, gaps_max, Stray.PASSED_OVER)
+
+
+def recount_commit(
+    path: str, delta_version: int, ranges: Sequence[OffsetRange], *, storage_options: Mapping[str, str] | None = None,
+    gaps_max: int = GAPS_MAX, stray: Stray = Stray.REFUSED,
+) -> tuple[Receipt, ...] | None:
+    """The same from the commit's own files alone, whatever the table holds today; None where they are gone."""
     files = open_log(rust_path(path), storage_options)
-    content = read_commit_file(files, delta_version) if delta_version is not None else None
-    seen = {i: SeenOffsets(r) for i, r in enumerate(ranges)}
-    by_log = _by_log(ranges)
+    content = read_commit_file(files, delta_version)
     added = parse_added(content) if content is not None else None
+    if added is None or not all(_is_there(files, one) for one in added):
+        return None
+    return _recounted(path, (batch for one in added for batch in _batches_of(files, one)), ranges, gaps_max, stray)
+
+
+def _recounted(
+    path: str, batches: Iterator[dict[str, Any]], ranges: Sequence[OffsetRange], gaps_max: int, stray: Stray,
+) -> tuple[Receipt, ...]:
+    seen, by_log = {i: SeenOffsets(r) for i, r in enumerate(ranges)}, _by_log(ranges)
     try:
-        if added is not None and all(_is_there(files, one) for one in added):
-            for one in added:
-                for batch in _batches_of(files, one):
-                    _count(batch, by_log, seen, _REFUSE)
-        else:
-            for batch in _batches_of_today(path, ranges, storage_options):
-                _count(batch, by_log, seen, _PASS_OVER)
+        for batch in batches:
+            _count(batch, by_log, seen, stray)
     except OSError as error:
         raise unreachable(error, path, "read") from error
     return tuple(seen[i].receipt(gaps_max) for i in range(len(ranges)))
-
-
-_REFUSE, _PASS_OVER = "refuse", "pass over"
 
 
 @contextmanager
@@ -165,7 +185,7 @@ def _by_log(ranges: Sequence[OffsetRange]) -> dict[tuple[str, int], list[tuple[i
 
 
 def _count(
-    batch: Mapping[str, Any], by_log: Mapping[tuple[str, int], list[tuple[int, OffsetRange]]], seen: Mapping[int, SeenOffsets], stray: str
+    batch: Mapping[str, Any], by_log: Mapping[tuple[str, int], list[tuple[int, OffsetRange]]], seen: Mapping[int, SeenOffsets], stray: Stray
 ) -> None:
     """Give each offset of a batch to its range: the batch is cut into the runs of one log, the run is sorted and cut by bounds."""
     for log, offsets in _runs(batch):
@@ -175,7 +195,7 @@ def _count(
             low, high = numpy.searchsorted(offsets, (r.from_offset, r.until_offset))
             seen[i].add(offsets[low:high])
             given += int(high - low)
-        if given < len(offsets) and stray == _REFUSE:
+        if given < len(offsets) and stray is Stray.REFUSED:
             check = "who wrote this commit; `verify` names the rows"
             raise LedgersDisagree("the commit holds rows that its plan does not name", topic=log[0], partition=log[1], check=check)
 

@@ -50,8 +50,8 @@ class Connection:
             connected = socket.create_connection((host, port), timeout=self._left(deadline, "connect"))
         except TimeoutError:
             raise self._late("connect") from None
-        except OSError as error:
-            raise BrokerUnreachable(f"no connection: {error.strerror or error}", broker=self.address,
+        except (OSError, UnicodeError) as error:  # UnicodeError: what the brokers call this host is no host's name
+            raise BrokerUnreachable(f"no connection: {getattr(error, 'strerror', None) or error}", broker=self.address,
                                     check="that the broker runs, and that its host and port are right") from None
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -18,8 +18,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from etl.edges.delta_log import Commit, Shape, judge, open_log, parse_shape, walk_back
-from etl.edges.delta_path import announce_first_write, is_obstacle, open_table, rust_path, spark_path, unreachable
-from etl.errors import LedgersDisagree, NotOurTable, SettingsError, unmark
+from etl.edges.delta_path import (
+    announce_first_write, is_conflict, is_obstacle, not_supported, open_table, rust_path, spark_path, unreachable,
+)
+from etl.errors import LedgersDisagree, NotOurTable, SettingsError, TableUnreachable, unmark
 from etl.model import Foreign, Plan, Stamp, Table
 from etl.protocol.plan_documents import parse_stamp, render_stamp
 
@@ -118,7 +120,7 @@ def stamps(path: str, app_id: str, *, storage_options: StorageOptions = None) ->
 
 def append(
     frame: DataFrame, plan: Plan, *, app_id: str, path: str, partition_by: Sequence[str], known: int | None,
-    storage_options: StorageOptions = None,
+    run_id: str | None = None, storage_options: StorageOptions = None,
 ) -> Outcome:
     """Append `frame` as plan `plan.number`, at most once, and say what the table holds afterwards.
 
@@ -126,7 +128,7 @@ def append(
     raised is raised: the executor's own EtlError, TableUnreachable for a place that cannot be written, anything else as it is.
     Without an exception and without the plan the outcome is NOT_APPLIED: somebody replaced the table meanwhile.
     """
-    stamp = render_stamp(plan, app_id)
+    stamp = render_stamp(plan, app_id, run_id)
     if _holds(plan, open_table(path, storage_options), app_id):
         return read_back(plan, app_id=app_id, path=path, known=known, storage_options=storage_options)
     announce_first_write(path)
@@ -141,7 +143,7 @@ def append(
 
 def append_empty(
     plan: Plan, *, app_id: str, path: str, schema: pyarrow.Schema, partition_by: Sequence[str], known: int | None,
-    storage_options: StorageOptions = None,
+    run_id: str | None = None, storage_options: StorageOptions = None,
 ) -> Outcome:
     """Commit a plan without ranges, at most once; where there is no table, the commit that creates it is the plan's.
 
@@ -151,7 +153,7 @@ def append_empty(
     from deltalake import CommitProperties, DeltaTable, Transaction
 
     transaction = Transaction(app_id, plan.number, last_updated=int(time.time() * 1000))
-    said = CommitProperties(custom_metadata={"userMetadata": render_stamp(plan, app_id)}, app_transactions=[transaction])
+    said = CommitProperties(custom_metadata={"userMetadata": render_stamp(plan, app_id, run_id)}, app_transactions=[transaction])
     table = open_table(path, storage_options)
     failure = None
     if not _holds(plan, table, app_id):
@@ -291,8 +293,16 @@ def _decide(
 
 def translate(failure: Exception, path: str) -> Exception:
     """What an exception of Spark or delta-rs means: an executor's EtlError, a place that cannot be written, or itself."""
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
     text = _whole_text(failure)
-    return unmark(text) or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
+    told = unmark(text)
+    if told is None and (is_conflict(text) or isinstance(failure, CommitFailedError)):
+        check = "who else writes to it (DESCRIBE HISTORY); nothing of ours was committed, the next run appends the same plan again"
+        return TableUnreachable("somebody else changed the table while ours were written", path=path, check=check)
+    if told is None and isinstance(failure, DeltaError):
+        told = not_supported(failure, path)
+    return told or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
 
 
 def _whole_text(failure: BaseException) -> str:

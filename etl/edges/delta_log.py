@@ -141,6 +141,18 @@ def judge(commit: Commit, app_id: str, before: Shape | None) -> Foreign | None:
     return None
 
 
+def removals_since(files: fs.FileSystem, newest: int, after: int | None, app_id: str) -> list[Foreign]:
+    """Commits of others that removed rows or brought some back, above version `after` (None: all that the log holds), oldest first."""
+    found = []
+    for commit in walk_back(files, newest):
+        if after is not None and commit.version <= after:
+            break
+        judged = judge(commit, app_id, None)
+        if judged:
+            found.append(judged)
+    return found[::-1]
+
+
 def _kept(before: Shape, after: Shape) -> bool:
     """A new column is no harm; another id, another partitioning, or a column that is gone or another one is."""
     same_table = (before.table_id, before.partition_by) == (after.table_id, after.partition_by)

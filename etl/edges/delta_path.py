@@ -25,7 +25,10 @@ _REFUSED = ("403", "forbidden", "accessdenied", "access denied", "unauthorized",
 _OBSTACLES = (
     "permission denied", "accessdeniedexception", "access denied", "accesscontrolexception", "read-only file system",
     "no space left", "disk quota exceeded", "mkdirs failed", "parentnotdirectory", "not a directory", "input/output error",
+    "operation not permitted", "delta_cannot_create_log_path",
 )
+_CONFLICT = re.compile(r"DELTA_(METADATA_CHANGED|PROTOCOL_CHANGED|CONCURRENT_\w+)|io\.delta\.exceptions\.(Concurrent|Metadata|Protocol)\w+")
+_UNSUPPORTED = re.compile(r"(?i)unsupported|not supported|max catalog version is required")
 
 
 def local_path(path: str) -> Path | None:
@@ -69,7 +72,7 @@ def open_table(path: str, storage_options: Mapping[str, str] | None = None) -> D
         check = "the table's features (DESCRIBE DETAIL); delta-rs must be able to read them"
         raise NotOurTable(f"the table cannot be read: {_first_line(error)}", path=path, check=check) from error
     except (DeltaError, OSError) as error:
-        raise unreachable(error, path, "read") from error
+        raise not_supported(error, path) or unreachable(error, path, "read") from error
 
 
 def check_writable(path: str) -> None:
@@ -106,11 +109,24 @@ def announce_first_write(path: str) -> None:
 
 def unreachable(error: BaseException, path: str, what: str, *, at: Path | None = None) -> EtlError:
     """The failure for a table that cannot be `read` or `written`: credentials refused by an object store are no passing trouble."""
-    text = _first_line(error)
+    text = _obstacle_in(error) or _first_line(error)
     if local_path(path) is None and any(word in str(error).lower() for word in _REFUSED):
         return PermissionRefused(f"the store refuses us: {text}", path=path, check="the credentials and their rights on this path")
     check = "permissions, free space, and that every part of the path above it is a folder"
     return TableUnreachable(f"the table cannot be {what}: {text}", path=path, folder=at, check=check)
+
+
+def not_supported(error: BaseException, path: str) -> NotOurTable | None:
+    """The failure for a table that delta-rs cannot read or commit to: it says so in words, and raises what it raises for all else."""
+    if not _UNSUPPORTED.search(str(error)):
+        return None
+    check = "the table's features (DESCRIBE DETAIL); delta-rs must support them, `etl doctor CONF` names those that it does not"
+    return NotOurTable(f"delta-rs does not support the table: {_first_line(error)}", path=path, check=check)
+
+
+def is_conflict(text: str) -> bool:
+    """Whether a Java stack trace speaks of somebody else's commit that Delta could not put ours behind: nothing was committed."""
+    return _CONFLICT.search(text) is not None
 
 
 def is_obstacle(text: str) -> bool:
@@ -157,6 +173,12 @@ def _entries(path: str, storage_options: Mapping[str, str] | None) -> list[fs.Fi
         return []
     except OSError as error:
         raise unreachable(error, path, "read") from error
+
+
+def _obstacle_in(error: BaseException) -> str | None:
+    """The line that names the obstacle: a Java stack trace begins with what was called and ends with why it failed."""
+    lines = (line.strip().removeprefix("Caused by: ") for line in str(error).splitlines()[1:])
+    return next((line for line in lines if is_obstacle(line) and not line.startswith("at ")), None)
 
 
 def _first_line(error: BaseException) -> str:

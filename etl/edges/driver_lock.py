@@ -34,7 +34,7 @@ class DriverLock:
 
         A node left by a dead process of this host is taken over at once.
         """
-        us = znodes.DriverNode(socket.gethostname(), os.getpid(), _process_start(os.getpid()), run_id)
+        us = this_process(run_id)
         deadline = time.monotonic() + wait_s
         self._zookeeper.ensure(self._paths.root)
         while not self._try_driving(us):
@@ -54,7 +54,7 @@ class DriverLock:
             other = znodes.parse_driver(found[0]) if found else None
             if found and other == us:
                 return True  # the answer to our create was lost, not the create
-            if found and other and other.host == us.host and not _is_alive(other):
+            if found and other and is_dead(other):
                 with contextlib.suppress(NoNodeError, BadVersionError):
                     self._zookeeper.guarded(lambda: self._zookeeper.client.delete(path, version=found[1]))
                 return self._try_driving(us)
@@ -74,6 +74,16 @@ class DriverLock:
         stat = self._zookeeper.client.exists(self._paths.driver)
         if stat and self._zookeeper.client.client_id and stat.owner_session_id == self._zookeeper.client.client_id[0]:
             self._zookeeper.client.delete(self._paths.driver, version=stat.version)
+
+
+def this_process(run_id: str) -> znodes.DriverNode:
+    """What a run says of itself where others ask who is at work."""
+    return znodes.DriverNode(socket.gethostname(), os.getpid(), _process_start(os.getpid()), run_id)
+
+
+def is_dead(driver: znodes.DriverNode) -> bool:
+    """Whether this driver was a process of this host that is no more. Of other hosts nobody here can tell."""
+    return driver.host == socket.gethostname() and not _is_alive(driver)
 
 
 def _process_start(pid: int) -> str | None:

@@ -5,17 +5,14 @@ What an owner or a moved offset means for a run is decided in `plan` and `reconc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
 
-from etl.edges.zookeeper import NO_ANSWER, NODE_MAX_BYTES, ZooKeeper
+from etl.edges.zookeeper import NO_ANSWER, OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import CommitUnknown, OffsetMoved, PermissionRefused
 from etl.model import NOTHING_COMMITTED, BrokerPartition, Committed, Plan
 from etl.protocol import znodes
-
-_OPERATION_BYTES = 120
-"""What one operation of a `multi` costs besides its path and payload, roughly and on the safe side."""
 
 
 class ConsumerGroup:
@@ -66,22 +63,12 @@ class ConsumerGroup:
         for topic in sorted({log.topic for log in wanted}):
             self._zookeeper.ensure(self._group.offsets_of(topic))
         moved: dict[BrokerPartition, Committed] = {}
-        for some in self._requests(plan, wanted):
+        for some in in_requests(wanted, lambda log: self._cost(plan, log)):
             moved.update(self._commit_request(plan, some))
         return moved
 
-    def _requests(self, plan: Plan, logs: Sequence[BrokerPartition]) -> Iterator[list[BrokerPartition]]:
-        some: list[BrokerPartition] = []
-        size = 0
-        for log in logs:
-            cost = _OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._group.offset(log)) + len(str(plan.positions[log]))
-            if some and size + cost > NODE_MAX_BYTES:
-                yield some
-                some, size = [], 0
-            some.append(log)
-            size += cost
-        if some:
-            yield some
+    def _cost(self, plan: Plan, log: BrokerPartition) -> int:
+        return OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._group.offset(log)) + len(str(plan.positions[log]))
 
     def _commit_request(self, plan: Plan, logs: Sequence[BrokerPartition]) -> dict[BrokerPartition, Committed]:
         self._zookeeper.require_session()

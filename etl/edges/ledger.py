@@ -22,6 +22,8 @@ from etl.model import Acknowledgement, Applied, Coverage, Foreign, Ledger, Plan
 from etl.protocol import plan_documents, znodes
 
 
+_PIECES_MAX = 10_000
+"""A document in more pieces than this is not one of ours."""
 _OVERTAKEN = (NoNodeError, NodeExistsError, BadVersionError, RolledBackError, RuntimeInconsistency)
 """What a transaction answers when somebody else changed what it was about."""
 
@@ -226,7 +228,7 @@ def _index(payload: bytes, path: str) -> _Index:
     try:
         found = json.loads(payload)
         index = _Index(found["chunks"], int(found["count"]), int(found["bytes"]))
-        if not re.fullmatch("[0-9a-f]{64}", index.digest) or not 0 < index.count <= index.size:
+        if not re.fullmatch("[0-9a-f]{64}", index.digest) or not 0 < index.count <= min(index.size, _PIECES_MAX):
             raise ValueError("it names no pieces of ours")
         return index
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient, KazooState
@@ -31,10 +31,26 @@ T = TypeVar("T")
 
 NODE_MAX_BYTES = 900_000
 """What one znode or one request holds at most, with room for paths below the server's default of 1 MB."""
+OPERATION_BYTES = 120
+"""What one operation of a `multi` costs besides its path and payload, roughly and on the safe side."""
 NO_ANSWER = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError, RetryFailedError, KazooTimeoutError)
 """What kazoo raises when a call got no answer: a write among them may have happened."""
 
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
+
+
+def in_requests(wanted: Iterable[T], cost: Callable[[T], int]) -> Iterator[list[T]]:
+    """Cut what is wanted into requests that fit, in its order; `cost` gives the bytes of one."""
+    some: list[T] = []
+    size = 0
+    for one in wanted:
+        if some and size + cost(one) > NODE_MAX_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(one)
+        size += cost(one)
+    if some:
+        yield some
 
 
 class ZooKeeper:
@@ -166,7 +182,7 @@ class ZooKeeper:
             self._session_ended.set()
 
     def _refused(self, error: Exception) -> PermissionRefused:
-        what = f"ZooKeeper does not let us: {error or type(error).__name__}"
+        what = f"ZooKeeper does not let us: {str(error) or type(error).__name__}"
         return PermissionRefused(what, connect=self.connect, check="the znodes' ACLs")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ class Cluster:
     """`with Cluster(brokers=1) as cluster:` gives a running cluster, and nothing of it is left afterwards.
 
     Without a `folder` a temporary one is made. The folder is deleted at the end unless `keep` is set or a server did
-    not start. `properties` are the brokers'.
+    not start. `properties` are the brokers', and so are `java_options`.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class Cluster:
         folder: Path | str | None = None,
         keep: bool = False,
         properties: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="etl-cluster-")) if folder is None else Path(folder).absolute()
         self.zookeeper = ZooKeeper(self.folder / "zookeeper")
@@ -41,6 +42,7 @@ class Cluster:
                 chroot=chroot,
                 folder=self.folder / f"kafka-{number}",
                 properties=properties,
+                java_options=java_options,
             )
             for number in range(brokers)
         ]

@@ -46,10 +46,10 @@ def free_port() -> int:
     raise SettingsError("no free port was found", check=f"who listens on the ports from {_PORTS.start} on", host=HOST)
 
 
-def answers(port: int) -> bool:
-    """Whether somebody accepts connections on `port` of 127.0.0.1."""
+def answers(port: int, host: str = HOST) -> bool:
+    """Whether somebody accepts connections on `port` of `host`."""
     try:
-        with socket.create_connection((HOST, port), timeout=5):
+        with socket.create_connection((host, port), timeout=5):
             return True
     except OSError:
         return False

@@ -66,45 +66,47 @@ def spark_settings(master: str = "local[2]") -> dict[str, str]:
 class _Daemon(Server):
     """One of Spark's own servers, by the script that comes with pyspark; it adds the module options that Java needs."""
 
-    def __init__(self, name: str, main: str, folder: Path, *arguments: str, port: int | None = None) -> None:
-        super().__init__(name, folder, port)
+    def __init__(self, name: str, main: str, folder: Path, *arguments: str, host: str = HOST) -> None:
+        super().__init__(name, folder)
+        self.host = host
         self.web_port = free_port()
         self._main = main
         self._arguments = arguments
 
     def command(self) -> list[str]:
         """See Server."""
-        where = ["--host", HOST, "--port", str(self.port), "--webui-port", str(self.web_port)]
+        where = ["--host", self.host, "--port", str(self.port), "--webui-port", str(self.web_port)]
         return ["bash", str(spark_home() / "bin" / "spark-class"), self._main, *where, *self._arguments]
 
     def environment(self) -> dict[str, str]:
         """See Server. What points Python at this process's own packages is left out: a worker has its own."""
         ours = {name: value for name, value in java_environment().items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
         places = {"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_DIRS": str(self.folder / "local"), "SPARK_CONF_DIR": str(self.folder)}
-        return {**ours, **places, "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m"}
+        return {**ours, **places, "SPARK_LOCAL_IP": self.host, "SPARK_DAEMON_MEMORY": "256m"}
 
     def is_ready(self) -> bool:
         """See Server."""
-        return answers(self.port)
+        return answers(self.port, self.host)
 
 
 class StandaloneSpark:
-    """`with StandaloneSpark(hosts=1) as spark: spark.master_url` gives a Spark master and its workers.
+    """`with StandaloneSpark(folder, hosts=1) as spark: spark.master_url` gives a Spark master and its workers.
 
-    Each worker offers `cores` and `memory`; executors' logs are below `folder`/worker-N/work.
+    To Spark each worker is a host of its own: 127.0.0.1, 127.0.0.2 and so on (Linux has them all, macOS the first only). Each offers
+    `cores` and `memory`; executors' logs are below `folder`/worker-N/work.
     """
 
     start_within_s = 60.0
 
     def __init__(self, folder: Path, *, hosts: int = 1, cores: int = 2, memory: str = "1g") -> None:
-        folder = Path(folder).absolute()
+        self.folder = folder = Path(folder).absolute()
         self._master = _Daemon("master", "org.apache.spark.deploy.master.Master", folder / "master")
-        self._workers = [self._worker(folder / f"worker-{number}", cores, memory) for number in range(hosts)]
+        self._workers = [self._worker(folder / f"worker-{number}", f"127.0.0.{number + 1}", cores, memory) for number in range(hosts)]
         self._running = ExitStack()
 
-    def _worker(self, folder: Path, cores: int, memory: str) -> _Daemon:
+    def _worker(self, folder: Path, host: str, cores: int, memory: str) -> _Daemon:
         offer = ["--cores", str(cores), "--memory", memory, "--work-dir", str(folder / "work")]
-        return _Daemon(folder.name, "org.apache.spark.deploy.worker.Worker", folder, *offer, self.master_url)
+        return _Daemon(folder.name, "org.apache.spark.deploy.worker.Worker", folder, *offer, self.master_url, host=host)
 
     @property
     def master_url(self) -> str:

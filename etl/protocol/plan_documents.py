@@ -32,7 +32,7 @@ STAMP_FULL_BYTES = 64 * 2**10
 """Above this a stamp keeps the ids and the compressed plan, and no text for people."""
 STAMP_MAX_BYTES = 8 * 2**20
 """Above this a run refuses before the append: a commit with 20 MB of it makes a table that Spark can never read again."""
-DOCUMENT_MAX_BYTES = 256 * 2**20
+DOCUMENT_MAX_BYTES = 64 * 2**20
 """A decompressed document larger than this is not one of ours."""
 
 
@@ -66,7 +66,7 @@ def render_applied(applied: Applied) -> bytes:
         "table_id": applied.table_id, "rows": [r.rows for r in receipts], "fetched_bytes": [r.fetched_bytes for r in receipts],
         "control_records": [r.control_records for r in receipts], "aborted_records": [r.aborted_records for r in receipts],
         "missing_offsets": [r.missing_offsets for r in receipts], "gaps": [[n for gap in r.gaps for n in gap] for r in receipts],
-        "gaps_complete": [r.gaps_complete for r in receipts],
+        "gaps_complete": [r.gaps_complete for r in receipts], "run_id": applied.run_id,
     }
     return zlib.compress(_canonical(document), 6)
 
@@ -79,7 +79,9 @@ def parse_applied(payload: bytes, *, path: str) -> Applied:
 def render_coverage(coverage: Coverage) -> bytes:
     """The znode of merged intervals."""
     logs = sorted(coverage.intervals, key=_order)
-    columns = [[[i.from_offset, i.until_offset, i.rows] for i in coverage.intervals[log]] for log in logs]
+    columns = [
+        [[i.from_offset, i.until_offset, i.rows, i.control_records, i.aborted_records, i.compacted] for i in coverage.intervals[log]]
+        for log in logs]
     removals = [[f.delta_version, f.operation, f.why] for f in coverage.removals]
     document = {
         "format": FORMAT, "through": coverage.through, "logs": _render_logs(logs), "intervals": columns, "removals": removals}
@@ -104,14 +106,14 @@ def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
         found["table_id"], found["delta_version"], int(found["number"]), str(found["reason"]), int(found["at_ms"])))
 
 
-def render_stamp(plan: Plan, app_id: str) -> str:
-    """The `userMetadata` of the commit that applies `plan`.
+def render_stamp(plan: Plan, app_id: str, run_id: str | None = None) -> str:
+    """The `userMetadata` of the commit by which run `run_id` applies `plan`.
 
     Raises SettingsError when even the short form is larger than a table can bear.
     """
     known = {
         "app": "offset-range-etl", "format": FORMAT, "app_id": app_id, "uid": plan.uid, "number": plan.number,
-        "plan_id": plan.id, "previous": plan.previous, "kind": plan.kind.value,
+        "plan_id": plan.id, "previous": plan.previous, "kind": plan.kind.value, "run_id": run_id,
     }
     known["plan_zlib"] = base64.b85encode(render_plan(plan)).decode("ascii")
     full = json.dumps({
@@ -134,10 +136,10 @@ def parse_stamp(text: str, delta_version: int) -> Stamp | None:
         found = json.loads(text)
         if found.get("app") != "offset-range-etl":
             return None
-        document = found.get("plan_zlib")
+        document, run_id = found.get("plan_zlib"), found.get("run_id")
         return Stamp(
             delta_version, str(found["app_id"]), str(found["uid"]), int(found["number"]), str(found["plan_id"]),
-            base64.b85decode(document) if document else None)
+            document=base64.b85decode(document) if document else None, run_id=str(run_id) if run_id else None)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
@@ -208,7 +210,8 @@ def _applied(document: dict[str, Any]) -> Applied:
         Receipt(rows, fetched, control, aborted, missing, tuple(zip(gaps[::2], gaps[1::2], strict=True)), complete)
         for rows, fetched, control, aborted, missing, gaps, complete in zip(*(document[c] for c in columns), strict=True)
     )
-    return Applied(document["number"], document["plan_id"], document["delta_version"], document["table_id"], receipts)
+    return Applied(
+        document["number"], document["plan_id"], document["delta_version"], document["table_id"], receipts, document.get("run_id"))
 
 
 def _coverage(document: dict[str, Any]) -> Coverage:

@@ -4,7 +4,7 @@
     /brokers/topics/<topic>                        JSON (0.8+)
     /cluster/id                                    JSON (0.10.1+)
     /consumers/<group>/ids/<consumer id>           live consumers of the group, ephemeral
-    /consumers/<group>/owners/<topic>/<key>        who reads that log now, ephemeral
+    /consumers/<group>/owners/<topic>/<key>        thread id of the consumer that reads that log now, ephemeral
     /consumers/<group>/offsets/<topic>/<key>       next offset to read, ASCII decimal
     /consumers/<group>/etl/<pipeline>              uid
     /consumers/<group>/etl/<pipeline>/driver       host, pid, run id of the driver at work, ephemeral
@@ -32,6 +32,7 @@ BROKER_TOPICS = "/brokers/topics"
 CLUSTER_ID = "/cluster/id"
 MAX_OFFSET = 2**63 - 1
 
+_OWNER = re.compile(r"etl:(?P<pipeline>[^:]+):(?P<run_id>[^:]*):(?P<pid>[0-9]{1,10}):(?P<started>[^:]*):(?P<host>.*)-0")
 _KEY = re.compile(r"((0|[1-9][0-9]{0,9})-)?(0|[1-9][0-9]{0,9})")
 
 
@@ -207,6 +208,30 @@ def parse_driver(payload: bytes) -> DriverNode | None:
         return driver if 0 < driver.pid < 2**31 else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerNode:
+    """A driver of ours as the owner of a log."""
+
+    pipeline: str
+    driver: DriverNode
+
+
+def render_owner(group: str, owner: OwnerNode) -> bytes:
+    """The owner's znode: a thread id, `<group>_<consumer>-<thread>`, which is all that old consumers put there and show."""
+    us = owner.driver
+    return f"{group}_etl:{owner.pipeline}:{us.run_id}:{us.pid}:{us.started or ''}:{us.host}-0".encode()
+
+
+def parse_owner(group: str, owner: str) -> OwnerNode | None:
+    """The driver of ours that an owner's thread id names, or None when it is somebody else's."""
+    prefix = f"{group}_"
+    found = _OWNER.fullmatch(owner.removeprefix(prefix)) if owner.startswith(prefix) else None
+    if not found or not 0 < int(found["pid"]) < 2**31:
+        return None
+    driver = DriverNode(found["host"], int(found["pid"]), found["started"] or None, found["run_id"])
+    return OwnerNode(found["pipeline"], driver)
 
 
 def parse_uid(payload: bytes, *, path: str) -> str | None:

@@ -70,6 +70,10 @@ class Driver:
         """Until the driver has stopped itself."""
         self.wait_for("the pause", self.is_paused)
 
+    def wait_until_gone(self, within_s: float = 60.0) -> None:
+        """Until nothing of an ended run is left: it has to take its JVM and its workers with it."""
+        assert wait_until(lambda: not self.processes(), within_s), f"left behind: {[_command(pid)[:2] for pid in self.processes()]}"
+
     def is_paused(self) -> bool:
         """Whether the driver's process stands still."""
         return _stat(self.process.pid)[:1] == ["T"]

@@ -1,7 +1,7 @@
-"""A cluster of a row's own that its cases share: it is started for the first of them and stays until another row wants one.
+"""Servers of a row's own that its cases share: they are started for the first of them and stay until another row wants some.
 
 Three brokers take a quarter of a minute to start and more than a gigabyte of memory, so no case gets them for itself, and two rows
-do not have theirs at the same time. Who breaks a server of such a cluster starts it again.
+do not have theirs at the same time. Who breaks one of them starts it again.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from etl.embedded.cluster import Cluster
-
-_Kind = TypeVar("_Kind", bound=Cluster)
-_kept: dict[str, tuple[Cluster, ExitStack]] = {}
+_Servers = TypeVar("_Servers", bound=AbstractContextManager[Any])
+_kept: dict[str, tuple[AbstractContextManager[Any], ExitStack]] = {}
 
 
-def kept(name: str, make: Callable[[Path], _Kind]) -> _Kind:
-    """The running cluster of this name, made in a folder by `make` when it is not there; any other one is stopped."""
+def kept(name: str, make: Callable[[Path], _Servers]) -> _Servers:
+    """The running servers of this name, made in a folder by `make` when they are not there; any others are stopped."""
     if name not in _kept:
         _end()
         ends = ExitStack()
         folder = Path(tempfile.mkdtemp(prefix=f"etl-chaos-{name}-"))
         ends.callback(shutil.rmtree, folder, ignore_errors=True)
-        _kept[name] = ends.enter_context(make(folder / "cluster")), ends
-    cluster: _Kind = _kept[name][0]  # type: ignore[assignment]  # the name stands for the kind
-    return cluster
+        made = make(folder / "servers")
+        ends.enter_context(made)
+        _kept[name] = made, ends
+    servers: _Servers = _kept[name][0]  # type: ignore[assignment]  # the name stands for the kind
+    return servers
 
 
 @atexit.register

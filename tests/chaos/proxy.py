@@ -189,6 +189,17 @@ def delayed(seconds: float) -> Spoil:
     return lambda link, answer: link.wait(seconds) and passed(link, answer)
 
 
+def gated(go: threading.Event) -> Spoil:
+    """Whole, once `go` is set."""
+    def spoil(link: Link, answer: bytes) -> bool:
+        while not go.wait(0.05):
+            if link.closed.is_set():
+                return False
+        return passed(link, answer)
+
+    return spoil
+
+
 def stalled(part: float) -> Spoil:
     """The first part of it (0 to 1), and then nothing for as long as somebody waits."""
     def spoil(link: Link, answer: bytes) -> bool:

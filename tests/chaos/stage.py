@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
@@ -26,7 +26,7 @@ from etl.embedded.cluster import Cluster
 from tests.system.driving import Pipeline, Row, Said
 
 _numbers = itertools.count(1)
-_WRITE_EVERY_S = 0.1
+_WRITE_EVERY_S = 0.2
 _RECORDS_AT_ONCE = 20
 
 
@@ -172,7 +172,17 @@ class Writer:
                 self._wrote.notify_all()
 
 
-def checked(pipeline: Pipeline, expected: Counter[Row] | None = None) -> Checked:
+class Readable(Protocol):
+    """A topic and a table, as others than the package read them; `Pipeline` is one."""
+
+    def in_topic(self) -> Counter[Row]:
+        """Every readable record of the topic."""
+
+    def in_table(self) -> Counter[Row]:
+        """Every row of the table."""
+
+
+def checked(pipeline: Readable, expected: Counter[Row] | None = None) -> Checked:
     """The independent check. Raises AssertionError with the first rows that are wrong."""
     wanted, found = pipeline.in_topic() if expected is None else expected, pipeline.in_table()
     places = Counter[tuple[int, int]]()

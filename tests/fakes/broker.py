@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
+from uuid import UUID
 
 from kafka.protocol.admin import DescribeLogDirsRequest, DescribeLogDirsResponse
 from kafka.protocol.consumer import (
@@ -83,6 +84,7 @@ class World:
         self.logs: dict[tuple[str, int], FakeLog] = {}
         self.addresses: dict[int, tuple[str, int]] = {}
         self.committed: dict[tuple[str, str, int], int] = {}
+        self.topic_ids: dict[str, UUID] = {}
         self.changed = threading.Condition()
 
 
@@ -200,7 +202,8 @@ class FakeBroker:
     def _topic(self, name: str, known: bool) -> Any:
         kind = MetadataResponse.MetadataResponseTopic
         logs = sorted((partition, log) for (topic, partition), log in self.world.logs.items() if topic == name)
-        return kind(error_code=0 if known else 3, name=name, is_internal=False, partitions=[
+        topic_id = self.world.topic_ids.get(name, UUID(int=0))
+        return kind(error_code=0 if known else 3, name=name, topic_id=topic_id, is_internal=False, partitions=[
             kind.MetadataResponsePartition(
                 error_code=0 if log.leader_id in self.world.addresses else 5, partition_index=partition, leader_id=log.leader_id,
                 leader_epoch=log.leader_epoch, replica_nodes=[log.leader_id], isr_nodes=[log.leader_id], offline_replicas=[])

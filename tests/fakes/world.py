@@ -8,8 +8,10 @@ calls `at`, where a test may crash it or let something else happen.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -17,15 +19,17 @@ from typing import Any
 
 from etl.errors import CommitUnknown, OffsetMoved, Owned
 from etl.model import (
-    NOTHING_COMMITTED, Acknowledgement, Applied, Broker, BrokerPartition, Committed, Extent, Foreign, Leader, Ledger, OffsetRange, Plan,
-    Receipt, Snapshot, Stamp, Table,
+    NOTHING_COMMITTED, Acknowledgement, Applied, Broker, BrokerPartition, Committed, Extent, Foreign, Leader, Ledger, Loss, OffsetRange,
+    Plan, Receipt, Snapshot, Stamp, Table,
 )
-from etl.protocol import plan_documents
-from etl.settings import Settings, TopicFilter
+from etl.protocol import plan_documents, znodes
+from etl.settings import OwnershipMode, Settings, TopicFilter
 
 CLUSTER = "cluster-1"
 BROKER = Broker(0, "127.0.0.1", 9092)
-APP_ID = "offset-range-etl/cluster-1/group/clicks"
+GROUP, PIPELINE = "group", "clicks"
+APP_ID = f"offset-range-etl/{CLUSTER}/{GROUP}/{PIPELINE}"
+_processes = itertools.count(1)
 
 
 class Crash(BaseException):
@@ -59,6 +63,7 @@ class FakeCommit:
 
     plan: Plan
     rows: tuple[tuple[BrokerPartition, int], ...]
+    run_id: str = "run-1"
 
     @property
     def number(self) -> int:
@@ -85,6 +90,8 @@ class Outside:
     removals: list[Foreign] = field(default_factory=list)
     acknowledged: Acknowledgement | None = None
     applied: dict[int, bytes] = field(default_factory=dict)
+    losses: list[tuple[int, Loss]] = field(default_factory=list)
+    """Rows of the losses table: plan number and what it let go."""
     offsets: dict[BrokerPartition, tuple[int, int]] = field(default_factory=dict)
     """Value and version of each offset's znode."""
     uids_made: int = 0
@@ -128,9 +135,14 @@ class FakeWorld:
 
     def __init__(
         self, outside: Outside, settings: Settings, at: Callable[[str, When], None] = _nothing, *, logs_per_request: int = 2,
+        run_id: str = "run-1",
     ) -> None:
+        self._run_id = run_id
         self.outside = outside
         self._topics: TopicFilter = settings.source.topics
+        self._ownership = settings.ownership
+        us = znodes.DriverNode("127.0.0.1", next(_processes), None, run_id)
+        self._name = znodes.render_owner(GROUP, znodes.OwnerNode(PIPELINE, us)).decode()
         self._at = at
         self._logs_per_request = logs_per_request
         self.steps: list[str] = []
@@ -173,6 +185,14 @@ class FakeWorld:
         last, version = (commits[-1] if commits else None), len(commits)
         stamp = _stamp(last, version) if last and not self.outside.forgotten_commits else None
         return Table("table-1", version, last.number if last else None, stamp, self.outside.foreign)
+
+    def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
+        """See World; owners go while `at` is told that the waiting begins, or not at all."""
+        self._do("wait for owners", lambda: self._refuse_owned(logs))
+
+    def _refuse_owned(self, logs: Collection[BrokerPartition]) -> None:
+        for log in sorted(self.outside.owners.keys() & logs):
+            raise Owned(f"the partition is owned by {self.outside.owners[log]}", topic=log.topic, partition=log.partition)
 
     def new_uid(self) -> str:
         """See World."""
@@ -222,12 +242,42 @@ class FakeWorld:
         self.outside.plan_versions[commit.number] = self.outside.plan_versions.get(commit.number, 0) + 1
         receipts = tuple(_receipt(r, commit) for r in commit.plan.ranges)
         self.outside.applied[commit.number] = plan_documents.render_applied(
-            Applied(commit.number, commit.plan_id, version, "table-1", receipts))
+            Applied(commit.number, commit.plan_id, version, "table-1", receipts, commit.run_id))
 
     def note_removals(self, removals: Collection[Foreign]) -> None:
         """See World."""
         new = [found for found in removals if found not in self.outside.removals]
         self._do("note removals", lambda: self.outside.removals.extend(new))
+
+    @contextmanager
+    def claiming(self, plan: Plan) -> Iterator[None]:
+        """See World. A crashed driver gives nothing back; the next one takes over what stands there under our pipeline's name."""
+        logs = {r.log for r in plan.ranges}
+        if not logs or self._ownership.mode is OwnershipMode.OBSERVE:
+            yield
+            return
+        self._do("claim", lambda: self._claim(logs))
+        try:
+            yield
+        except Crash:
+            raise
+        except BaseException:
+            self._do("release", self._release)
+            raise
+        self._do("release", self._release)
+
+    def _claim(self, logs: Collection[BrokerPartition]) -> None:
+        ours = {log for log, owner in self.outside.owners.items() if self._is_ours(owner)}
+        self._refuse_owned(set(logs) - ours)
+        self.outside.owners.update(dict.fromkeys(sorted(logs), self._name))
+
+    def _is_ours(self, owner: str) -> bool:
+        found = znodes.parse_owner(GROUP, owner)
+        return found is not None and found.pipeline == PIPELINE
+
+    def _release(self) -> None:
+        for log in [log for log, owner in self.outside.owners.items() if owner == self._name]:
+            del self.outside.owners[log]
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> list[OffsetRange]:
         """See World; nothing is read before the append."""
@@ -244,14 +294,23 @@ class FakeWorld:
         if opened >= plan.number or self.outside.transaction_version() != opened:
             return  # skipped by the writer, or lost to another one under the same app id: read back, do not guess
         read = tuple((r.log, offset) for r in rows for offset in self.outside.logs[r.log].read(r.from_offset, r.until_offset))
-        self.outside.table = [*(self.outside.table or ()), FakeCommit(plan, read)]
+        self.outside.table = [*(self.outside.table or ()), FakeCommit(plan, read, self._run_id)]
 
     def recount(self, plan: Plan) -> Applied | None:
         """See World."""
         for version, commit in enumerate(self.outside.table or (), 1):
             if (commit.number, commit.plan_id) == (plan.number, plan.id) and not self.outside.forgotten_commits:
-                return Applied(plan.number, plan.id, version, "table-1", tuple(_receipt(r, commit) for r in plan.ranges))
+                return Applied(plan.number, plan.id, version, "table-1", tuple(_receipt(r, commit) for r in plan.ranges), commit.run_id)
         return None
+
+    def record_losses(self, plan: Plan) -> None:
+        """See World; the losses table takes each number once, and no smaller one after it."""
+        if plan.losses:
+            self._do("record losses", lambda: self._record_losses(plan))
+
+    def _record_losses(self, plan: Plan) -> None:
+        if plan.number > max((number for number, _ in self.outside.losses), default=0):
+            self.outside.losses.extend((plan.number, loss) for loss in plan.losses)
 
     def record(self, applied: Applied) -> None:
         """See World."""
@@ -292,7 +351,7 @@ class FakeWorld:
 
 def _stamp(commit: FakeCommit, version: int) -> Stamp:
     plan = commit.plan
-    return Stamp(version, APP_ID, plan.uid, plan.number, plan.id, plan_documents.render_plan(plan))
+    return Stamp(version, APP_ID, plan.uid, plan.number, plan.id, document=plan_documents.render_plan(plan), run_id=commit.run_id)
 
 
 def _receipt(r: OffsetRange, commit: FakeCommit) -> Receipt:

@@ -124,7 +124,7 @@ def transactions() -> bytes:
         first, control(3, PRODUCER, kind=0), second, control(7, PRODUCER, kind=1), replace(control(8, PRODUCER, kind=1), codec=Codec.GZIP)))
 
 
-def bombs(size: int = 512 << 10) -> tuple[bytes, ...]:
+def bombs(size: int = 320 << 10) -> tuple[bytes, ...]:
     """One record batch each that decompresses to `size` zeros."""
     return tuple(encode(Batch(0, [Rec(0, bytes(size))], codec=codec)) for codec in Codec if codec)
 

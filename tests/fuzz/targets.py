@@ -168,6 +168,14 @@ def _partition_key(content: bytes) -> object:
     return log and znodes.partition_key(log)
 
 
+def _owner(content: bytes) -> None:
+    """What is read as ours is written the same again: nobody else's claim may be taken for one of ours."""
+    owner = _text(content)
+    found = znodes.parse_owner("g", owner)
+    if found is not None and znodes.parse_owner("g", znodes.render_owner("g", found).decode()) != found:
+        raise AssertionError(f"{owner!r} is read as {found}, which is written as another")
+
+
 def _signed(content: bytes) -> None:
     """A plan whose id is right whatever it says, so that what lies behind the hash is reached."""
     hashed = plan_documents.plan_id
@@ -255,6 +263,7 @@ _DOCUMENT = (errors.LedgersDisagree, errors.NeedsDecision)
 _RECORDS = (errors.CorruptData, errors.MessageTooLarge)
 _FEED = (*_RECORDS, errors.DataLoss, errors.RanOutBeforeUntil, errors.BrokerError, errors.PermissionRefused, errors.EtlError)
 _PLAIN_RECORDS = b"".join(record_bytes(record) for record in seeds.RECORDS)
+_OWNED = znodes.render_owner("g", znodes.OwnerNode("p", znodes.DriverNode("h", 7, "99", "r")))
 _INDEX = json.dumps({"chunks": "0" * 64, "count": 2, "bytes": 1_000_000}).encode()
 
 TARGETS: tuple[Target, ...] = (
@@ -271,7 +280,7 @@ TARGETS: tuple[Target, ...] = (
     Target("packed-records", _packed_records, tuple(bytes([codec + 15]) + _PLAIN_RECORDS for codec in Codec), _RECORDS,
            floor_bytes=24 * MIB),
     Target("codec-payloads", _payload, tuple(bytes([codec - 1]) + compress(_PLAIN_RECORDS, codec) for codec in Codec if codec), _RECORDS,
-           floor_bytes=24 * MIB, bad=tuple(bytes([codec - 1]) + compress(bytes(MIB // 2), codec) for codec in Codec if codec)),
+           floor_bytes=24 * MIB, bad=tuple(bytes([codec - 1]) + compress(bytes(320 << 10), codec) for codec in Codec if codec)),
     Target("partition-key", _partition_key, (b"3", b"0-3", b"03", b"9999999999")),
     Target("offset", lambda c: znodes.parse_offset(c, path="/p", log=LOG), (b"0", b"9223372036854775807"), (errors.BadOffset,)),
     Target("broker", lambda c: znodes.parse_broker("7", c), seeds.many(
@@ -279,6 +288,7 @@ TARGETS: tuple[Target, ...] = (
         {"host": None, "port": -1, "endpoints": ["SSL://x:1", "PLAINTEXT://[::1]:9092"]}), is_json=True),
     Target("cluster-id", znodes.parse_cluster_id, seeds.many({"version": "1", "id": "c1"}), is_json=True),
     Target("driver", znodes.parse_driver, (znodes.render_driver(znodes.DriverNode("h", 7, "99", "r")),), is_json=True),
+    Target("owner", _owner, (_OWNED,)),
     Target("uid", _znode(znodes.parse_uid), (b"", b"feedbeef"), (errors.LedgersDisagree,)),
     *(Target(f"{name}-znode", _znode(parse), payloads, _DOCUMENT) for name, parse, payloads in (
         ("plan", plan_documents.parse_plan, seeds.plans()),

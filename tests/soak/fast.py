@@ -157,14 +157,17 @@ def main(*, seed: int, minutes: float, story: int | None, every_moment: bool, jo
     print(summary(total, time.monotonic() - began))
     if failure:
         print(f"BROKEN: {failure}")
+    else:
+        print("missing 0, double 0")
     return 1 if failure else 0
 
 
 def summary(total: Tally, passed_s: float) -> str:
     """What happened, as a table."""
     interrupted = sum(total.counts[deed.value] for deed in Deed)
-    lines = [f"{interrupted:,} interrupted of {total.counts['runs']:,} runs in {passed_s:.0f} s: {interrupted / passed_s * 60:,.0f} a minute"]
-    lines += [f"{total.counts['checks']:,} checks, {total.records:,} records, at {len(total.moments)} different moments; missing 0, double 0"]
+    rate = f"{passed_s:.0f} s: {interrupted / passed_s * 60:,.0f} a minute"
+    lines = [f"{interrupted:,} interrupted of {total.counts['runs']:,} runs in {rate}, at {len(total.moments)} different moments"]
+    lines += [f"{total.counts['checks']:,} checks, {total.records:,} records in the tables"]
     lines += [f"  {count:>8,}  {name}" for name, count in sorted(total.counts.items()) if ":" in name]
     lines += ["interrupted at"] + [f"  {count:>8,}  {moment}" for moment, count in total.moments.most_common()]
     return "\n".join(lines)

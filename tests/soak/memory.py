@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ import pyarrow
 import pyarrow.parquet
 
 from etl import coverage, wiring
-from etl.edges import delta, delta_log, driver_lock
+from etl.edges import delta, delta_log, driver_lock, losses
 from etl.edges.cluster import Extents
 from etl.edges.delta_path import open_table
 from etl.edges.zookeeper import ZooKeeper
@@ -136,8 +135,8 @@ class Rows:
 class MemoryWorld(wiring.LiveWorld):
     """The real world of a run, with `Rows` in place of Spark's."""
 
-    def __init__(self, settings: Settings, zookeeper: ZooKeeper, *, uid: str, now_ms: Callable[[], int]) -> None:
-        super().__init__(settings, zookeeper, wiring.Surroundings(), Path(os.devnull))
+    def __init__(self, settings: Settings, zookeeper: ZooKeeper, *, run_id: str, uid: str, now_ms: Callable[[], int]) -> None:
+        super().__init__(settings, zookeeper, wiring.Surroundings(), run_id)
         self._uid, self._clock = uid, now_ms
 
     def new_uid(self) -> str:
@@ -165,8 +164,10 @@ def in_place_of_brokers_and_spark() -> Iterator[None]:
         for owner, name, replacement in [
             (wiring, "Cluster", MemoryCluster),
             (delta, "append", append),
-            (delta, "open_table", wrapped("open table", delta.open_table)),
+            (delta, "open_table", wrapped("open table", open_table)),
             (delta_log, "read_commit_file", wrapped("read commit", delta_log.read_commit_file)),
+            (losses, "open_table", wrapped("open losses", open_table)),
+            (losses, "_append", wrapped("append losses", losses._append, changes=True)),
             (driver_lock, "_is_alive", lambda node: node.run_id in alive),
             (coverage, "PLANS_KEPT", PLANS_KEPT),
         ]:
@@ -185,7 +186,8 @@ def serving(host: str, logs: dict[BrokerPartition, MemoryLog]) -> Iterator[None]
 
 
 def append(
-    frame: Rows, plan: Plan, *, app_id: str, path: str, partition_by: Sequence[str], known: int | None, storage_options: Any = None,
+    frame: Rows, plan: Plan, *, app_id: str, path: str, partition_by: Sequence[str], known: int | None,
+    run_id: str | None = None, storage_options: Any = None,
 ) -> delta.Outcome:
     """`edges.delta.append` by delta-rs: files first, then one commit with the plan's number."""
     del partition_by
@@ -196,7 +198,7 @@ def append(
     if delta._holds(plan, table, app_id):
         return delta.read_back(plan, app_id=app_id, path=path, known=known)
     transaction = Transaction(app_id, plan.number, last_updated=int(time.time() * 1000))
-    said = CommitProperties(custom_metadata={"userMetadata": render_stamp(plan, app_id)}, app_transactions=[transaction])
+    said = CommitProperties(custom_metadata={"userMetadata": render_stamp(plan, app_id, run_id)}, app_transactions=[transaction])
     rows = frame.read()
     Path(path, "_delta_log").mkdir(parents=True, exist_ok=True)
     added = through("write file", lambda: [_write_file(path, rows)], changes=True)

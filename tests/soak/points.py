@@ -111,9 +111,9 @@ def through(step: str, call: Callable[[], T], *, changes: bool = False) -> T:
     return result
 
 
-def wrapped(step: str, function: Callable[..., T]) -> Callable[..., T]:
-    """A function that asks the outside and changes nothing, with its moment."""
-    return lambda *args, **kwargs: through(step, lambda: function(*args, **kwargs))
+def wrapped(step: str, function: Callable[..., T], *, changes: bool = False) -> Callable[..., T]:
+    """A function that calls the outside, with its moments."""
+    return lambda *args, **kwargs: through(step, lambda: function(*args, **kwargs), changes=changes)
 
 
 Call = Callable[[Any, Any], Any]

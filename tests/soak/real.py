@@ -59,7 +59,8 @@ class Sums:
         lines = [f"{self.kills.total()} kills in {passed_s / 60:.1f} minutes, {len(self.checks)} checks"]
         for title, counts in sections:
             lines += [f"{title}:"] + [f"  {count:>5}  {name}" for name, count in counts.most_common()]
-        lines += ["the table:", *(f"  {c.records:>9,} records, {c.rows:>9,} rows, missing {c.missing}, double {c.double}" for c in self.checks)]
+        lines += ["the table:"]
+        lines += [f"  {c.records:>9,} records, {c.rows:>9,} rows, missing {c.missing}, double {c.double}" for c in self.checks]
         return "\n".join(lines)
 
 
@@ -128,23 +129,27 @@ class Soak:
     def go(self, kills: int) -> None:
         """Kill until there were so many. Raises AssertionError where the promise does not hold."""
         self._pipeline.produce(400)
-        self._length_s = self._timed_run()
-        print(f"an undisturbed run takes {self._length_s:.1f} s", flush=True)
+        self._quiet_runs()
         while self.sums.kills.total() < kills:
             wanted = min(kills, self.sums.kills.total() + CHECK_EVERY)
             with Writer(self._pipeline), TransactionsWriter(self._pipeline, f"{self._seed}/{next(self._round)}"):
                 while self.sums.kills.total() < wanted:
                     self._run_and_kill()
-            self._timed_run()
+            self._quiet_runs()
             self.sums.checks.append(checked(self._pipeline))
             print(f"{self.sums.kills.total()} kills: {self.sums.checks[-1]}", flush=True)
 
-    def _timed_run(self) -> float:
-        """A run that nothing happens to; its seconds."""
-        began = time.monotonic()
-        with Driver(self._pipeline) as driver:
-            self._ended(driver.wait(), (0,))
-        return time.monotonic() - began
+    def _quiet_runs(self) -> None:
+        """Runs that nothing happens to, up to the end of the topic; the first one tells how long a run is now."""
+        lengths, said = [], None
+        while said is None or "nothing new" not in said.outcomes:
+            began = time.monotonic()
+            with Driver(self._pipeline) as driver:
+                said = driver.wait()
+            self._ended(said, (0,))
+            lengths.append(time.monotonic() - began)
+        self._length_s = lengths[0]
+        print(f"an undisturbed run takes {self._length_s:.1f} s", flush=True)
 
     def _run_and_kill(self) -> None:
         kill = self._random.choice((_the_driver, _the_driver, _all_at_once, _a_python_worker))
@@ -186,7 +191,7 @@ def _come_to(before: _Stand, after: _Stand) -> str:
     if after.in_table < after.plan:
         if after.files > before.files:
             return "append: files written, not committed"
-        return "fetch: the plan stored, no file written" if after.plan > before.plan else "fetch: an older plan, to be replayed"
+        return "fetch: its plan stored, no file written" if after.plan > before.plan else "fetch: replaying an older plan, no file written"
     if after.in_table == before.in_table:
         return "before the plan was stored, or nothing new" if after.moved else "before the last run's offsets were moved"
     if not after.recorded:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
-from kazoo.exceptions import NoNodeError
+from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
 from etl.edges.zookeeper import ZooKeeper
@@ -38,6 +38,10 @@ MOMENTS_IN_A_STORY = 8
 """A longer table would make every run slower."""
 _MOMENTS_OF_A_RUN = 45
 """About as many as a run has that finds something new: most fates reach their driver, some runs come through."""
+
+
+Znodes = tuple[tuple[str, bytes, int], ...]
+"""Path below the root, payload and version of each persistent znode, parents first."""
 
 
 class Broken(AssertionError):
@@ -72,8 +76,8 @@ class Sessions:
         self._idle: list[ZooKeeper] = []
 
     @contextlib.contextmanager
-    def one(self, driver: Driver) -> Iterator[ZooKeeper]:
-        """A session for this driver alone."""
+    def one(self) -> Iterator[ZooKeeper]:
+        """A session for one driver alone."""
         session = self._idle.pop() if self._idle else self._new()
         try:
             yield session
@@ -110,15 +114,19 @@ class Story:
         """What happened, in order, for whoever has to find out why it broke."""
         self._sessions, self._folder = sessions, folder / self.name
         self._runs = itertools.count(1)
+        self._forgets, self._goes_back = self.random.random() < 0.4, self.random.random() < 0.4
+        """Whether retention takes records away; whether ZooKeeper is restored from older copies, or emptied."""
+        self._copy: Znodes = ()
         self.logs = {BrokerPartition("clicks", p): MemoryLog() for p in range(self.random.choice((1, 2, 3, 5)))}
         self.settings = self._settings(connect)
 
     def _settings(self, connect: str) -> Settings:
         limits = {"max_records_per_run": self.random.choice((None, 20, 80)), "target_task_bytes": self.random.choice((1_000, 2**28))}
+        ownership = {"wait_for_driver_s": 0, "mode": self.random.choice(("observe", "claim"))}
+        source = {"topics": {"allow": ["clicks"]}, "bootstrap": f"{self.name}:1", "on_data_loss": "skip" if self._forgets else "fail"}
         return parse_settings({
-            "version": 1, "pipeline": "clicks", "group": self.name, "zookeeper": {"connect": connect},
-            "source": {"topics": {"allow": ["clicks"]}, "bootstrap": f"{self.name}:1"},
-            "table": {"path": str(self._folder / "table")}, "limits": limits, "ownership": {"wait_for_driver_s": 0},
+            "version": 1, "pipeline": "clicks", "group": self.name, "zookeeper": {"connect": connect}, "source": source,
+            "table": {"path": str(self._folder / "table")}, "limits": limits, "ownership": ownership,
         })
 
     def tell(self) -> bool:
@@ -126,6 +134,8 @@ class Story:
         with serving(self.name, self.logs):
             for turn in range(_RUNS_IN_A_STORY):
                 self._produce()
+                self._forget()
+                self._go_back()
                 self.drive(self._fate())
                 if self.random.random() < 0.05:
                     self._sessions.end_one()
@@ -159,13 +169,33 @@ class Story:
             log.holes.update(offset for offset in range(log.end, log.end + count) if self.random.random() < 0.15)
             log.end += count
 
+    def _forget(self) -> None:
+        """Retention deletes the oldest records of a log: not before a first plan is in the table, which starts where the log does then."""
+        if self._forgets and self.random.random() < 0.3 and DeltaTable.is_deltatable(self.settings.table.path):
+            log = self.random.choice(list(self.logs.values()))
+            log.log_start = self.random.randint(log.log_start, log.end)
+            self.told.append("retention deleted records")
+
+    def _go_back(self) -> None:
+        """A copy of ZooKeeper is taken, or comes back, or everything is gone."""
+        what = self.random.random() if self._goes_back else 1.0
+        if what < 0.3:
+            with self._sessions.one() as operator:
+                if what < 0.15:
+                    self._copy = read_znodes(operator.client, f"/consumers/{self.name}")
+                else:
+                    self._copy = self._copy if what < 0.25 else ()
+                    write_znodes(operator.client, f"/consumers/{self.name}", self._copy)
+                    self.told.append(f"ZooKeeper {'restored from an older copy' if self._copy else 'emptied'}")
+                    self.tally.counts["restored: ZooKeeper"] += 1
+
     def drive(self, fate: Fate | None, depth: int = 0) -> bool:
         """One run, whatever becomes of it; whether its fate came true. Raises what a run raised that nothing happened to."""
         number = next(self._runs)
         driver = Driver(f"{self.name}/{number}", fate)
         report = Report(driver.run_id, "clicks", self.name, self.settings.table.path, 0)
-        with self._sessions.one(driver) as session:
-            world = MemoryWorld(self.settings, session, uid=f"uid{number}", now_ms=lambda: 1_700_000_000_000 + number)
+        with self._sessions.one() as session:
+            world = MemoryWorld(self.settings, session, run_id=driver.run_id, uid=f"uid{number}", now_ms=lambda: 1_700_000_000_000 + number)
             driver.meanwhile = lambda: self._meanwhile(world, session, depth)
             alive.add(driver.run_id)
             ended = "came through"
@@ -195,11 +225,13 @@ class Story:
             self.tally.moments[driver.passed[fate.moment]] += 1
 
     def _meanwhile(self, world: MemoryWorld, session: ZooKeeper, depth: int) -> None:
-        """Past its session's end the driver's lock is gone. Others drive; then it wakes up, and may or may not hear of it in time."""
-        with self._sessions.one(Driver("operator")) as operator, contextlib.suppress(NoNodeError):
-            operator.client.delete(f"/consumers/{self.name}/etl/clicks/driver")
+        """Past its session's end the driver's lock and claims are gone. Others drive; then it wakes up, and may hear of it in time."""
+        with self._sessions.one() as operator:
+            operator.delete_tree(f"/consumers/{self.name}/owners")
+            operator.delete_tree(f"/consumers/{self.name}/etl/clicks/driver")
         for _ in range(self.random.choice((1, 1, 2, 3))):
             self._produce()
+            self._forget()
             self.drive(self._fate() if depth < 2 and self.random.random() < 0.4 else None, depth + 1)
         if self.random.random() < 0.5:
             session._watch_session(KazooState.LOST)
@@ -213,21 +245,36 @@ class Story:
         raise Broken("the pipeline does not get to the end of its logs")
 
     def check(self, *, whole: bool = False) -> None:
-        """No record twice, none that was not produced, none left out below one that is there; with `whole`: all of them."""
-        rows = self._rows()
-        doubles = [row for row, count in rows.items() if count > 1]
+        """No record twice, none that was not produced, none left out below one that is there; with `whole`: all of them.
+
+        A record that retention took may be written down as lost instead, once, and then it is not a row.
+        """
+        rows, lost = self._rows(), self._lost()
+        doubles = [one for one, count in [*rows.items(), *lost.items()] if count > 1]
         if doubles:
-            raise Broken(f"{len(doubles)} rows are double, the first: {doubles[0]}")
+            raise Broken(f"{len(doubles)} rows or losses are double, the first: {doubles[0]}")
         for log, there in self.logs.items():
             found = {offset for topic, p, offset, value in rows if (topic, p) == (log.topic, log.partition)}
+            gone = {offset for topic, p, offset in lost if (topic, p) == (log.topic, log.partition)}
             wrong = [row for row in rows if row[:2] == (log.topic, log.partition) and row[3] != value_of(log, row[2])]
+            wrong += sorted(found - set(there.records(0, there.end)))
             until = there.end if whole else max(found, default=-1) + 1
-            missing = set(there.records(0, until)) - found
-            if wrong or missing or found - set(there.records(0, there.end)):
-                raise Broken(f"{log}: missing {sorted(missing)[:5]}, wrong {wrong[:3]}, of {len(found)} rows")
+            missing = set(there.records(0, until)) - found - gone
+            if not whole:  # what was let go is written down after the rows are in the table
+                missing -= set(range(there.log_start))
+            if wrong or missing or found & gone:
+                raise Broken(f"{log}: missing {sorted(missing)[:9]}, wrong {wrong[:3]}, lost and there {sorted(found & gone)[:9]}")
         self.tally.counts["checks"] += 1
         if whole:
             self.tally.records = sum(rows.values())
+
+    def _lost(self) -> Counter[tuple[Any, ...]]:
+        """Every offset that the losses table names."""
+        path = f"{self.settings.table.path}_losses"
+        if not DeltaTable.is_deltatable(path):
+            return Counter()
+        rows = DeltaTable(path).to_pyarrow_table(columns=["topic", "partition", "from_offset", "until_offset"]).to_pylist()
+        return Counter((r["topic"], r["partition"], offset) for r in rows for offset in range(r["from_offset"], r["until_offset"]))
 
     def _rows(self) -> Counter[tuple[Any, ...]]:
         path = self.settings.table.path
@@ -236,3 +283,23 @@ class Story:
         columns = ["topic", "partition", "offset", "value"]
         rows = DeltaTable(path).to_pyarrow_table(columns=columns).to_pydict()
         return Counter(zip(*(rows[name] for name in columns), strict=True))
+
+
+def read_znodes(client: KazooClient, root: str) -> Znodes:
+    """A copy of what a ZooKeeper that is restored would bring back; what is ephemeral is not in it."""
+    found, paths = [], [root] if client.exists(root) else []
+    for path in paths:
+        payload, stat = client.get(path)
+        if not stat.ephemeralOwner:
+            found.append((path.removeprefix(root), payload, stat.version))
+            paths += [f"{path}/{name}" for name in client.get_children(path)]
+    return tuple(found)
+
+
+def write_znodes(client: KazooClient, root: str, copy: Znodes) -> None:
+    """Everything below `root` as it was then, versions too: they count the writes."""
+    client.delete(root, recursive=True)
+    for path, payload, version in copy:
+        client.create(root + path, payload, makepath=True)
+        for written in [client.set_async(root + path, payload) for _ in range(version)]:
+            written.get()

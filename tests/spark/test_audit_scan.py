@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from etl.audit import AuditedLog, Expected, LogFindings, audit
 from etl.edges import delta
-from etl.edges.audit_scan import doubled_offsets, recount, scan_buckets
+from etl.edges.audit_scan import Stray, doubled_offsets, recount, recount_commit, scan_buckets
 from etl.errors import LedgersDisagree, SettingsError
 from etl.model import BrokerPartition, Interval, OffsetRange, Plan, Receipt
 
@@ -85,6 +85,17 @@ def test_receipts_are_counted_again_from_the_files_of_the_commit(filled: Any, pa
 def test_rows_that_the_plan_does_not_name_are_refused(filled: Any, path: str) -> None:
     with pytest.raises(LedgersDisagree, match="clicks"):
         recount(path, 0, RANGES[:2])
+
+
+def test_what_a_commit_held_is_counted_from_its_own_files_whatever_was_deleted_since(filled: Any, path: str) -> None:
+    DeltaTable(path).delete("topic = 'views'")
+    assert recount_commit(path, 0, RANGES) == RECEIPTS
+    assert recount_commit(path, 0, RANGES[:1], stray=Stray.PASSED_OVER) == RECEIPTS[:1]
+    with pytest.raises(LedgersDisagree, match="plan does not name"):
+        recount_commit(path, 0, RANGES[:1])
+    DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    assert recount_commit(path, 0, RANGES) is None
+    assert recount_commit(path, 7, RANGES) is None
 
 
 def test_receipts_are_counted_from_todays_files_where_the_commits_own_are_gone(filled: Any, path: str) -> None:

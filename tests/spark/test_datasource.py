@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,7 +28,9 @@ CLICKS = BrokerPartition("clicks", 2)
 def test_tasks_survive_their_text() -> None:
     led = OffsetRange(CLICKS, 5, 9, Leader(Broker(1, "h", 9092), 7))
     ranges = [led, OffsetRange(BrokerPartition("views", 0, 3), 0, 4), OffsetRange(CLICKS, 9, 12, Leader(Broker(1, "h", 9092)))]
-    assert parse_tasks(render_tasks(ranges, [[2, 0], [1]])) == [Task((2, 0), (ranges[2], ranges[0])), Task((1,), (ranges[1],))]
+    ids = {"clicks": "id of clicks", "views": "id of views", "others": "id of others"}
+    assert parse_tasks(render_tasks(ranges, [[2, 0], [1]], ids)) == [
+        Task((2, 0), (ranges[2], ranges[0]), {"clicks": "id of clicks"}), Task((1,), (ranges[1],), {"views": "id of views"})]
 
 
 def test_ranges_are_written_as_json() -> None:
@@ -45,6 +48,8 @@ def test_ranges_are_written_as_json() -> None:
     ({"bootstrap": "h:1", "topics": "t", "columns": "key,nothing"}, "nothing"),
     ({"bootstrap": "h:1", "topics": "t", "columns": " , "}, "columns"),
     ({"bootstrap": "h:1", "topics": "t", "fetch_max_bytes": "-1"}, "fetch_max_bytes"),
+    ({"bootstrap": "h:1", "topics": "t", "timeout_s": "soon"}, "timeout_s"),
+    ({"bootstrap": "h:1", "topics": "t", "timeout_s": "nan"}, "timeout_s"),
 ])
 def test_a_wrong_option_is_refused_by_name(options: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
@@ -55,6 +60,33 @@ def test_a_wrong_option_is_refused_by_name(options: dict[str, str], named: str) 
 def test_what_is_no_list_of_ranges_is_refused_with_the_form(text: str) -> None:
     with pytest.raises(SettingsError, match='"from": 10'):
         parse_ranges(text)
+
+
+@pytest.mark.parametrize("said, seconds", [({}, 30.0), ({"timeout_s": "2.5"}, 2.5)])
+def test_a_task_asks_brokers_under_the_deadline_of_its_options(
+    said: dict[str, str], seconds: float, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("etl.fetch.read_ranges", lambda ranges, **manner: iter(asked.update(manner) or ()))
+    reader = OffsetRanges({"bootstrap": "h:1", "tasks": render_tasks([OffsetRange(CLICKS, 5, 9)], [[0]]), **said}).reader(None)
+    [task] = reader.partitions()
+    assert list(reader.read(task)) == []
+    assert asked["timeout_s"] == seconds
+
+
+def test_a_task_that_is_tried_again_has_less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def read(ranges: Any, *, deadline_s: float, **manner: Any) -> Any:
+        waits.append(deadline_s)
+        return iter(())
+
+    monkeypatch.setattr("etl.fetch.read_ranges", read)
+    reader = OffsetRanges({"bootstrap": "h:1", "tasks": render_tasks([OffsetRange(CLICKS, 5, 9)], [[0]])}).reader(None)
+    for attempt in range(3):
+        monkeypatch.setattr("pyspark.TaskContext.get", lambda attempt=attempt: SimpleNamespace(attemptNumber=lambda: attempt))
+        assert list(reader.read(reader.partitions()[0])) == []
+    assert waits[0] > waits[1] == waits[2]
 
 
 @pytest.fixture(scope="module")

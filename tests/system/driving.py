@@ -107,7 +107,7 @@ class Pipeline:
     def ran(self) -> Said:
         """A run that must succeed."""
         said = self.run()
-        assert said.code == 0, said.err + said.out
+        assert said.code == 0, f"exit {said.code}\n{said.err}{said.out}"
         return said
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient, KazooState, TransactionRequest
 from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_digest_acl
 
-from etl.edges import group as group_module
+from etl.edges import zookeeper as zookeeper_module
 from etl.edges.group import ConsumerGroup
 from etl.edges.registry import read_brokers, read_cluster_id
 from etl.edges.zookeeper import ZooKeeper
@@ -214,7 +214,7 @@ def test_a_commit_too_large_for_one_request_goes_in_several(
         return requests[-1]
 
     meddle_with(monkeypatch, zookeeper.client, count)
-    monkeypatch.setattr(group_module, "NODE_MAX_BYTES", 1000)
+    monkeypatch.setattr(zookeeper_module, "NODE_MAX_BYTES", 1000)
     logs = [BrokerPartition("clicks", p) for p in range(20)]
     now = group.commit(plan_of({log: 10**15 + log.partition for log in logs}, {}))
     assert len(now) == 20 and group.committed(logs) == now

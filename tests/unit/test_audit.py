@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.audit import BUCKET_OFFSETS, AuditedLog, Bucket, Expected, LogFindings, SeenOffsets, Unequal, audit, audit_log
+from etl.audit import BUCKET_OFFSETS, AuditedLog, Bucket, Expected, LogFindings, SeenOffsets, Short, Unequal, audit, audit_log
 from etl.errors import LedgersDisagree
 from etl.model import BrokerPartition, Interval, OffsetRange, Receipt
 
@@ -53,6 +53,7 @@ def test_a_table_with_every_expected_offset_once_is_right() -> None:
 def test_missing_offsets_are_counted_and_the_first_are_named() -> None:
     found = find(Expected((applied(0, 100_000),)), [o for o in range(100_000) if o not in (5, 33_000, 99_999)])
     assert (found.missing, found.missing_first) == (3, (5, 33_000, 99_999))
+    assert found.short == (Short(0, 100_000, 3),)
     assert not found.is_right
 
 
@@ -76,7 +77,7 @@ def test_of_a_counted_interval_only_the_number_can_be_wrong() -> None:
     assert find(expected, [*range(49_000), *range(60_000, 60_004)]).is_right
     found = find(expected, [*range(48_998), *range(60_000, 60_005)])
     assert found.unequal == (Unequal(0, 50_000, 49_000, 48_998), Unequal(60_000, 60_010, 4, 5))
-    assert (found.missing, found.missing_first, found.unexpected) == (2, (), 1)
+    assert (found.missing, found.missing_first, found.unexpected, found.short) == (2, (), 1, (Short(0, 50_000, 2),))
 
 
 def test_a_receipt_that_does_not_know_all_its_gaps_is_counted_only() -> None:
@@ -127,7 +128,10 @@ def test_the_findings_are_what_comparing_offset_by_offset_gives(expected: Expect
         if not any(start <= o < until for start, until in receipt.gaps)
     }
     found, counted = find(expected, offsets), Counter(offsets)
-    assert found.missing == len(wanted - set(offsets))
+    assert found.missing == len(wanted - set(offsets)) == sum(s.missing for s in found.short)
+    assert {(s.from_offset, s.until_offset): s.missing for s in found.short} == {
+        (r.from_offset, r.until_offset): lacking for r, _ in expected.applied
+        if (lacking := len([o for o in wanted - set(offsets) if r.from_offset <= o < r.until_offset]))}
     assert list(found.missing_first) == sorted(wanted - set(offsets))[:5]
     assert (found.unexpected, list(found.unexpected_first)) == (len(set(offsets) - wanted), sorted(set(offsets) - wanted)[:5])
     assert found.double_rows == sum(n - 1 for n in counted.values())

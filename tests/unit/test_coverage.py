@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +47,14 @@ def test_merging_keeps_every_row_and_every_offset_in_whatever_order(sizes: list[
 def test_folding_adds_the_plans_ranges_with_their_rows() -> None:
     found = fold(fold(Coverage(), *plan_of(1, (A, 0, 5), (A, 5, 9), (B, 2, 4))), *plan_of(2, (A, 9, 10)))
     assert found == Coverage(2, {A: (Interval(0, 10, 7),), B: (Interval(2, 4, 1),)})
+
+
+def test_why_offsets_gave_no_row_outlives_the_plans() -> None:
+    plan, applied = plan_of(1, (A, 0, 9), (A, 9, 20), (A, 20, 30))
+    receipts = (Receipt(4, 100, 2, 1, 2), Receipt(10, 100, 0, 0, 1), Receipt(7, None, 0, 0, 3))
+    [interval] = fold(Coverage(), plan, replace(applied, receipts=receipts)).intervals[A]
+    assert interval == Interval(0, 30, 21, control_records=2, aborted_records=1, compacted=3)
+    assert interval.unexplained == 3
 
 
 def test_a_plan_that_is_folded_in_already_changes_nothing() -> None:

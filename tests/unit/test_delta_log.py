@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import fs
 
-from etl.edges.delta_log import Added, Commit, Shape, judge, parse_added, parse_commit, parse_shape
+from etl.edges.delta_log import Added, Commit, Shape, judge, parse_added, parse_commit, parse_shape, removals_since
 from etl.model import Foreign
 
 OURS = "offset-range-etl/c/g/p"
@@ -49,6 +51,21 @@ def test_only_a_remove_that_changes_data_and_a_restore_touch_our_rows(operation:
     actions = [{"commitInfo": {"operation": operation}}, *([{"remove": remove}] if remove else [])]
     judged = judge(parse_commit(5, content(*actions)), OURS, BEFORE)
     assert judged == (Foreign(5, operation, found) if found else None)
+
+
+def test_removals_of_others_are_found_after_a_version_or_as_far_back_as_the_log_reaches(tmp_path: Path) -> None:
+    gone = {"remove": {"path": "x", "dataChange": True}}
+    ours = {"txn": {"appId": OURS, "version": 3}}
+    commits = ([gone], [{"commitInfo": {"operation": "DELETE"}}, gone], [ours, gone], [{"commitInfo": {"operation": "RESTORE"}}], [])
+    (tmp_path / "_delta_log").mkdir()
+    for version, actions in enumerate(commits):
+        (tmp_path / "_delta_log" / f"{version:020}.json").write_bytes(content(*actions))
+    (tmp_path / "_delta_log" / f"{0:020}.json").unlink()
+    files = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    deleted, restored = Foreign(1, "DELETE", "removed rows"), Foreign(3, "RESTORE", "brought rows back")
+    assert removals_since(files, 4, None, OURS) == [deleted, restored]
+    assert removals_since(files, 4, 1, OURS) == [restored]
+    assert removals_since(files, 4, 4, OURS) == []
 
 
 def test_a_commit_that_carries_our_application_id_is_never_foreign() -> None:

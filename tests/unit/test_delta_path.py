@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
 
 from etl.edges.delta import read_table
-from etl.edges.delta_path import announce_first_write, check_writable, is_obstacle, open_table, rust_path, spark_path, unreachable
+from etl.edges.delta_path import (
+    announce_first_write, check_writable, is_conflict, is_obstacle, open_table, rust_path, spark_path, unreachable,
+)
 from etl.errors import NotOurTable, PermissionRefused, SettingsError, TableUnreachable
 from etl.frame import arrow_schema
 
@@ -127,4 +131,33 @@ def test_refused_credentials_of_an_object_store_are_not_worth_a_retry() -> None:
 def test_a_stack_trace_that_speaks_of_the_disk_is_no_bug() -> None:
     assert is_obstacle("java.io.IOException: No space left on device\n\tat java.base/...")
     assert is_obstacle("java.nio.file.AccessDeniedException: /warehouse")
+    assert is_obstacle("java.nio.file.FileSystemException: /warehouse/part-0: Operation not permitted")
+    assert is_obstacle("org.apache.spark.sql.delta.DeltaIOException: [DELTA_CANNOT_CREATE_LOG_PATH] Cannot create file:/t/_delta_log")
     assert not is_obstacle("java.lang.NullPointerException")
+
+
+def test_of_a_java_stack_trace_the_line_with_the_obstacle_is_told() -> None:
+    said = "An error occurred while calling o90.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.X(X.scala:1)\n"
+    told = unreachable(OSError(said + "Caused by: java.io.IOException: No space left on device\n\tat java.base/..."), "/t", "written")
+    assert told.what == "the table cannot be written: java.io.IOException: No space left on device"
+
+
+@pytest.mark.parametrize("text", [
+    "io.delta.exceptions.MetadataChangedException: [DELTA_METADATA_CHANGED] The metadata of the table has been changed",
+    "[DELTA_CONCURRENT_DELETE_READ] ConcurrentDeleteReadException: ...", "io.delta.exceptions.ProtocolChangedException: ...",
+])
+def test_a_stack_trace_that_speaks_of_somebody_elses_commit_is_a_conflict(text: str) -> None:
+    assert is_conflict(text)
+    assert not is_conflict("java.lang.NullPointerException at io.delta.storage")
+
+
+def test_a_table_with_a_feature_that_delta_rs_does_not_know_is_not_ours_and_no_passing_trouble(tmp_path: Path) -> None:
+    DeltaTable.create(str(tmp_path), Schema([Field("a", PrimitiveType("string"), nullable=True)]))
+    first = tmp_path / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in first.read_text().splitlines()]
+    strange = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["redirectReaderWriter-preview"],
+               "writerFeatures": ["redirectReaderWriter-preview"]}
+    first.write_text("\n".join(json.dumps({"protocol": strange} if "protocol" in action else action) for action in actions))
+    with pytest.raises(NotOurTable, match="does not support the table") as caught:
+        open_table(str(tmp_path))
+    assert caught.value.exit_code == 2

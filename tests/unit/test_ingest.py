@@ -18,7 +18,9 @@ from etl.settings import Settings, parse_settings
 from tests.fakes.world import Crash, FakeCommit, FakeLog, FakeWorld, Outside, When
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]
-STEPS = ["observe", "store uid", "store plan", "fetch", "open table", "append", "record", "commit from 0", "commit from 2", "tidy"]
+STEPS = [
+    "observe", "store uid", "store plan", "claim", "fetch", "open table", "append", "record", "commit from 0", "commit from 2", "tidy",
+    "release"]
 """Every change of a first run. A new one makes the test of this list fail: it needs its crash rows."""
 CRASHES = [(step, when) for step in STEPS for when in When]
 
@@ -87,6 +89,7 @@ def refuse_unfinished(outside: Outside) -> None:
     assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
     assert set(outside.applied) == set(outside.plans)
     assert {commit.uid for commit in outside.table or ()} == {outside.uid}
+    assert outside.losses == [(commit.number, loss) for commit in outside.table or () for loss in commit.plan.losses]
 
 
 def test_a_first_run_takes_these_steps_and_its_table_and_offsets_end_together() -> None:
@@ -460,7 +463,7 @@ def test_a_stored_plan_whose_range_expired_stops_the_run_under_fail_and_stays() 
     assert outside.plans == stored and outside.table is None
 
 
-@pytest.mark.parametrize("step", ["supersede", "fetch", "append", "record", "commit from 0", "commit from 2"])
+@pytest.mark.parametrize("step", ["supersede", "fetch", "append", "record losses", "record", "commit from 0", "commit from 2"])
 @pytest.mark.parametrize("when", When)
 def test_a_crash_while_a_plan_is_superseded_loses_and_doubles_nothing(step: str, when: When) -> None:
     outside = expired_plan()
@@ -510,6 +513,20 @@ def test_a_delete_that_policy_lets_pass_is_told_and_kept() -> None:
     report = run(outside, settings)
     assert outcomes(report) == [Outcome.ROWS_REMOVED, Outcome.NOTHING_NEW]
     assert outside.removals == [Foreign(2, "DELETE", "removed rows")]
+
+
+@pytest.mark.parametrize("step", ["open table", "append"])
+def test_our_plan_appended_by_another_run_is_told_with_its_name_and_finished(step: str) -> None:
+    outside, report = outside_of(5, 3, 4), new_report()
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == (step, When.BEFORE):
+            with contextlib.suppress(Crash):
+                ingest(FakeWorld(outside, SETTINGS, crash_at("record", When.BEFORE), run_id="run-2"), SETTINGS, new_report())
+
+    ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)
+    assert report.outcomes == [(Outcome.APPLIED_BY_ANOTHER, "plan 1: its 12 records are in the table at version 1, by run run-2")]
+    refuse_unfinished(outside)
 
 
 def test_rows_that_somebody_removes_during_the_append_stop_the_run_before_an_offset_moves() -> None:

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, Owned, SettingsError, TopicMissing
+from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, SettingsError, TopicMissing
 from etl.model import (
     Broker, BrokerPartition, Committed, Dialect, Extent, FirstRun, Leader, Ledger, Loss, OffsetRange, Onward, Plan, PlanKind, Snapshot,
     Superseding, Table, Why,
 )
 from etl.plan import (
     ASSUMED_BYTES_PER_OFFSET, cannot_be_finished, pack_tasks, plan_instead, plan_next, refuse_another_shape, refuse_missing_topics,
-    refuse_owned, shape_of_rows, share_caps, starts_of,
+    shape_of_rows, share_caps, starts_of,
 )
 from etl.protocol.plan_documents import with_id
 from etl.settings import Limits, Settings, parse_settings
@@ -206,21 +206,6 @@ def test_a_topic_that_was_made_again_needs_a_decision() -> None:
 def test_topic_ids_that_brokers_begin_to_tell_are_kept() -> None:
     plan = planned(snapshot_of({A: (0, 10)}, topic_ids={"clicks": "id-1"}), onward({A: 7}))
     assert plan.topic_ids == {"clicks": "id-1"}
-
-
-def test_a_live_group_is_left_alone_and_named() -> None:
-    with pytest.raises(Owned, match="g_host-1"):
-        refuse_owned(snapshot_of({A: (0, 1)}, live_consumers=("g_host-1", "g_host-2")))
-
-
-def test_an_owned_log_is_left_alone_and_named() -> None:
-    with pytest.raises(Owned, match="g_host-1-0") as caught:
-        refuse_owned(snapshot_of({A: (0, 1)}, owners={B: "g_host-1-0"}))
-    assert caught.value.where == {"topic": "clicks", "partition": 1}
-
-
-def test_without_consumers_and_owners_nothing_is_refused() -> None:
-    refuse_owned(snapshot_of({A: (0, 1)}))
 
 
 def test_a_topic_named_in_plain_letters_must_exist() -> None:

@@ -38,7 +38,7 @@ RECEIPTS = st.builds(
     Receipt, st.integers(0), st.none() | st.integers(0), st.integers(0), st.integers(0), st.integers(0),
     st.lists(st.tuples(OFFSETS, OFFSETS), max_size=3).map(tuple), st.booleans())
 APPLIED = st.builds(Applied, st.integers(1), st.text(), st.integers(0), st.text(), st.lists(RECEIPTS, max_size=4).map(tuple))
-INTERVALS = st.lists(st.builds(Interval, OFFSETS, OFFSETS, st.integers(0)), max_size=3).map(tuple)
+INTERVALS = st.lists(st.builds(Interval, OFFSETS, OFFSETS, *[st.integers(0)] * 4), max_size=3).map(tuple)
 
 
 def one_dialect(logs: list[BrokerPartition]) -> list[BrokerPartition]:
@@ -180,6 +180,14 @@ def test_coverage_comes_back_from_its_znode(coverage: Coverage) -> None:
     assert parse_coverage(render_coverage(coverage), path="/p") == coverage
 
 
+def test_intervals_of_older_coverage_do_not_say_why_offsets_gave_no_row() -> None:
+    document = document_of(render_coverage(Coverage(3, {LOG: (Interval(0, 10, 7, 1, 1, 1),)})))
+    document["intervals"] = [[[0, 10, 7]]]
+    found = parse_coverage(zlib.compress(json.dumps(document).encode()), path="/p").intervals[LOG]
+    assert found == (Interval(0, 10, 7),)
+    assert found[0].unexplained == 3
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=8)
@@ -218,7 +226,7 @@ def test_a_small_payload_that_unpacks_to_gigabytes_is_refused(monkeypatch: pytes
 def test_a_stamp_says_which_plan_of_which_pipeline_this_is_and_what_it_holds() -> None:
     plan = plan_of(2)
     text = render_stamp(plan, APP_ID)
-    assert parse_stamp(text, 17) == Stamp(17, APP_ID, "feedbeef", 7, plan.id, render_plan(plan))
+    assert parse_stamp(text, 17) == Stamp(17, APP_ID, "feedbeef", 7, plan.id, document=render_plan(plan))
     document = json.loads(text)
     assert document["previous"] == "p" * 32
     assert document["ranges"][0] == ["clicks", "0", 10_000_000_000, 10_000_001_000]
@@ -229,7 +237,7 @@ def test_a_large_stamp_holds_the_plan_itself_compressed() -> None:
     plan = plan_of(2000)
     text = render_stamp(plan, APP_ID)
     assert len(text) < STAMP_FULL_BYTES
-    assert parse_stamp(text, 17) == Stamp(17, APP_ID, "feedbeef", 7, plan.id, render_plan(plan))
+    assert parse_stamp(text, 17) == Stamp(17, APP_ID, "feedbeef", 7, plan.id, document=render_plan(plan))
     document = json.loads(text)
     assert "positions" not in document
     assert parse_plan(base64.b85decode(document["plan_zlib"]), path="stamp") == plan

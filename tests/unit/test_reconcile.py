@@ -45,7 +45,7 @@ def table_of(bit: int | None, **changes: Any) -> Table:
 
 
 def stamp_of(plan: Plan) -> Stamp:
-    return Stamp(7, APP_ID, plan.uid, plan.number, plan.id, render_plan(plan))
+    return Stamp(7, APP_ID, plan.uid, plan.number, plan.id, document=render_plan(plan))
 
 
 def word_of(number: int, **changes: Any) -> Acknowledgement:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,7 @@ from etl.errors import (
     CorruptData,
     DataLoss,
     MessageTooLarge,
+    NeedsDecision,
     PermissionRefused,
     RanOutBeforeUntil,
     TopicMissing,
@@ -27,7 +29,7 @@ from etl.errors import (
 from etl.fetch import read_ranges
 from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
 from tests.fakes.batches import Batch, Rec, control, encode
-from tests.fakes.broker import FETCH, METADATA, FakeBroker, World, cut_to, hang_up, reset_after
+from tests.fakes.broker import FETCH, METADATA, FakeBroker, World, cut_to, hang_up, never, reset_after
 
 
 @dataclass
@@ -263,6 +265,14 @@ def test_a_broker_that_hangs_up_on_every_fetch_is_unreachable(broker: FakeBroker
         Task(broker, [wanted(0, 0, 10)]).rows()
 
 
+def test_a_broker_that_stays_silent_is_given_up_at_the_deadline_however_many_attempts_are_left(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    broker.script[FETCH].extend([never] * 40)
+    with pytest.raises(BrokerUnreachable, match="deadline passed"):
+        Task(broker, [wanted(0, 0, 10)], {"retry": 30, "timeout_s": 0.1, "max_wait_ms": 1, "deadline_s": 0.3}).rows()
+    assert len(broker.script[FETCH]) > 30
+
+
 def test_a_log_that_nobody_leads_is_a_broker_error(broker: FakeBroker) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).leader_id = -1
@@ -273,6 +283,25 @@ def test_a_log_that_nobody_leads_is_a_broker_error(broker: FakeBroker) -> None:
 def test_a_topic_that_was_deleted_is_missing(broker: FakeBroker) -> None:
     with pytest.raises(TopicMissing):
         Task(broker, [wanted(0, 0, 10)]).rows()
+
+
+def test_a_topic_that_was_made_again_while_it_was_read_needs_a_decision(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    planned, of_now = UUID(int=1), UUID(int=2)
+    broker.world.topic_ids["demo"] = planned
+    task = Task(broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(planned)}, "fetch_max_bytes": 100})
+    rows = task.batches()
+    next(rows)
+    broker.world.topic_ids["demo"] = of_now
+    with pytest.raises(NeedsDecision, match=f"made again.*{of_now}"):
+        list(rows)
+
+
+def test_a_topic_that_stayed_what_it_was_is_read_and_so_is_one_of_brokers_without_ids(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    for known in ({"demo": UUID(int=1)}, {}):
+        broker.world.topic_ids = known
+        assert Task(broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}}).rows() == offsets(0, 0, 30)
 
 
 # Logs that give nothing, and other named ends

@@ -72,6 +72,12 @@ def hello(consumer: SimpleConsumer) -> bytes:
 
 # Delivery
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example.org"])
+def test_a_host_that_no_host_can_be_called_is_unreachable(host: str) -> None:
+    with pytest.raises(BrokerUnreachable, match="no connection"), SimpleConsumer(host, 9092, timeout_s=5) as consumer:
+        consumer.topic_metadata(["clicks"])
+
+
 def test_a_byte_at_a_time_equals_all_at_once(broker: FakeBroker, consumer: SimpleConsumer) -> None:
     at_once = hello(consumer)
     broker.script[FETCH].append(a_byte_at_a_time)

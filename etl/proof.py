@@ -1,0 +1,250 @@
+"""The door `etl verify`: every record of every applied plan is in the table once, or it is said which is not, and why.
+
+Owns the order of the questions: what should be there (the ledger), what is there (Spark reads the rows), and, only where rows are
+missing, whether they were in their own commit and who removed rows since. What the answers mean is `audit`'s and `gaps`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from etl.audit import AuditedLog, Expected, LogFindings, Short, audit
+from etl.doors import ALONE, new_run_id
+from etl.errors import LedgersDisagree
+from etl.gaps import LogProof, Origin, blame, gaps_of, origin_of
+from etl.model import Applied, BrokerPartition, Foreign, Ledger, Loss, Plan, Table
+from etl.reconcile import is_let_pass
+from etl.settings import Settings
+from etl.wiring import LiveWorld, Surroundings, open_world
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the audit of the whole table found."""
+
+    logs: tuple[LogProof, ...]
+    doubles: tuple[tuple[AuditedLog, int, int], ...]
+    """The first doubled offsets: (log, offset, rows)."""
+    delta_version: int | None
+    notes: tuple[str, ...]
+    transform: str | None = None
+
+    @property
+    def found_rows(self) -> int:
+        """Rows in the table."""
+        return sum(log.findings.found_rows for log in self.logs)
+
+    @property
+    def missing(self) -> int:
+        """Expected rows that are not there; of a proof that is right, those that others were allowed to remove."""
+        return sum(log.findings.missing for log in self.logs)
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """A sentence for each log that lacks rows and is right all the same."""
+        lacking = (log for log in self.logs if log.findings.missing and log.is_right)
+        return tuple(
+            f"{log.findings.audited.log.topic} {log.findings.audited.log.partition}: {log.missing.says}, as policy or an operator allows"
+            for log in lacking)
+
+    @property
+    def is_right(self) -> bool:
+        """Every record of every applied plan is there once, but for rows that others were allowed to remove, and nothing else."""
+        return all(log.is_right for log in self.logs)
+
+    @property
+    def first_finding(self) -> str:
+        """One sentence on the first log that is wrong."""
+        wrong = self._first_wrong
+        f, log = wrong.findings, wrong.findings.audited.log
+        said = []
+        if f.missing:
+            said.append(f"{f.missing:,} missing (first: {_first(f.missing_first)}): {wrong.missing.says}")
+        if f.double_rows:
+            said.append(f"{f.double_rows:,} double (first: {_first([o for a, o, _ in self.doubles if a == f.audited])})")
+        if f.unexpected:
+            said.append(f"{f.unexpected:,} that no plan put there (first: {_first(f.unexpected_first)})")
+        blamed = f"; the transform {self.transform} may have done it" if self._is_transforms else ""
+        return f"topic {log.topic}, partition {log.partition}: " + ", ".join(said) + blamed
+
+    @property
+    def check(self) -> str:
+        """What to look at or do about the first log that is wrong."""
+        if self._is_transforms:
+            return "the transform: a proof needs one row for each record, with its topic, partition and offset"
+        if self._first_wrong.missing.by:
+            return (
+                "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it: "
+                f"etl plans acknowledge CONF {self.delta_version} --reason ...")
+        return "DESCRIBE HISTORY of the table: who changed its rows besides this pipeline"
+
+    @property
+    def _first_wrong(self) -> LogProof:
+        return next(log for log in self.logs if not log.is_right)
+
+    @property
+    def _is_transforms(self) -> bool:
+        """Rows that no commit ever held, or that it held twice, may be the work of a transform."""
+        wrong = self._first_wrong
+        return bool(self.transform and (wrong.missing.never_came or wrong.findings.double_rows or wrong.findings.unexpected))
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `etl verify`."""
+        return {
+            "is_right": self.is_right, "found_rows": self.found_rows,
+            "expected_rows": sum(log.findings.expected_rows for log in self.logs), "missing": self.missing,
+            "delta_version": self.delta_version, "notes": [*self.notes, *self.allowed],
+            "logs": [self._log_as_json(log) for log in sorted(self.logs, key=lambda log: log.findings.audited)],
+        }
+
+    def _log_as_json(self, log: LogProof) -> dict[str, Any]:
+        f, gaps, missing = log.findings, log.gaps, log.missing
+        return {
+            "topic": f.audited.log.topic, "partition": f.audited.log.partition, "log_epoch": f.audited.log_epoch,
+            "is_right": log.is_right, "expected_rows": f.expected_rows, "found_rows": f.found_rows,
+            "missing": f.missing, "missing_first": list(f.missing_first), "never_came": missing.never_came,
+            "removed_by_others": missing.removed, "nobody_knows": missing.unknown, "in_a_table_before": missing.elsewhere,
+            "removed_by": [{"delta_version": by.delta_version, "operation": by.operation, "why": by.why} for by in missing.by],
+            "double_rows": f.double_rows, "double_first": [[offset, rows] for a, offset, rows in self.doubles if a == f.audited],
+            "unexpected": f.unexpected, "unexpected_first": list(f.unexpected_first),
+            "unequal": [[u.from_offset, u.until_offset, u.expected_rows, u.found_rows] for u in f.unequal],
+            "without_row": {
+                "says": gaps.says, "control_records": gaps.control_records, "aborted_records": gaps.aborted_records,
+                "compacted": gaps.compacted, "not_known": gaps.unexplained, "lost": gaps.let_go,
+                "losses": [[loss.from_offset, loss.until_offset, loss.why.value] for loss in gaps.losses]},
+        }
+
+
+def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
+    """Compare the table's rows with the ledger: ranges and receipts of the kept plans, coverage of the pruned ones.
+
+    Raises LedgersDisagree when there are plans and no table, a table that is ahead of the ledger, or one with other plans.
+    """
+    from etl.edges.audit_scan import doubled_offsets, scan_buckets
+
+    with open_world(settings, surroundings, name=f"{new_run_id()}-verify") as world:
+        ledger = world.ledger.read_ledger()
+        table = world.read_table(ledger)
+        _refuse_two_stories(ledger, table, settings)
+        if table is None:
+            return Proof((), (), None, ("nothing was applied yet",))
+        expected, losses, notes = _expected(world, ledger, table)
+        spark = world.spark()
+        found = tuple(audit(expected, scan_buckets(spark, settings.table.path, delta_version=table.version)))
+        doubles = tuple(
+            (f.audited, offset, rows) for f in found for bucket in f.double_buckets[:1]
+            for offset, rows in doubled_offsets(spark, settings.table.path, f.audited, bucket, delta_version=table.version))
+        logs = tuple(_explained(world, ledger, table, found, expected, losses))
+    return Proof(logs, doubles, table.version, notes, settings.transform)
+
+
+def _refuse_two_stories(ledger: Ledger, table: Table | None, settings: Settings) -> None:
+    newest = ledger.newest.number if ledger.newest else 0
+    bit = (table.transaction_version or 0) if table else 0
+    if bit > newest or (newest > 1 and not bit):
+        what = f"the table holds plan {bit}, ZooKeeper knows {newest}"
+        raise LedgersDisagree(what, path=settings.table.path, check="`etl plan CONF`, which says what is wrong between the two")
+
+
+def _expected(
+    world: LiveWorld, ledger: Ledger, table: Table,
+) -> tuple[dict[AuditedLog, Expected], dict[BrokerPartition, set[Loss]], tuple[str, ...]]:
+    """What the table should hold, what its plans let go, and what a reader of the proof should know."""
+    from etl.edges.losses import read_losses, recorded
+
+    notes, path = [], world.settings.table.losses_at
+    if world.settings.transform:
+        notes.append("the pipeline has a transform: the proof holds as long as it keeps topic, partition and offset and drops no row")
+    lost = set(read_losses(path, uid=ledger.uid) if ledger.uid else ())
+    expected = {AuditedLog(log): Expected(coverage=found) for log, found in world.ledger.read_coverage().intervals.items()}
+    for plan, applied, was_recorded in _applied_plans(world, table):
+        if not was_recorded:
+            notes.append(
+                f"plan {plan.number} has no receipts, so its rows were counted from the commit's files: the next run writes them down")
+        if not recorded(plan, app_id=world.app_id, path=path):
+            notes.append(f"what plan {plan.number} let go is not in the losses table: the next run writes it down")
+        lost.update(plan.losses)
+        for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
+            known = expected.setdefault(AuditedLog(r.log), Expected())
+            expected[AuditedLog(r.log)] = Expected((*known.applied, (r, receipt)), known.coverage)
+    losses: dict[BrokerPartition, set[Loss]] = {}
+    for loss in lost:
+        losses.setdefault(loss.log, set()).add(loss)
+        expected.setdefault(AuditedLog(loss.log), Expected())
+    return expected, losses, tuple(notes)
+
+
+def _applied_plans(world: LiveWorld, table: Table) -> Iterator[tuple[Plan, Applied, bool]]:
+    """The kept plans that are in the table, what came of each, and whether that was recorded; else it is counted again."""
+    for number in world.ledger.plan_numbers():
+        plan = world.ledger.read_plan(number) if number <= (table.transaction_version or 0) else None
+        if plan is None:
+            continue
+        recorded = world.ledger.read_applied(number)
+        is_its_own = recorded is not None and recorded.plan_id == plan.id
+        applied = recorded if is_its_own else world.recount(plan)
+        if applied is None:
+            what = f"the table holds another plan {number} than ZooKeeper"
+            raise LedgersDisagree(what, path=world.settings.table.path, check="`etl plan CONF`; the next run takes over the table's")
+        yield plan, applied, is_its_own
+
+
+def _explained(
+    world: LiveWorld, ledger: Ledger, table: Table, found: Sequence[LogFindings], expected: Mapping[AuditedLog, Expected],
+    losses: Mapping[BrokerPartition, set[Loss]],
+) -> Iterator[LogProof]:
+    """The findings with the reasons; only where rows are missing is anything more read."""
+    short = {(f.audited.log, s.from_offset, s.until_offset): s for f in found for s in f.short}
+    known = dict(_origins(world, table, short)) if short else {}
+    origins = {place: known.get(place, Origin(s)) for place, s in short.items()}
+    removals, allowed = _removals(world, ledger, table, origins.values()) if short else ((), frozenset[int]())
+    for f in found:
+        log = f.audited.log
+        gaps = gaps_of(expected.get(f.audited, Expected()), losses.get(log, ()))
+        mine = [origins[log, s.from_offset, s.until_offset] for s in f.short]
+        yield LogProof(f, gaps, blame(mine, removals, allowed))
+
+
+_Place = tuple[BrokerPartition, int, int]
+
+
+def _origins(world: LiveWorld, table: Table, short: Mapping[_Place, Short]) -> Iterator[tuple[_Place, Origin]]:
+    """Whether the commit that should hold the rows of a short range did hold them."""
+    from etl.edges.audit_scan import Stray, recount_commit
+
+    for plan, applied, _ in _applied_plans(world, table):
+        places = {i: place for i, r in enumerate(plan.ranges) if (place := (r.log, r.from_offset, r.until_offset)) in short}
+        if applied.table_id != table.id:
+            yield from ((place, Origin(short[place], is_elsewhere=True)) for place in places.values())
+        elif places:
+            path, version = world.settings.table.path, applied.delta_version
+            committed = recount_commit(path, version, plan.ranges, stray=Stray.PASSED_OVER)
+            for i, place in places.items():
+                yield place, origin_of(short[place], version, applied.receipts[i], committed[i] if committed else None)
+
+
+def _removals(
+    world: LiveWorld, ledger: Ledger, table: Table, origins: Iterable[Origin],
+) -> tuple[tuple[Foreign, ...], frozenset[int]]:
+    """Commits of others that removed rows, and the versions of those that policy or an operator let pass."""
+    from etl.edges.delta_log import open_log, removals_since
+    from etl.edges.delta_path import rust_path
+
+    settings, word = world.settings.table, ledger.acknowledged
+    noted = world.ledger.read_coverage().removals
+    versions = [o.delta_version for o in origins]
+    known = [version for version in versions if version is not None]
+    after = min(known) if known and len(known) == len(versions) else None
+    logged = removals_since(open_log(rust_path(settings.path)), table.version, after, world.app_id)
+    found = sorted({*logged, *noted}, key=lambda one: one.delta_version)
+    accepted = word.delta_version if word and word.table_id == table.id else None
+    allowed = frozenset(
+        one.delta_version for one in found
+        if one in noted or is_let_pass(one, settings.on_rows_removed) or (accepted is not None and one.delta_version <= accepted))
+    return tuple(found), allowed
+
+
+def _first(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) or "not known"

@@ -1,0 +1,184 @@
+"""Row 18: logs with gaps, transactions in every state, partitions with nothing or next to nothing in them."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from kafka import KafkaProducer
+
+from etl.embedded.server import wait_until
+from tests.chaos.driver import Driver
+from tests.chaos.sources import configure, stopped
+from tests.chaos.stage import Case, Stage, Told, held
+from tests.system.driving import Pipeline, broken_off_before
+
+_COMPACTING = {
+    "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100",
+    "min.compaction.lag.ms": "0",
+}
+_NO_MORE = {"min.compaction.lag.ms": str(2**62), "max.compaction.lag.ms": str(2**63 - 1), "segment.ms": str(2**62)}
+_KEYS = 10
+
+
+@contextlib.contextmanager
+def transactional(pipeline: Pipeline, number: int = 1) -> Iterator[KafkaProducer]:
+    """A producer that leaves its transaction open when the block ends; the case decides what becomes of it."""
+    with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"{number}-for-{pipeline.topic}") as producer:
+        producer.init_transactions()
+        yield producer
+
+
+def send(producer: KafkaProducer, pipeline: Pipeline, what: str, count: int, partition: int = 0) -> None:
+    sent = [producer.send(pipeline.topic, b"%s %d" % (what.encode(), n), partition=partition) for n in range(count)]
+    producer.flush()
+    for one in sent:
+        one.get(30)
+
+
+def transaction(producer: KafkaProducer, pipeline: Pipeline, what: str, count: int, end: Callable[[], object], partition: int = 0) -> None:
+    producer.begin_transaction()
+    send(producer, pipeline, what, count, partition)
+    end()
+
+
+def compacted(stage: Stage, *, between: bool = False) -> Told:
+    """Records that a newer one of the same key replaced are gone: before the plan, or between the plan and its fetch."""
+    pipeline = stage.pipeline(partitions=2, config={} if between else _COMPACTING)
+    with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as producer:
+        for number in range(600):
+            producer.send(pipeline.topic, b"value %d" % number, key=b"key %d" % (number % _KEYS), partition=number % 2)
+        producer.flush()
+        if between:
+            with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
+                assert driver.wait().code == -signal.SIGKILL
+            configure(pipeline, _COMPACTING)
+        for number in range(4):  # another record, some time later, ends the segment that may be compacted
+            assert wait_until(lambda: True, 1)
+            producer.send(pipeline.topic, b"end %d" % number, key=b"end", partition=number % 2).get(30)
+        assert wait_until(lambda: sum(pipeline.in_topic().values()) < 100, 60), sum(pipeline.in_topic().values())
+    configure(pipeline, _NO_MORE)
+    after = held(pipeline)
+    said = stopped(pipeline.run(), 0, "replayed" if between else "ingested")
+    pipeline.produce(80, partitions=2)
+    pipeline.ran()
+    return stage.finish(pipeline, after=after, next_run=said)
+
+
+def transactions(stage: Stage) -> Told:
+    """Committed, aborted and open ones, of two producers in turn, and plain records between them."""
+    pipeline = stage.pipeline(partitions=2)
+    with transactional(pipeline) as one, transactional(pipeline, 2) as two, \
+            KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as plain:
+        transaction(one, pipeline, "kept", 30, one.commit_transaction)
+        one.begin_transaction()
+        two.begin_transaction()
+        for turn in range(3):
+            send(one, pipeline, f"dropped {turn}", 10)
+            send(plain, pipeline, f"plain {turn}", 5)
+            send(two, pipeline, f"kept too {turn}", 10)
+        one.abort_transaction()
+        two.commit_transaction()
+        transaction(one, pipeline, "dropped", 20, one.abort_transaction, partition=1)
+        one.begin_transaction()
+        send(one, pipeline, "open", 20)
+        send(plain, pipeline, "behind the open one", 10)
+        broken_off_before("commit", pipeline)
+        after = held(pipeline)
+        said = stopped(pipeline.run(), 0, "repaired")
+        one.commit_transaction()
+        two.begin_transaction()
+        send(two, pipeline, "open and then dropped", 10)
+        pipeline.ran()
+        two.abort_transaction()
+    return stage.finish(pipeline, after=after, next_run=said)
+
+
+def open_transaction(stage: Stage, *, commits: bool) -> Told:
+    """The range ends at the last stable offset: what lies behind it waits until the transaction ends."""
+    pipeline = stage.pipeline(partitions=1)
+    with transactional(pipeline) as producer, KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as plain:
+        send(plain, pipeline, "before", 20)
+        producer.begin_transaction()
+        send(producer, pipeline, "open", 20)
+        send(plain, pipeline, "behind", 20)
+        assert pipeline.ran().document["plan"]["ranges"][0]["until"] == 20
+        after = held(pipeline)
+        assert pipeline.ran().outcomes == ["nothing new"]
+        if commits:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    return stage.finish(pipeline, after=after, next_run=stopped(pipeline.run(), 0, "ingested"))
+
+
+def ends_inside_an_aborted_one(stage: Stage) -> Told:
+    """Caps end three ranges one after the other inside one aborted transaction, with records of others among its own."""
+    pipeline = stage.pipeline(partitions=1, limits={"max_records_per_run": 25})
+    with transactional(pipeline) as producer, KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as plain:
+        send(plain, pipeline, "before", 10)
+        producer.begin_transaction()
+        for turn in range(3):
+            send(producer, pipeline, f"dropped {turn}", 20)
+            send(plain, pipeline, f"plain {turn}", 5)
+        producer.abort_transaction()
+        transaction(producer, pipeline, "kept", 10, producer.commit_transaction)
+    with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
+        assert driver.wait().code == -signal.SIGKILL
+    after = held(pipeline)
+    said = stopped(pipeline.run(), 0, "replayed")
+    for _ in range(4):
+        pipeline.ran()
+    return stage.finish(pipeline, after=after, next_run=said)
+
+
+def ends_with_markers(stage: Stage) -> Told:
+    """Ranges whose last offsets are transaction markers, and a next range that holds nothing else."""
+    pipeline = stage.pipeline(partitions=1)
+    with transactional(pipeline) as producer:
+        transaction(producer, pipeline, "kept", 10, producer.commit_transaction)
+        pipeline.ran()
+        transaction(producer, pipeline, "dropped", 10, producer.abort_transaction)
+        with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
+            assert driver.wait().code == -signal.SIGKILL
+        after = held(pipeline)
+        said = stopped(pipeline.run(), 0, "replayed")
+        assert pipeline.committed() == {0: 22}
+        transaction(producer, pipeline, "kept", 1, producer.commit_transaction)
+        pipeline.ran()
+    return stage.finish(pipeline, after=after, next_run=said)
+
+
+def nearly_nothing(stage: Stage, *, records: int) -> Told:
+    """A topic of many partitions of which one has a record or none has; then each gets one."""
+    pipeline = stage.pipeline(partitions=12)
+    with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as producer:
+        for number in range(records):
+            producer.send(pipeline.topic, b"one", partition=7 + number).get(30)
+        with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
+            assert driver.wait().code == -signal.SIGKILL
+        after = held(pipeline)
+        said = stopped(pipeline.run(), 0, "replayed")
+        pipeline.ran()
+        for partition in range(12):
+            producer.send(pipeline.topic, b"one more", partition=partition).get(30)
+    pipeline.ran()
+    return stage.finish(pipeline, after=after, next_run=said)
+
+
+CASES: tuple[Case, ...] = (
+    Case(18, "compacted-before-the-plan", "a compacted topic", compacted),
+    Case(18, "compacted-before-the-fetch", "a topic compacted between a plan and its fetch", partial(compacted, between=True)),
+    Case(18, "transactions", "transactions of two producers, committed, aborted and open; killed before the offsets moved", transactions),
+    Case(18, "open-transaction-committed", "a transaction open at the end of the range, committed later",
+         partial(open_transaction, commits=True), short=True),
+    Case(18, "open-transaction-aborted", "a transaction open at the end of the range, aborted later",
+         partial(open_transaction, commits=False)),
+    Case(18, "ends-inside-an-aborted-transaction", "ranges that end inside an aborted transaction; killed before the fetch",
+         ends_inside_an_aborted_one),
+    Case(18, "ends-with-markers", "ranges that end with transaction markers; killed before the fetch", ends_with_markers),
+    Case(18, "one-record", "one record in twelve partitions; killed before the fetch", partial(nearly_nothing, records=1)),
+    Case(18, "no-record", "twelve empty partitions; killed before the fetch", partial(nearly_nothing, records=0)),
+)

@@ -1,0 +1,248 @@
+"""Rows 16 and 17: what a topic loses, or becomes, between a plan and its fetch, during the fetch, and between two runs."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from etl.embedded.server import wait_until
+from tests.chaos.driver import Driver
+from tests.chaos.kept import kept
+from tests.chaos.proxy import ProxiedCluster, gated
+from tests.chaos.sources import (
+    admin_of, between, configure, delete_records, delete_topic, let_go, log_starts, make_topic, recreate_topic, stopped,
+)
+from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.system.driving import Pipeline, Row, Said, broken_off_before
+
+_GONE = 30
+"""Offsets that retention takes from the start of a planned range of 60."""
+_ALL_EXPIRE = {"retention.ms": "1000", "segment.bytes": "1048576"}
+"""The produced records carry times of years ago."""
+
+
+def prepared(stage: Stage, *, loaded: bool, **source: Any) -> Pipeline:
+    pipeline = stage.pipeline(source=source)
+    pipeline.produce(240)
+    if loaded:
+        pipeline.ran()
+        pipeline.produce(240)
+    return pipeline
+
+
+def killed_before_the_fetch(pipeline: Pipeline) -> None:
+    """A run whose plan is stored, and nothing of it fetched."""
+    with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
+        assert driver.wait().code == -signal.SIGKILL
+
+
+def expired_before_fetch(stage: Stage, *, loaded: bool, on_data_loss: str, in_process: bool = False) -> Told:
+    """The start of a stored plan's range is deleted before the next run fetches it."""
+    pipeline = prepared(stage, loaded=loaded, on_data_loss=on_data_loss)
+    if in_process:
+        broken_off_before("fetch", pipeline)
+    else:
+        killed_before_the_fetch(pipeline)
+    start = 60 if loaded else 0
+    before = pipeline.in_topic()
+    delete_records(pipeline, {1: start + _GONE})
+    after, gone = held(pipeline), between(before, 1, start, start + _GONE)
+    said = pipeline.run()
+    if on_data_loss == "fail":
+        stopped(said, 5, "are gone", "on_data_loss: skip")
+        assert held(pipeline) == after
+        pipeline.settings["source"]["on_data_loss"] = "skip"  # what the error tells to do
+        stopped(pipeline.run(), 0, "superseded", "records lost")
+    else:
+        stopped(said, 0, "superseded", "records lost")
+    pipeline.produce(80)
+    pipeline.ran()
+    told = stage.finish(pipeline, after=after, next_run=said, expected=(before | pipeline.in_topic()) - gone)
+    assert let_go(pipeline) == [(1, start, start + _GONE, "expired")], let_go(pipeline)
+    return told
+
+
+def all_expired_before_fetch(stage: Stage) -> Told:
+    """Retention itself, not an operator, takes every planned record; then others come."""
+    pipeline = prepared(stage, loaded=True, on_data_loss="skip")
+    loaded = pipeline.in_table()
+    killed_before_the_fetch(pipeline)
+    configure(pipeline, _ALL_EXPIRE)
+    assert wait_until(lambda: set(log_starts(pipeline).values()) == {120}, 60), log_starts(pipeline)
+    configure(pipeline, {"retention.ms": "-1"})
+    after = held(pipeline)
+    said = stopped(pipeline.run(), 0, "superseded", "records lost")
+    pipeline.produce(80)
+    pipeline.ran()
+    told = stage.finish(pipeline, after=after, next_run=said, expected=loaded | pipeline.in_topic())
+    assert let_go(pipeline) == [(partition, 60, 120, "expired") for partition in range(4)], let_go(pipeline)
+    return told
+
+
+def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> Told:
+    """Offsets of a range are deleted when its first answers came and more are to be fetched."""
+    before: list[Counter[Row]] = []
+
+    def expire(pipeline: Pipeline) -> None:
+        before.append(pipeline.in_topic())
+        delete_records(pipeline, dict.fromkeys(range(4), 1900))
+
+    pipeline, said = during_fetch(stage, expire, on_data_loss=on_data_loss)
+    stopped(said, 5, "DataLoss")
+    after = held(pipeline)
+    next_run = pipeline.run()
+    if on_data_loss == "fail":
+        stopped(next_run, 5, "are gone", "on_data_loss: skip")
+        assert held(pipeline) == after
+        pipeline.settings["source"]["on_data_loss"] = "skip"
+        stopped(pipeline.run(), 0, "superseded", "records lost")
+    else:
+        stopped(next_run, 0, "superseded", "records lost")
+    gone = Counter({row: count for row, count in before[0].items() if row[1] < 1900})
+    told = stage.finish(pipeline, after=after, next_run=next_run, expected=before[0] - gone)
+    assert let_go(pipeline) == [(partition, 0, 1900, "expired") for partition in range(4)], let_go(pipeline)
+    return told
+
+
+def expired_between_runs(stage: Stage, *, on_data_loss: str) -> Told:
+    pipeline = prepared(stage, loaded=True, on_data_loss=on_data_loss)
+    before = pipeline.in_topic()
+    delete_records(pipeline, {1: 90, 3: 120})
+    after, gone = held(pipeline), between(before, 1, 60, 90) + between(before, 3, 60, 120)
+    said = pipeline.run()
+    if on_data_loss == "fail":
+        stopped(said, 5, "are gone", "on_data_loss: skip")
+        assert held(pipeline) == after
+        pipeline.settings["source"]["on_data_loss"] = "skip"
+        pipeline.ran()
+    else:
+        stopped(said, 0, "records lost", "ingested")
+    told = stage.finish(pipeline, after=after, next_run=said, expected=before - gone)
+    assert let_go(pipeline) == [(1, 60, 90, "expired"), (3, 60, 120, "expired")], let_go(pipeline)
+    return told
+
+
+def during_fetch(stage: Stage, change: Callable[[Pipeline], None], **source: Any) -> tuple[Pipeline, Said]:
+    """A run whose third fetch is answered only when `change` has happened, and that has many more to ask for."""
+    cluster = kept("network", lambda folder: ProxiedCluster(folder))
+    pipeline = stage.pipeline(cluster=cluster, source={
+        "bootstrap": f"127.0.0.1:{cluster.proxy.port}", "fetch_max_bytes": 4096, **source})
+    pipeline.produce(8_000)
+    done = threading.Event()
+    cluster.proxy.spoil(gated(done), after=2)
+    stage.at_end.callback(cluster.proxy.heal)
+    with Driver(pipeline) as driver:
+        driver.wait_for("the third fetch", lambda: cluster.proxy.spoiled > 0)
+        change(pipeline)
+        done.set()
+        said = driver.wait()
+    cluster.proxy.heal()
+    return pipeline, said
+
+
+def recreated(stage: Stage, *, records: int, stored: bool = False) -> Told:
+    """The topic is made again, with fewer or more records than before; nothing of it may be loaded by the old plans."""
+    pipeline = prepared(stage, loaded=True)
+    if stored:
+        killed_before_the_fetch(pipeline)
+    else:
+        pipeline.ran()
+    rows, after = pipeline.in_table(), held(pipeline)
+    recreate_topic(pipeline)
+    pipeline.produce(records)
+    said = stopped(pipeline.run(), 5, "made again")
+    stopped(pipeline.run(), 5, "made again")
+    assert held(pipeline) == after
+    return _under_another_name(stage, pipeline, rows, after, said)
+
+
+def recreated_during_fetch(stage: Stage) -> Told:
+    """The topic is made again, with more records than before, while a run fetches."""
+    def recreate(pipeline: Pipeline) -> None:
+        recreate_topic(pipeline)
+        pipeline.produce(8_800)
+
+    pipeline, said = during_fetch(stage, recreate)
+    assert said.code in (2, 5, 6), f"{said_in_short(said)}\n{said.err}"
+    after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
+    return _under_another_name(stage, pipeline, Counter(), after, stopped(pipeline.run(), 5, "made again"))
+
+
+def _under_another_name(stage: Stage, pipeline: Pipeline, rows: Counter[Row], after: str, said: Said) -> Told:
+    """The table still holds what the first topic had; another pipeline, as the error tells, reads the second one whole."""
+    assert (pipeline.in_table() if rows else Counter()) == rows
+    folder = pipeline.folder / "another"
+    folder.mkdir()
+    another = Pipeline(pipeline.cluster, folder, pipeline.topic, f"{pipeline.group}-2", {"pipeline": "clicks-again"})
+    another.ran()
+    return stage.finish(another, after=after, next_run=said)
+
+
+def deleted(stage: Stage, *, stored: bool) -> Told:
+    """The topic is deleted and does not come back."""
+    pipeline = prepared(stage, loaded=True)
+    rows = pipeline.in_table()
+    if stored:
+        killed_before_the_fetch(pipeline)
+    after = held(pipeline)
+    delete_topic(pipeline)
+    said = stopped(pipeline.run(), 2, "the topic is not there")
+    assert pipeline.in_table() == rows
+    make_topic(pipeline)
+    stopped(pipeline.run(), 5, "made again")
+    return _under_another_name(stage, pipeline, rows, after, said)
+
+
+def partitions_added(stage: Stage, *, loaded: bool) -> Told:
+    """Between a plan and its fetch the topic grows by two partitions, with records in them."""
+    pipeline = prepared(stage, loaded=loaded)
+    killed_before_the_fetch(pipeline)
+    with admin_of(pipeline) as admin:
+        admin.create_partitions({pipeline.topic: 6})
+    assert wait_until(lambda: len(log_starts(pipeline)) == 6, 30)
+    pipeline.produce(300, partitions=6)
+    after = held(pipeline)
+    with stage.writing(pipeline) as writer:
+        writer.wait_for(20)
+        said = stopped(pipeline.run(), 0, "replayed", "ingested")
+    return stage.finish(pipeline, after=after, next_run=said)
+
+
+CASES: tuple[Case, ...] = (
+    Case(16, "expired-before-the-fetch-fail", "the start of a stored plan's range is deleted before the fetch, `fail`; then `skip`",
+         partial(expired_before_fetch, loaded=True, on_data_loss="fail")),
+    Case(16, "expired-before-the-fetch-skip", "the start of a stored plan's range is deleted before the fetch, `skip`: 30 offsets let go",
+         partial(expired_before_fetch, loaded=True, on_data_loss="skip", in_process=True), short=True),
+    Case(16, "expired-before-the-first-fetch-skip", "the same for the very first plan, killed before its fetch",
+         partial(expired_before_fetch, loaded=False, on_data_loss="skip")),
+    Case(16, "all-expired-before-the-fetch", "retention takes all records of a stored plan before the fetch, `skip`",
+         all_expired_before_fetch),
+    Case(16, "expired-during-the-fetch-fail", "offsets of every range are deleted while it is fetched, `fail`; then `skip`",
+         partial(expired_during_fetch, on_data_loss="fail")),
+    Case(16, "expired-during-the-fetch-skip", "offsets of every range are deleted while it is fetched, `skip`",
+         partial(expired_during_fetch, on_data_loss="skip")),
+    Case(16, "expired-between-runs-fail", "offsets expire between two runs, `fail`; then `skip`",
+         partial(expired_between_runs, on_data_loss="fail")),
+    Case(16, "expired-between-runs-skip", "offsets expire between two runs, `skip`: 90 offsets are let go",
+         partial(expired_between_runs, on_data_loss="skip")),
+    Case(17, "topic-made-again-lower", "the topic made again with fewer records; read under another name",
+         partial(recreated, records=40), short=True),
+    Case(17, "topic-made-again-higher", "the topic made again with more records; read under another name",
+         partial(recreated, records=800)),
+    Case(17, "topic-made-again-lower-before-the-fetch", "the same between a plan and its fetch, with fewer records",
+         partial(recreated, records=40, stored=True)),
+    Case(17, "topic-made-again-higher-before-the-fetch", "the same between a plan and its fetch, with more records",
+         partial(recreated, records=800, stored=True)),
+    Case(17, "topic-made-again-during-the-fetch", "the topic made again with more records while it is fetched; read under another name",
+         recreated_during_fetch),
+    Case(17, "topic-deleted", "the topic deleted between two runs", partial(deleted, stored=False)),
+    Case(17, "topic-deleted-before-the-fetch", "the topic deleted between a plan and its fetch", partial(deleted, stored=True)),
+    Case(17, "partitions-added-before-the-first-fetch", "two partitions added between the first plan and its fetch",
+         partial(partitions_added, loaded=False)),
+    Case(17, "partitions-added-before-the-fetch", "two partitions added between a later plan and its fetch",
+         partial(partitions_added, loaded=True)),
+)

@@ -1,0 +1,192 @@
+"""Rows 9 and 10: two drivers. A paused one that wakes up when another has done its work, and two that start at the same moment.
+
+The driver's lock keeps two drivers apart as long as both have their ZooKeeper sessions; these cases are about what holds when it does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from etl.dying_run import HALF_COMMIT
+from etl.embedded.server import wait_until
+from tests.chaos.cases_kill import held_pipeline, stopped_before_the_commit
+from tests.chaos.driver import Driver
+from tests.chaos.holding import Hold
+from tests.chaos.stage import Case, Checked, Stage, Told, complete_files, held, said_in_short
+from tests.system.driving import Pipeline, Said
+
+_ATTEMPTS = 5
+_SHORT_SESSION = {"session_timeout_s": 2}
+_RETRY = (4, 6)
+"""Exit codes of a run that lost its race and says that a retry may help."""
+_PERSON = 5
+
+
+def wakes_at_verb(stage: Stage, *, verb: str, loaded: bool = False) -> Told:
+    """Paused before a verb until its session is gone and a second driver has done the work."""
+    pipeline = stage.pipeline()
+    prepare(pipeline, loaded)
+    with stage.writing(pipeline) as writer, short_session(pipeline):
+        writer.wait_for(20)
+        with Driver(pipeline, sends=(signal.SIGSTOP, verb)) as zombie:
+            zombie.wait_until_paused()
+            after, second, woken = overtaken(zombie, pipeline)
+    return told(stage, pipeline, after, second, woken)
+
+
+def wakes_while_writing(stage: Stage, *, from_task: int, files: int, driver_alone: bool = False) -> Told:
+    """Paused, JVM and workers too or not, when `files` of four files are written."""
+    pipeline = held_pipeline(stage, loaded=False)
+    hold = Hold(pipeline.folder / "marks", from_task)
+    with stage.writing(pipeline), short_session(pipeline), Driver(pipeline, hold=hold) as zombie:
+        zombie.wait_for("rows in every task", lambda: len(hold.workers()) == 4)
+        zombie.wait_for(f"{files} files", lambda: len(complete_files(pipeline)) == files)
+        if driver_alone:
+            zombie.pause()
+        else:
+            zombie.pause_all()
+        hold.release()
+        after, second, woken = overtaken(zombie, pipeline)
+    return told(stage, pipeline, after, second, woken)
+
+
+def wakes_before_the_commit(stage: Stage) -> Told:
+    """Paused when all files are written and not committed."""
+    for _ in range(_ATTEMPTS):
+        pipeline = held_pipeline(stage, loaded=True)
+        with stage.writing(pipeline), short_session(pipeline), \
+                Driver(pipeline, hold=Hold(pipeline.folder / "marks", 0, "end")) as zombie:
+            if not stopped_before_the_commit(zombie, pipeline):
+                continue
+            zombie.pause_all()
+            after, second, woken = overtaken(zombie, pipeline)
+        return told(stage, pipeline, after, second, woken)
+    raise AssertionError(f"the moment was missed {_ATTEMPTS} times")
+
+
+def started_together(stage: Stage, *, times: int, fresh: bool) -> Told:
+    """Two commands at the same moment, again and again; every second time they wait for each other."""
+    pipeline, figures, ends = stage.pipeline(), [], set[str]()
+    for number in range(times):
+        if fresh:
+            pipeline = stage.pipeline()
+        pipeline.settings["ownership"] = {"wait_for_driver_s": 120 * (number % 2)}
+        prepare(pipeline, loaded=not fresh and not number)
+        with stage.writing(pipeline), Driver(pipeline) as one, Driver(pipeline) as other:
+            codes = sorted(driver.wait().code for driver in (one, other))
+        assert codes in ([0, 0], [0, 4]) and (codes == [0, 0] or not number % 2), codes
+        ends.add(f"exits {codes[0]} and {codes[1]}")
+        after = held(pipeline)
+        figures.append(stage.finish(pipeline, after=after, next_run="").checked)
+    return Told(after, f"the two, {times} times: {'; '.join(sorted(ends))}", total(figures) if fresh else figures[-1])
+
+
+def released_together(stage: Stage, *, verb: str, times: int, fresh: bool) -> Told:
+    """Two drivers that both passed the lock, for the first lost its session, go on at the same moment from the same verb."""
+    pipeline, figures, ends = stage.pipeline(), [], set[str]()
+    for number in range(times):
+        if fresh:
+            pipeline = stage.pipeline()
+        prepare(pipeline, loaded=not fresh and not number)
+        with stage.writing(pipeline) as writer, short_session(pipeline), contextlib.ExitStack() as started:
+            both = []
+            for _ in range(2):
+                both.append(started.enter_context(Driver(pipeline, sends=(signal.SIGSTOP, verb))))
+                both[-1].wait_until_paused()
+                wait_for_no_driver(pipeline)
+                writer.wait_for(20)
+            for driver in both:
+                driver.wake_all()
+            ended = [driver.wait() for driver in both]
+        assert all(said.code in (0, *_RETRY) for said in ended), [said.err for said in ended]
+        ends |= {said_in_short(said) for said in ended}
+        after = held(pipeline)
+        figures.append(stage.finish(pipeline, after=after, next_run="").checked)
+    return Told(after, f"the two, {times} times: {'; '.join(sorted(ends))}", total(figures) if fresh else figures[-1])
+
+
+def prepare(pipeline: Pipeline, loaded: bool) -> None:
+    """Records to read, after a first plan where `loaded`."""
+    pipeline.produce(400)
+    if loaded:
+        pipeline.ran()
+        pipeline.produce(400)
+
+
+@contextlib.contextmanager
+def short_session(pipeline: Pipeline) -> Iterator[None]:
+    """Runs that are started inside have a short ZooKeeper session; those that follow, and share this process, have not."""
+    pipeline.settings["zookeeper"] = _SHORT_SESSION
+    try:
+        yield
+    finally:
+        pipeline.settings.pop("zookeeper", None)
+
+
+def overtaken(zombie: Driver, pipeline: Pipeline) -> tuple[str, Said, Said]:
+    """A second driver does the work, then the first goes on: what the table held in between, and what both said."""
+    wait_for_no_driver(pipeline)
+    after = held(pipeline)
+    pipeline.settings.pop("zookeeper", None)
+    second = pipeline.ran()
+    zombie.wake_all()
+    return after, second, zombie.wait()
+
+
+def wait_for_no_driver(pipeline: Pipeline) -> None:
+    """Until ZooKeeper has forgotten whoever drove."""
+    with pipeline.zookeeper() as client:
+        path = f"/consumers/{pipeline.group}/etl/clicks/driver"
+        assert wait_until(lambda: not client.exists(path), 60), "the session does not end"
+
+
+def told(stage: Stage, pipeline: Pipeline, after: str, second: Said, woken: Said) -> Told:
+    """A woken driver may have found its work done, or say that a retry may help; nothing else."""
+    assert woken.code in (0, *_RETRY), f"the woken driver: {said_in_short(woken)}\n{woken.err}"
+    says = f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}"
+    return stage.finish(pipeline, after=after, next_run=says)
+
+
+def total(figures: list[Checked]) -> Checked:
+    """The sum over several pipelines."""
+    fields: Callable[[Checked], tuple[int, ...]] = lambda c: (c.records, c.rows, c.missing, c.double, c.unexpected)
+    return Checked(*map(sum, zip(*map(fields, figures), strict=True)))
+
+
+_OVERTAKEN = "the driver is paused past its ZooKeeper session, a second one does the work, the first goes on: "
+
+CASES: tuple[Case, ...] = (
+    Case(9, "zombie before the plan is stored", _OVERTAKEN + "before the plan is stored", partial(wakes_at_verb, verb="store")),
+    Case(9, "zombie before the plan is stored later", _OVERTAKEN + "the same where the table holds a plan already",
+         partial(wakes_at_verb, verb="store", loaded=True)),
+    Case(9, "zombie after the plan is stored", _OVERTAKEN + "after the plan is stored", partial(wakes_at_verb, verb="fetch")),
+    Case(9, "zombie before the append", _OVERTAKEN + "before the append", partial(wakes_at_verb, verb="append", loaded=True), short=True),
+    Case(9, "zombie with its first rows", _OVERTAKEN + "with its JVM and workers, when the first rows came",
+         partial(wakes_while_writing, from_task=0, files=0)),
+    Case(9, "zombie whose workers went on", _OVERTAKEN + "its JVM and workers go on writing all the while",
+         partial(wakes_while_writing, from_task=0, files=0, driver_alone=True)),
+    Case(9, "zombie with half its files", _OVERTAKEN + "with its JVM and workers, when 2 of 4 files were written",
+         partial(wakes_while_writing, from_task=2, files=2)),
+    Case(9, "zombie with all its files", _OVERTAKEN + "with its JVM, when all files were written and not committed",
+         wakes_before_the_commit),
+    Case(9, "zombie after the delta commit", _OVERTAKEN + "after the Delta commit", partial(wakes_at_verb, verb="record")),
+    Case(9, "zombie before the offsets", _OVERTAKEN + "before the offsets are moved", partial(wakes_at_verb, verb="commit", loaded=True)),
+    Case(9, "zombie with half of the offsets", _OVERTAKEN + "when half of the offsets are moved", partial(wakes_at_verb, verb=HALF_COMMIT)),
+    Case(10, "two started together", "two drivers started at the same moment, once, on a table that does not exist yet",
+         partial(started_together, times=1, fresh=True), short=True),
+    Case(10, "two started together on new tables", "two drivers started at the same moment, ten times, each on a table that does not exist",
+         partial(started_together, times=10, fresh=True)),
+    Case(10, "two started together on one table", "two drivers started at the same moment, ten times, on the same table",
+         partial(started_together, times=10, fresh=False)),
+    Case(10, "two store a plan together", "two drivers behind the lock store a plan each at the same moment, three times, no table yet",
+         partial(released_together, verb="store", times=3, fresh=True)),
+    Case(10, "two append together to new tables",
+         "two drivers behind the lock append the same plan at the same moment, five times, no table yet",
+         partial(released_together, verb="append", times=5, fresh=True)),
+    Case(10, "two append together to one table",
+         "two drivers behind the lock append the same plan at the same moment, five times, on one table",
+         partial(released_together, verb="append", times=5, fresh=False)),
+)

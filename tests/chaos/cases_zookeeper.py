@@ -1,0 +1,319 @@
+"""Rows 11 and 12: ZooKeeper restarted, a session expired, an answer lost, the data folder restored from an older copy or emptied.
+
+The pipelines of these cases keep their ledger in a ZooKeeper of their own, beside that of the brokers, so that what is done to it
+is done to the ledger alone; one case restarts a ZooKeeper in which both live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from kazoo.client import KazooClient
+
+from etl import doors
+from etl.edges.zookeeper import ZooKeeper as Session
+from etl.embedded.server import wait_until
+from etl.embedded.zookeeper import ZooKeeper
+from etl.wiring import LiveWorld
+from tests.chaos.driver import Driver
+from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.zookeeper_proxy import CREATE, CREATE2, MULTI, Chosen, Lost, ZooKeeperProxy
+from tests.system.driving import Pipeline, Said
+
+_VERBS = ("observe", "store", "fetch", "append", "record", "commit", "tidy")
+"""The calls in which a run's six verbs reach the outside."""
+_DOWN_S = 1.5
+_NOTICED_WITHIN_S = 30.0
+_RECORDS = 200
+
+Deed = Callable[[LiveWorld], None]
+
+
+@dataclass
+class Apart:
+    """A pipeline whose ledger has a ZooKeeper of its own."""
+
+    pipeline: Pipeline
+    server: ZooKeeper
+
+    def loaded(self) -> Apart:
+        """One plan is in the table, and there is something new to read."""
+        self.pipeline.produce(_RECORDS)
+        self.pipeline.ran()
+        self.pipeline.produce(_RECORDS)
+        return self
+
+    def offsets(self) -> dict[int, int]:
+        """The committed offsets, as an old consumer would read them."""
+        with _client(f"{self.server.connect}/etl") as client:
+            path = f"/consumers/{self.pipeline.group}/offsets/{self.pipeline.topic}"
+            return {int(key): int(client.get(f"{path}/{key}")[0]) for key in client.get_children(path)} if client.exists(path) else {}
+
+    def copy(self) -> Path:
+        """The data folder as it is, taken while the server is down."""
+        kept = self.server.folder / f"copy-{time.monotonic_ns()}"
+        self.server.stop()
+        shutil.copytree(self.server.folder / "data", kept)
+        self.server.start()
+        return kept
+
+    def restore(self, copy: Path | None) -> None:
+        """The server goes on from that copy, or from nothing."""
+        self.server.stop()
+        shutil.rmtree(self.server.folder / "data")
+        if copy:
+            shutil.copytree(copy, self.server.folder / "data")
+        self.server.start()
+
+    def killed_before(self, verb: str) -> None:
+        """A run in its own process that kills itself before that call."""
+        with Driver(self.pipeline, sends=(signal.SIGKILL, verb)) as driver:
+            said = driver.wait()
+        assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+
+
+def apart(stage: Stage, *, through: Callable[[ZooKeeper], str] = lambda server: server.connect, partitions: int = 4) -> Apart:
+    """A pipeline on the shared brokers with a ZooKeeper of its own, reached at the address that `through` gives."""
+    server = stage.at_end.enter_context(ZooKeeper(stage.folder / "ledger"))
+    zookeeper = {"connect": f"{through(server)}/etl", "session_timeout_s": 6}
+    # a session that could not say goodbye keeps the driver's lock until its timeout, and its process is this one
+    waiting = {"wait_for_driver_s": 30}
+    pipeline = stage.pipeline(partitions, zookeeper=zookeeper, source={"bootstrap": stage.cluster.bootstrap}, ownership=waiting)
+    return Apart(pipeline, server)
+
+
+# -- row 11 --------------------------------------------------------------------------------------------------------------
+
+
+def restarted(stage: Stage, *, verb: str) -> Told:
+    """The server goes away when the verb begins, and comes back while it is under way."""
+    case = apart(stage).loaded()
+
+    def down_for_a_while(world: LiveWorld) -> None:
+        case.server.kill()
+        back = threading.Timer(_DOWN_S, case.server.start)
+        back.start()
+        stage.at_end.callback(back.join)
+
+    return _disturbed(stage, case, verb, down_for_a_while)
+
+
+def expired(stage: Stage, *, verb: str) -> Told:
+    """The driver's session is ended by somebody who knows its id and password; the driver has heard of it when the verb begins."""
+    case = apart(stage).loaded()
+
+    def end_session(world: LiveWorld) -> None:
+        session: Session = world._zookeeper
+        with _client(case.server.connect, client_id=session.client.client_id):
+            pass  # closing this one ends the session for both
+        assert wait_until(session._session_ended.is_set, _NOTICED_WITHIN_S), "the driver does not hear of its session's end"
+
+    return _disturbed(stage, case, verb, end_session)
+
+
+def paused_past_its_session(stage: Stage) -> Told:
+    """The driver is stopped before it commits, its session expires by itself, and it wakes up."""
+    case = apart(stage).loaded()
+    with stage.writing(case.pipeline), Driver(case.pipeline, sends=(signal.SIGSTOP, "commit")) as driver:
+        driver.wait_until_paused()
+        driver_node = f"/etl/consumers/{case.pipeline.group}/etl/clicks/driver"
+        with _client(case.server.connect) as client:
+            assert wait_until(lambda: client.exists(driver_node) is None, _NOTICED_WITHIN_S), "the session does not expire"
+        after = held(case.pipeline)
+        driver.wake_all()
+        said = driver.wait()
+    assert said.code == 0 and "session lost" in said.outcomes, f"{said_in_short(said)}\n{said.err}"
+    return _finished(stage, case, after, said)
+
+
+def restarted_with_the_brokers(stage: Stage) -> Told:
+    """One ZooKeeper for brokers and ledger, restarted while the rows are appended."""
+    cluster = stage.another_cluster()
+    pipeline = stage.pipeline(cluster=cluster)
+    case = Apart(pipeline, cluster.zookeeper).loaded()
+    with stage.writing(pipeline):
+        said = _run(pipeline, "append", lambda world: cluster.zookeeper.restart())
+        after = held(pipeline)
+    assert said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
+    del case
+    return stage.finish(pipeline, after=after, next_run=f"the run itself: {said_in_short(said)}")
+
+
+def lost(stage: Stage, *, what: Lost, chosen: Chosen, first: bool = False, then: tuple[str, ...] = ()) -> Told:
+    """The connection breaks in the middle of one request, once; `then` are the outcomes of which the next run has one."""
+    proxies: list[ZooKeeperProxy] = []
+
+    def through(server: ZooKeeper) -> str:
+        proxies.append(stage.at_end.enter_context(ZooKeeperProxy(server.port)))
+        return proxies[0].connect
+
+    case = apart(stage, through=through)
+    if first:
+        case.pipeline.produce(_RECORDS)
+    else:
+        case.loaded()
+    proxies[0].lose(what, chosen)
+    with stage.writing(case.pipeline):
+        said = case.pipeline.run()
+        after = held(case.pipeline)
+        assert proxies[0].happened.is_set(), "that request was not made"
+        assert said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
+        next_run = case.pipeline.ran()
+    assert not then or set(then) & set(next_run.outcomes), next_run.outcomes
+    return _finished(stage, case, after, f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}")
+
+
+def is_multi(operation: int, frame: bytes) -> bool:
+    """The transaction that moves offsets."""
+    return operation == MULTI and b"/offsets/" in frame
+
+
+def creates(what: bytes) -> Chosen:
+    """The request that makes a znode below that one."""
+    return lambda operation, frame: operation in (CREATE, CREATE2) and what in frame
+
+
+# -- row 12 --------------------------------------------------------------------------------------------------------------
+
+
+def older_copy(stage: Stage, *, taken_when_killed_before: str | None, runs_after: int = 2) -> Told:
+    """The copy is taken after a run, or where a run was killed; more runs go on from there, and then the copy comes back."""
+    case = apart(stage).loaded()
+    if taken_when_killed_before:
+        case.killed_before(taken_when_killed_before)
+    copy = case.copy()
+    for _ in range(runs_after):
+        case.pipeline.ran()
+        case.pipeline.produce(_RECORDS)
+    return _restored(stage, case, copy)
+
+
+def emptied(stage: Stage, *, killed_before: str | None = None) -> Told:
+    """Everything in ZooKeeper is gone, after a run or where one was killed."""
+    case = apart(stage).loaded()
+    case.pipeline.ran()
+    case.pipeline.produce(_RECORDS)
+    if killed_before:
+        case.killed_before(killed_before)
+    return _restored(stage, case, None)
+
+
+def _restored(stage: Stage, case: Apart, copy: Path | None) -> Told:
+    case.restore(copy)
+    after = held(case.pipeline)
+    with stage.writing(case.pipeline):
+        said = case.pipeline.run()
+    assert said.code == 0, f"{said_in_short(said)}\n{said.err}"
+    assert {"rebuilt the ledger from the table", "adopted the table's plan"} & set(said.outcomes), said.outcomes
+    return _finished(stage, case, after, said)
+
+
+# -- parts ---------------------------------------------------------------------------------------------------------------
+
+
+class _AtVerb:
+    """A world in which something happens, once, when the verb begins."""
+
+    def __init__(self, verb: str, deed: Deed) -> None:
+        self._verb, self._deed = verb, deed
+        self._world: Any = None
+        self.happened = False
+
+    def __call__(self, world: Any) -> Any:
+        """The same for the next world of the run, which it has after a lost session."""
+        self._world = world
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._verb and not self.happened:
+            self.happened = True
+            self._deed(self._world)
+        return getattr(self._world, name)
+
+
+def _run(pipeline: Pipeline, verb: str, deed: Deed) -> Said:
+    """The command, with that deed when the verb begins."""
+    at_verb = _AtVerb(verb, deed)
+    with mock.patch.object(doors, "run", functools.partial(doors.run, around=at_verb)):
+        said = pipeline.run()
+    assert at_verb.happened, f"the run did not come to {verb}: {said_in_short(said)}\n{said.err}"
+    return said
+
+
+def _disturbed(stage: Stage, case: Apart, verb: str, deed: Deed) -> Told:
+    with stage.writing(case.pipeline):
+        said = _run(case.pipeline, verb, deed)
+        after = held(case.pipeline)
+        assert said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
+        assert wait_until(case.server.is_ready, _NOTICED_WITHIN_S)
+        next_run = case.pipeline.ran()
+    return _finished(stage, case, after, f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}")
+
+
+def _finished(stage: Stage, case: Apart, after: str, next_run: Said | str) -> Told:
+    """The check, and that every offset is where the table's rows end."""
+    told = stage.finish(case.pipeline, after=after, next_run=next_run)
+    ends: dict[int, int] = {}
+    for partition, offset, _ in case.pipeline.in_table():
+        ends[partition] = max(ends.get(partition, 0), offset + 1)
+    assert case.offsets() == ends, f"offsets {case.offsets()}, the table's rows end at {ends}"
+    return told
+
+
+@contextlib.contextmanager
+def _client(connect: str, client_id: Any = None) -> Iterator[KazooClient]:
+    client = KazooClient(hosts=connect, client_id=client_id)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+CASES: tuple[Case, ...] = (
+    *(Case(11, f"zookeeper-restarted-during-{verb}", f"ZooKeeper killed when the run begins to {verb}, and back {_DOWN_S} s later",
+           partial(restarted, verb=verb)) for verb in _VERBS),
+    Case(11, "zookeeper-restarted-with-the-brokers", "ZooKeeper of ledger and brokers restarted while rows are appended",
+         restarted_with_the_brokers),
+    *(Case(11, f"session-expired-before-{verb}", f"the driver's session expires before it begins to {verb}",
+           partial(expired, verb=verb), short=verb == "commit") for verb in _VERBS),
+    Case(11, "paused-past-its-session", "the driver paused before it moves offsets until its session has expired, then it goes on",
+         paused_past_its_session),
+    Case(11, "answer-of-the-multi-lost", "connection cut after the server moved the offsets, before the answer came",
+         partial(lost, what=Lost.ANSWER, chosen=is_multi), short=True),
+    Case(11, "answer-of-the-first-multi-lost", "the same where the offsets' znodes are made",
+         partial(lost, what=Lost.ANSWER, chosen=is_multi, first=True)),
+    Case(11, "multi-lost", "connection cut before the request that moves the offsets reached the server",
+         partial(lost, what=Lost.REQUEST, chosen=is_multi, then=("repaired",))),
+    Case(11, "answer-lost-when-the-plan-was-stored", "connection cut after the plan was stored, before the answer came",
+         partial(lost, what=Lost.ANSWER, chosen=creates(b"/plans/"))),
+    Case(11, "answer-lost-when-the-lock-was-taken", "connection cut after the driver's lock was taken, before the answer came",
+         partial(lost, what=Lost.ANSWER, chosen=creates(b"/driver"))),
+    Case(11, "plan-lost-on-its-way", "connection cut before the plan reached the server",
+         partial(lost, what=Lost.REQUEST, chosen=creates(b"/plans/"))),
+    Case(12, "copy-from-before-the-plan", "ZooKeeper restored from a copy taken before the last two plans",
+         partial(older_copy, taken_when_killed_before=None)),
+    Case(12, "copy-with-the-plan-stored", "ZooKeeper restored from a copy taken when a plan was stored and not yet executed",
+         partial(older_copy, taken_when_killed_before="fetch")),
+    Case(12, "copy-with-the-plan-committed", "ZooKeeper restored from a copy taken when a plan was in the table and not recorded",
+         partial(older_copy, taken_when_killed_before="record")),
+    Case(12, "copy-with-offsets-not-moved", "ZooKeeper restored from a copy taken when a plan was recorded and no offset moved",
+         partial(older_copy, taken_when_killed_before="commit")),
+    Case(12, "emptied", "everything in ZooKeeper deleted", emptied, short=True),
+    Case(12, "emptied-with-a-plan-stored", "everything deleted where a plan was stored and not yet executed",
+         partial(emptied, killed_before="fetch")),
+    Case(12, "emptied-with-a-plan-committed", "everything deleted where a plan was in the table and not recorded",
+         partial(emptied, killed_before="record")),
+)

@@ -1,0 +1,97 @@
+"""The sentences on claims that hold for the fake world of a run as for the real one; each suite brings a `stage` fixture of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import pytest
+
+from etl.errors import Owned
+from etl.model import BrokerPartition, Dialect, OffsetRange, Plan, PlanKind
+from etl.settings import Settings, parse_settings
+
+GROUP, PIPELINE = "group", "clicks"
+LOGS = [BrokerPartition("clicks", 0), BrokerPartition("clicks", 1), BrokerPartition("other", 0)]
+FOREIGN = "group_host-1-0"
+
+
+def settings_of(**ownership: Any) -> Settings:
+    return parse_settings({
+        "version": 1, "pipeline": PIPELINE, "group": GROUP, "zookeeper": {"connect": "127.0.0.1:2181"},
+        "source": {"topics": {"allow": ["clicks", "other"]}, "bootstrap": "127.0.0.1:1"}, "table": {"path": "clicks"},
+        "ownership": {"wait_for_driver_s": 0, **ownership},
+    })
+
+
+def plan_of(*logs: BrokerPartition) -> Plan:
+    """Two ranges of each log."""
+    ranges = tuple(OffsetRange(log, start, start + 1) for log in logs for start in range(2))
+    return Plan(
+        number=1, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=ranges,
+        positions={log: 2 for log in logs}, seen={})
+
+
+class Stage(Protocol):
+    """One ZooKeeper, real or not."""
+
+    def world(self, settings: Settings) -> Any:
+        """A driver's world, on a session of its own; every one is a driver of the same run."""
+
+    def owners(self) -> Mapping[BrokerPartition, str]:
+        """Who owns which log now."""
+
+    def own(self, log: BrokerPartition) -> None:
+        """Somebody else, `FOREIGN`, becomes the owner."""
+
+
+class ClaimContract:
+    """What `ingest` may rely on."""
+
+    def test_what_a_plan_reads_is_ours_inside_and_nobodys_afterwards(self, stage: Stage) -> None:
+        world = stage.world(settings_of())
+        with world.claiming(plan_of(*LOGS[1:])):
+            owners = stage.owners()
+            assert set(owners) == set(LOGS[1:])
+            assert all(owner.startswith("group_etl:clicks:run-1:") and owner.endswith("-0") for owner in owners.values())
+        assert stage.owners() == {}
+
+    def test_under_observe_and_without_ranges_nothing_is_claimed(self, stage: Stage) -> None:
+        with stage.world(settings_of(mode="observe")).claiming(plan_of(*LOGS)), stage.world(settings_of()).claiming(plan_of()):
+            assert stage.owners() == {}
+
+    @pytest.mark.parametrize("owned", LOGS, ids=str)
+    def test_where_somebody_owns_one_log_none_is_claimed_and_its_owner_stays(self, stage: Stage, owned: BrokerPartition) -> None:
+        stage.own(owned)
+        with pytest.raises(Owned, match=f"owned by {FOREIGN}") as caught, stage.world(settings_of()).claiming(plan_of(*LOGS)):
+            pytest.fail("it is owned")
+        assert caught.value.where == {"topic": owned.topic, "partition": owned.partition}
+        assert stage.owners() == {owned: FOREIGN}
+
+    def test_owners_of_logs_that_the_plan_does_not_read_are_no_trouble(self, stage: Stage) -> None:
+        stage.own(LOGS[0])
+        with stage.world(settings_of()).claiming(plan_of(*LOGS[1:])):
+            assert len(stage.owners()) == 3
+        assert stage.owners() == {LOGS[0]: FOREIGN}
+
+    def test_claims_are_given_back_when_the_run_fails(self, stage: Stage) -> None:
+        with pytest.raises(ZeroDivisionError), stage.world(settings_of()).claiming(plan_of(*LOGS)):
+            1 / 0  # noqa: B018
+        assert stage.owners() == {}
+
+    def test_what_an_earlier_try_of_the_run_left_is_taken_over_and_what_was_taken_over_is_not_given_back_by_it(self, stage: Stage) -> None:
+        first, second = stage.world(settings_of()).claiming(plan_of(*LOGS)), stage.world(settings_of()).claiming(plan_of(*LOGS[:2]))
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert set(stage.owners()) == set(LOGS[:2])
+        second.__exit__(None, None, None)
+        assert stage.owners() == {}
+
+    def test_an_owner_who_stays_is_named_by_who_waits(self, stage: Stage) -> None:
+        stage.own(LOGS[2])
+        world = stage.world(settings_of())
+        world.wait_for_owners(LOGS[:2])
+        with pytest.raises(Owned, match=f"owned by {FOREIGN}") as caught:
+            world.wait_for_owners(LOGS)
+        assert caught.value.where == {"topic": "other", "partition": 0}

@@ -1,0 +1,191 @@
+"""The losses table: every stretch of offsets that a plan let go is in it once, whoever dies and whoever works at the same moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+from pyspark.sql import SparkSession
+
+from etl.edges import losses
+from etl.edges.losses import read_losses, record_losses, recorded
+from etl.errors import NotOurTable, TableUnreachable
+from etl.model import BrokerPartition, Committed, Dialect, Loss, OffsetRange, Plan, PlanKind, Why
+from etl.protocol.plan_documents import with_id
+from tests.system.driving import Pipeline, broken_off_before
+
+APP = "offset-range-etl/cluster/group/clicks"
+LOG, OTHER = BrokerPartition("clicks", 0), BrokerPartition("views", 3)
+Rows = list[tuple[str, int, int, int, str, int]]
+
+
+def plan_of(number: int, *lost: Loss, uid: str = "uid-1") -> Plan:
+    return with_id(Plan(
+        number, uid, PlanKind.INGEST, 0, Dialect.KAFKA, "cluster", "shape", (OffsetRange(LOG, 5, 9),), {LOG: 9, OTHER: 2},
+        {LOG: Committed(), OTHER: Committed()},
+        losses=lost))
+
+
+LOSING = plan_of(3, Loss(LOG, 0, 5, Why.EXPIRED), Loss(LOG, 7, 8, Why.SKIPPED))
+
+
+def rows_in(path: str | Path) -> Rows:
+    columns = ("topic", "partition", "from_offset", "until_offset", "why", "plan_number")
+    return sorted(tuple(row[name] for name in columns) for row in DeltaTable(str(path)).to_pyarrow_table().to_pylist())
+
+
+THEIRS: Rows = [("clicks", 0, 0, 5, "expired", 3), ("clicks", 0, 7, 8, "skipped by hand", 3)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "a table_losses")
+
+
+def test_a_plans_losses_are_one_commit_and_a_second_time_writes_nothing(path: str) -> None:
+    assert not recorded(LOSING, app_id=APP, path=path)
+    for _ in range(2):
+        record_losses(LOSING, app_id=APP, path=path)
+        assert recorded(LOSING, app_id=APP, path=path)
+        assert (rows_in(path), DeltaTable(path).version()) == (THEIRS, 1)
+    assert LOSING.id in DeltaTable(path).history(1)[0]["userMetadata"]
+    assert read_losses(path, uid="uid-1") == LOSING.losses
+    assert read_losses(path, uid="uid-2") == ()
+
+
+def test_a_plan_without_losses_makes_no_table(path: str) -> None:
+    record_losses(plan_of(3), app_id=APP, path=path)
+    assert recorded(plan_of(3), app_id=APP, path=path)
+    assert not Path(path).exists()
+    assert read_losses(path, uid="uid-1") == ()
+
+
+def test_each_column_of_the_table_says_what_it_holds(path: str) -> None:
+    record_losses(LOSING, app_id=APP, path=path)
+    fields = DeltaTable(path).schema().fields
+    assert [field.name for field in fields] == [
+        "app_id", "uid", "topic", "partition", "broker_id", "from_offset", "until_offset", "why", "plan_number", "plan_id", "recorded_at"]
+    assert all(field.metadata["comment"] for field in fields)
+
+
+def test_a_driver_that_wakes_up_after_others_went_on_writes_nothing_twice(path: str) -> None:
+    later = plan_of(4, Loss(OTHER, 1, 2, Why.MOVED))
+    for plan in (LOSING, later, LOSING):
+        record_losses(plan, app_id=APP, path=path)
+    assert rows_in(path) == [*THEIRS, ("views", 3, 1, 2, "offset moved", 4)]
+
+
+def test_pipelines_that_share_a_losses_table_and_one_that_begins_anew_do_not_hide_each_other(path: str) -> None:
+    record_losses(LOSING, app_id=APP, path=path)
+    anew = plan_of(1, Loss(OTHER, 1, 2, Why.EXPIRED), uid="uid-2")
+    record_losses(anew, app_id=APP, path=path)
+    assert read_losses(path, uid="uid-2") == anew.losses
+    assert read_losses(path, uid="uid-1") == LOSING.losses
+
+
+@pytest.mark.parametrize("there_before", [True, False], ids=["a table that is there", "a first write"])
+def test_two_drivers_at_the_same_moment_write_each_loss_once(path: str, monkeypatch: pytest.MonkeyPatch, there_before: bool) -> None:
+    """The second one writes all of it between the moment the first has looked, and the moment the first commits."""
+    if there_before:
+        record_losses(plan_of(2, Loss(OTHER, 0, 1, Why.EXPIRED)), app_id=APP, path=path)
+    real, met = losses._rows, list[bool]()
+
+    def overtaken(plan: Plan, app_id: str, now_ms: int) -> object:
+        if not met:
+            met.append(True)
+            record_losses(plan, app_id=app_id, path=path)
+        return real(plan, app_id, now_ms)
+
+    monkeypatch.setattr(losses, "_rows", overtaken)
+    record_losses(LOSING, app_id=APP, path=path)
+    assert met
+    assert [row for row in rows_in(path) if row[0] == "clicks"] == THEIRS
+
+
+def test_an_answer_that_was_lost_is_read_back_and_not_written_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = losses._append
+
+    def written_and_lost(*arguments: object) -> None:
+        real(*arguments)  # type: ignore[arg-type]
+        raise OSError("the answer got lost")
+
+    monkeypatch.setattr(losses, "_append", written_and_lost)
+    record_losses(LOSING, app_id=APP, path=path)
+    assert rows_in(path) == THEIRS
+
+
+def test_what_is_no_losses_table_is_refused_and_a_place_that_cannot_be_written_is_named(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import pyarrow
+
+    write_deltalake(path, pyarrow.table({"topic": ["clicks"]}))
+    with pytest.raises(NotOurTable, match="no column app_id"):
+        record_losses(LOSING, app_id=APP, path=path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TableUnreachable):
+        record_losses(LOSING, app_id=APP, path=str(tmp_path / "file" / "losses"))
+
+
+def test_a_losses_table_that_forgets_transaction_ids_is_refused(path: str) -> None:
+    record_losses(LOSING, app_id=APP, path=path)
+    DeltaTable(path).alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 days"}, raise_if_not_exists=False)
+    with pytest.raises(NotOurTable, match="forgets transaction ids"):
+        record_losses(plan_of(4, *LOSING.losses), app_id=APP, path=path)
+
+
+# -- runs on real parts --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def losing(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipeline:
+    """A pipeline under `on_data_loss: skip` whose next run finds that offsets 100 to 149 of partition 1 have expired."""
+    pipeline = make_pipeline(source={"on_data_loss": "skip"})
+    pipeline.produce(400)
+    pipeline.ran()
+    expire(pipeline, 150)
+    return pipeline
+
+
+def expire(pipeline: Pipeline, before: int) -> None:
+    pipeline.produce(400)
+    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
+        admin.delete_records({TopicPartition(pipeline.topic, 1): before})
+
+
+def written(pipeline: Pipeline) -> Rows:
+    return rows_in(f"{pipeline.table}_losses")
+
+
+def test_offsets_that_expired_are_a_row_beside_the_data_and_strict_ends_with_3(losing: Pipeline) -> None:
+    said = losing.door("run", "--strict")
+    assert (said.code, said.outcomes) == (3, ["records lost", "ingested"])
+    assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2)]
+    assert losing.ran().outcomes == ["nothing new"]
+    expire(losing, 275)
+    assert losing.ran().outcomes == ["records lost", "ingested"]
+    assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2), (losing.topic, 1, 200, 275, "expired", 3)]
+
+
+@pytest.mark.parametrize("verb", ["record_losses", "record", "commit"])
+def test_a_run_that_broke_off_around_its_losses_has_them_written_down_once(losing: Pipeline, verb: str) -> None:
+    broken_off_before(verb, losing)
+    assert (Path(f"{losing.table}_losses").exists()) == (verb != "record_losses")
+    said = losing.door("run", "--strict")
+    assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2)]
+    if verb != "commit":  # before that, nobody wrote down that the plan was done: the next run says again what it let go
+        assert (said.code, said.outcomes[0]) == (3, "records lost")
+    assert losing.ran().outcomes == ["nothing new"]
+    assert losing.committed() == dict.fromkeys(range(4), 200)
+
+
+def test_a_losses_path_that_holds_another_table_stops_the_run_before_a_plan_is_stored(losing: Pipeline) -> None:
+    losing.settings["table"] = {"path": str(losing.table), "losses_path": str(losing.table)}
+    said = losing.run()
+    assert (said.code, said.document["error"]) == (2, "NotOurTable")
+    losing.settings["table"].pop("losses_path")
+    assert losing.ran().outcomes == ["records lost", "ingested"]

@@ -1,0 +1,492 @@
+"""Owner nodes on a real ZooKeeper: claimed all or nothing, given back, taken from the dead, waited for; and runs among owners."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import ConnectionLoss
+from kazoo.security import make_acl
+
+from etl import doors
+from etl.dying_run import Dying
+from etl.edges.group import ConsumerGroup
+from etl.edges.owners import Owners
+from etl.edges.zookeeper import ZooKeeper
+from etl.embedded.cluster import Cluster
+from etl.errors import Owned, PermissionRefused, SessionLost
+from etl.model import BrokerPartition
+from etl.protocol import znodes
+from etl.settings import Settings, load_settings
+from etl.wiring import LiveWorld, Surroundings
+from tests.fakes.claim_contract import FOREIGN, GROUP, PIPELINE, ClaimContract
+from tests.system.driving import ROOT, Pipeline, broken_off_before
+
+LOGS = [BrokerPartition("clicks", p) for p in range(4)]
+OLD = BrokerPartition("clicks", 0, 3)
+
+
+@pytest.fixture
+def connect(cluster: Cluster) -> str:
+    return f"{cluster.zookeeper.connect}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def zookeeper(connect: str) -> Iterator[ZooKeeper]:
+    with ZooKeeper(connect) as session:
+        session.ensure("/")
+        yield session
+
+
+def owners_of(session: ZooKeeper, pipeline: str = PIPELINE) -> Owners:
+    return Owners(session, GROUP, pipeline)
+
+
+def owners_in(session: ZooKeeper) -> dict[BrokerPartition, str]:
+    session.sync("/")
+    return ConsumerGroup(session, GROUP).owners(["clicks", "other"])
+
+
+def own(session: ZooKeeper, log: BrokerPartition, owner: str = FOREIGN) -> None:
+    """As an old consumer does it."""
+    session.client.create(znodes.GroupPaths(GROUP).owner(log), owner.encode(), ephemeral=True, makepath=True)
+
+
+class RealStage:
+    """`claim_contract.Stage` on ZooKeeper."""
+
+    def __init__(self, connect: str, zookeeper: ZooKeeper, opened: contextlib.ExitStack) -> None:
+        self._connect, self._zookeeper, self._opened = connect, zookeeper, opened
+
+    def world(self, settings: Settings) -> LiveWorld:
+        session = self._opened.enter_context(ZooKeeper(self._connect))
+        return LiveWorld(settings, session, Surroundings(), "run-1")
+
+    def owners(self) -> dict[BrokerPartition, str]:
+        return owners_in(self._zookeeper)
+
+    def own(self, log: BrokerPartition) -> None:
+        own(self._zookeeper, log)
+
+
+@pytest.fixture
+def stage(connect: str, zookeeper: ZooKeeper) -> Iterator[RealStage]:
+    with contextlib.ExitStack() as opened:
+        yield RealStage(connect, zookeeper, opened)
+
+
+class TestTheRealWorld(ClaimContract):
+    pass
+
+
+# -- claiming -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_ephemeral_and_names_the_driver_as_a_thread_of_the_group(zookeeper: ZooKeeper) -> None:
+    with owners_of(zookeeper).claiming([OLD], "run-1"):
+        payload, stat = zookeeper.client.get("/consumers/group/owners/clicks/3-0")
+        assert stat.owner_session_id == zookeeper.client.client_id[0]
+        owner = znodes.parse_owner(GROUP, payload.decode())
+        assert owner and (owner.pipeline, owner.driver.run_id) == (PIPELINE, "run-1")
+    assert zookeeper.client.exists("/consumers/group/owners/clicks/3-0") is None
+
+
+def test_of_two_who_claim_the_same_log_exactly_one_wins_and_the_loser_leaves_nothing(connect: str, zookeeper: ZooKeeper) -> None:
+    start, released = threading.Barrier(2), threading.Event()
+    won: dict[str, set[BrokerPartition]] = {}
+    lost: list[str] = []
+
+    def claim(name: str, logs: list[BrokerPartition]) -> None:
+        with ZooKeeper(connect) as session:
+            start.wait(30)
+            try:
+                with owners_of(session, name).claiming(logs, f"run-{name}"):
+                    won[name] = set(logs)
+                    released.wait(30)
+            except Owned:
+                lost.append(name)
+                released.wait(30)
+
+    for _ in range(5):
+        won.clear()
+        lost.clear()
+        released.clear()
+        rivals = [threading.Thread(target=claim, args=each) for each in (("left", LOGS[:3]), ("right", LOGS[2:]))]
+        for rival in rivals:
+            rival.start()
+        settle(lambda: len(won) + len(lost) == 2)
+        assert (len(won), len(lost)) == (1, 1)
+        assert set(owners_in(zookeeper)) == next(iter(won.values()))
+        released.set()
+        for rival in rivals:
+            rival.join(30)
+
+
+def test_a_large_claim_goes_in_several_requests_and_all_of_it_is_undone_when_the_last_one_fails(
+    connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logs = [BrokerPartition("clicks", p) for p in range(3000)]
+    requests: list[int] = []
+    transaction = zookeeper.client.transaction
+
+    def counted() -> Any:
+        requests.append(1)
+        return transaction()
+
+    monkeypatch.setattr(zookeeper.client, "transaction", counted)
+    with owners_of(zookeeper).claiming(logs, "run-1"):
+        assert len(zookeeper.children("/consumers/group/owners/clicks") or ()) == 3000
+        assert len(requests) > 1
+    assert owners_in(zookeeper) == {}
+    with ZooKeeper(connect) as consumer:
+        own(consumer, logs[-1])
+        with pytest.raises(Owned, match=FOREIGN), owners_of(zookeeper).claiming(logs, "run-1"):
+            pytest.fail("the last one is owned")
+        assert owners_in(zookeeper) == {logs[-1]: FOREIGN}
+
+
+def test_foreign_owners_who_took_the_place_of_ours_are_not_deleted(connect: str, zookeeper: ZooKeeper) -> None:
+    """An operator deletes our nodes, a consumer takes the logs."""
+    with ZooKeeper(connect) as consumer:
+        with owners_of(zookeeper).claiming(LOGS, "run-1"):
+            for log in LOGS[:2]:
+                consumer.client.delete(znodes.GroupPaths(GROUP).owner(log))
+            own(consumer, LOGS[0])
+        assert owners_in(zookeeper) == {LOGS[0]: FOREIGN}
+
+
+def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
+    connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path, owners = znodes.GroupPaths(GROUP).owner(LOGS[1]), owners_of(zookeeper)
+    delete = owners._delete
+    with ZooKeeper(connect) as consumer:
+        def delete_too_late(logs: Any) -> None:
+            consumer.client.delete(path)
+            own(consumer, LOGS[1])
+            delete(logs)
+
+        with owners.claiming(LOGS, "run-1"):
+            monkeypatch.setattr(owners, "_delete", delete_too_late)
+        assert owners_in(zookeeper) == {LOGS[1]: FOREIGN}
+
+
+# -- the dead and the lost ----------------------------------------------------------------------------------------------
+
+
+CLAIM_FOR_EVER = """
+import sys, time
+from etl.edges.owners import Owners
+from etl.edges.zookeeper import ZooKeeper
+from etl.model import BrokerPartition
+logs = [BrokerPartition("clicks", p) for p in range(3)]
+with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, Owners(session, "group", sys.argv[2]).claiming(logs, "run-1"):
+    print("claimed", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def claimed_by_a_process(connect: str, zookeeper: ZooKeeper) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Starts a process that owns the first three logs for a pipeline."""
+    with contextlib.ExitStack() as started:
+        def start(pipeline: str) -> subprocess.Popen[bytes]:
+            process = started.enter_context(
+                subprocess.Popen([sys.executable, "-c", CLAIM_FOR_EVER, connect, pipeline], stdout=subprocess.PIPE))
+            started.callback(process.kill)
+            assert process.stdout is not None and process.stdout.readline() == b"claimed\n"
+            return process
+
+        yield start
+
+
+def test_the_claims_of_a_killed_process_are_taken_over_at_once(
+    claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]], zookeeper: ZooKeeper,
+) -> None:
+    process = claimed_by_a_process(PIPELINE)
+    with pytest.raises(Owned, match=f"run-1:{process.pid}:"), owners_of(zookeeper).claiming(LOGS, "run-2"):
+        pytest.fail("it is alive")
+    process.kill()
+    process.wait()
+    assert len(owners_in(zookeeper)) == 3, "its session is alive for a minute"
+    with owners_of(zookeeper).claiming(LOGS[1:], "run-2"):
+        found = owners_in(zookeeper)
+        assert ["run-2" in found[log] for log in LOGS] == [False, True, True, True]
+    assert set(owners_in(zookeeper)) == {LOGS[0]}, "what this run does not read is left to its session"
+
+
+def test_the_claims_of_another_pipelines_killed_process_are_somebody_elses(
+    claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]], zookeeper: ZooKeeper,
+) -> None:
+    process = claimed_by_a_process("other")
+    process.kill()
+    process.wait()
+    with pytest.raises(Owned, match="etl:other"), owners_of(zookeeper).claiming(LOGS, "run-2"):
+        pytest.fail("it is not ours")
+    assert len(owners_in(zookeeper)) == 3
+
+
+def test_a_dead_drivers_node_that_becomes_a_consumers_meanwhile_is_left_to_it(
+    claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]], connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process = claimed_by_a_process(PIPELINE)
+    process.kill()
+    process.wait()
+    owners = owners_of(zookeeper)
+    with ZooKeeper(connect) as consumer:
+        def read_then_too_late(logs: Any) -> Any:
+            monkeypatch.undo()
+            found = owners._read(logs)
+            consumer.client.delete(znodes.GroupPaths(GROUP).owner(LOGS[1]))
+            own(consumer, LOGS[1])
+            return found
+
+        monkeypatch.setattr(owners, "_read", read_then_too_late)
+        with pytest.raises(Owned, match=FOREIGN), owners.claiming(LOGS, "run-2"):
+            pytest.fail("a consumer owns one")
+        assert owners_in(zookeeper)[LOGS[1]] == FOREIGN
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_after_a_lost_answer_the_nodes_say_whether_they_are_ours(
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch, happened: bool,
+) -> None:
+    transaction = zookeeper.client.transaction
+    lost: list[Any] = []
+
+    def losing() -> Any:
+        request = transaction()
+        if not lost:
+            lost.append(request)
+            commit = request.commit
+
+            def lose() -> Any:
+                if happened:
+                    commit()
+                raise ConnectionLoss
+
+            request.commit = lose
+        return request
+
+    monkeypatch.setattr(zookeeper.client, "transaction", losing)
+    with owners_of(zookeeper).claiming(LOGS, "run-1"):
+        assert set(owners_in(zookeeper)) == set(LOGS)
+    assert owners_in(zookeeper) == {} and lost
+
+
+def test_who_lost_the_session_claims_nothing_more_and_deletes_nothing_of_the_next_run(connect: str, zookeeper: ZooKeeper) -> None:
+    ended = threading.Event()
+    with ZooKeeper(connect) as first, ZooKeeper(connect) as second, contextlib.ExitStack() as claims:
+        first.client.add_listener(lambda state: ended.set() if state == KazooState.LOST else None)
+        with owners_of(first).claiming(LOGS, "run-1"):
+            twin = KazooClient(hosts=first.hosts, client_id=first.client.client_id)
+            twin.start()
+            twin.stop()  # ends the session of both, as its timeout would
+            twin.close()
+            assert ended.wait(30)
+            settle(lambda: owners_in(zookeeper) == {})
+            claims.enter_context(owners_of(second).claiming(LOGS, "run-2"))
+            with pytest.raises(SessionLost), owners_of(first).claiming(LOGS, "run-1"):
+                pytest.fail("its session is lost")
+        assert len(owners_in(zookeeper)) == 4
+        assert all(":run-2:" in owner for owner in owners_in(zookeeper).values())
+
+
+def test_who_may_not_claim_is_told_so(zookeeper: ZooKeeper) -> None:
+    zookeeper.ensure("/consumers/group/owners")
+    zookeeper.client.create("/consumers/group/owners/clicks", b"", acl=[make_acl("world", "anyone", read=True)])
+    with pytest.raises(PermissionRefused, match="claim partitions") as caught, owners_of(zookeeper).claiming(LOGS, "run-1"):
+        pytest.fail("nobody may")
+    assert caught.value.where == {"znode": "/consumers/group/owners/clicks/0"}
+
+
+# -- waiting ------------------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_goes_on_when_the_last_owner_goes(connect: str, zookeeper: ZooKeeper) -> None:
+    waited: list[bool] = []
+    with ZooKeeper(connect) as first, ZooKeeper(connect) as last:
+        own(first, LOGS[0])
+        own(last, LOGS[1])
+        own(last, LOGS[3])
+
+        def wait() -> None:
+            owners_of(zookeeper).wait_until_gone(LOGS[:3], wait_s=60)
+            waited.append(True)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        first.close()
+        waiting.join(0.3)
+        assert not waited
+        last.client.delete(znodes.GroupPaths(GROUP).owner(LOGS[1]))
+        waiting.join(60)
+    assert waited == [True]
+
+
+# -- whole runs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def consumer(pipeline: Pipeline) -> Iterator[Callable[[int], None]]:
+    """`consumer(2)`: an old consumer owns partition 2 of the pipeline's topic."""
+    with pipeline.zookeeper() as client:
+        def owns(partition: int) -> None:
+            client.create(f"{owners_path(pipeline)}/{partition}", FOREIGN.encode(), ephemeral=True, makepath=True)
+
+        yield owns
+
+
+def owners_path(pipeline: Pipeline) -> str:
+    return f"/consumers/{pipeline.group}/owners/{pipeline.topic}"
+
+
+def keys_owned(pipeline: Pipeline) -> set[str]:
+    with pipeline.zookeeper() as client:
+        return set(client.get_children(owners_path(pipeline))) if client.exists(owners_path(pipeline)) else set()
+
+
+def partitions_in(pipeline: Pipeline) -> set[int]:
+    return {partition for partition, _, _ in pipeline.in_table()}
+
+
+def test_a_run_owns_what_it_reads_while_it_reads_and_nothing_afterwards(pipeline: Pipeline) -> None:
+    pipeline.produce(80)
+    seen: list[set[str]] = []
+
+    class Looking(Dying):
+        def end(self) -> None:
+            seen.append(keys_owned(pipeline))
+
+    doors.run(load_settings(pipeline.conf), around=lambda world: Looking(Looking(Looking(world, "claiming"), "fetch"), "tidy"))
+    assert seen == [set(), {"0", "1", "2", "3"}, {"0", "1", "2", "3"}]
+    assert keys_owned(pipeline) == set()
+
+
+def test_owned_partitions_are_skipped_told_previewed_and_read_once_they_are_free(
+    pipeline: Pipeline, consumer: Callable[[int], None],
+) -> None:
+    pipeline.produce(80)
+    consumer(2)
+    pipeline.settings = {"ownership": {"on_owned": "skip"}}
+    left = f"{pipeline.topic} 2: left to {FOREIGN}"
+    assert pipeline.door("plan").document["left_to_owners"] == [left]
+    assert left in pipeline.door("plan", json_too=False).out
+    said = pipeline.ran()
+    assert said.document["outcomes"][0] == {"outcome": "left to its owner", "says": left}
+    assert partitions_in(pipeline) == {0, 1, 3} and keys_owned(pipeline) == {"2"}
+    with pipeline.zookeeper() as client:
+        client.delete(f"{owners_path(pipeline)}/2")
+    assert pipeline.ran().outcomes == ["ingested"]
+    assert pipeline.is_whole()
+
+
+def test_among_live_consumers_a_run_takes_what_none_of_them_owns_where_the_conf_says_so(
+    pipeline: Pipeline, consumer: Callable[[int], None],
+) -> None:
+    pipeline.produce(80)
+    consumer(0)
+    with pipeline.zookeeper() as client:
+        client.create(f"/consumers/{pipeline.group}/ids/group_host-1", b"{}", ephemeral=True, makepath=True)
+        assert pipeline.run().code == 4
+        pipeline.settings = {"ownership": {"on_live_group": "unowned"}}
+        assert pipeline.ran().outcomes == ["left to its owner", "ingested"]
+    assert partitions_in(pipeline) == {1, 2, 3}
+
+
+def test_an_owner_who_comes_after_the_look_stops_the_run_and_the_next_one_replays_the_stored_plan(
+    pipeline: Pipeline, consumer: Callable[[int], None],
+) -> None:
+    pipeline.produce(80)
+
+    class Overtaken(Dying):
+        def end(self) -> None:
+            consumer(2)
+
+    with pytest.raises(Owned, match=f"owned by {FOREIGN}") as caught:
+        doors.run(load_settings(pipeline.conf), around=lambda world: Overtaken(world, "claiming"))
+    assert caught.value.exit_code == 4
+    assert keys_owned(pipeline) == {"2"} and not pipeline.table.joinpath("_delta_log").exists()
+    pipeline.settings = {"ownership": {"on_owned": "skip"}}
+    said = pipeline.run()
+    assert said.code == 4 and "plan 1 is stored and must be executed first" in said.err
+    assert pipeline.door("plan").code == 4
+    with pipeline.zookeeper() as client:
+        client.delete(f"{owners_path(pipeline)}/2")
+    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.is_whole()
+
+
+def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(pipeline: Pipeline, consumer: Callable[[int], None]) -> None:
+    pipeline.produce(80)
+    consumer(2)
+    pipeline.settings = {"ownership": {"on_owned": "wait", "wait_for_driver_s": 60}}
+    said: list[Any] = []
+    waits = threading.Event()
+
+    class Waiting(Dying):
+        def end(self) -> None:
+            waits.set()
+
+    waiting = threading.Thread(
+        target=lambda: said.append(doors.run(load_settings(pipeline.conf), around=lambda world: Waiting(world, "wait_for_owners"))))
+    waiting.start()
+    with pipeline.zookeeper() as client:
+        assert waits.wait(60)
+        client.create(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/2", b"15", makepath=True)
+        client.delete(f"{owners_path(pipeline)}/2")
+        waiting.join(120)
+    assert said and said[0].exit_code == 0
+    assert min(offset for partition, offset, _ in pipeline.in_table() if partition == 2) == 15
+
+
+DRIVE_AND_CLAIM = """
+import sys, time
+from etl.settings import load_settings
+from etl.wiring import Surroundings, open_world
+from tests.fakes.claim_contract import plan_of
+from etl.model import BrokerPartition
+plan = plan_of(*(BrokerPartition(sys.argv[2], p) for p in range(4)))
+with open_world(load_settings(sys.argv[1]), Surroundings(), name="run-1") as world, world.driving("run-1"), world.claiming(plan):
+    print("claimed", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_claims_of_a_killed_driver_do_not_stop_the_next_run(pipeline: Pipeline) -> None:
+    pipeline.settings = {"zookeeper": {"session_timeout_s": 30}}
+    pipeline.produce(80)
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRIVE_AND_CLAIM, str(pipeline.conf), pipeline.topic], stdout=subprocess.PIPE, cwd=ROOT)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"claimed\n"
+        assert pipeline.run().code == 4, "it is alive"
+    finally:
+        process.kill()
+        process.communicate()
+    assert keys_owned(pipeline) == {"0", "1", "2", "3"}
+    assert pipeline.ran().outcomes == ["ingested"]
+    assert pipeline.is_whole() and keys_owned(pipeline) == set()
+
+
+def test_a_run_that_was_broken_off_gives_its_claims_back(pipeline: Pipeline) -> None:
+    pipeline.produce(80)
+    broken_off_before("append", pipeline)
+    assert keys_owned(pipeline) == set()
+
+
+def settle(happened: Callable[[], bool], *, within_s: float = 60) -> None:
+    """Wait for it, with a deadline."""
+    ticks = threading.Event()
+    for _ in range(int(within_s / 0.02)):
+        if happened():
+            return
+        ticks.wait(0.02)
+    pytest.fail(f"it did not happen within {within_s} s")

@@ -1,0 +1,228 @@
+"""What `etl verify` says on real parts: why offsets have no row, who took a row that was there, and which row never came."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from kafka import KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient
+from pyspark.sql import SparkSession
+
+from etl import coverage, doors, rulings
+from etl.edges.broker import SimpleConsumer
+from etl.ingest import World
+from etl.settings import load_settings, split_address
+from tests.system.driving import Pipeline, broken_off_before
+
+
+def log_of(document: Any, partition: int) -> Any:
+    return next(log for log in document["logs"] if log["partition"] == partition)
+
+
+def reasons(document: Any, partition: int = 0) -> dict[str, int]:
+    """The reasons that apply, without the sentence and the stretches."""
+    found = log_of(document, partition)["without_row"]
+    return {name: count for name, count in found.items() if name not in ("says", "losses") and count}
+
+
+def in_a_transaction(pipeline: Pipeline, *, aborted: int) -> None:
+    """Two records and a marker, then `aborted` records and a marker, in partition 0."""
+    with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"for-{pipeline.topic}") as producer:
+        producer.init_transactions()
+        for count, finish in ((2, producer.commit_transaction), (aborted, producer.abort_transaction)):
+            producer.begin_transaction()
+            for n in range(count):
+                producer.send(pipeline.topic, b"%d" % n, partition=0).get(30)
+            finish()
+
+
+class Losing:
+    """A world whose fetch loses one row without a word."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    def fetch(self, *arguments: Any) -> Any:
+        return self._world.fetch(*arguments).where("not (partition = 2 and offset = 7)")
+
+
+# -- offsets without a row -----------------------------------------------------------------------------------------------
+
+
+def test_control_records_at_the_end_and_aborted_records_are_told_and_outlive_their_plans(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_a_transaction(pipeline, aborted=3)
+    pipeline.ran()
+    expected = {"control_records": 2, "aborted_records": 3}
+    proof = pipeline.door("verify")
+    assert (proof.code, reasons(proof.document), proof.document["found_rows"]) == (0, expected, 2)
+
+    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    for _ in range(2):
+        pipeline.produce(4)
+        pipeline.ran()
+    assert [plan["number"] for plan in pipeline.door("plans", "list").document] == [3]
+    proof = pipeline.door("verify")
+    assert (proof.code, reasons(proof.document), proof.document["found_rows"]) == (0, expected, 10)
+
+
+def test_where_a_crash_took_the_receipts_nobody_knows_why_offsets_have_no_row(pipeline: Pipeline) -> None:
+    in_a_transaction(pipeline, aborted=3)
+    broken_off_before("record", pipeline)
+    for _ in range(2):  # before and after the next run counted the rows again
+        proof = pipeline.door("verify")
+        assert (proof.code, reasons(proof.document)) == (0, {"not_known": 5})
+        pipeline.ran()
+
+
+def test_offsets_that_compaction_took_are_told(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
+    pipeline = make_pipeline(partitions=1, config={
+        "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100"})
+    with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
+        broker.send(pipeline.topic, 0, [(b"same", b"%d" % n) for n in range(50)])
+        end, deadline = 50, time.monotonic() + 60
+        while sum(pipeline.in_topic().values()) == end:  # the cleaner leaves the newest segment alone, and a new record rolls it
+            assert time.monotonic() < deadline, "the cleaner never came"
+            broker.send(pipeline.topic, 0, [(b"other %d" % end, b"")])
+            end += 1
+    pipeline.ran()
+    proof = pipeline.door("verify")
+    gone = end - proof.document["found_rows"]
+    assert gone > 0
+    assert (proof.code, reasons(proof.document)) == (0, {"compacted": gone})
+
+
+def test_offsets_that_were_let_go_are_told_from_plans_and_later_from_the_losses_table(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = make_pipeline(source={"on_data_loss": "skip"})
+    pipeline.produce(400)
+    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
+        pipeline.ran()
+        pipeline.produce(400)
+        admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
+    broken_off_before("record_losses", pipeline)
+    before = pipeline.door("verify")
+    assert (before.code, reasons(before.document, 1)) == (0, {"lost": 50})
+    assert any("plan 2 let go is not in the losses table" in note for note in before.document["notes"])
+    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    pipeline.ran()
+    pipeline.produce(4)
+    pipeline.ran()
+    shown = pipeline.door("verify", json_too=False)
+    assert (shown.code, "the losses table" in shown.out) == (0, False)
+    assert f"offsets without a row in {pipeline.topic} 1: 50 lost (100 to 150, expired)" in shown.out
+
+
+# -- rows that are not there ---------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_never_came_is_named_and_nobody_else_is_blamed(pipeline: Pipeline) -> None:
+    pipeline.produce(400)
+    doors.run(load_settings(pipeline.conf), around=lambda world: Losing(world))
+    proof = pipeline.door("verify")
+    found = log_of(proof.document, 2)
+    assert proof.code == 5
+    assert (found["missing_first"], found["never_came"], found["removed_by_others"], found["removed_by"]) == ([7], 1, 0, [])
+    assert "1 missing (first: 7): 1 never came into the table" in proof.err
+
+
+def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_operator_accepts_the_loss(pipeline: Pipeline) -> None:
+    pipeline.produce(400)
+    pipeline.ran()
+    DeltaTable(str(pipeline.table)).delete("partition = 3 and offset < 11")
+    proof = pipeline.door("verify")
+    found = log_of(proof.document, 3)
+    assert (proof.code, found["never_came"], found["removed_by_others"]) == (5, 0, 11)
+    assert found["removed_by"] == [{"delta_version": 1, "operation": "DELETE", "why": "removed rows"}]
+    assert "11 removed later by somebody else's DELETE at version 1" in proof.err
+    assert "plans acknowledge CONF 1" in proof.err
+
+    rulings.acknowledge(load_settings(pipeline.conf), "1", "the law")
+    pipeline.produce(40)
+    pipeline.ran()
+    shown = pipeline.door("verify", json_too=False)
+    assert shown.code == 0, shown.err
+    assert f"{pipeline.topic} 3: 11 removed later by somebody else's DELETE at version 1, as policy or an operator allows" in shown.out
+    assert "429 records, each once, 11 were removed since, as allowed" in shown.out
+
+
+def test_rows_that_policy_lets_others_delete_are_told_loudly_and_the_proof_holds(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+) -> None:
+    pipeline = make_pipeline()
+    pipeline.settings = {"table": {"path": str(pipeline.table), "on_rows_removed": "record"}}
+    pipeline.produce(400)
+    pipeline.ran()
+    DeltaTable(str(pipeline.table)).delete("partition = 3 and offset < 11")
+    proof = pipeline.door("verify")
+    assert (proof.code, log_of(proof.document, 3)["removed_by_others"]) == (0, 11)
+    assert any("DELETE at version 1" in note for note in proof.document["notes"])
+
+
+def test_rows_lost_in_an_overwrite_are_blamed_on_it_and_where_the_files_are_gone_nobody_knows(pipeline: Pipeline) -> None:
+    pipeline.produce(400)
+    pipeline.ran()
+    path = str(pipeline.table)
+    rows = DeltaTable(path).to_pyarrow_table()
+    write_deltalake(path, rows.slice(1), mode="overwrite")
+    proof = pipeline.door("verify")
+    [wrong] = [log for log in proof.document["logs"] if not log["is_right"]]
+    assert (proof.code, wrong["removed_by_others"], [by["operation"] for by in wrong["removed_by"]]) == (5, 1, ["WRITE"])
+
+    DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    proof = pipeline.door("verify")
+    [wrong] = [log for log in proof.document["logs"] if not log["is_right"]]
+    assert (proof.code, wrong["nobody_knows"], wrong["never_came"], wrong["removed_by_others"]) == (5, 1, 0, 0)
+    assert "1 of which nobody knows any more whether they came; since then somebody else did WRITE at version 1" in proof.err
+
+
+def test_a_transform_that_drops_rows_is_named_and_nobody_else(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pipeline.folder / "choosy_of_tests.py").write_text("def chosen(rows):\n    return rows.where('offset % 10 <> 3')\n")
+    monkeypatch.syspath_prepend(str(pipeline.folder))
+    pipeline.settings = {"transform": "choosy_of_tests:chosen"}
+    pipeline.produce(400)
+    pipeline.ran()
+    proof = pipeline.door("verify")
+    assert (proof.code, log_of(proof.document, 0)["never_came"]) == (5, 10)
+    assert "the transform choosy_of_tests:chosen may have done it" in proof.err
+    assert "check: the transform" in proof.err
+
+
+def test_doubled_rows_stay_wrong_whatever_an_operator_accepted(pipeline: Pipeline) -> None:
+    pipeline.produce(400)
+    pipeline.ran()
+    path = str(pipeline.table)
+    rows = DeltaTable(path).to_pyarrow_table()
+    write_deltalake(path, rows.slice(0, 2), mode="append")
+    proof = pipeline.door("verify")
+    assert (proof.code, sum(log["double_rows"] for log in proof.document["logs"]), proof.document["missing"]) == (5, 2, 0)
+
+
+def test_a_table_with_another_plan_than_zookeeper_is_named(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    [log_file] = Path(pipeline.table, "_delta_log").glob("*.json")
+    actions = [json.loads(line) for line in log_file.read_text().splitlines()]
+    for action in actions:
+        if "commitInfo" in action:
+            stamp = json.loads(action["commitInfo"]["userMetadata"])
+            action["commitInfo"]["userMetadata"] = json.dumps({**stamp, "plan_id": "another"})
+    with pipeline.zookeeper() as client:
+        client.delete(f"/consumers/{pipeline.group}/etl/clicks/applied/1")
+    log_file.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    for crc in log_file.parent.glob(".*.crc"):
+        crc.unlink()
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["error"]) == (5, "LedgersDisagree")
+    assert "another plan 1" in proof.err

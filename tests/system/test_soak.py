@@ -1,0 +1,57 @@
+"""The short form of the fast soak: every moment of a run is its last one once, and some random stories; see tests/soak."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from unittest import mock
+
+import pytest
+
+from etl.edges import delta
+from etl.embedded.zookeeper import ZooKeeper
+from tests.soak.fast import Lane, Place, Told, tell_every_moment, tell_random
+from tests.soak.memory import in_place_of_brokers_and_spark
+from tests.soak.points import Deed
+from tests.soak.story import Sessions
+
+SEED = 20_110
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A ZooKeeper for these stories alone."""
+    with ZooKeeper(tmp_path_factory.mktemp("soak-zookeeper")) as server, in_place_of_brokers_and_spark():
+        sessions = Sessions(server.connect)
+        yield Place(server.connect, tmp_path_factory.mktemp("soak"), sessions)
+        sessions.close()
+
+
+def is_whole(told: Told) -> bool:
+    assert told.failure is None, told.failure
+    return True
+
+
+def test_a_first_run_may_be_killed_at_every_call_to_the_outside(place: Place) -> None:
+    told = tell_every_moment(place, SEED, Lane(Deed.KILL, first=True))
+    assert is_whole(told) and told.tally.counts["kill"] > 50
+
+
+def test_a_later_run_may_be_killed_at_every_call_to_the_outside(place: Place) -> None:
+    told = tell_every_moment(place, SEED, Lane(Deed.KILL, first=False))
+    assert is_whole(told) and told.tally.counts["kill"] > 50
+
+
+def test_kills_zombies_and_lost_answers_in_any_order_leave_each_record_once(place: Place) -> None:
+    told = tell_random(place, SEED, 0)
+    assert is_whole(told) and told.tally.counts["runs"] > 20
+
+
+def test_so_they_do_under_a_new_seed_each_time(place: Place) -> None:
+    assert is_whole(tell_random(place, random.SystemRandom().randrange(10**9), 0))
+
+
+def test_a_writer_that_does_not_look_before_it_commits_is_found_out(place: Place) -> None:
+    with mock.patch.object(delta, "_holds", lambda plan, table, app_id: False):
+        told = tell_every_moment(place, SEED, Lane(Deed.PAUSE, first=False))
+    assert told.failure is not None, "the soak finds nothing"

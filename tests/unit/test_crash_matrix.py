@@ -1,0 +1,77 @@
+"""The crash harness itself: its check can fail, its short form has every point, and its table keeps what was not played again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.collected import ALL
+from tests.chaos.published import Published
+from tests.chaos.stage import Case, Checked, Stage, Told, checked
+from tests.system.driving import Row
+
+
+@dataclass
+class Figures:
+    """What a topic and a table hold, without either."""
+
+    topic: Counter[Row] = field(default_factory=Counter)
+    table: Counter[Row] = field(default_factory=Counter)
+
+    def in_topic(self) -> Counter[Row]:
+        return self.topic
+
+    def in_table(self) -> Counter[Row]:
+        return self.table
+
+
+THREE: list[Row] = [(0, 0, "a"), (0, 1, "b"), (1, 0, "a")]
+
+
+def test_a_table_with_every_record_once_is_whole() -> None:
+    assert checked(Figures(Counter(THREE), Counter(THREE))) == Checked(3, 3, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("rows", "found"), [
+    (THREE[:2], "missing=1, double=0, unexpected=0"),
+    ([*THREE, THREE[0], THREE[0]], "missing=0, double=2, unexpected=0"),
+    ([*THREE, (1, 1, "c")], "missing=0, double=0, unexpected=1"),
+    ([*THREE[:2], (1, 0, "c")], "missing=1, double=0, unexpected=1"),
+    ([*THREE, (1, 0, "c")], "missing=0, double=1, unexpected=1"),
+], ids=["missing", "double", "not in the topic", "another value", "double with another value"])
+def test_a_table_that_differs_from_the_topic_is_not_whole(rows: list[Row], found: str) -> None:
+    with pytest.raises(AssertionError, match=found):
+        checked(Figures(Counter(THREE), Counter(rows)))
+
+
+def test_what_a_case_expects_comes_before_what_the_topic_still_holds() -> None:
+    assert checked(Figures(Counter(THREE[:1]), Counter(THREE)), Counter(THREE)).is_whole
+
+
+def test_every_case_has_a_name_of_its_own_and_the_short_form_kills_at_each_point() -> None:
+    names = [case.name for case in ALL]
+    assert sorted(set(names)) == sorted(names)
+    assert {*range(1, 11)} <= {case.row for case in ALL if case.short}
+
+
+def test_the_table_keeps_the_rows_that_were_not_played_again(tmp_path: Path) -> None:
+    cases = [Case(row, f"case {row}", f"what is done in {row}", _never_played) for row in (1, 2)]
+    first = Published(tmp_path, cases)
+    first.played(cases[0], Told("nothing", "exit 0: ingested", Checked(5, 5, 0, 0, 0)))
+    first.played(cases[1], None, "AssertionError: it was missed\nmore")
+    first.write()
+    assert "1 CASES FAILED" in (tmp_path / "CRASHES.md").read_text()
+    again = Published(tmp_path, cases)
+    again.played(cases[1], Told("plan 1", "exit 0: replayed | ingested", Checked(7, 7, 0, 0, 0)))
+    again.write()
+    page = (tmp_path / "CRASHES.md").read_text()
+    assert "2 cases, 12 records, 12 rows: 0 missing, 0 double.**" in page
+    assert "| 1 | what is done in 1 | nothing | exit 0: ingested | 5 | 5 | 0 | 0 |" in page
+    assert r"| 2 | what is done in 2 | plan 1 | exit 0: replayed \| ingested | 7 | 7 | 0 | 0 |" in page
+
+
+def _never_played(stage: Stage) -> Told:
+    raise NotImplementedError

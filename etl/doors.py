@@ -21,6 +21,7 @@ from etl.plan import (
 )
 from etl.reconcile import reconcile
 from etl.report import Outcome, Report, describe_plan, told_by_owner
+from etl.retention import Expiring, expiring
 from etl.settings import Settings
 from etl.wiring import Surroundings, open_world
 
@@ -65,6 +66,7 @@ class Preview:
     tasks: int
     left: tuple[str, ...] = ()
     """Which logs it would leave to their owners, a sentence for each owner."""
+    expires_soon: tuple[Expiring, ...] = ()
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -80,7 +82,7 @@ class Preview:
             "estimated_bytes": round(sum(r.size * cost.get(r.log, ASSUMED_BYTES_PER_OFFSET) for r in self.ranges)),
             "bytes_are_assumed": any(r.log not in cost for r in self.ranges),
             "tasks": self.tasks,
-            "left_to_owners": list(self.left),
+            "left_to_owners": list(self.left), "expires_soon": [str(one) for one in self.expires_soon],
             "lag": sum(e.end_offset - max(e.log_start_offset, self._position(log, e.log_start_offset))
                        for log, e in self.snapshot.extents.items()),
             "least_headroom": min((r.from_offset - self.snapshot.extents[r.log].log_start_offset
@@ -106,7 +108,8 @@ def preview(settings: Settings) -> Preview:
     says, plan = _next(left, standing, settings)
     ranges = plan.ranges if plan else ()
     tasks = pack_tasks(ranges, snapshot.bytes_per_offset, settings.limits.target_task_bytes, 1)
-    return Preview(says, plan, snapshot, len(tasks), tuple(told_by_owner(left.owners)))
+    soon = expiring(ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms())
+    return Preview(says, plan, snapshot, len(tasks), tuple(told_by_owner(left.owners)), soon)
 
 
 def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[str, Plan | None]:

@@ -2,7 +2,7 @@
 
 For the demo and for tests: the real command with real edges, ended by SIGKILL as a power cut would end it, or by another signal
 of `signal.Signals` (INT, TERM, STOP) after which it goes on as that signal lets it. VERB is a method of `ingest.World` (observe,
-store, fetch, append, record, commit, tidy, ...), or `half_commit`: when half of the offsets are moved.
+store, claiming, fetch, append, record, commit, tidy, ...), or `half_commit`: when half of the offsets are moved.
 """
 
 from __future__ import annotations

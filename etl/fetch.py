@@ -236,6 +236,10 @@ _Moved = list[tuple[_Walk, "Iterator[pa.RecordBatch] | None"]]
 
 def _feed(consumer: SimpleConsumer, answer: FetchAnswer, asked: Sequence[_Walk], manner: _Manner) -> _Moved:
     """Move every cursor by the answer. Rows are None for a walk that stayed where it was."""
+    if not answer.partitions:  # over quota
+        for walk in asked:
+            _check_patience(walk, manner)
+        return [(walk, None) for walk in asked]
     walks = {(walk.log.topic, walk.log.partition): walk for walk in asked}
     return [(walk, _feed_one(consumer, fetched, walk, manner))
             for fetched in answer.partitions for walk in [walks[fetched.topic, fetched.partition]]]

@@ -20,6 +20,7 @@ from etl.plan import cannot_be_finished, plan_instead, plan_next, refuse_another
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import reconcile, refuse_what_others_did, unacknowledged
 from etl.report import Outcome, Report, Verb
+from etl.retention import expiring
 from etl.settings import Settings
 
 
@@ -101,6 +102,8 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
         report.add(Outcome.NOTHING_NEW, "nothing new to read")
         return
     report.planned(plan)
+    for one in expiring(plan.ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=world.now_ms()):
+        report.add(Outcome.EXPIRES_SOON, str(one))
     with world.claiming(plan):
         with report.timed(Verb.FETCH):
             rows = world.fetch(plan, snapshot)

@@ -309,6 +309,15 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """What a topic's brokers say of how long they keep its records; None: no such limit."""
+
+    ms: int | None = None
+    bytes: int | None = None
+    """Of each partition."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """What the world said at the start of a run. After it nothing asks again where we are."""
 
@@ -328,6 +337,10 @@ class Snapshot:
     table: Table | None
     other_pipelines: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The group's other pipelines and the topics that they know."""
+    retention: Mapping[str, Retention] = field(default_factory=dict)
+    """By topic, of those with something to read, where the brokers tell it."""
+    lasting: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The first offset that will not have expired by time within `source.expiry_warning_s`, where `retention` has a time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, SettingsError, TopicMissing
 from etl.model import (
     NOTHING_COMMITTED, BrokerPartition, FirstRun, Loss, OffsetRange, Onward, Plan, PlanKind, Snapshot, Superseding, Why,
 )
+from etl.protocol.znodes import CREATION_ID
 from etl.settings import Limits, OnDataLoss, OnNoLeader, Settings, StartAt
 
 ASSUMED_BYTES_PER_OFFSET = 1024.0
@@ -201,17 +202,21 @@ def split_ranges(
 
 def pack_tasks(
     ranges: Sequence[OffsetRange], bytes_per_offset: Mapping[BrokerPartition, float], target_bytes: int, parallelism: int,
+    first: Collection[BrokerPartition] = (),
 ) -> tuple[tuple[int, ...], ...]:
     """Indices of `ranges` packed into tasks: one leader a task, about `target_bytes` each, and as many as can work at once.
 
-    When all is small the target shrinks until `parallelism` tasks have something to do.
+    When all is small the target shrinks until `parallelism` tasks have something to do. Tasks begin in their order: those with a
+    range of the logs in `first` come first, and it comes first in them.
     """
     costs = [r.size * _cost(r.log, bytes_per_offset) for r in ranges]
     target = min(float(target_bytes), max(sum(costs) / max(1, parallelism), 1.0))
     by_leader: dict[int | None, list[int]] = {}
     for i, r in enumerate(ranges):
         by_leader.setdefault(r.leader.broker.id if r.leader else None, []).append(i)
-    return tuple(task for _, indices in sorted(by_leader.items(), key=str) for task in _fill(indices, costs, target))
+    tasks = (task for _, indices in sorted(by_leader.items(), key=str) for task in _fill(indices, costs, target))
+    late = [r.log not in first for r in ranges]
+    return tuple(sorted((tuple(sorted(task, key=lambda i: (late[i], i))) for task in tasks), key=lambda task: late[task[0]]))
 
 
 def _fill(indices: Sequence[int], costs: Sequence[float], target: float) -> list[tuple[int, ...]]:
@@ -302,7 +307,8 @@ def refuse_recreated_topics(last: Plan | None, snapshot: Snapshot) -> None:
     """The offsets of a plan mean nothing on another topic of the same name. Raises NeedsDecision."""
     for topic, topic_id in sorted(last.topic_ids.items()) if last else ():
         found = snapshot.topic_ids.get(topic, topic_id)
-        if found != topic_id:
+        same_kind = found.startswith(CREATION_ID) == topic_id.startswith(CREATION_ID)  # brokers that were upgraded begin to have ids
+        if found != topic_id and same_kind:
             what = f"the topic was deleted and made again: its id is {found}, plan {last.number if last else 0} read {topic_id}"
             raise NeedsDecision(what, topic=topic, check="who did it; its offsets start anew, so read it under another pipeline name")
 

@@ -44,6 +44,7 @@ class Outcome(str, Enum):
     LEFT_TO_OWNER = "left to its owner"
     APPLIED_BY_ANOTHER = "applied by another run"
     RECORDS_LOST = "records lost"
+    EXPIRES_SOON = "expires soon"
     FAILED = "failed"
 
 
@@ -192,7 +193,8 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
     return {
         "number": plan.number, "id": plan.id, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
         "cluster": plan.cluster, "table_id": plan.table_id, "previous": plan.previous, "supersedes": plan.supersedes,
-        "reason": plan.reason, "shape": plan.shape, "run_id": applied.run_id if applied else None, "delta_version": applied.delta_version if applied else None,
+        "reason": plan.reason, "shape": plan.shape, "run_id": applied.run_id if applied else None,
+        "delta_version": applied.delta_version if applied else None,
         "ranges": [
             {"topic": r.log.topic, "partition": r.log.partition, "from": r.from_offset, "until": r.until_offset,
              "leader": str(r.leader.broker) if r.leader else None, "leader_epoch": r.leader.epoch if r.leader else None,

@@ -206,6 +206,8 @@ class SourceSettings(_Section):
     fetch_limit_bytes: int = Field(default=256 * 2**20, ge=1024, le=2**31 - 2**20)
     timeout_s: float = Field(default=30, gt=0)
     """Deadline of one request to a broker."""
+    expiry_warning_s: float = Field(default=3600, ge=0)
+    """Ranges whose start may expire within this time are told and read first; 0 asks nobody."""
 
     @field_validator("dialect")
     @classmethod

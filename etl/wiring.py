@@ -16,20 +16,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etl.edges import delta, losses
-from etl.edges.cluster import Cluster
+from etl.edges.cluster import Cluster, Extents
 from etl.edges.delta_path import check_writable
 from etl.edges.driver_lock import DriverLock
 from etl.edges.group import ConsumerGroup
 from etl.edges.ledger import PlanLedger, new_uid
 from etl.edges.owners import Owners
-from etl.edges.registry import read_brokers, read_cluster_id
+from etl.edges.registry import read_brokers, read_cluster_id, read_creation_ids
 from etl.edges.zookeeper import ZooKeeper
-from etl.errors import LedgersDisagree, PermissionRefused, SettingsError, TableUnreachable
+from etl.errors import LedgersDisagree, OffsetMoved, Owned, PermissionRefused, SettingsError, TableUnreachable
 from etl.frame import arrow_schema, spark_schema
-from etl.model import Applied, BrokerPartition, Committed, Foreign, Ledger, Plan, Snapshot, Stamp, Table
+from etl.model import Applied, BrokerPartition, Committed, Foreign, Ledger, Plan, Retention, Snapshot, Stamp, Table
 from etl.plan import pack_tasks, refuse_missing_topics
 from etl.protocol.kafka import ClusterMetadata
 from etl.protocol.plan_documents import parse_plan
+from etl.protocol.znodes import CREATION_ID
+from etl.retention import expiring
 from etl.settings import OwnershipMode, Settings, Timestamp, split_address
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ SparkDefaults = Callable[[Mapping[str, str]], Mapping[str, str]]
 """Plain Spark settings of this machine (where Delta's jars are, ...) beside those given, asked for when a session is built."""
 
 _TOPIC_NOT_THERE, _TOPIC_REFUSED = 3, 29
+_LOOKS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,27 +110,53 @@ class LiveWorld:
     # -- ingest.World ----------------------------------------------------------------------------------------------
 
     def observe(self) -> Snapshot:
-        """See `ingest.World`."""
+        """See `ingest.World`. Looks again when another driver planned meanwhile: what it saw of the ledger is older than the rest."""
+        for _ in range(_LOOKS_MAX):
+            before = self.ledger.mark()
+            snapshot = self._look()
+            if self.ledger.mark() == before:
+                break
+        return snapshot
+
+    def _look(self) -> Snapshot:
+        """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that is asked for after it."""
         source = self.settings.source
         ledger = self.ledger.read_ledger()
         with Cluster(self._bootstrap(), timeout_s=source.timeout_s) as cluster:
             metadata = self._chosen(cluster.describe(self._asked_topics()))
+            self._cluster_name = self._name_of(metadata)
+            self._known_version = ledger.known_version
             logs = [p.log for topic in metadata.topics.values() for p in topic.partitions]
+            positions = ledger.newest.positions if ledger.newest else {}
+            committed = self.group.committed({*logs, *positions})
+            table = self._observe_table(ledger)
             found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
             starts = {}
             if isinstance(source.start, Timestamp) and ledger.newest is None:
                 starts = cluster.offsets_at(source.start.ms, list(found.extents), isolation=source.isolation)
+            retention, lasting = self._ask_retention(cluster, found, positions)
             sizes = cluster.bytes_per_offset(found)
-        known = set(logs) | set(ledger.newest.positions if ledger.newest else ())
-        self._cluster_name = self._name_of(metadata)
-        self._known_version = ledger.known_version
+        creation_ids = read_creation_ids(self._zookeeper, metadata.topics.keys() - metadata.topic_ids.keys())
         return Snapshot(
             cluster=self._cluster_name, extents=found.extents, leaders=found.leaders, leaderless=found.leaderless,
-            topic_ids=metadata.topic_ids, bytes_per_offset=sizes, committed=self.group.committed(known), starts=starts,
+            topic_ids={**creation_ids, **metadata.topic_ids}, bytes_per_offset=sizes, committed=committed, starts=starts,
             owners=self.group.owners(metadata.topics), live_consumers=self.group.live_consumers(),
-            ledger=ledger, table=self._observe_table(ledger),
-            other_pipelines=self.ledger.other_pipelines(),
+            ledger=ledger, table=table, other_pipelines=self.ledger.other_pipelines(), retention=retention, lasting=lasting,
         )
+
+    def _ask_retention(
+        self, cluster: Cluster, found: Extents, positions: Mapping[BrokerPartition, int],
+    ) -> tuple[dict[str, Retention], dict[BrokerPartition, int]]:
+        """How long the topics with something to read are kept, and from where on their records last longer than the warning time."""
+        source = self.settings.source
+        unread = [log for log, extent in found.extents.items() if extent.end_offset > positions.get(log, extent.log_start_offset)]
+        if not unread or not source.expiry_warning_s:
+            return {}, {}
+        retention = cluster.retention({log.topic for log in unread})
+        soon = self.now_ms() + round(source.expiry_warning_s * 1000)
+        limits = {log: limit for log in unread if log.topic in retention and (limit := retention[log.topic].ms) is not None}
+        times = {log: max(0, soon - limit) for log, limit in limits.items()}
+        return retention, cluster.lasting(found, times, isolation=source.isolation)
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
         """See `ingest.World`."""
@@ -192,11 +221,14 @@ class LiveWorld:
         parallelism = spark.sparkContext.defaultParallelism
         # a replayed plan may be old: its leaders are those of its day
         ranges = [replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in plan.ranges]
-        tasks = pack_tasks(ranges, snapshot.bytes_per_offset, self.settings.limits.target_task_bytes, parallelism)
+        urgent = expiring(ranges, snapshot, within_s=source.expiry_warning_s, now_ms=self.now_ms())
+        tasks = pack_tasks(
+            ranges, snapshot.bytes_per_offset, self.settings.limits.target_task_bytes, parallelism, first={one.log for one in urgent})
         rows, receipts = datasource.read_tasks(
             spark, ranges, tasks, bootstrap=[f"{host}:{port}" for host, port in self._bootstrap()],
             isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
-            timeout_s=source.timeout_s, topic_ids=plan.topic_ids)
+            timeout_s=source.timeout_s,
+            topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not topic_id.startswith(CREATION_ID)})
         self._reading = _Reading(receipts, len(plan.ranges))
         return self._transformed(rows)
 
@@ -234,8 +266,15 @@ class LiveWorld:
         return self._applied(plan, outcome)
 
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
-        """See `ingest.World`."""
-        return self.group.commit(plan, logs)
+        """See `ingest.World`. Raises Owned where it was another driver of this pipeline that went on to a later plan."""
+        try:
+            return self.group.commit(plan, logs)
+        except OffsetMoved as error:
+            newest = max(self.ledger.plan_numbers(), default=plan.number)
+            if newest <= plan.number:
+                raise
+            what = f"another driver went on to plan {newest} while we were at plan {plan.number}, whose rows are in the table"
+            raise Owned(what, check="nothing; the next run goes on from there") from error
 
     def tidy(self) -> None:
         """See `ingest.World`."""

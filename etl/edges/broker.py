@@ -24,7 +24,7 @@ from etl.edges.connection import (
     unanswered,
 )
 from etl.errors import BrokerUnreachable, CorruptData
-from etl.model import Broker, BrokerPartition, Isolation
+from etl.model import Broker, BrokerPartition, Isolation, Retention
 from etl.protocol import FetchedPartition, kafka
 from etl.protocol.kafka import EARLIEST, LATEST, Api, ClusterMetadata, FetchAnswer, ListedOffset, Spoken, Wanted
 
@@ -104,8 +104,10 @@ class SimpleConsumer:
 
         `records` is valid until the second next fetch answer of this consumer is received.
         """
-        log = BrokerPartition(topic, partition)
-        answer = self.multifetch([Wanted(log, offset, max_bytes)], isolation=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
+        wanted, deadline = [Wanted(BrokerPartition(topic, partition), offset, max_bytes)], self._deadline()
+        while not (answer := self.multifetch(wanted, isolation=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms)).partitions:
+            if time.monotonic() > deadline:
+                raise BrokerUnreachable("the broker gives nothing but throttled answers", broker=self.address, check="the quota of our client id")
         fetched = answer.partitions[0]
         if fetched.error_code:
             raise kafka.failure_of(fetched.error_code, "fetch", topic=topic, partition=partition, offset=offset, broker=self.address)
@@ -113,7 +115,10 @@ class SimpleConsumer:
 
     def multifetch(self, wanted: Sequence[Wanted], *, isolation: Isolation = Isolation.READ_COMMITTED,
                    max_bytes: int = 16 * MIB, max_wait_ms: int = 500, min_bytes: int = 1) -> FetchAnswer:
-        """Records of several logs in one request; each partition of the answer carries its own error code."""
+        """Records of several logs in one request; each partition of the answer carries its own error code.
+
+        An answer that says it was throttled may name no partition at all (KIP-219): then ask again.
+        """
         self.begin_fetch(wanted, isolation=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
         return self.end_fetch()
 
@@ -199,6 +204,8 @@ class SimpleConsumer:
     def _checked(self, answer: FetchAnswer, fetch: _Fetch) -> FetchAnswer:
         if answer.error_code:
             raise kafka.failure_of(answer.error_code, "fetch", broker=self.address)
+        if answer.throttle_ms > 0 and not answer.partitions:
+            return answer
         asked = {(each.log.topic, each.log.partition) for each in fetch.wanted}
         got = [(each.topic, each.partition) for each in answer.partitions]
         if len(got) != len(asked) or set(got) != asked:
@@ -258,6 +265,13 @@ class SimpleConsumer:
         Also left out is everything when we may not ask (it takes Describe on the cluster).
         """
         return kafka.parse_log_dirs(self._ask(Api.DESCRIBE_LOG_DIRS, kafka.log_dirs_fields(logs)))
+
+    def retention(self, topics: Collection[str]) -> dict[str, Retention]:
+        """How long the brokers keep each topic (KIP-133); one that we may not describe is left out.
+
+        Raises SettingsError for a broker before 1.0.
+        """
+        return kafka.parse_retention(self._ask(Api.DESCRIBE_CONFIGS, kafka.configs_fields(topics)))
 
     # A group's offsets that the brokers keep (the pipeline's own are in ZooKeeper)
 

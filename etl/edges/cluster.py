@@ -1,7 +1,7 @@
 """Questions that take more than one broker: who leads what, where logs start and end, how large they are.
 
 The driver's side of `edges.broker`: one Metadata request, two ListOffsets requests per broker (start and end),
-one DescribeLogDirs per broker; never one request per partition. What to do about a log without a leader, or a
+one DescribeLogDirs per broker, one DescribeConfigs in all; never one request per partition. What to do about a log without a leader, or a
 topic that is not there, is the caller's policy.
 """
 
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from etl.edges.broker import SimpleConsumer
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, SettingsError
-from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader
+from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader, Retention
 from etl.protocol import error_codes, kafka
 from etl.protocol.kafka import EARLIEST, LATEST, ClusterMetadata, ListedOffset
 
@@ -113,6 +113,25 @@ class Cluster:
         late = {log: LATEST for log, offset in found.offsets.items() if offset is None}
         ends = self._list(late, isolation, wait_for_leader_s, None, found.leaders)
         return {log: offset for log, offset in {**found.offsets, **ends.offsets}.items() if offset is not None}
+
+    def retention(self, topics: Collection[str]) -> dict[str, Retention]:
+        """How long each topic is kept: one request to one broker. Nothing where that broker refuses to tell or is too old to."""
+        if not topics:
+            return {}
+        host, port = self._bootstrap[0]
+        try:
+            return self._consumer(host, port).retention(topics)
+        except (SettingsError, BrokerUnreachable):  # a hint, as the sizes are: no failure of this question stops a run
+            return {}
+
+    def lasting(self, found: Extents, since_ms: Mapping[BrokerPartition, int], *, isolation: Isolation) -> dict[BrokerPartition, int]:
+        """The first offset of each log whose record is at that time or later, its end where none is: one ListOffsets per broker."""
+        times = {log: when for log, when in since_ms.items() if log in found.leaders}
+        try:
+            listed = self._list(times, isolation, 0.0, None, found.leaders).offsets if times else {}
+        except (SettingsError, BrokerUnreachable):
+            return {}
+        return {log: found.extents[log].end_offset if offset is None else offset for log, offset in listed.items()}
 
     def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
         """How many bytes one offset costs on average, by the sizes of the leaders' segments: one request per broker.

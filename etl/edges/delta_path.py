@@ -176,9 +176,10 @@ def _entries(path: str, storage_options: Mapping[str, str] | None) -> list[fs.Fi
 
 
 def _obstacle_in(error: BaseException) -> str | None:
-    """The line that names the obstacle: a Java stack trace begins with what was called and ends with why it failed."""
-    lines = (line.strip().removeprefix("Caused by: ") for line in str(error).splitlines()[1:])
-    return next((line for line in lines if is_obstacle(line) and not line.startswith("at ")), None)
+    """The line that names the obstacle: a Java stack trace begins with what was called, and its last cause is why it failed."""
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines()[1:] if is_obstacle(line)]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return causes[-1] if causes else next((line for line in lines if not line.startswith("at ")), None)
 
 
 def _first_line(error: BaseException) -> str:

@@ -48,7 +48,8 @@ class DriverLock:
     def _try_driving(self, us: znodes.DriverNode) -> bool:
         path, payload = self._paths.driver, znodes.render_driver(us)
         try:
-            self._zookeeper.guarded(lambda: self._zookeeper.client.create(path, payload, ephemeral=True))
+            # tried again when the answer was lost: our own node is then found, and known by its payload
+            self._zookeeper.guarded(lambda: self._zookeeper.client.retry(self._zookeeper.client.create, path, payload, ephemeral=True))
         except NodeExistsError:
             found = self._zookeeper.read(path)
             other = znodes.parse_driver(found[0]) if found else None

@@ -63,6 +63,12 @@ class PlanLedger:
             uid, plan, applied, known.delta_version if known else None, newest_version=stored[1] if stored else None,
             acknowledged=self._read_acknowledgement())
 
+    def mark(self) -> tuple[int, int | None]:
+        """Number and znode version of the newest plan: while both are the same, no other driver planned or superseded."""
+        newest = max(self.plan_numbers(), default=0)
+        found = self._zookeeper.read(self._paths.plan(newest)) if newest else None
+        return newest, found[1] if found else None
+
     def other_pipelines(self) -> dict[str, frozenset[str]]:
         """The group's other pipelines that have made a plan, and the topics that their newest one knows."""
         found = {}

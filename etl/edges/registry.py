@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import WrongChroot, ZooKeeperUnreachable
 from etl.model import Broker
 from etl.protocol import znodes
+
+
+def read_creation_ids(zookeeper: ZooKeeper, topics: Iterable[str]) -> dict[str, str]:
+    """What stands for the ids of topics whose brokers tell none: a topic that is made again has another one.
+
+    Topics without a znode are left out (a cluster that keeps them elsewhere).
+    """
+    wanted = sorted(topics)
+
+    def ask() -> dict[str, str]:
+        asked = [zookeeper.client.exists_async(f"{znodes.BROKER_TOPICS}/{topic}") for topic in wanted]
+        stats = {topic: answer.get() for topic, answer in zip(wanted, asked, strict=True)}
+        return {topic: f"{znodes.CREATION_ID}{stat.czxid:x}" for topic, stat in stats.items() if stat is not None}
+
+    found: dict[str, str] = zookeeper.guarded(lambda: zookeeper.client.retry(ask))
+    return found
 
 
 def read_brokers(zookeeper: ZooKeeper) -> tuple[Broker, ...]:

@@ -140,6 +140,7 @@ class ZooKeeper:
         except NodeExistsError:
             return False
         except NO_ANSWER as error:
+            self.require_session()
             found = self.read(path)
             if not found or found[0] != payload:
                 raise ZooKeeperUnreachable("a write got no answer", znode=path, check="ZooKeeper's log; then run again") from error

@@ -13,13 +13,16 @@ tell the log start, from 9 on they carry leader epochs, from 10 on zstd may come
 from __future__ import annotations
 
 import struct
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from kafka.protocol.admin import DescribeLogDirsRequest, DescribeLogDirsResponse
+from kafka.protocol.admin import (
+    DescribeConfigsRequest, DescribeConfigsResponse, DescribeLogDirsRequest, DescribeLogDirsResponse,
+)
 from kafka.protocol.consumer import (
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -39,7 +42,7 @@ from kafka.protocol.metadata import (
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from etl.errors import BrokerError, CorruptData, EtlError, PermissionRefused, SettingsError, TopicMissing
-from etl.model import Broker, BrokerPartition, Isolation, Leader
+from etl.model import Broker, BrokerPartition, Isolation, Leader, Retention
 from etl.protocol import FetchedPartition, error_codes, schemas
 from etl.protocol.primitives import Reader, Writer
 
@@ -63,6 +66,7 @@ class Api(Enum):
     OFFSET_FETCH = (9, 2, 5)
     FIND_COORDINATOR = (10, 1, 3)
     API_VERSIONS = (18, 0, 0)
+    DESCRIBE_CONFIGS = (32, 1, 3)
     DESCRIBE_LOG_DIRS = (35, 0, 4)
 
     @property
@@ -78,6 +82,7 @@ _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.OFFSET_FETCH: (OffsetFetchRequest, OffsetFetchResponse),
     Api.FIND_COORDINATOR: (FindCoordinatorRequest, FindCoordinatorResponse),
     Api.API_VERSIONS: (ApiVersionsRequest, ApiVersionsResponse),
+    Api.DESCRIBE_CONFIGS: (DescribeConfigsRequest, DescribeConfigsResponse),
     Api.DESCRIBE_LOG_DIRS: (DescribeLogDirsRequest, DescribeLogDirsResponse),
 }
 
@@ -271,6 +276,40 @@ def parse_log_dirs(response: Any) -> dict[BrokerPartition, int]:
     return {BrokerPartition(topic.name, each.partition_index): each.partition_size
             for folder in response.results if folder.error_code == 0
             for topic in folder.topics for each in topic.partitions if not each.is_future_key}
+
+
+# DescribeConfigs
+
+_TOPIC = 2
+_RETENTION_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes")
+
+
+def configs_fields(topics: Collection[str]) -> dict[str, Any]:
+    """How long topics are kept (KIP-133)."""
+    wanted = DescribeConfigsRequest.DescribeConfigsResource
+    resources = [wanted(resource_type=_TOPIC, resource_name=name, configuration_keys=list(_RETENTION_KEYS)) for name in sorted(topics)]
+    return {"resources": resources, "include_synonyms": False, "include_documentation": False}
+
+
+def parse_retention(response: Any) -> dict[str, Retention]:
+    """By topic; one that we may not describe is left out. A topic that is only compacted has no limits.
+
+    Raises CorruptData for a limit that is no number.
+    """
+    return {topic.resource_name: _retention({one.name: one.value for one in topic.configs}, topic.resource_name)
+            for topic in response.results if topic.error_code == 0}
+
+
+def _retention(found: Mapping[str, str | None], topic: str) -> Retention:
+    if "delete" not in (found.get("cleanup.policy") or "delete"):
+        return Retention()
+    limits = []
+    for key in _RETENTION_KEYS[1:]:
+        value = found.get(key) or "-1"
+        if not re.fullmatch(r"-?[0-9]{1,19}", value):
+            raise CorruptData(f"the broker says that {key} is {value[:40]!r}", topic=topic)
+        limits.append(int(value) if int(value) >= 0 else None)
+    return Retention(*limits)
 
 
 # A group's offsets, as the broker keeps them

@@ -30,6 +30,8 @@ from etl.model import Broker, BrokerPartition
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 CLUSTER_ID = "/cluster/id"
+CREATION_ID = "zxid-"
+"""Before the transaction that made a topic's znode: what stands for a topic's id where brokers have none (before 2.8)."""
 MAX_OFFSET = 2**63 - 1
 
 _OWNER = re.compile(r"etl:(?P<pipeline>[^:]+):(?P<run_id>[^:]*):(?P<pid>[0-9]{1,10}):(?P<started>[^:]*):(?P<host>.*)-0")

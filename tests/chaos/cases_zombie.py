@@ -9,10 +9,11 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from etl.dying_run import HALF_COMMIT
 from etl.embedded.server import wait_until
-from tests.chaos.cases_kill import held_pipeline, stopped_before_the_commit
+from tests.chaos.cases_kill import held_pipeline, owned, stopped_before_the_commit
 from tests.chaos.driver import Driver
 from tests.chaos.holding import Hold
 from tests.chaos.stage import Case, Checked, Stage, Told, complete_files, held, said_in_short
@@ -25,14 +26,15 @@ _RETRY = (4, 6)
 _PERSON = 5
 
 
-def wakes_at_verb(stage: Stage, *, verb: str, loaded: bool = False) -> Told:
+def wakes_at_verb(stage: Stage, *, verb: str, loaded: bool = False, **settings: Any) -> Told:
     """Paused before a verb until its session is gone and a second driver has done the work."""
-    pipeline = stage.pipeline()
+    pipeline = stage.pipeline(**settings)
     prepare(pipeline, loaded)
     with stage.writing(pipeline) as writer, short_session(pipeline):
         writer.wait_for(20)
         with Driver(pipeline, sends=(signal.SIGSTOP, verb)) as zombie:
             zombie.wait_until_paused()
+            assert "ownership" not in settings or owned(pipeline), "no owner was claimed"
             after, second, woken = overtaken(zombie, pipeline)
     return told(stage, pipeline, after, second, woken)
 
@@ -162,7 +164,9 @@ CASES: tuple[Case, ...] = (
     Case(9, "zombie before the plan is stored", _OVERTAKEN + "before the plan is stored", partial(wakes_at_verb, verb="store")),
     Case(9, "zombie before the plan is stored later", _OVERTAKEN + "the same where the table holds a plan already",
          partial(wakes_at_verb, verb="store", loaded=True)),
-    Case(9, "zombie after the plan is stored", _OVERTAKEN + "after the plan is stored", partial(wakes_at_verb, verb="fetch")),
+    Case(9, "zombie after the plan is stored", _OVERTAKEN + "after the plan is stored", partial(wakes_at_verb, verb="claiming")),
+    Case(9, "zombie after owners are claimed", _OVERTAKEN + "after the partitions' owners are claimed",
+         partial(wakes_at_verb, verb="fetch", ownership={"mode": "claim"})),
     Case(9, "zombie before the append", _OVERTAKEN + "before the append", partial(wakes_at_verb, verb="append", loaded=True), short=True),
     Case(9, "zombie with its first rows", _OVERTAKEN + "with its JVM and workers, when the first rows came",
          partial(wakes_while_writing, from_task=0, files=0)),

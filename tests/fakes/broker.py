@@ -17,7 +17,9 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from kafka.protocol.admin import DescribeLogDirsRequest, DescribeLogDirsResponse
+from kafka.protocol.admin import (
+    DescribeConfigsRequest, DescribeConfigsResponse, DescribeLogDirsRequest, DescribeLogDirsResponse,
+)
 from kafka.protocol.consumer import (
     FetchRequest,
     FetchResponse,
@@ -39,8 +41,9 @@ from kafka.protocol.metadata import (
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, LOG_DIRS = 0, 1, 2, 3, 8, 9, 10, 18, 35
+CONFIGS = 32
 KAFKA_3_9 = {PRODUCE: (0, 11), FETCH: (0, 17), LIST_OFFSETS: (0, 9), METADATA: (0, 12), OFFSET_COMMIT: (0, 9), OFFSET_FETCH: (0, 9),
-             FIND_COORDINATOR: (0, 6), API_VERSIONS: (0, 4), LOG_DIRS: (0, 4)}
+             FIND_COORDINATOR: (0, 6), API_VERSIONS: (0, 4), CONFIGS: (1, 4), LOG_DIRS: (0, 4)}
 
 Act = Callable[[socket.socket, bytes], None]
 """How to deliver one framed response; an act that ends with the socket closed ends the connection."""
@@ -85,6 +88,8 @@ class World:
         self.addresses: dict[int, tuple[str, int]] = {}
         self.committed: dict[tuple[str, str, int], int] = {}
         self.topic_ids: dict[str, UUID] = {}
+        self.configs: dict[str, dict[str, str]] = {}
+        """Of topics; one that is not here may not be described."""
         self.changed = threading.Condition()
 
 
@@ -94,7 +99,7 @@ class FakeBroker:
     requests   (api key, version) of every request that came, in order
     fetched    the logs that each fetch named, in order
     script     api key -> acts for the next responses; without one a response is sent as it is
-    throttle   milliseconds to answer the next fetches with, which are then empty
+    throttle   milliseconds to answer the next fetches with, which then name no partition
     """
 
     def __init__(self, world: World | None = None, *, broker_id: int = 1, versions: dict[int, tuple[int, int]] | None = None) -> None:
@@ -230,17 +235,18 @@ class FakeBroker:
         names = [(topic.topic, each.partition) for topic in request.topics for each in topic.partitions]
         assert len(set(names)) == len(names), "a broker refuses a fetch that names a partition twice"
         self.fetched.append(names)
-        throttled = self.throttle.popleft() if self.throttle else 0
+        if self.throttle:  # KIP-219: at once, and without naming any partition
+            return FetchResponse(throttle_time_ms=self.throttle.popleft(), error_code=0, session_id=0, responses=[])
         deadline = time.monotonic() + request.max_wait_ms / 1000
         while True:
             with self.world.changed:
-                response, found = self._read(request, throttled)
+                response, found = self._read(request)
                 left = deadline - time.monotonic()
-                if found or left <= 0 or throttled or self.closing.is_set():
+                if found or left <= 0 or self.closing.is_set():
                     return response
                 self.world.changed.wait(left)
 
-    def _read(self, request: Any, throttled: int) -> tuple[Any, bool]:
+    def _read(self, request: Any) -> tuple[Any, bool]:
         topic_kind = FetchResponse.FetchableTopicResponse
         left, first_found, refused, topics = request.max_bytes, False, False, []
         for topic in request.topics:
@@ -254,7 +260,7 @@ class FakeBroker:
                 if log is not None and not code and not log.log_start <= each.fetch_offset <= log.log_end:
                     code = 1
                 known = log is not None and not code
-                records = b"" if log is None or code or throttled else _read_log(
+                records = b"" if log is None or code else _read_log(
                     log, each.fetch_offset, request.isolation_level, min(each.partition_max_bytes, max(left, 0)), whole=not first_found)
                 left, first_found, refused = left - len(records), first_found or bool(records), refused or bool(code)
                 aborted = topic_kind.PartitionData.AbortedTransaction
@@ -264,7 +270,7 @@ class FakeBroker:
                     aborted_transactions=[aborted(producer_id=who, first_offset=at) for who, at in log.aborted]
                     if log and request.isolation_level else None, preferred_read_replica=-1, records=records))
             topics.append(topic_kind(topic=topic.topic, partitions=partitions))
-        return FetchResponse(throttle_time_ms=throttled, error_code=0, session_id=0, responses=topics), first_found or refused
+        return FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, responses=topics), first_found or refused
 
     def _produce(self, request: Any, version: int) -> Any:
         topic_kind = ProduceResponse.TopicProduceResponse
@@ -303,6 +309,19 @@ class FakeBroker:
                     committed_leader_epoch=-1, metadata="", error_code=0) for number in topic.partition_indexes])
             for topic in request.topics])
 
+    def _configs(self, request: Any, version: int) -> Any:
+        kind = DescribeConfigsResponse.DescribeConfigsResult
+        results = []
+        for one in request.resources:
+            told = self.world.configs.get(one.resource_name)
+            configs = [kind.DescribeConfigsResourceResult(
+                name=name, value=value, read_only=False, config_source=1, is_default=False, is_sensitive=False, synonyms=[], config_type=0,
+                documentation=None) for name, value in (told or {}).items()]
+            results.append(kind(
+                error_code=0 if told is not None else 29, error_message=None, resource_type=one.resource_type,
+                resource_name=one.resource_name, configs=configs))
+        return DescribeConfigsResponse(throttle_time_ms=0, results=results)
+
     def _log_dirs(self, request: Any, version: int) -> Any:
         folder_kind = DescribeLogDirsResponse.DescribeLogDirsResult
         kind = folder_kind.DescribeLogDirsTopic
@@ -324,6 +343,7 @@ _ANSWERS: dict[int, tuple[Any, Callable[[FakeBroker, Any, int], Any]]] = {
     OFFSET_FETCH: (OffsetFetchRequest, FakeBroker._offset_fetch),
     FIND_COORDINATOR: (FindCoordinatorRequest, FakeBroker._find_coordinator),
     API_VERSIONS: (ApiVersionsRequest, FakeBroker._api_versions),
+    CONFIGS: (DescribeConfigsRequest, FakeBroker._configs),
     LOG_DIRS: (DescribeLogDirsRequest, FakeBroker._log_dirs),
 }
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from kafka.protocol.admin import DescribeLogDirsResponse
+from kafka.protocol.admin import DescribeConfigsResponse, DescribeLogDirsResponse
 from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse, OffsetCommitResponse, OffsetFetchResponse
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import ProduceResponse
@@ -79,6 +79,13 @@ def _of_groups_and_folders(api: Api) -> Any:
         return OffsetFetchResponse(throttle_time_ms=0, error_code=0, topics=[found(name="clicks", partitions=[
             found.OffsetFetchResponsePartition(
                 partition_index=3, committed_offset=17, committed_leader_epoch=-1, metadata="", error_code=0)])])
+    if api is Api.DESCRIBE_CONFIGS:
+        told = DescribeConfigsResponse.DescribeConfigsResult
+        configs = [told.DescribeConfigsResourceResult(
+            name=name, value=value, read_only=False, config_source=1, is_default=False, is_sensitive=False, synonyms=[], config_type=0,
+            documentation=None) for name, value in (("cleanup.policy", "delete"), ("retention.ms", "1000"), ("retention.bytes", "-1"))]
+        return DescribeConfigsResponse(throttle_time_ms=0, results=[
+            told(error_code=0, error_message=None, resource_type=2, resource_name="clicks", configs=configs)])
     folder = DescribeLogDirsResponse.DescribeLogDirsResult
     held = folder.DescribeLogDirsTopic
     return DescribeLogDirsResponse(throttle_time_ms=0, error_code=0, results=[folder(

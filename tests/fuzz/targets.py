@@ -75,7 +75,7 @@ def _coordinator(response: Any) -> object:
 _PARSERS: dict[Api, Callable[[Any], object]] = {
     Api.API_VERSIONS: kafka.parse_api_versions, Api.METADATA: kafka.parse_metadata, Api.LIST_OFFSETS: kafka.parse_list_offsets,
     Api.DESCRIBE_LOG_DIRS: kafka.parse_log_dirs, Api.OFFSET_COMMIT: kafka.parse_commit, Api.OFFSET_FETCH: kafka.parse_offset_fetch,
-    Api.PRODUCE: kafka.parse_produce, Api.FIND_COORDINATOR: _coordinator,
+    Api.PRODUCE: kafka.parse_produce, Api.FIND_COORDINATOR: _coordinator, Api.DESCRIBE_CONFIGS: kafka.parse_retention,
 }
 
 

@@ -66,15 +66,15 @@ def tell_moments(place: Place, seed: int, lane: Lane, first: int) -> Told:
     return _tell(place, story, lambda s: s.tell_moments(lane.deed, range(first, first + moments), runs_before=runs), "--every-moment")
 
 
-def tell_every_moment(place: Place, seed: int, lane: Lane) -> Told:
-    """The whole lane; ends at the first story that broke."""
-    total, first, more = Tally(), 0, True
+def tell_every_moment(place: Place, seed: int, lane: Lane, *, start: int = 0, step: int = 1) -> Told:
+    """The whole lane, or every `step`-th story of it from `start` on; ends at the first story that broke."""
+    total, first, more = Tally(), start, True
     while more:
         told = tell_moments(place, seed, lane, first)
         total.add(told.tally)
         if told.failure:
             return Told(total, told.failure)
-        first, more = first + (1 if lane.first else MOMENTS_IN_A_STORY), told.more
+        first, more = first + step * (1 if lane.first else MOMENTS_IN_A_STORY), told.more
     return Told(total)
 
 

@@ -26,7 +26,7 @@ from etl.edges.delta_path import open_table
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import DataLoss
 from etl.frame import arrow_schema
-from etl.model import Broker, BrokerPartition, Extent, Leader, OffsetRange, Plan, Receipt, Snapshot
+from etl.model import Broker, BrokerPartition, Extent, Leader, OffsetRange, Plan, Receipt, Retention, Snapshot
 from etl.protocol.kafka import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.protocol.plan_documents import render_stamp
 from etl.settings import Settings
@@ -85,6 +85,14 @@ class MemoryCluster:
             found = {log: Extent(self._logs[log].log_start, self._logs[log].end) for log in logs}
             return Extents(found, {log: Leader(BROKER, 0) for log in logs}, frozenset())
         return through("list offsets", ask)
+
+    def retention(self, topics: Collection[str]) -> dict[str, Retention]:
+        """These brokers do not tell."""
+        return {}
+
+    def lasting(self, found: Extents, since_ms: Mapping[BrokerPartition, int], **_: Any) -> dict[BrokerPartition, int]:
+        """See `edges.cluster.Cluster`."""
+        return {}
 
     def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
         """See `edges.cluster.Cluster`."""

@@ -157,7 +157,10 @@ class Story:
             for moment in moments:
                 self._produce(least=1)
                 reached = self.drive(Fate(deed, moment))
-                self.finish()
+                if moment != moments[-1]:
+                    self.drive(None)
+                    self.check()
+            self.finish()
         return reached
 
     def _fate(self) -> Fate:

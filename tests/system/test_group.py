@@ -14,7 +14,7 @@ from kazoo.security import make_digest_acl
 
 from etl.edges import zookeeper as zookeeper_module
 from etl.edges.group import ConsumerGroup
-from etl.edges.registry import read_brokers, read_cluster_id
+from etl.edges.registry import read_brokers, read_cluster_id, read_creation_ids
 from etl.edges.zookeeper import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.embedded.server import free_port
@@ -270,6 +270,17 @@ def test_brokers_are_those_registered_in_order_of_their_ids(zookeeper: ZooKeeper
     client.create("/cluster/id", b'{"version":"1","id":"abc"}', makepath=True)
     assert read_brokers(zookeeper) == (Broker(2, "h", 1), Broker(10, "h", 2))
     assert read_cluster_id(zookeeper) == "abc"
+
+
+def test_a_topic_whose_znode_was_made_again_has_another_creation_id(zookeeper: ZooKeeper, client: KazooClient) -> None:
+    client.create("/brokers/topics/clicks", b"{}", makepath=True)
+    first = read_creation_ids(zookeeper, ["clicks", "no-such-topic"])
+    client.set("/brokers/topics/clicks", b"{ }")
+    assert read_creation_ids(zookeeper, ["clicks"]) == first
+    client.delete("/brokers/topics/clicks")
+    client.create("/brokers/topics/clicks", b"{}")
+    again = read_creation_ids(zookeeper, ["clicks"])
+    assert (list(first), list(again), first == again) == (["clicks"], ["clicks"], False)
 
 
 def test_a_chroot_without_a_cluster_is_the_wrong_one_and_stays_untouched(server: embedded.ZooKeeper) -> None:

@@ -1,4 +1,4 @@
-"""The short form of the fast soak: every moment of a run is its last one once, and some random stories; see tests/soak."""
+"""The short form of the fast soak: each moment of a run is once its last one, and some random stories; see tests/soak."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def is_whole(told: Told) -> bool:
     return True
 
 
-def test_a_first_run_may_be_killed_at_every_call_to_the_outside(place: Place) -> None:
-    told = tell_every_moment(place, SEED, Lane(Deed.KILL, first=True))
-    assert is_whole(told) and told.tally.counts["kill"] > 50
+def test_a_first_run_may_be_killed_at_any_call_to_the_outside(place: Place) -> None:
+    # every third one, others each time: `python -m tests.soak --fast --every-moment` has them all
+    told = tell_every_moment(place, SEED, Lane(Deed.KILL, first=True), start=random.randrange(3), step=3)
+    assert is_whole(told) and told.tally.counts["kill"] > 20
 
 
 def test_a_later_run_may_be_killed_at_every_call_to_the_outside(place: Place) -> None:

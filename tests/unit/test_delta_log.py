@@ -56,7 +56,8 @@ def test_only_a_remove_that_changes_data_and_a_restore_touch_our_rows(operation:
 def test_removals_of_others_are_found_after_a_version_or_as_far_back_as_the_log_reaches(tmp_path: Path) -> None:
     gone = {"remove": {"path": "x", "dataChange": True}}
     ours = {"txn": {"appId": OURS, "version": 3}}
-    commits = ([gone], [{"commitInfo": {"operation": "DELETE"}}, gone], [ours, gone], [{"commitInfo": {"operation": "RESTORE"}}], [])
+    commits: list[list[dict[str, Any]]] = [
+        [gone], [{"commitInfo": {"operation": "DELETE"}}, gone], [ours, gone], [{"commitInfo": {"operation": "RESTORE"}}], []]
     (tmp_path / "_delta_log").mkdir()
     for version, actions in enumerate(commits):
         (tmp_path / "_delta_log" / f"{version:020}.json").write_bytes(content(*actions))

@@ -447,7 +447,7 @@ def test_a_stored_plan_whose_range_expired_is_superseded_where_policy_lets_the_g
     old = outside.newest_plan()
     grow(outside, 3, 0, 0)
     report = run(outside, SKIPPING)
-    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.EXPIRES_SOON, Outcome.INGESTED]
     new = outside.newest_plan()
     assert old is not None and new is not None
     assert (new.number, new.supersedes, new.losses) == (1, old.id, (Loss(LOGS[0], 0, 2, Why.EXPIRED),))

@@ -11,14 +11,13 @@ import pytest
 from etl.doors import Preview
 from etl.errors import Owned, SettingsError
 from etl.ingest import ingest
-from etl.model import BrokerPartition, Extent, Ledger, OffsetRange, Snapshot
+from etl.model import BrokerPartition, Extent, Ledger, Snapshot
 from etl.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
 from etl.protocol.znodes import DriverNode, OwnerNode, parse_owner, render_owner
 from etl.report import Outcome, Report, told_by_owner
 from etl.settings import Settings, parse_settings
-from tests.fakes.claim_contract import ClaimContract
+from tests.fakes.claim_contract import ClaimContract, plan_of
 from tests.fakes.world import Crash, FakeLog, FakeWorld, Outside, When
-from tests.unit.test_plan import last_plan
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]
 A, B, C = LOGS
@@ -107,9 +106,9 @@ def test_a_driver_of_this_pipeline_is_nobody_to_leave_alone_and_one_of_another_p
 
 
 def test_a_stored_plan_that_reads_what_was_left_is_refused() -> None:
-    plan = last_plan({A: 1, B: 1}, ranges=(OffsetRange(A, 0, 1),))
+    plan = plan_of(A)
     refuse_owned_ranges(plan, snapshot_of({B: FOREIGN}))
-    with pytest.raises(Owned, match="plan 4 is stored and must be executed first") as caught:
+    with pytest.raises(Owned, match="plan 1 is stored and must be executed first") as caught:
         refuse_owned_ranges(plan, snapshot_of({A: FOREIGN}))
     assert caught.value.where == {"topic": "clicks", "partition": 0}
 

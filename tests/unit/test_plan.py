@@ -208,6 +208,13 @@ def test_topic_ids_that_brokers_begin_to_tell_are_kept() -> None:
     assert plan.topic_ids == {"clicks": "id-1"}
 
 
+def test_an_id_of_another_kind_says_nothing_of_a_topic() -> None:
+    plan = planned(snapshot_of({A: (0, 10)}, topic_ids={"clicks": "id-1"}), onward({A: 7}, topic_ids={"clicks": "zxid-5"}))
+    assert plan.topic_ids == {"clicks": "id-1"}
+    with pytest.raises(NeedsDecision, match="deleted and made again"):
+        next_plan(snapshot_of({A: (0, 10)}, topic_ids={"clicks": "zxid-6"}), onward({A: 7}, topic_ids={"clicks": "zxid-5"}))
+
+
 def test_a_topic_named_in_plain_letters_must_exist() -> None:
     refuse_missing_topics(SETTINGS, ["clicks"])
     with pytest.raises(TopicMissing) as caught:

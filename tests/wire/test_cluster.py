@@ -9,9 +9,9 @@ import pytest
 
 from etl.edges.cluster import Cluster
 from etl.errors import BrokerUnreachable, SettingsError, TopicMissing
-from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader
+from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader, Retention
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.broker import LIST_OFFSETS, LOG_DIRS, METADATA, FakeBroker, FakeLog, World
+from tests.fakes.broker import CONFIGS, LIST_OFFSETS, LOG_DIRS, METADATA, FakeBroker, FakeLog, World
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 LOGS = [BrokerPartition("demo", number) for number in range(4)]
@@ -123,3 +123,32 @@ def test_the_next_bootstrap_address_is_asked_when_one_is_silent(brokers: tuple[F
 def test_a_cluster_of_no_addresses_is_a_settings_error() -> None:
     with pytest.raises(SettingsError, match="no broker to ask"):
         Cluster([])
+
+
+@pytest.mark.parametrize(("configs", "told"), [
+    ({"cleanup.policy": "delete", "retention.ms": "5000", "retention.bytes": "-1"}, Retention(5000, None)),
+    ({"cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "7"}, Retention(None, 7)),
+    ({"cleanup.policy": "compact", "retention.ms": "5000", "retention.bytes": "7"}, Retention()),
+])
+def test_how_long_topics_are_kept_takes_one_request(
+        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, configs: dict[str, str], told: Retention) -> None:
+    brokers[0].world.configs["demo"] = configs
+    assert cluster.retention({"demo", "of somebody else"}) == {"demo": told}
+    assert asked(brokers, CONFIGS) == [1, 0]
+
+
+def test_a_broker_that_cannot_tell_how_long_topics_are_kept_stops_nothing(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers[0].versions = {key: spoken for key, spoken in brokers[0].versions.items() if key != CONFIGS}
+    assert cluster.retention({"demo"}) == {}
+    assert cluster.retention(()) == {}
+
+
+def test_where_records_last_takes_one_request_per_broker_and_is_the_end_where_none_does(
+        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    found = cluster.extents(LOGS, isolation=COMMITTED)
+    before = asked(brokers, LIST_OFFSETS)
+    late = cluster.lasting(found, {log: 2**50 for log in LOGS[2:]}, isolation=COMMITTED)
+    assert late == {LOGS[2]: 20, LOGS[3]: 30}
+    assert cluster.lasting(found, {LOGS[3]: 0}, isolation=COMMITTED) == {LOGS[3]: 0}
+    assert asked(brokers, LIST_OFFSETS) == [before[0] + 1, before[1] + 2]
+    assert cluster.lasting(found, {}, isolation=COMMITTED) == {}

@@ -70,6 +70,20 @@ def hello(consumer: SimpleConsumer) -> bytes:
     return bytes(consumer.fetch("demo", 0, 0).records)
 
 
+def test_an_answer_over_quota_names_no_partition_and_a_single_fetch_asks_again(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    broker.throttle.extend([1, 1, 1])
+    answer = consumer.multifetch([Wanted(LOG, 0, 1 << 16)])
+    assert (answer.throttle_ms, answer.partitions) == (1, ())
+    assert hello(consumer) == BATCH
+    assert len(broker.fetched) == 4
+
+
+def test_a_broker_that_stays_over_quota_is_unreachable(broker: FakeBroker) -> None:
+    broker.throttle.extend([1] * 10_000)
+    with SimpleConsumer(broker.host, broker.port, timeout_s=0.2) as impatient, pytest.raises(BrokerUnreachable, match="quota"):
+        hello(impatient)
+
+
 # Delivery
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example.org"])

@@ -6,10 +6,7 @@ Nothing is decided here. `ingest` says what happens in which order, `reconcile` 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import sys
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +30,7 @@ from etl.protocol.plan_documents import parse_plan
 from etl.protocol.znodes import CREATION_ID
 from etl.retention import expiring
 from etl.settings import OwnershipMode, Settings, Timestamp, split_address
+from etl.transform import apply_transform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -393,35 +391,3 @@ class _Reading:
         """Ranges whose receipts came, and the records they gave."""
         receipts = self.receipts.receipts
         return len(receipts), sum(receipt.rows for receipt in receipts.values())
-
-
-def apply_transform(name: str, rows: DataFrame) -> DataFrame:
-    """What the transform of this name makes of `rows`. Raises SettingsError with the line where it failed."""
-    from pyspark.sql import DataFrame
-
-    function = load_transform(name)
-    check = "the function, on rows of spark.read.format('offset_ranges')"
-    try:
-        transformed = function(rows)
-    except Exception as error:  # it is somebody else's code: whatever it raises is about the transform
-        said = str(error).strip().split("\n", 1)[0]
-        line = next((f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[1:]), None)
-        raise SettingsError(f"the transform failed: {type(error).__name__}: {said}", key="transform", line=line, check=check) from error
-    if not isinstance(transformed, DataFrame):
-        raise SettingsError(f"the transform gave {type(transformed).__name__}, no DataFrame", key="transform", check=check)
-    return transformed
-
-
-def load_transform(name: str) -> Callable[[DataFrame], DataFrame]:
-    """The function `package.module:function`, from the Python path or the current folder. Raises SettingsError."""
-    module, _, function = name.partition(":")
-    sys.path[:] = sys.path if "" in sys.path else [*sys.path, ""]
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except Exception as error:  # importing runs the module: whatever it raises is about the transform
-        what = f"the transform cannot be imported: {type(error).__name__}: {error}"
-        raise SettingsError(what, key="transform", check="its spelling, and that its module is installed or in this folder") from error
-    if not callable(found):
-        raise SettingsError(f"{name} is no function", key="transform", check="package.module:function")
-    transform: Callable[[DataFrame], DataFrame] = found
-    return transform

@@ -17,7 +17,7 @@ from etl.checks.line import Findings, Line, advice, failed, ok
 from etl.embedded.jars import DELTA_VERSION, cached_delta_jars
 from etl.embedded.java import find_java, java_version
 from etl.errors import SettingsError
-from etl.wiring import load_transform
+from etl.transform import load_transform
 
 PACKAGES = {
     "pyspark": ("4.2.0", "4.2.1"), "delta-spark": ("4.4.0", "4.4.1"), "deltalake": ("1.6.6", "1.7"), "kazoo": ("2.11", "3"),

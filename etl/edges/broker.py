@@ -107,7 +107,7 @@ class SimpleConsumer:
         wanted, deadline = [Wanted(BrokerPartition(topic, partition), offset, max_bytes)], self._deadline()
         while not (answer := self.multifetch(wanted, isolation=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms)).partitions:
             if time.monotonic() > deadline:
-                raise BrokerUnreachable("the broker gives nothing but throttled answers", broker=self.address, check="the quota of our client id")
+                raise BrokerUnreachable("the broker throttles us and gives nothing", broker=self.address, check="the quota of our client")
         fetched = answer.partitions[0]
         if fetched.error_code:
             raise kafka.failure_of(fetched.error_code, "fetch", topic=topic, partition=partition, offset=offset, broker=self.address)

@@ -28,13 +28,18 @@ def prunable(sizes: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def fold(coverage: Coverage, plan: Plan, applied: Applied) -> Coverage:
-    """Coverage with one more plan folded in; one that is in it already changes nothing."""
+    """Coverage with one more plan folded in; one that is in it already changes nothing.
+
+    A plan that went to another table than those before it begins anew: an operator gave the earlier table up.
+    """
     if plan.number <= coverage.through:
         return coverage
-    loaded: dict[BrokerPartition, list[Interval]] = {log: list(found) for log, found in coverage.intervals.items()}
+    same = coverage.table_id in (None, applied.table_id)
+    loaded: dict[BrokerPartition, list[Interval]] = {log: list(found) for log, found in coverage.intervals.items()} if same else {}
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
         loaded.setdefault(r.log, []).append(interval_of(r, receipt))
-    return replace(coverage, through=plan.number, intervals={log: merge(found) for log, found in loaded.items()})
+    intervals = {log: merge(found) for log, found in loaded.items()}
+    return replace(coverage, through=plan.number, intervals=intervals, table_id=applied.table_id)
 
 
 def interval_of(r: OffsetRange, receipt: Receipt) -> Interval:

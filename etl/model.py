@@ -237,6 +237,8 @@ class Coverage:
     intervals: Mapping[BrokerPartition, tuple[Interval, ...]] = field(default_factory=dict)
     removals: tuple[Foreign, ...] = ()
     """Commits of others that removed rows and that policy let pass."""
+    table_id: str | None = None
+    """The table that holds the intervals; None: not known, from before this was kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from etl.audit import AuditedLog, Expected, LogFindings, Short, audit
 from etl.doors import ALONE, new_run_id
 from etl.errors import LedgersDisagree
 from etl.gaps import LogProof, Origin, blame, gaps_of, origin_of
-from etl.model import Applied, BrokerPartition, Foreign, Ledger, Loss, Plan, Table
+from etl.model import Applied, BrokerPartition, Foreign, Interval, Ledger, Loss, Plan, Table
 from etl.reconcile import is_let_pass
 from etl.settings import Settings
 from etl.wiring import LiveWorld, Surroundings, open_world
@@ -148,17 +148,27 @@ def _refuse_two_stories(ledger: Ledger, table: Table | None, settings: Settings)
         raise LedgersDisagree(what, path=settings.table.path, check="`etl plan CONF`, which says what is wrong between the two")
 
 
+def _covered(world: LiveWorld, table: Table, notes: list[str]) -> Mapping[BrokerPartition, tuple[Interval, ...]]:
+    """What pruned plans loaded into this table."""
+    coverage = world.ledger.read_coverage()
+    if coverage.table_id in (None, table.id):
+        return coverage.intervals
+    notes.append(f"plans up to {coverage.through} went to an earlier table, which was given up: they are not judged")
+    return {}
+
+
 def _expected(
     world: LiveWorld, ledger: Ledger, table: Table,
 ) -> tuple[dict[AuditedLog, Expected], dict[BrokerPartition, set[Loss]], tuple[str, ...]]:
     """What the table should hold, what its plans let go, and what a reader of the proof should know."""
     from etl.edges.losses import read_losses, recorded
 
-    notes, path = [], world.settings.table.losses_at
+    notes: list[str] = []
+    path = world.settings.table.losses_at
     if world.settings.transform:
         notes.append("the pipeline has a transform: the proof holds as long as it keeps topic, partition and offset and drops no row")
     lost = set(read_losses(path, uid=ledger.uid) if ledger.uid else ())
-    expected = {AuditedLog(log): Expected(coverage=found) for log, found in world.ledger.read_coverage().intervals.items()}
+    expected = {AuditedLog(log): Expected(coverage=found) for log, found in _covered(world, table, notes).items()}
     for plan, applied, was_recorded in _applied_plans(world, table):
         if not was_recorded:
             notes.append(

@@ -84,7 +84,8 @@ def render_coverage(coverage: Coverage) -> bytes:
         for log in logs]
     removals = [[f.delta_version, f.operation, f.why] for f in coverage.removals]
     document = {
-        "format": FORMAT, "through": coverage.through, "logs": _render_logs(logs), "intervals": columns, "removals": removals}
+        "format": FORMAT, "through": coverage.through, "logs": _render_logs(logs), "intervals": columns, "removals": removals,
+        "table_id": coverage.table_id}
     return zlib.compress(_canonical(document), 6)
 
 
@@ -217,7 +218,8 @@ def _applied(document: dict[str, Any]) -> Applied:
 def _coverage(document: dict[str, Any]) -> Coverage:
     logs = _parse_logs(document["logs"])
     intervals = {log: tuple(Interval(*i) for i in found) for log, found in zip(logs, document["intervals"], strict=True)}
-    return Coverage(document["through"], intervals, tuple(Foreign(*found) for found in document.get("removals", ())))
+    removals = tuple(Foreign(*found) for found in document.get("removals", ()))
+    return Coverage(document["through"], intervals, removals, document.get("table_id"))
 
 
 def _parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T:

@@ -22,7 +22,8 @@ from tests.system.driving import Pipeline, Said
 
 _CLIENT = "offset-range-etl"
 _BYTES_PER_S = 10_000
-_RECORDS = 16_000
+"""Of each broker, after a burst of ten seconds' worth."""
+_RECORDS_OF_A_BROKER = 4_000
 _PREFERRED = 0
 _SOON_S = 90.0
 
@@ -60,7 +61,7 @@ def replicated(stage: Stage, factor: int, **source: Any) -> Pipeline:
 
 
 def filled(pipeline: Pipeline) -> Pipeline:
-    pipeline.produce(_RECORDS, partitions=len(partitions_of(pipeline)))
+    pipeline.produce(_RECORDS_OF_A_BROKER * len(pipeline.cluster.brokers), partitions=len(partitions_of(pipeline)))
     return pipeline
 
 

@@ -206,13 +206,13 @@ def test_plans_beyond_those_kept_are_folded_into_coverage_once(
     ledger.prune()
     assert ledger.plan_numbers() == [3, 4, 5]
     assert sorted(zookeeper.children(f"{ROOT}/applied") or []) == ["3", "4", "5"]
-    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)})
+    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
     ledger.prune()
-    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)})
+    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
     fill(ledger, range(6, 8))
     ledger.prune()
     assert ledger.plan_numbers() == [5, 6, 7]
-    assert ledger.read_coverage() == Coverage(4, {LOG: (Interval(10, 50, 36),)})
+    assert ledger.read_coverage() == Coverage(4, {LOG: (Interval(10, 50, 36),)}, table_id="t")
 
 
 def test_coverage_that_needs_pieces_replaces_its_old_ones(
@@ -222,7 +222,7 @@ def test_coverage_that_needs_pieces_replaces_its_old_ones(
     monkeypatch.setattr(ledger_module, "NODE_MAX_BYTES", 50)
     fill(ledger, range(1, 4))
     ledger.prune()
-    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)})
+    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
     named = [p[0] for p in zookeeper.read_all([f"{ROOT}/coverage", f"{ROOT}/plans/3", f"{ROOT}/applied/3"]) if p]
     assert all(any(digest.encode() in text for text in named) for digest in zookeeper.children(f"{ROOT}/chunks") or [])
     assert (ledger.read_plan(3), ledger.read_applied(3)) == (plan_of(3), applied_of(plan_of(3)))
@@ -256,7 +256,7 @@ def test_pruning_that_meets_another_driver_folds_no_plan_twice(
         monkeypatch.setattr(ledger, "read_coverage", read_and_be_overtaken)
         ledger.prune()
     assert ledger.plan_numbers() == [3]
-    assert read() == Coverage(2, {LOG: (Interval(10, 30, 18),)})
+    assert read() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
 
 
 def test_a_superseded_plan_is_replaced_only_while_it_is_what_was_seen(ledger: PlanLedger) -> None:

@@ -46,7 +46,7 @@ def test_merging_keeps_every_row_and_every_offset_in_whatever_order(sizes: list[
 
 def test_folding_adds_the_plans_ranges_with_their_rows() -> None:
     found = fold(fold(Coverage(), *plan_of(1, (A, 0, 5), (A, 5, 9), (B, 2, 4))), *plan_of(2, (A, 9, 10)))
-    assert found == Coverage(2, {A: (Interval(0, 10, 7),), B: (Interval(2, 4, 1),)})
+    assert found == Coverage(2, {A: (Interval(0, 10, 7),), B: (Interval(2, 4, 1),)}, table_id="t")
 
 
 def test_why_offsets_gave_no_row_outlives_the_plans() -> None:
@@ -64,7 +64,7 @@ def test_a_plan_that_is_folded_in_already_changes_nothing() -> None:
 
 
 def test_a_plan_without_ranges_is_folded_in_too() -> None:
-    assert fold(Coverage(3, {A: (Interval(0, 1, 1),)}), *plan_of(4)) == Coverage(4, {A: (Interval(0, 1, 1),)})
+    assert fold(Coverage(3, {A: (Interval(0, 1, 1),)}), *plan_of(4)) == Coverage(4, {A: (Interval(0, 1, 1),)}, table_id="t")
 
 
 def test_a_plan_with_a_receipt_too_few_is_no_silence() -> None:
@@ -101,6 +101,14 @@ def test_what_is_pruned_is_older_than_all_that_stays(sizes: dict[int, int]) -> N
     assert not gone or not kept or gone[-1] < kept[0]
     assert len(kept) <= 10 and (sum(sizes[n] for n in kept) <= 100 or len(kept) == 1)
     assert bool(kept) == bool(sizes)
+
+
+def test_a_plan_that_went_to_another_table_begins_the_coverage_anew() -> None:
+    before = fold(Coverage(), *plan_of(1, (A, 0, 5), (B, 0, 5)))
+    plan, applied = plan_of(2, (A, 5, 9))
+    found = fold(before, plan, replace(applied, table_id="another"))
+    assert (found.through, set(found.intervals), found.table_id) == (2, {A}, "another")
+    assert found.intervals[A][0].from_offset == 5
 
 
 def test_what_others_removed_is_kept_once_and_the_newest_of_it() -> None:

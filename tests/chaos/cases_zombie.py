@@ -104,7 +104,7 @@ def released_together(stage: Stage, *, verb: str, times: int, fresh: bool) -> To
                 driver.wake_all()
             ended = [driver.wait() for driver in both]
         assert all(said.code in (0, *_RETRY) for said in ended), [said.err for said in ended]
-        ends |= {said_in_short(said) for said in ended}
+        ends |= {said_in_short(said) if said.code == 0 else f"exit {said.code}" for said in ended}
         after = held(pipeline)
         figures.append(stage.finish(pipeline, after=after, next_run="").checked)
     return Told(after, f"the two, {times} times: {'; '.join(sorted(ends))}", total(figures) if fresh else figures[-1])

@@ -68,6 +68,9 @@ class ZooKeeper:
         self.client = KazooClient(
             hosts=self.hosts + self.chroot, timeout=session_timeout_s, command_retry=patience, connection_retry=patience.copy())
         self._session_ended = threading.Event()
+        self._settled = threading.Event()
+        """Not set while the connection is broken and nobody knows what became of the session."""
+        self._settled.set()
         self.client.add_listener(self._watch_session)
 
     @property
@@ -140,7 +143,7 @@ class ZooKeeper:
         except NodeExistsError:
             return False
         except NO_ANSWER as error:
-            self.require_session()
+            self._refuse_lost_session()
             found = self.read(path)
             if not found or found[0] != payload:
                 raise ZooKeeperUnreachable("a write got no answer", znode=path, check="ZooKeeper's log; then run again") from error
@@ -166,7 +169,7 @@ class ZooKeeper:
         try:
             return call()
         except NO_ANSWER as error:
-            self.require_session()
+            self._refuse_lost_session()
             what = "ZooKeeper stopped answering"
             raise ZooKeeperUnreachable(what, connect=self.hosts, check="ZooKeeper's log and the network; then run again") from error
         except NoAuthError as error:
@@ -178,9 +181,18 @@ class ZooKeeper:
             check = "zookeeper.session_timeout_s against pauses of this host; run again, it goes on from what is stored"
             raise SessionLost("our ZooKeeper session ended during the run", connect=self.hosts, check=check)
 
+    def _refuse_lost_session(self) -> None:
+        """A connection may break a moment before the server tells that the session is gone too: wait to hear which it is."""
+        self._settled.wait(self._connect_timeout_s)
+        self.require_session()
+
     def _watch_session(self, state: str) -> None:
         if state == KazooState.LOST:
             self._session_ended.set()
+        if state == KazooState.SUSPENDED:
+            self._settled.clear()
+        else:
+            self._settled.set()
 
     def _refused(self, error: Exception) -> PermissionRefused:
         what = f"ZooKeeper does not let us: {str(error) or type(error).__name__}"

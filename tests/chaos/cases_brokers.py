@@ -6,10 +6,13 @@ The fetch is made slow by a quota, so that there is a middle of it; a mark of th
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from kafka.errors import KafkaError
 
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
@@ -35,9 +38,16 @@ def three_brokers(folder: Path) -> Cluster:
 
 def partitions_of(pipeline: Pipeline) -> dict[int, tuple[int, int]]:
     """Leader (-1: none) and number of replicas in sync of each partition, as the brokers tell."""
-    with admin_of(pipeline) as admin:
-        [topic] = admin.describe_topics([pipeline.topic])
-        return {each["partition_index"]: (each["leader_id"], len(each["isr_nodes"])) for each in topic["partitions"]}
+    deadline = time.monotonic() + _SOON_S
+    while True:
+        try:
+            with admin_of(pipeline) as admin:
+                [topic] = admin.describe_topics([pipeline.topic])
+                return {each["partition_index"]: (each["leader_id"], len(each["isr_nodes"])) for each in topic["partitions"]}
+        except KafkaError:  # the client asked a broker that died just now
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def leader_of(pipeline: Pipeline, partition: int) -> int:
@@ -57,7 +67,7 @@ def replicated(stage: Stage, factor: int, **source: Any) -> Pipeline:
     cluster = kept("three-brokers", three_brokers)
     return filled(stage.pipeline(
         partitions=6, cluster=cluster, replication_factor=factor, transform=TRANSFORM, spark={"spark.master": "local[4,4]"},
-        source={"fetch_max_bytes": 4096, "wait_for_leader_s": 3, **source}))
+        source={"fetch_max_bytes": 4096, "wait_for_leader_s": 30 if factor > 1 else 3, **source}))
 
 
 def filled(pipeline: Pipeline) -> Pipeline:
@@ -120,6 +130,7 @@ def leader_moves_back(stage: Stage) -> Told:
     pipeline = replicated(stage, 3)
     first = leader_of(pipeline, 0)
     broker = pipeline.cluster.brokers[first]
+    stage.at_end.callback(broker.start)
     broker.kill()
     assert wait_until(lambda: leader_of(pipeline, 0) not in (first, -1), _SOON_S), partitions_of(pipeline)
     broker.start()

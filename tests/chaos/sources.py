@@ -30,7 +30,9 @@ def stopped(said: Said, code: int, *words: str) -> Said:
 
 @contextlib.contextmanager
 def admin_of(pipeline: Pipeline) -> Iterator[KafkaAdminClient]:
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap.split(","))) as admin:
+    """An admin client of the brokers that run: it gives up at the first that does not."""
+    running = [broker.bootstrap for broker in pipeline.cluster.brokers if broker.pid is not None]
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=running)) as admin:
         yield admin
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -60,25 +59,13 @@ def test_a_run_with_nothing_new_does_not_start_spark(pipeline: Pipeline) -> None
 
 
 @pytest.mark.parametrize(("verb", "then"), [
-    ("store", ["ingested"]),
-    ("fetch", ["replayed", "ingested"]),
-    ("append", ["replayed", "ingested"]),
-    ("commit", ["repaired", "ingested"]),
+    ("fetch", ["replayed", "ingested"]), ("record", ["repaired", "repaired", "ingested"]), ("commit", ["repaired", "ingested"]),
+    ("tidy", ["ingested"]),
 ])
-def test_a_run_killed_at_a_verb_is_finished_by_the_next_without_loss_or_double(pipeline: Pipeline, verb: str, then: list[str]) -> None:
-    pipeline.produce(800)
-    assert pipeline.killed_before(verb) == -signal.SIGKILL
-    finished_by_the_next(pipeline, then)
-
-
-@pytest.mark.parametrize(("verb", "then"), [("record", ["repaired", "repaired", "ingested"]), ("tidy", ["ingested"])])
-def test_a_run_that_breaks_off_between_its_last_steps_is_finished_by_the_next(pipeline: Pipeline, verb: str, then: list[str]) -> None:
+def test_a_run_that_breaks_off_is_finished_by_the_next_and_the_proof_holds(pipeline: Pipeline, verb: str, then: list[str]) -> None:
+    """In this process; killed ones are in the crash matrix."""
     pipeline.produce(800)
     broken_off_before(verb, pipeline)
-    finished_by_the_next(pipeline, then)
-
-
-def finished_by_the_next(pipeline: Pipeline, then: list[str]) -> None:
     pipeline.produce(400)
     assert pipeline.ran().outcomes == then
     pipeline.ran()

@@ -6,7 +6,6 @@ The fetch is made slow by a quota, so that there is a middle of it; a mark of th
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from tests.system.driving import Pipeline, Said
 _CLIENT = "offset-range-etl"
 _BYTES_PER_S = 10_000
 """Of each broker, after a burst of ten seconds' worth."""
-_RECORDS_OF_A_BROKER = 4_000
+_RECORDS_OF_A_BROKER = 7_000
 _PREFERRED = 0
 _SOON_S = 90.0
 
@@ -38,16 +37,16 @@ def three_brokers(folder: Path) -> Cluster:
 
 def partitions_of(pipeline: Pipeline) -> dict[int, tuple[int, int]]:
     """Leader (-1: none) and number of replicas in sync of each partition, as the brokers tell."""
-    deadline = time.monotonic() + _SOON_S
-    while True:
-        try:
-            with admin_of(pipeline) as admin:
-                [topic] = admin.describe_topics([pipeline.topic])
-                return {each["partition_index"]: (each["leader_id"], len(each["isr_nodes"])) for each in topic["partitions"]}
-        except KafkaError:  # the client asked a broker that died just now
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
+    found: dict[int, tuple[int, int]] = {}
+
+    def told() -> bool:
+        with contextlib.suppress(KafkaError), admin_of(pipeline) as admin:  # it may have asked a broker that died just now
+            [topic] = admin.describe_topics([pipeline.topic])
+            found.update({each["partition_index"]: (each["leader_id"], len(each["isr_nodes"])) for each in topic["partitions"]})
+        return bool(found)
+
+    assert wait_until(told, _SOON_S), "the brokers do not tell of the topic"
+    return found
 
 
 def leader_of(pipeline: Pipeline, partition: int) -> int:
@@ -85,10 +84,14 @@ def slow(pipeline: Pipeline) -> Iterator[None]:
         slow_down(pipeline, _CLIENT, None)
 
 
-def in_the_middle(stage: Stage, pipeline: Pipeline, change: Callable[[], None]) -> Said:
-    """A run during whose fetch `change` happens, while a producer writes."""
+def in_the_middle(stage: Stage, pipeline: Pipeline, change: Callable[[], None], *, away_for_good: bool = False) -> Said:
+    """A run during whose fetch `change` happens, while a producer writes.
+
+    Not where brokers stay `away_for_good`: a producer that cannot be rid of its records sends them when nobody counts on it any more.
+    """
     hold = Hold(pipeline.folder / "marks", from_task=1000)
-    with slow(pipeline), stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
+    writing = contextlib.nullcontext() if away_for_good else stage.writing(pipeline)
+    with slow(pipeline), writing, Driver(pipeline, hold=hold) as driver:
         driver.wait_for("the first rows", lambda: bool(hold.workers()))
         change()
         return driver.wait()
@@ -106,7 +109,7 @@ def only_broker(stage: Stage, *, comes_back: bool) -> Told:
         if comes_back:
             broker.start()
 
-    said = stopped(in_the_middle(stage, pipeline, change), 0 if comes_back else 6)
+    said = stopped(in_the_middle(stage, pipeline, change, away_for_good=not comes_back), 0 if comes_back else 6)
     after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
     broker.start()
     return stage.finish(pipeline, after=after, next_run=stopped(pipeline.run(), 0, "ingested"))
@@ -186,11 +189,12 @@ def loses_its_leader(stage: Stage, *, on_no_leader: str) -> Told:
     pipeline.settings["spark"] = {"spark.master": "local[2]"}  # each attempt of a task takes its time to give up
     broker = pipeline.cluster.brokers[leader_of(pipeline, 1)]
     stage.at_end.callback(broker.start)
-    said = stopped(in_the_middle(stage, pipeline, broker.kill), 6)
+    said = stopped(in_the_middle(stage, pipeline, broker.kill, away_for_good=True), 6)
     after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
     stopped(pipeline.run(), 6)
     broker.start()
     wait_for_all(pipeline, 1)
+    pipeline.produce(480, partitions=6)
     return stage.finish(pipeline, after=after, next_run=stopped(pipeline.run(), 0, "replayed"))
 
 

@@ -176,7 +176,7 @@ CASES: tuple[Case, ...] = (
     Case(18, "compacted-before-the-fetch", "a topic compacted between a plan and its fetch", partial(compacted, between=True)),
     Case(18, "transactions", "transactions of two producers, committed, aborted and open; killed before the offsets moved", transactions),
     Case(18, "open-transaction-committed", "a transaction open at the end of the range, committed later",
-         partial(open_transaction, commits=True), short=True),
+         partial(open_transaction, commits=True)),
     Case(18, "open-transaction-aborted", "a transaction open at the end of the range, aborted later",
          partial(open_transaction, commits=False)),
     Case(18, "ends-inside-an-aborted-transaction", "ranges that end inside an aborted transaction; killed before the fetch",

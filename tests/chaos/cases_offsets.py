@@ -73,7 +73,7 @@ CASES: tuple[Case, ...] = (
     Case(14, "offset-moved-back-and-refused", f"an offset moved to a smaller value between two runs, on_moved: fail; {_STOPS}",
          partial(moved_between, to=_SMALLER, on_moved="fail")),
     Case(14, "offset-moved-back-is-never-followed", f"the same with on_moved: follow; {_STOPS}",
-         partial(moved_between, to=_SMALLER, on_moved="follow"), short=True),
+         partial(moved_between, to=_SMALLER, on_moved="follow")),
     Case(14, "offset-deleted", f"the znode of an offset deleted between two runs, on_moved: follow; {_STOPS}",
          partial(moved_between, to=None, on_moved="follow")),
     Case(14, "old-consumer-commits-ahead-during-a-run", f"an old consumer commits a larger offset as files are written, `fail`; {_STOPS}",

@@ -18,7 +18,7 @@ _VERBS = {
     "commit": ("commit", 7),
 }
 """Each verb of a run: the method of `ingest.World` before which the signal comes, and the row of the matrix that it belongs to."""
-_SHORT = {("fetch", signal.SIGINT), ("plan", signal.SIGTERM)}
+_SHORT = {("fetch", signal.SIGTERM)}
 
 
 def stopped_at_verb(stage: Stage, *, method: str, kind: signal.Signals) -> Told:

@@ -333,7 +333,7 @@ CASES = (
     Case(13, "overwritten between runs", "the table is overwritten with one row; then put right and acknowledged", between(overwritten)),
     Case(13, "rows deleted between runs", "DELETE of some rows; then put right and acknowledged", between(deleted)),
     Case(13, "truncated between runs", "TRUNCATE; then put right and acknowledged", between(truncated)),
-    Case(13, "rows deleted by rule", "DELETE of some rows under `on_rows_removed: record`", deleted_by_rule, short=True),
+    Case(13, "rows deleted by rule", "DELETE of some rows under `on_rows_removed: record`", deleted_by_rule),
     Case(13, "dropped", "the table is dropped; that is acknowledged, and the next run goes on", dropped, short=True),
     Case(13, "dropped with a plan stored", "killed before the fetch, the table dropped, that acknowledged", dropped_with_a_plan_stored),
     Case(13, "replaced by another table", "another empty table at the path; then ours is put back", replaced),

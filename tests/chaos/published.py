@@ -41,6 +41,10 @@ class Published:
         self._results: dict[str, Any] = {case.name: known[case.name] for case in cases if case.name in known}
         self._cases = cases
 
+    def is_whole(self, case: Case) -> bool:
+        """Whether there is a result of that case, and it did not fail."""
+        return "checked" in self._results.get(case.name, {})
+
     def played(self, case: Case, told: Told | None, failure: str = "") -> None:
         """How a case went."""
         went = {**asdict(told), "checked": asdict(told.checked)} if told else {"failed": failure.splitlines()[0] if failure else "?"}

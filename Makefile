@@ -40,7 +40,8 @@ lint: setup ## flake8, mypy, import-linter
 	@$(BIN)/python -m mypy
 	@$(BIN)/lint-imports --no-logo
 
-chaos: setup ## play the crash matrix on real processes and write docs/CRASHES.md; CHAOS="--rows 1,2,13" for some rows of it
+chaos: setup ## the long tests, then the crash matrix on real processes, into docs/CRASHES.md; CHAOS="--rows 1,2,13" for some rows of it
+	@$(BIN)/python -m pytest -m long
 	@$(BIN)/python -m tests.chaos $(CHAOS)
 
 fuzz: setup ## coverage-guided bytes into every parser for ten minutes; FUZZ="--target NAME --seconds N" for less

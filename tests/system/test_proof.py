@@ -76,6 +76,7 @@ def test_control_records_at_the_end_and_aborted_records_are_told_and_outlive_the
     assert (proof.code, reasons(proof.document), proof.document["found_rows"]) == (0, expected, 10)
 
 
+@pytest.mark.long
 def test_where_a_crash_took_the_receipts_nobody_knows_why_offsets_have_no_row(pipeline: Pipeline) -> None:
     in_a_transaction(pipeline, aborted=3)
     broken_off_before("record", pipeline)
@@ -85,6 +86,7 @@ def test_where_a_crash_took_the_receipts_nobody_knows_why_offsets_have_no_row(pi
         pipeline.ran()
 
 
+@pytest.mark.long
 def test_offsets_that_compaction_took_are_told(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
     pipeline = make_pipeline(partitions=1, config={
         "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100"})
@@ -102,6 +104,7 @@ def test_offsets_that_compaction_took_are_told(make_pipeline: Callable[..., Pipe
     assert (proof.code, reasons(proof.document)) == (0, {"compacted": gone})
 
 
+@pytest.mark.long
 def test_offsets_that_were_let_go_are_told_from_plans_and_later_from_the_losses_table(
     make_pipeline: Callable[..., Pipeline], spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -157,6 +160,7 @@ def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_o
     assert "429 records, each once, 11 were removed since, as allowed" in shown.out
 
 
+@pytest.mark.long
 def test_rows_that_policy_lets_others_delete_are_told_loudly_and_the_proof_holds(
     make_pipeline: Callable[..., Pipeline], spark: SparkSession,
 ) -> None:
@@ -170,6 +174,7 @@ def test_rows_that_policy_lets_others_delete_are_told_loudly_and_the_proof_holds
     assert any("DELETE at version 1" in note for note in proof.document["notes"])
 
 
+@pytest.mark.long
 def test_rows_lost_in_an_overwrite_are_blamed_on_it_and_where_the_files_are_gone_nobody_knows(pipeline: Pipeline) -> None:
     pipeline.produce(400)
     pipeline.ran()

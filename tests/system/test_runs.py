@@ -237,6 +237,7 @@ def test_verify_names_the_first_row_that_is_missing_and_the_first_that_is_double
     assert "partition 2" in proof.err and "first: 7" in proof.err
 
 
+@pytest.mark.long
 def test_the_demo_tells_its_story_and_leaves_nothing_running(tmp_path: Path, pipeline: Pipeline) -> None:
     child = pipeline.start("etl.cli", "demo", "--records", "8000", "--folder", str(tmp_path / "demo"), "--json")
     out, err = child.communicate(timeout=300)

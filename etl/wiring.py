@@ -293,13 +293,9 @@ class LiveWorld:
 
     def spark(self) -> SparkSession:
         """The session of this run, built when it is first needed; one that was there before is used and left alone."""
-        from pyspark.sql import SparkSession
+        from etl.edges.spark import build_session, session_there
 
-        from etl.edges.spark import build_session
-
-        if self._spark is not None:
-            return self._spark
-        there = SparkSession.getActiveSession()
+        there = self._spark or session_there()
         if there is not None:
             return there
         wanted = self.settings.spark

@@ -43,16 +43,16 @@ _WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClass
 
 
 def build_session(app_name: str, settings: Mapping[str, str], *, log: Path | None = None) -> SparkSession:
-    """The active session, or a new one with `settings` over our defaults, whose JVM writes to `log` instead of the terminal.
+    """The session of this process, or a new one with `settings` over our defaults, whose JVM writes to `log` instead of the terminal.
 
     `settings` are plain Spark settings; `spark.jars` names Delta's jars where they lie on this machine, otherwise Spark fetches
     them. In local mode the workers run this very Python: Spark would take the first `python3` on PATH.
     """
     from pyspark.sql import SparkSession
 
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
+    there = session_there()
+    if there is not None:
+        return there
     builder = SparkSession.builder.appName(app_name)
     chosen = complete(settings, _submitted())
     if _PYTHON in chosen:
@@ -61,6 +61,20 @@ def build_session(app_name: str, settings: Mapping[str, str], *, log: Path | Non
         builder = builder.config(key, value)
     with _own_ctrl_c(), _what_is_started_writes_to(log):
         return builder.getOrCreate()
+
+
+def session_there() -> SparkSession | None:
+    """The session that this process has already, whichever thread made it; it belongs to who made it.
+
+    "Active" is a word about one thread of the JVM, and each Python thread has a thread of its own there: in a second cell's
+    thread, or after a connection to the JVM was made anew, no session is active while the context lives.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is None:  # no public way to ask
+        return None
+    return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
 
 def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
+from etl import doors
 from etl.edges.broker import SimpleConsumer
-from etl.settings import split_address
+from etl.report import Outcome, Report
+from etl.settings import load_settings, split_address
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.system.driving import ROOT, Pipeline, broken_off_before
 
@@ -221,6 +224,16 @@ def test_the_doors_for_programs_print_one_document(pipeline: Pipeline) -> None:
     assert (listed["number"], listed["rows"], listed["offsets"], listed["delta_version"]) == (1, 400, 400, 0)
     shown = pipeline.door("plans", "show").document
     assert (shown["number"], shown["id"], len(shown["ranges"])) == (1, listed["id"], 4)
+
+
+def test_a_run_in_another_thread_uses_the_session_that_is_there_and_leaves_it_alone(pipeline: Pipeline, spark: SparkSession) -> None:
+    pipeline.produce(400)
+    told: list[Report] = []
+    cell = threading.Thread(target=lambda: told.append(doors.run(load_settings(pipeline.conf))))
+    cell.start()
+    cell.join(timeout=120)
+    assert [outcome for outcome, _ in told[0].outcomes] == [Outcome.INGESTED]
+    assert spark.range(3).count() == 3, "the session was stopped"
 
 
 def test_verify_names_the_first_row_that_is_missing_and_the_first_that_is_double(pipeline: Pipeline, spark: SparkSession) -> None:

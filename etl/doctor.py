@@ -37,6 +37,7 @@ CHECKS = (
     Check("table retention", table.retention, needs=(Fact.TABLE,), gives=Fact.RETENTION),
     Check("table columns", table.columns, needs=(Fact.TABLE,), gives=Fact.COLUMNS),
     Check("table folder", table.folder, needs=(Fact.TABLE,)),
+    Check("losses table", table.losses_folder),
     Check("ledger and table", ledger.standing, needs=(Fact.ZOOKEEPER, Fact.TOPICS, Fact.TABLE, Fact.RETENTION, Fact.COLUMNS)),
 )
 """In the order of a run: what comes later needs what comes before."""

@@ -20,7 +20,7 @@ from etl.plan import (
     ASSUMED_BYTES_PER_OFFSET, cannot_be_finished, pack_tasks, plan_instead, plan_next, refuse_another_shape, refuse_shared_topics,
 )
 from etl.reconcile import reconcile
-from etl.report import Outcome, Report, describe_plan, told_by_owner
+from etl.report import Outcome, Report, describe_plan, told_by_owner, told_leaderless
 from etl.retention import Expiring, expiring
 from etl.settings import Settings
 from etl.wiring import Surroundings, open_world
@@ -66,6 +66,8 @@ class Preview:
     tasks: int
     left: tuple[str, ...] = ()
     """Which logs it would leave to their owners, a sentence for each owner."""
+    leaderless: tuple[str, ...] = ()
+    """Which logs it would leave out because nobody leads them, a sentence for each topic."""
     expires_soon: tuple[Expiring, ...] = ()
 
     @property
@@ -82,7 +84,8 @@ class Preview:
             "estimated_bytes": round(sum(r.size * cost.get(r.log, ASSUMED_BYTES_PER_OFFSET) for r in self.ranges)),
             "bytes_are_assumed": any(r.log not in cost for r in self.ranges),
             "tasks": self.tasks,
-            "left_to_owners": list(self.left), "expires_soon": [str(one) for one in self.expires_soon],
+            "left_to_owners": list(self.left), "leaderless": list(self.leaderless),
+            "expires_soon": [str(one) for one in self.expires_soon],
             "lag": sum(e.end_offset - max(e.log_start_offset, self._position(log, e.log_start_offset))
                        for log, e in self.snapshot.extents.items()),
             "least_headroom": min((r.from_offset - self.snapshot.extents[r.log].log_start_offset
@@ -109,7 +112,8 @@ def preview(settings: Settings) -> Preview:
     ranges = plan.ranges if plan else ()
     tasks = pack_tasks(ranges, snapshot.bytes_per_offset, settings.limits.target_task_bytes, 1)
     soon = expiring(ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms())
-    return Preview(says, plan, snapshot, len(tasks), tuple(told_by_owner(left.owners)), soon)
+    return Preview(
+        says, plan, snapshot, len(tasks), tuple(told_by_owner(left.owners)), tuple(told_leaderless(left.leaderless)), soon)
 
 
 def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[str, Plan | None]:

@@ -91,7 +91,7 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
     with report.timed(Verb.RECONCILE):
         refuse_shared_topics(snapshot)
         snapshot = leave_to_owners(snapshot, settings)
-        report.left(snapshot.owners)
+        report.left(snapshot)
         snapshot, standing = _where_we_stand(world, snapshot, settings, report)
     if isinstance(standing, Onward):
         with report.timed(Verb.COMMIT):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -42,6 +42,7 @@ class Outcome(str, Enum):
     ROWS_REMOVED = "rows removed by others"
     SESSION_LOST = "session lost"
     LEFT_TO_OWNER = "left to its owner"
+    NO_LEADER = "no leader"
     APPLIED_BY_ANOTHER = "applied by another run"
     RECORDS_LOST = "records lost"
     EXPIRES_SOON = "expires soon"
@@ -93,10 +94,12 @@ class Report:
         """The world at the start."""
         self._snapshot = snapshot
 
-    def left(self, owners: Mapping[BrokerPartition, str]) -> None:
-        """The logs that this run leaves alone, and to whom."""
-        for sentence in told_by_owner(owners):
+    def left(self, snapshot: Snapshot) -> None:
+        """The logs that this run leaves alone: to whom, or because nobody leads them."""
+        for sentence in told_by_owner(snapshot.owners):
             self.add(Outcome.LEFT_TO_OWNER, sentence)
+        for sentence in told_leaderless(snapshot.leaderless):
+            self.add(Outcome.NO_LEADER, sentence)
 
     def planned(self, plan: Plan) -> None:
         """The plan, be it new or replayed."""
@@ -179,12 +182,21 @@ class Report:
 
 def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
     """Which logs are left to whom: one sentence for each owner and topic."""
+    return _told_together({log: f"left to {owner}" for log, owner in left.items()})
+
+
+def told_leaderless(logs: Collection[BrokerPartition]) -> Iterator[str]:
+    """Which logs have no leader: one sentence for each topic."""
+    return _told_together(dict.fromkeys(logs, "no leader; what it holds waits for a later run"))
+
+
+def _told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
     partitions: dict[tuple[str, str], list[int]] = {}
-    for log, owner in sorted(left.items()):
-        partitions.setdefault((log.topic, owner), []).append(log.partition)
-    for (topic, owner), found in partitions.items():
+    for log, what in sorted(told.items()):
+        partitions.setdefault((log.topic, what), []).append(log.partition)
+    for (topic, what), found in partitions.items():
         more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-        yield f"{topic} {', '.join(map(str, found[:_NAMED]))}{more}: left to {owner}"
+        yield f"{topic} {', '.join(map(str, found[:_NAMED]))}{more}: {what}"
 
 
 def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def show_report(report: Report) -> None:
 def show_preview(preview: Preview) -> None:
     """What the next run would do."""
     screen.print(preview.says)
-    for sentence in (*preview.left, *map(str, preview.expires_soon)):
+    for sentence in (*preview.left, *preview.leaderless, *map(str, preview.expires_soon)):
         screen.print(sentence)
     if preview.ranges:
         told = preview.as_json()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etl.edges import delta, losses
-from etl.edges.cluster import Cluster, Extents
+from etl.edges.cluster import Cluster, Extents, chosen_topics
 from etl.edges.delta_path import check_writable
 from etl.edges.driver_lock import DriverLock
 from etl.edges.group import ConsumerGroup
@@ -21,7 +21,7 @@ from etl.edges.ledger import PlanLedger, new_uid
 from etl.edges.owners import Owners
 from etl.edges.registry import read_brokers, read_cluster_id, read_creation_ids
 from etl.edges.zookeeper import ZooKeeper
-from etl.errors import LedgersDisagree, OffsetMoved, Owned, PermissionRefused, SettingsError, TableUnreachable
+from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
 from etl.frame import arrow_schema, spark_schema
 from etl.model import Applied, BrokerPartition, Committed, Foreign, Ledger, Plan, Retention, Snapshot, Stamp, Table
 from etl.plan import pack_tasks, refuse_missing_topics
@@ -42,7 +42,6 @@ Progress = Callable[[int, Callable[[], tuple[int, int]]], contextlib.AbstractCon
 SparkDefaults = Callable[[Mapping[str, str]], Mapping[str, str]]
 """Plain Spark settings of this machine (where Delta's jars are, ...) beside those given, asked for when a session is built."""
 
-_TOPIC_NOT_THERE, _TOPIC_REFUSED = 3, 29
 _LOOKS_MAX = 3
 
 
@@ -121,7 +120,8 @@ class LiveWorld:
         source = self.settings.source
         ledger = self.ledger.read_ledger()
         with Cluster(self._bootstrap(), timeout_s=source.timeout_s) as cluster:
-            metadata = self._chosen(cluster.describe(self._asked_topics()))
+            metadata = chosen_topics(cluster.describe(self._asked_topics()), source.topics)
+            refuse_missing_topics(self.settings, metadata.topics)
             self._cluster_name = self._name_of(metadata)
             self._known_version = ledger.known_version
             logs = [p.log for topic in metadata.topics.values() for p in topic.partitions]
@@ -333,16 +333,6 @@ class LiveWorld:
         """By name where the conf names all of them in plain letters, else all topics: one request either way."""
         topics = self.settings.source.topics
         return topics.literal_names if len(topics.literal_names) == len(topics.allow) else None
-
-    def _chosen(self, metadata: ClusterMetadata) -> ClusterMetadata:
-        topics = self.settings.source.topics
-        there = {name: t for name, t in metadata.topics.items() if t.error_code != _TOPIC_NOT_THERE and topics.admits(name)}
-        chosen = {name: t for name, t in there.items() if not t.is_internal or name in topics.literal_names}
-        for name, topic in chosen.items():
-            if topic.error_code == _TOPIC_REFUSED:
-                raise PermissionRefused("the brokers do not let us read the topic", topic=name, check="the topic's ACLs")
-        refuse_missing_topics(self.settings, chosen)
-        return replace(metadata, topics=chosen)
 
     def _name_of(self, metadata: ClusterMetadata) -> str:
         name = metadata.cluster_id or read_cluster_id(self._zookeeper) or self.settings.cluster

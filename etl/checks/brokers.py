@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from etl.checks.line import Findings, Line, advice, failed, ok
 from etl.edges.broker import SimpleConsumer
-from etl.edges.cluster import Cluster
+from etl.edges.cluster import Cluster, chosen_topics
 from etl.edges.group import ConsumerGroup
 from etl.edges.ledger import PlanLedger
 from etl.edges.registry import read_brokers, read_cluster_id
-from etl.errors import BrokerUnreachable, EtlError, Owned, PermissionRefused, SettingsError
+from etl.errors import BrokerUnreachable, EtlError, Owned, SettingsError
 from etl.model import Broker, BrokerPartition
 from etl.ownership import foreign_owners, on_owned
 from etl.plan import refuse_missing_topics
-from etl.protocol import error_codes, znodes
-from etl.protocol.kafka import Api, Spoken, TopicMetadata, choose_version
+from etl.protocol import znodes
+from etl.protocol.kafka import Api, Spoken, choose_version
 from etl.settings import OnLiveGroup, OnNoLeader, OnOwned, Settings, split_address
 
 _CONNECT_WITHIN_S = 5.0
 _MOST_AT_A_TIME = 16
 _NAMED = 3
 """Of many things the first few are named."""
-_TOPIC_NOT_THERE = 3
 
 
 def cluster(name: str, findings: Findings) -> Iterator[Line]:
@@ -86,23 +84,12 @@ def release(spoken: Spoken) -> str:
 def topics(name: str, findings: Findings) -> Iterator[Line]:
     """The topics that the conf names: there, readable, led."""
     settings = findings.settings
-    ours = _chosen(findings.metadata.topics, settings)
-    refused = sorted(topic for topic, told in ours.items() if told.error_code in error_codes.NOT_ALLOWED)
-    if refused:
-        raise PermissionRefused("the brokers do not let us read topics", topics=_some(refused), check="the topics' ACLs: Describe and Read")
-    refuse_missing_topics(settings, ours)
-    findings.metadata = replace(findings.metadata, topics=ours)
-    leaderless = sorted(findings.metadata.leaderless)
+    metadata = findings.metadata = chosen_topics(findings.metadata, settings.source.topics)
+    refuse_missing_topics(settings, metadata.topics)
+    leaderless = sorted(metadata.leaderless)
     if leaderless:
         yield _leaderless(name, leaderless, settings.source.on_no_leader)
-    yield ok(name, f"{_some(sorted(ours))}; partitions: {sum(len(t.partitions) for t in ours.values())}")
-
-
-def _chosen(there: Mapping[str, TopicMetadata], settings: Settings) -> dict[str, TopicMetadata]:
-    names = settings.source.topics
-    return {
-        topic: told for topic, told in there.items()
-        if told.error_code != _TOPIC_NOT_THERE and names.admits(topic) and (not told.is_internal or topic in names.literal_names)}
+    yield ok(name, f"{_some(sorted(metadata.topics))}; partitions: {sum(len(t.partitions) for t in metadata.topics.values())}")
 
 
 def _leaderless(name: str, leaderless: list[BrokerPartition], policy: OnNoLeader) -> Line:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from etl.checks.line import Findings, Line, advice, ok
 from etl.edges import delta
 from etl.edges.delta_path import check_writable, local_path, open_table
+from etl.edges.losses import open_losses
 from etl.errors import NotOurTable, SettingsError
 from etl.frame import arrow_schema
 
@@ -175,3 +176,11 @@ def folder(name: str, findings: Findings) -> Iterator[Line]:
     found = f"{there} can be written, {free / 2**30:,.1f} GiB free"
     to_do = "make room for what a run writes; what failed runs left stays until VACUUM"
     yield ok(name, found) if free >= _LITTLE_SPACE else advice(name, found, to_do)
+
+
+def losses_folder(name: str, findings: Findings) -> Iterator[Line]:
+    """Where the losses of a plan are written down: a losses table or nothing yet, and a place that can be written."""
+    path = findings.settings.table.losses_at
+    table = open_losses(path)
+    check_writable(path)
+    yield ok(name, f"{path}: version {table.version()}" if table else f"{path}: none yet, the first loss makes it")

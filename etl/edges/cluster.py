@@ -15,10 +15,11 @@ from types import TracebackType
 from typing import TypeVar
 
 from etl.edges.broker import SimpleConsumer
-from etl.errors import BrokerUnreachable, CorruptData, EtlError, SettingsError
+from etl.errors import BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
 from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader, Retention
 from etl.protocol import error_codes, kafka
 from etl.protocol.kafka import EARLIEST, LATEST, ClusterMetadata, ListedOffset
+from etl.settings import TopicFilter
 
 Answer = TypeVar("Answer")
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
@@ -41,6 +42,18 @@ class _Listed:
     offsets: dict[BrokerPartition, int | None]
     leaders: dict[BrokerPartition, Leader]
     leaderless: frozenset[BrokerPartition]
+
+
+def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetadata:
+    """What of the cluster the conf chooses; internal topics only where they are named letter by letter. Raises PermissionRefused."""
+    there = {name: told for name, told in metadata.topics.items() if told.error_code != error_codes.UNKNOWN_TOPIC and names.admits(name)}
+    chosen = {name: told for name, told in there.items() if not told.is_internal or name in names.literal_names}
+    refused = sorted(name for name, told in chosen.items() if told.error_code in error_codes.NOT_ALLOWED)
+    if refused:
+        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        what, check = f"the brokers do not let us read the topic{more}", "the topics' ACLs: Describe and Read"
+        raise PermissionRefused(what, topic=refused[0], check=check)
+    return replace(metadata, topics=chosen)
 
 
 class Cluster:
@@ -225,6 +238,6 @@ def _give_up(failure: EtlError | None, known: ClusterMetadata | None, waiting: C
         raise failure
     for log in sorted(waiting):
         topic = known.topics.get(log.topic) if known is not None else None
-        code = 3 if topic is None else topic.error_code
-        if code in (3, *error_codes.NOT_ALLOWED):
+        code = error_codes.UNKNOWN_TOPIC if topic is None else topic.error_code
+        if code in (error_codes.UNKNOWN_TOPIC, *error_codes.NOT_ALLOWED):
             raise kafka.failure_of(code, "tell of the topic", topic=log.topic)

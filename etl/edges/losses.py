@@ -53,13 +53,13 @@ def recorded(plan: Plan, *, app_id: str, path: str, storage_options: StorageOpti
     """Whether the plan's losses are written down, or it has none. Raises as `record_losses`."""
     if not plan.losses:
         return True
-    table = _open(path, storage_options)
+    table = open_losses(path, storage_options)
     return table is not None and _holds(table, plan, app_id)
 
 
 def read_losses(path: str, *, uid: str, storage_options: StorageOptions = None) -> tuple[Loss, ...]:
     """All that the plans of this pipeline let go, in order. Raises as `record_losses`."""
-    table = _open(path, storage_options)
+    table = open_losses(path, storage_options)
     if table is None:
         return ()
     columns = ["topic", "broker_id", "partition", "from_offset", "until_offset", "why"]
@@ -97,7 +97,7 @@ def _append(plan: Plan, app_id: str, path: str, storage_options: StorageOptions)
     from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
     options, now_ms = dict(storage_options or {}), int(time.time() * 1000)
-    table = _open(path, storage_options)
+    table = open_losses(path, storage_options)
     if table is None:
         name = "offsets that were let go, and why"
         table = DeltaTable.create(rust_path(path), schema(), mode="ignore", description=name, storage_options=options)
@@ -120,7 +120,7 @@ def _rows(plan: Plan, app_id: str, now_ms: int) -> pyarrow.Table:
         for loss in plan.losses], schema=schema())
 
 
-def _open(path: str, storage_options: StorageOptions) -> DeltaTable | None:
+def open_losses(path: str, storage_options: StorageOptions = None) -> DeltaTable | None:
     """The losses table; None when there is none. Raises NotOurTable where another one lies there, or it forgets transaction ids."""
     table = open_table(path, storage_options)
     if table is None:

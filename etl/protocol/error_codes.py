@@ -9,6 +9,7 @@ from __future__ import annotations
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2
+UNKNOWN_TOPIC = 3
 NOT_ALLOWED = frozenset({29, 30, 31})
 """We are known, and may not."""
 

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from etl.cli import main
 from tests.chaos.driver import Driver
 from tests.chaos.holding import TRANSFORM, Hold
+from tests.chaos.sources import stopped
 from tests.chaos.stage import Case, Stage, Told, checked, held, said_in_short
 from tests.system.driving import Pipeline, Said
 
@@ -40,12 +41,6 @@ def loaded(stage: Stage, runs: int = 2, **settings: Any) -> Pipeline:
         pipeline.produce(120)
         pipeline.ran()
     return pipeline
-
-
-def stopped(said: Said, code: int, *words: str) -> Said:
-    assert said.code == code, f"{said_in_short(said)}\n{said.err}"
-    assert all(word in said.out for word in words), said.out
-    return said
 
 
 def _acknowledge(pipeline: Pipeline, version: str) -> None:

@@ -50,6 +50,7 @@ class FakeLog:
     end: int = 0
     log_start: int = 0
     missing: set[int] = field(default_factory=set)
+    has_leader: bool = True
 
     def read(self, start: int, until: int) -> list[int]:
         """Offsets that a reader of [start, until) gets."""
@@ -160,10 +161,12 @@ class FakeWorld:
 
     def _snapshot(self) -> Snapshot:
         out = self.outside
-        logs = {log: found for log, found in out.logs.items() if self._topics.admits(log.topic)}
+        ours = {log: found for log, found in out.logs.items() if self._topics.admits(log.topic)}
+        logs = {log: found for log, found in ours.items() if found.has_leader}
         return Snapshot(
             cluster=CLUSTER, extents={log: Extent(found.log_start, found.end) for log, found in logs.items()},
-            leaders={log: Leader(BROKER, 0) for log in logs}, leaderless=frozenset(), topic_ids=dict(out.topic_ids),
+            leaders={log: Leader(BROKER, 0) for log in logs}, leaderless=frozenset(ours.keys() - logs.keys()),
+            topic_ids=dict(out.topic_ids),
             bytes_per_offset={log: 100.0 for log in logs}, committed=out.committed(), starts=dict(out.starts), owners=dict(out.owners),
             live_consumers=out.live_consumers,
             ledger=self._ledger(), table=self._table(),

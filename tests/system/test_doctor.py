@@ -277,6 +277,12 @@ def test_a_path_that_holds_something_else_is_named_and_one_that_cannot_be_writte
     failing(pipeline, "table folder", 7, "/proc/table")
 
 
+def test_another_table_where_the_losses_would_be_written_down_is_named(make_pipeline: Callable[..., Pipeline]) -> None:
+    pipeline = make_pipeline()
+    write_deltalake(f"{pipeline.table}_losses", rows())
+    failing(pipeline, "losses table", 2, "has no column app_id", "table.losses_path")
+
+
 def test_a_table_of_another_shape_is_named_with_the_column(make_pipeline: Callable[..., Pipeline]) -> None:
     import pyarrow
 

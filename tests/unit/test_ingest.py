@@ -92,6 +92,19 @@ def refuse_unfinished(outside: Outside) -> None:
     assert outside.losses == [(commit.number, loss) for commit in outside.table or () for loss in commit.plan.losses]
 
 
+def test_a_log_without_a_leader_is_named_and_what_it_holds_is_read_when_it_has_one_again() -> None:
+    outside, settings = outside_of(4, 4), settings_of(on_no_leader="skip")
+    run(outside, settings)
+    outside.logs[LOGS[0]] = FakeLog(9, has_leader=False)
+    outside.logs[LOGS[1]].end = 6
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.NO_LEADER, Outcome.INGESTED]
+    assert report.outcomes[0][1] == "clicks 0: no leader; what it holds waits for a later run"
+    outside.logs[LOGS[0]].has_leader = True
+    assert outcomes(run(outside, settings)) == [Outcome.INGESTED]
+    assert sorted(outside.rows()) == [(LOGS[0], n) for n in range(9)] + [(LOGS[1], n) for n in range(6)]
+
+
 def test_a_first_run_takes_these_steps_and_its_table_and_offsets_end_together() -> None:
     outside = outside_of(5, 3, 4)
     world = FakeWorld(outside, SETTINGS)

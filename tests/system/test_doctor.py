@@ -273,8 +273,10 @@ def test_a_path_that_holds_something_else_is_named_and_one_that_cannot_be_writte
     (pipeline.table / "part-0.parquet").write_text("rows of somebody")
     said = failing(pipeline, "table", 2, "part-0.parquet", "no Delta table")
     assert {lines(said, name)[0]["verdict"] for name in ("table features", "table columns", "ledger and table")} == {"not checked"}
-    pipeline.settings = {"table": {"path": "/proc/table"}}
+    pipeline.settings = {"table": {"path": "/proc/table", "losses_path": str(pipeline.folder / "losses")}}
     failing(pipeline, "table folder", 7, "/proc/table")
+    pipeline.settings = {"table": {"path": str(pipeline.folder / "another"), "losses_path": "/proc/losses"}}
+    failing(pipeline, "losses table", 7, "/proc/losses")
 
 
 def test_another_table_where_the_losses_would_be_written_down_is_named(make_pipeline: Callable[..., Pipeline]) -> None:

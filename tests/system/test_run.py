@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,24 @@ def test_a_start_by_time_begins_at_the_first_record_of_that_time_in_each_partiti
     assert pipeline.ran().document["records"] == 2
     assert sorted((partition, offset) for partition, offset, _ in pipeline.in_table()) == [(0, 2), (0, 3)]
     assert pipeline.committed() == {0: 4, 1: 2, 2: 0}
+
+
+def test_a_range_whose_start_the_brokers_will_soon_delete_is_told_by_plan_and_run(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+) -> None:
+    hour_ms = 3_600_000
+    pipeline = make_pipeline(partitions=2, config={"retention.ms": str(12 * hour_ms)}, source={"expiry_warning_s": 7_200})
+    now = int(time.time() * 1000)
+    with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
+        for partition, hours_ago in ((0, 1), (1, 11), (1, 1)):
+            at = now - hours_ago * hour_ms
+            broker.send(pipeline.topic, partition, encode(Batch(0, [Rec(0, b"v")], base_timestamp=at, max_timestamp=at)))
+    expected = (f"{pipeline.topic} 1: records up to offset 1 may expire within 2.0 h (retention.ms 43,200,000); "
+                "its range (from 0) is read first")
+    assert pipeline.door("plan").document["expires_soon"] == [expected]
+    said = pipeline.ran()
+    assert said.document["outcomes"][0] == {"outcome": "expires soon", "says": expected}
+    assert said.document["records"] == 3
 
 
 def test_a_cap_of_bytes_loads_everything_in_the_end_and_every_partition_moves(

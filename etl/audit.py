@@ -21,9 +21,6 @@ from etl.model import BrokerPartition, Interval, OffsetRange, Receipt
 
 BUCKET_OFFSETS = 32_768
 """Offsets per bucket: the width of the bitmaps that Spark's `bitmap_construct_agg` makes, 4 KiB."""
-Offsets = NDArray[numpy.int64]
-_LOOSE_RUNS = 2**20
-"""Runs that `SeenOffsets` keeps unmerged."""
 SHOWN = 5
 """How many offsets a finding names; it counts all of them."""
 
@@ -173,52 +170,6 @@ def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]
         audited, sum(_rows(piece) for piece in pieces), found_rows, sum(s.missing for s in short), tuple(missing.first), double_rows,
         tuple(double_buckets), unexpected.count, tuple(unexpected.first), unequal, short,
     )
-
-
-class SeenOffsets:
-    """Which offsets of one range gave a row, whatever order they come in.
-
-    Kept as runs of consecutive offsets: next to nothing for a log without gaps, at worst 16 bytes a row.
-    """
-
-    def __init__(self, offset_range: OffsetRange) -> None:
-        self._range = offset_range
-        self._starts: list[Offsets] = []
-        self._ends: list[Offsets] = []
-        self._loose_runs = 0
-        self.rows = 0
-
-    def add(self, offsets: Offsets) -> None:
-        """Note these offsets, ascending; all lie in the range."""
-        if not len(offsets):
-            return
-        self.rows += len(offsets)
-        breaks = numpy.flatnonzero(numpy.diff(offsets) > 1)
-        self._starts.append(offsets[numpy.concatenate(([0], breaks + 1))])
-        self._ends.append(offsets[numpy.append(breaks, len(offsets) - 1)] + 1)
-        self._loose_runs += len(breaks) + 1
-        if self._loose_runs > _LOOSE_RUNS:
-            self._starts, self._ends = ([side] for side in self._merged())
-            self._loose_runs = 0
-
-    def receipt(self, gaps_max: int) -> Receipt:
-        """The receipt of the range, as far as rows can tell: why an offset gave none nobody knows, all count as missing."""
-        starts, ends = self._merged()
-        starts, ends = numpy.append(starts, self._range.until_offset), numpy.insert(ends, 0, self._range.from_offset)
-        gap = starts > ends
-        gaps = zip(ends[gap][:gaps_max].tolist(), starts[gap][:gaps_max].tolist(), strict=True)
-        missing = int((starts - ends).sum())
-        return Receipt(rows=self.rows, missing_offsets=missing, gaps=tuple(gaps), gaps_complete=int(gap.sum()) <= gaps_max)
-
-    def _merged(self) -> tuple[Offsets, Offsets]:
-        """The runs in order, those that touch or overlap made one."""
-        if not self._starts:
-            return numpy.empty(0, numpy.int64), numpy.empty(0, numpy.int64)
-        starts, ends = numpy.concatenate(self._starts), numpy.concatenate(self._ends)
-        order = numpy.argsort(starts, kind="stable")
-        starts, reached = starts[order], numpy.maximum.accumulate(ends[order])
-        first = numpy.append(True, starts[1:] > reached[:-1])
-        return starts[first], reached[numpy.append(first[1:], True)]
 
 
 def _pieces(audited: AuditedLog, expected: Expected) -> list[_Piece]:

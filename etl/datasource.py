@@ -297,13 +297,9 @@ def _wanted(options: Mapping[str, str], reading: Reading) -> Iterator[tuple[Brok
 
 def _packed(ranges: Sequence[OffsetRange], reading: Reading) -> list[Task]:
     """Ranges cut and packed towards `target_task_bytes`; nobody asks the brokers how large their logs are."""
-    from etl.plan import ASSUMED_BYTES_PER_OFFSET, pack_tasks
+    from etl.packing import pack_tasks, split_range
 
-    cut: list[OffsetRange] = []
-    for r in ranges:
-        pieces = min(r.size, max(1, round(r.size * ASSUMED_BYTES_PER_OFFSET / reading.target_task_bytes)))
-        cuts = [r.from_offset + r.size * i // pieces for i in range(pieces + 1)]
-        cut.extend(OffsetRange(r.log, start, end, r.leader) for start, end in zip(cuts, cuts[1:], strict=False))
+    cut = [piece for r in ranges for piece in split_range(r, {}, reading.target_task_bytes)]
     packed = pack_tasks(cut, {}, reading.target_task_bytes, os.cpu_count() or 1)
     return [Task(tuple(task), tuple(cut[i] for i in task)) for task in packed]
 

@@ -16,9 +16,8 @@ from etl.errors import EtlError, SessionLost, SettingsError, Stopped
 from etl.ingest import World, ingest
 from etl.model import Adopt, OffsetRange, Onward, Plan, Replay, Snapshot, Standing, Superseding
 from etl.ownership import leave_to_owners, refuse_owned_ranges
-from etl.plan import (
-    ASSUMED_BYTES_PER_OFFSET, cannot_be_finished, pack_tasks, plan_instead, plan_next, refuse_another_shape, refuse_shared_topics,
-)
+from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks
+from etl.plan import cannot_be_finished, plan_instead, plan_next, refuse_another_shape, refuse_shared_topics
 from etl.reconcile import reconcile
 from etl.report import Outcome, Report, describe_plan, told_by_owner, told_leaderless
 from etl.retention import Expiring, expiring

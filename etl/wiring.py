@@ -24,7 +24,8 @@ from etl.edges.zookeeper import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
 from etl.frame import arrow_schema, spark_schema
 from etl.model import Applied, BrokerPartition, Committed, Foreign, Ledger, Plan, Retention, Snapshot, Stamp, Table
-from etl.plan import pack_tasks, refuse_missing_topics
+from etl.packing import pack_tasks
+from etl.plan import refuse_missing_topics
 from etl.protocol.kafka import ClusterMetadata
 from etl.protocol.plan_documents import parse_plan
 from etl.protocol.znodes import CREATION_ID

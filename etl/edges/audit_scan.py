@@ -13,11 +13,12 @@ from urllib.parse import unquote
 
 import numpy
 
-from etl.audit import BUCKET_OFFSETS, AuditedLog, Bucket, SeenOffsets
+from etl.audit import BUCKET_OFFSETS, AuditedLog, Bucket
 from etl.edges.delta_log import Added, open_log, parse_added, read_commit_file
 from etl.edges.delta_path import rust_path, spark_path, unreachable
 from etl.errors import LedgersDisagree, SettingsError
 from etl.model import BrokerPartition, OffsetRange, Receipt
+from etl.seen_offsets import SeenOffsets
 
 if TYPE_CHECKING:
     import pyarrow

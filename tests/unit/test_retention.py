@@ -10,7 +10,7 @@ import pytest
 from etl.model import (
     Broker, BrokerPartition, Committed, Dialect, Extent, Leader, Ledger, OffsetRange, Plan, PlanKind, Retention, Snapshot,
 )
-from etl.plan import pack_tasks
+from etl.packing import pack_tasks
 from etl.retention import Expiring, expiring
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)

@@ -7,6 +7,7 @@ exists already is taken as it is.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -60,7 +61,9 @@ def build_session(app_name: str, settings: Mapping[str, str], *, log: Path | Non
     for key, value in chosen.items():
         builder = builder.config(key, value)
     with _own_ctrl_c(), _what_is_started_writes_to(log):
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+    _log_what_the_accumulators_meet(session)
+    return session
 
 
 def session_there() -> SparkSession | None:
@@ -75,6 +78,20 @@ def session_there() -> SparkSession | None:
     if SparkContext._active_spark_context is None:  # no public way to ask
         return None
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+
+
+def _log_what_the_accumulators_meet(session: SparkSession) -> None:
+    """When the JVM ends first, as when a whole process group is stopped, pyspark's server of accumulators prints a traceback.
+
+    It goes to the log instead, which a run that is being stopped has closed.
+    """
+
+    def log_it(request: object, client_address: object) -> None:
+        logging.getLogger(__name__).error("the JVM hung up on pyspark's accumulators", exc_info=True)
+
+    server = session.sparkContext._accumulatorServer  # no public way to it
+    if server is not None:
+        server.handle_error = log_it  # type: ignore[method-assign]
 
 
 def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:

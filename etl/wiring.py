@@ -20,6 +20,7 @@ from etl.edges.group import ConsumerGroup
 from etl.edges.ledger import PlanLedger, new_uid
 from etl.edges.owners import Owners
 from etl.edges.registry import read_brokers, read_cluster_id, read_creation_ids
+from etl.edges.table_features import takes_commits_of_delta_rs
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
 from etl.frame import arrow_schema, spark_schema
@@ -211,7 +212,7 @@ class LiveWorld:
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> DataFrame | None:
         """See `ingest.World`. None where the plan has no ranges and its empty commit needs no Spark."""
-        if not plan.ranges and (snapshot.table or not self.settings.transform):
+        if not plan.ranges and not self._takes_spark_to_commit_nothing(snapshot.table):
             return None
         from etl import datasource
 
@@ -230,6 +231,10 @@ class LiveWorld:
             topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not topic_id.startswith(CREATION_ID)})
         self._reading = _Reading(receipts, len(plan.ranges))
         return self._transformed(rows)
+
+    def _takes_spark_to_commit_nothing(self, table: Table | None) -> bool:
+        """A new table may have a transform's columns, an old one features that delta-rs cannot commit to."""
+        return self.settings.transform is not None if table is None else not takes_commits_of_delta_rs(self.settings.table.path)
 
     def append(self, plan: Plan, rows: DataFrame | None) -> tuple[Applied | None, Table | None]:
         """See `ingest.World`. Raises TableUnreachable when the append left no trace."""

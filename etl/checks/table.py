@@ -7,37 +7,14 @@ import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from etl.checks.line import Findings, Line, advice, ok
 from etl.edges import delta
 from etl.edges.delta_path import check_writable, local_path, open_table
 from etl.edges.losses import open_losses
+from etl.edges.table_features import WRITTEN_BY_SPARK, features_of, not_by_delta_rs
 from etl.errors import NotOurTable, SettingsError
 from etl.frame import arrow_schema
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
-WRITTEN_BY_SPARK = frozenset((
-    "adaptiveMetadata-preview", "allowColumnDefaults", "appendOnly", "catalogManaged", "changeDataFeed", "checkConstraints",
-    "checkpointProtection", "clustering", "columnMapping", "coordinatedCommits-preview", "deletionVectors", "domainMetadata",
-    "generatedColumns", "geospatial", "geospatial-dev", "icebergCompatV1", "icebergCompatV2", "icebergCompatV3", "identityColumns",
-    "inCommitTimestamp", "invariants", "materializePartitionColumns", "rowTracking", "timestampNtz", "typeWidening",
-    "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck", "variantShredding", "variantShredding-preview", "variantType",
-    "variantType-preview",
-))
-"""What the Delta of our Spark says it supports; a test asks it."""
-WRITTEN_BY_DELTA_RS = frozenset((
-    "appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "generatedColumns", "invariants",
-    "timestampNtz", "v2Checkpoint", "variantType", "variantType-preview",
-))
-"""What delta-rs commits to, found by trying; a test tries it."""
-_BY_WRITER_VERSION = {
-    2: ("appendOnly", "invariants"), 3: ("checkConstraints",), 4: ("changeDataFeed", "generatedColumns"), 5: ("columnMapping",),
-    6: ("identityColumns",),
-}
-"""What a writer version below 7 brings without naming it (Delta protocol, "Requirements for Writers")."""
 
 _CREATES_IF_ABSENT = {"hdfs", "abfs", "abfss", "wasb", "wasbs", "adl", "gs", "viewfs"}
 _S3 = {"s3", "s3a", "s3n"}
@@ -96,32 +73,23 @@ def look(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def features(name: str, findings: Findings) -> Iterator[Line]:
-    """Rows are written by Spark, a plan without ranges by delta-rs."""
+    """Rows are written by Spark; a plan without ranges by delta-rs, where it can."""
     if findings.table is None:
         yield ok(name, "those of a new table")
         return
-    used = features_of(findings.table)
+    used, awkward = features_of(findings.table), sorted(not_by_delta_rs(findings.table))
     protocol = findings.table.protocol()
     versions = f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"
     unwritable = sorted(used - WRITTEN_BY_SPARK)
     if unwritable:
         check = "DESCRIBE DETAIL; ALTER TABLE ... DROP FEATURE, or a table of its own for this pipeline"
         raise NotOurTable(f"the table has features that Spark's Delta cannot write: {', '.join(unwritable)}", check=check)
-    awkward = sorted(used - WRITTEN_BY_DELTA_RS)
-    if protocol.min_writer_version >= 7 and awkward:
-        to_do = "ALTER TABLE ... DROP FEATURE; until then a run that has only new, empty partitions to note ends with an error"
-        yield advice(name, f"{versions}: delta-rs cannot commit to a table with {', '.join(awkward)}, Spark can", to_do)
+    if awkward:
+        to_do = "nothing, if that is fine; or ALTER TABLE ... DROP FEATURE"
+        found = f"{versions}: delta-rs cannot commit to a table with {', '.join(awkward)}: a plan without rows starts Spark, too"
+        yield advice(name, found, to_do)
     else:
         yield ok(name, f"{versions}: {', '.join(sorted(used)) or 'none'}")
-
-
-def features_of(table: DeltaTable) -> frozenset[str]:
-    """The table features by name, also those that an old protocol version implies."""
-    protocol = table.protocol()
-    named = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-    if protocol.min_writer_version < 7:
-        named |= {f for version, brings in _BY_WRITER_VERSION.items() if version <= protocol.min_writer_version for f in brings}
-    return frozenset(map(str, named))
 
 
 def retention(name: str, findings: Findings) -> Iterator[Line]:

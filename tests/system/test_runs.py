@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from etl import doors
 from etl.edges.broker import SimpleConsumer
+from etl.frame import spark_schema
 from etl.report import Outcome, Report
 from etl.settings import load_settings, split_address
 from tests.fakes.batches import Batch, Codec, Rec, encode
@@ -180,6 +181,17 @@ def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
     assert [str(d) for d in table.to_pyarrow_table(columns=["event_date"])["event_date"].unique().to_pylist()] == ["2023-11-14"]
     assert pipeline.is_whole()
     assert pipeline.door("verify").code == 0
+
+
+def test_a_plan_without_rows_reaches_a_table_with_features_that_only_spark_can_commit_to(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+) -> None:
+    pipeline = make_pipeline(source={"start": "latest"})
+    pipeline.produce(400)
+    spark.sql(f"CREATE TABLE delta.`{pipeline.table}` ({spark_schema()}) USING delta CLUSTER BY (topic)")
+    assert pipeline.ran().outcomes == ["kept the start"]
+    pipeline.produce(200)
+    assert (pipeline.ran().document["records"], sum(pipeline.in_table().values())) == (200, 200)
 
 
 def test_a_plan_is_shown_with_numbers_before_it_is_made_and_nothing_is_stored(pipeline: Pipeline) -> None:

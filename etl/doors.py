@@ -17,7 +17,7 @@ from etl.ingest import World, ingest
 from etl.model import Adopt, OffsetRange, Onward, Plan, Replay, Snapshot, Standing, Superseding
 from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks
-from etl.plan import cannot_be_finished, plan_instead, plan_next, refuse_another_shape, refuse_shared_topics
+from etl.plan import plan_instead, plan_next, refuse_shared_topics, replay_or_supersede
 from etl.reconcile import reconcile
 from etl.report import Outcome, Report, describe_plan, told_by_owner, told_leaderless
 from etl.retention import Expiring, expiring
@@ -119,11 +119,9 @@ def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[s
     if isinstance(standing, (Replay, Superseding)):
         refuse_owned_ranges(standing.plan, snapshot)
     if isinstance(standing, Replay):
-        reason = cannot_be_finished(standing.plan, snapshot, settings)
-        if reason is None:
-            refuse_another_shape(standing.plan, settings)
-            return f"the next run replays plan {standing.plan.number}, which is stored and not in the table", standing.plan
-        standing = Superseding(standing.plan, reason)
+        standing = replay_or_supersede(standing, snapshot, settings)
+    if isinstance(standing, Replay):
+        return f"the next run replays plan {standing.plan.number}, which is stored and not in the table", standing.plan
     if isinstance(standing, Superseding):
         instead = plan_instead(standing, snapshot, settings, now_ms=now_ms())
         return f"the next run supersedes plan {instead.number}: {standing.reason}", instead

@@ -16,7 +16,7 @@ from etl.model import (
     Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, Plan, Replay, Snapshot, Superseding, Table,
 )
 from etl.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
-from etl.plan import cannot_be_finished, plan_instead, plan_next, refuse_another_shape, refuse_shared_topics
+from etl.plan import plan_instead, plan_next, refuse_shared_topics, replay_or_supersede
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import reconcile, refuse_what_others_did, unacknowledged
 from etl.report import Outcome, Report, Verb
@@ -180,13 +180,11 @@ def _plan(world: World, snapshot: Snapshot, standing: Settled, settings: Setting
     if isinstance(standing, (Replay, Superseding)):
         refuse_owned_ranges(standing.plan, snapshot)
     if isinstance(standing, Replay):
-        reason = cannot_be_finished(standing.plan, snapshot, settings)
-        if reason is None:
-            refuse_another_shape(standing.plan, settings)
-            sentence = f"plan {standing.plan.number} was stored and not in the table: it is executed again, word for word"
-            report.add(Outcome.REPLAYED, sentence)
-            return standing.plan
-        standing = Superseding(standing.plan, reason)
+        standing = replay_or_supersede(standing, snapshot, settings)
+    if isinstance(standing, Replay):
+        sentence = f"plan {standing.plan.number} was stored and not in the table: it is executed again, word for word"
+        report.add(Outcome.REPLAYED, sentence)
+        return standing.plan
     if isinstance(standing, Superseding):
         plan = with_id(plan_instead(standing, snapshot, settings, now_ms=world.now_ms()))
         world.supersede(plan, snapshot.ledger)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, SettingsError, TopicMissing
 from etl.model import (
-    NOTHING_COMMITTED, BrokerPartition, FirstRun, Loss, OffsetRange, Onward, Plan, PlanKind, Snapshot, Superseding, Why,
+    NOTHING_COMMITTED, BrokerPartition, FirstRun, Loss, OffsetRange, Onward, Plan, PlanKind, Replay, Snapshot, Superseding, Why,
 )
 from etl.packing import share_caps, split_range
 from etl.protocol.znodes import CREATION_ID
@@ -86,19 +86,21 @@ def starts_of(plan: Plan) -> dict[BrokerPartition, int]:
     return starts
 
 
-def cannot_be_finished(plan: Plan, snapshot: Snapshot, settings: Settings) -> str | None:
-    """Why a stored plan must be superseded instead of replayed, where policy allows it; None: replay it.
+def replay_or_supersede(standing: Replay, snapshot: Snapshot, settings: Settings) -> Replay | Superseding:
+    """What becomes of a stored plan: it is replayed word for word, or, where its range has expired and policy lets it go, superseded.
 
-    Raises NeedsDecision when a topic was made again, DataLoss when a range has expired and policy says `fail`.
+    Raises NeedsDecision when a topic was made again or the conf shapes rows in another way by now, DataLoss when policy says `fail`.
     """
+    plan = standing.plan
     refuse_recreated_topics(plan, snapshot)
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
             _reading(r.log, snapshot, {r.log: r.from_offset}, settings)  # raises under `fail`
             place = f"{r.log.topic} {r.log.partition}"
-            return f"{place}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now"
-    return None
+            return Superseding(plan, f"{place}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now")
+    _refuse_another_shape(plan, settings)
+    return standing
 
 
 def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterable[OffsetRange]:
@@ -148,7 +150,7 @@ def _plan_from(
     )
 
 
-def refuse_another_shape(plan: Plan, settings: Settings) -> None:
+def _refuse_another_shape(plan: Plan, settings: Settings) -> None:
     """A stored plan is replayed word for word: rows of another shape would not be its rows. Raises NeedsDecision."""
     if plan.shape != shape_of_rows(settings):
         what = f"plan {plan.number} is stored but not in the table, and the conf has changed what shapes its rows since"

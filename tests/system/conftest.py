@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from etl.edges.zookeeper import ZooKeeper
+from etl.embedded import zookeeper as embedded
 from etl.embedded.cluster import Cluster
 from tests.conftest import TopicFactory
 from tests.system.driving import Pipeline
@@ -28,6 +31,27 @@ def python_without_the_package(tmp_path_factory: pytest.TempPathFactory) -> Path
     script.write_text(_SCRIPT.format(libraries=sysconfig.get_path("purelib"), python=sys.executable))
     script.chmod(0o755)
     return script
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[embedded.ZooKeeper]:
+    """A ZooKeeper without a Kafka, for the tests of one edge; each uses a chroot of its own."""
+    with embedded.ZooKeeper() as running:
+        yield running
+
+
+@pytest.fixture
+def connect(server: embedded.ZooKeeper) -> str:
+    """A chroot of the test's own, which is not there yet."""
+    return f"{server.connect}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def zookeeper(connect: str) -> Iterator[ZooKeeper]:
+    """A session under it."""
+    with ZooKeeper(connect) as session:
+        session.ensure("/")
+        yield session
 
 
 @pytest.fixture

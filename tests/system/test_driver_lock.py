@@ -5,37 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import uuid
-from collections.abc import Iterator
 
 import pytest
 from kazoo.client import KazooClient, KazooState
 
 from etl.edges.driver_lock import DriverLock
 from etl.edges.zookeeper import ZooKeeper
-from etl.embedded import zookeeper as embedded
 from etl.errors import Owned, SessionLost
 from etl.protocol import znodes
 
 DRIVER = "/consumers/g/etl/clicks/driver"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[embedded.ZooKeeper]:
-    with embedded.ZooKeeper() as running:
-        yield running
-
-
-@pytest.fixture
-def connect(server: embedded.ZooKeeper) -> str:
-    return f"{server.connect}/{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def zookeeper(connect: str) -> Iterator[ZooKeeper]:
-    with ZooKeeper(connect) as session:
-        session.ensure("/")
-        yield session
 
 
 def lock_of(session: ZooKeeper) -> DriverLock:

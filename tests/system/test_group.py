@@ -26,12 +26,6 @@ OTHER = BrokerPartition("other", 7)
 OLD = BrokerPartition("clicks", 3, broker_id=0)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[embedded.ZooKeeper]:
-    with embedded.ZooKeeper() as running:
-        yield running
-
-
 @pytest.fixture
 def zookeeper(server: embedded.ZooKeeper) -> Iterator[ZooKeeper]:
     """A session under a chroot of its own, which is not there yet."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,20 +22,6 @@ from etl.protocol.plan_documents import render_plan, with_id
 
 LOG = BrokerPartition("clicks", 0)
 ROOT = "/consumers/g/etl/clicks"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[embedded.ZooKeeper]:
-    with embedded.ZooKeeper() as running:
-        yield running
-
-
-@pytest.fixture
-def zookeeper(server: embedded.ZooKeeper) -> Iterator[ZooKeeper]:
-    """A session under a chroot of its own."""
-    with ZooKeeper(f"{server.connect}/{uuid.uuid4().hex}") as session:
-        session.ensure("/")
-        yield session
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import contextlib
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +19,6 @@ from etl.dying_run import Dying
 from etl.edges.group import ConsumerGroup
 from etl.edges.owners import Owners
 from etl.edges.zookeeper import ZooKeeper
-from etl.embedded.cluster import Cluster
 from etl.errors import Owned, PermissionRefused, SessionLost
 from etl.model import BrokerPartition
 from etl.protocol import znodes
@@ -31,18 +29,6 @@ from tests.system.driving import ROOT, Pipeline, broken_off_before
 
 LOGS = [BrokerPartition("clicks", p) for p in range(4)]
 OLD = BrokerPartition("clicks", 0, 3)
-
-
-@pytest.fixture
-def connect(cluster: Cluster) -> str:
-    return f"{cluster.zookeeper.connect}/{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def zookeeper(connect: str) -> Iterator[ZooKeeper]:
-    with ZooKeeper(connect) as session:
-        session.ensure("/")
-        yield session
 
 
 def owners_of(session: ZooKeeper, pipeline: str = PIPELINE) -> Owners:

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, SettingsError, TopicMissing
 from etl.model import (
-    Broker, BrokerPartition, Committed, Dialect, Extent, FirstRun, Leader, Ledger, Loss, OffsetRange, Onward, Plan, PlanKind, Snapshot,
-    Superseding, Table, Why,
+    Broker, BrokerPartition, Committed, Dialect, Extent, FirstRun, Leader, Ledger, Loss, OffsetRange, Onward, Plan, PlanKind, Replay,
+    Snapshot, Superseding, Table, Why,
 )
 from etl.packing import ASSUMED_BYTES_PER_OFFSET
-from etl.plan import (
-    cannot_be_finished, plan_instead, plan_next, refuse_another_shape, refuse_missing_topics, shape_of_rows, starts_of,
-)
+from etl.plan import plan_instead, plan_next, refuse_missing_topics, replay_or_supersede, shape_of_rows, starts_of
 from etl.protocol.plan_documents import with_id
 from etl.settings import Settings, parse_settings
 from tests.unit.test_packing import CAPS, COSTS, EXTENTS
@@ -233,10 +231,10 @@ def test_expressions_must_match_something() -> None:
     SETTINGS.model_copy(update={"transform": "a:b"}),
 ])
 def test_a_stored_plan_of_another_shape_is_not_replayed(changed: Settings) -> None:
-    plan = last_plan({}, shape=shape_of_rows(SETTINGS))
-    refuse_another_shape(plan, SETTINGS)
+    stored, snapshot = Replay(last_plan({}, shape=shape_of_rows(SETTINGS))), snapshot_of({})
+    assert replay_or_supersede(stored, snapshot, SETTINGS) == stored
     with pytest.raises(NeedsDecision):
-        refuse_another_shape(plan, changed)
+        replay_or_supersede(stored, snapshot, changed)
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------
@@ -363,15 +361,16 @@ def test_offsets_that_the_plan_does_not_read_cannot_be_skipped(skip: tuple[int, 
 
 
 def test_a_stored_plan_whose_offsets_are_all_there_is_replayed() -> None:
-    assert cannot_be_finished(STORED, snapshot_of({A: (3, 30), B: (0, 5)}), SETTINGS) is None
+    stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
+    assert replay_or_supersede(stored, snapshot_of({A: (3, 30), B: (0, 5)}), SETTINGS) == stored
 
 
 def test_a_stored_plan_that_expired_is_superseded_under_skip_and_stops_the_run_under_fail() -> None:
     snapshot = snapshot_of({A: (4, 30), B: (0, 5)})
-    reason = cannot_be_finished(STORED, snapshot, settings_of(on_data_loss="skip"))
-    assert reason == "clicks 0: its range starts at 3, and the log at 4 by now"
+    found = replay_or_supersede(Replay(STORED), snapshot, settings_of(on_data_loss="skip"))
+    assert found == Superseding(STORED, "clicks 0: its range starts at 3, and the log at 4 by now")
     with pytest.raises(DataLoss, match="1 offsets are gone: wanted 3"):
-        cannot_be_finished(STORED, snapshot, SETTINGS)
+        replay_or_supersede(Replay(STORED), snapshot, SETTINGS)
 
 
 def test_a_plan_knows_what_the_table_held_and_where_the_logs_started_when_it_was_made() -> None:

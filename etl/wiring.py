@@ -32,7 +32,7 @@ from etl.protocol.plan_documents import parse_plan
 from etl.protocol.znodes import CREATION_ID
 from etl.retention import expiring
 from etl.settings import OwnershipMode, Settings, Timestamp, split_address
-from etl.transform import apply_transform
+from etl.transform import apply_transform, making_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -244,7 +244,7 @@ class LiveWorld:
             outcome = delta.append_empty(
                 plan, app_id=app_id, path=path, schema=arrow_schema(), partition_by=table.partition_by, known=known, run_id=self.run_id)
         else:
-            with self._showing_progress():
+            with self._showing_progress(), making_rows(self.settings.transform):
                 outcome = delta.append(
                     rows, plan, app_id=app_id, path=path, partition_by=table.partition_by, known=known, run_id=self.run_id)
         if outcome.result is delta.Result.NOT_APPLIED:

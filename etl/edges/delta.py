@@ -295,7 +295,7 @@ def translate(failure: Exception, path: str) -> Exception:
     """What an exception of Spark or delta-rs means: an executor's EtlError, a place that cannot be written, or itself."""
     from deltalake.exceptions import CommitFailedError, DeltaError
 
-    text = _whole_text(failure)
+    text = whole_text(failure)
     told = unmark(text)
     if told is None and (is_conflict(text) or isinstance(failure, CommitFailedError)):
         check = "who else writes to it (DESCRIBE HISTORY); nothing of ours was committed, the next run appends the same plan again"
@@ -305,7 +305,7 @@ def translate(failure: Exception, path: str) -> Exception:
     return told or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
 
 
-def _whole_text(failure: BaseException) -> str:
+def whole_text(failure: BaseException) -> str:
     """An exception's text with that of its causes: Spark puts the executor's traceback into one of them."""
     java: Any = getattr(failure, "java_exception", None)
     texts = [str(failure), str(java.toString()) if java is not None else ""]

@@ -83,6 +83,32 @@ def test_a_transform_that_does_not_work_is_named_before_a_plan_binds_the_conf_to
         assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
 
 
+@pytest.mark.parametrize(("name", "made", "words"), [
+    ("unlucky", "lucky('value')", ("ValueError: no luck", "unlucky_of_tests.py:6")),
+    ("unknown", "f.udf(of_the_module, 'int')('value')", ("No module named 'unknown_of_tests'", "the workers have its module")),
+    ("divided", "f.expr('1 / (offset - 7)')", ("DIVIDE_BY_ZERO",)),
+])
+def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_the_plan(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, name: str, made: str, words: tuple[str, ...],
+) -> None:
+    module = pipeline.folder / f"{name}_of_tests.py"
+    module.write_text(
+        "from pyspark.sql import functions as f\n\n"
+        "@f.udf('int')\ndef lucky(value):\n    if value:\n        raise ValueError('no luck')\n\n"
+        "def of_the_module(value):\n    return 1\n\n"
+        f"def shaped(rows):\n    return rows.withColumn('size', {made})\n")
+    monkeypatch.syspath_prepend(str(pipeline.folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    pipeline.produce(400)
+    pipeline.settings = {"transform": f"{name}_of_tests:shaped"}
+    refused(pipeline.run(), 2, "the transform failed on a row", *words)
+    module.write_text("def shaped(rows):\n    return rows\n")
+    monkeypatch.delitem(sys.modules, f"{name}_of_tests")
+    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.is_whole()
+    monkeypatch.delitem(sys.modules, f"{name}_of_tests")
+
+
 def test_a_partitioning_that_the_rows_or_the_table_do_not_have_is_named(pipeline: Pipeline) -> None:
     pipeline.produce(40)
     pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["colour"]}}

@@ -5,7 +5,7 @@ document on standard output, else for a person. Everything heavy is imported ins
 
     0 done, nothing to do, or already applied        4 owned by another driver or consumer (retry)
     1 a bug                                          5 a person must decide
-    2 settings or arguments, or what they point at   6 ZooKeeper or a broker cannot be reached (retry)
+    2 settings or arguments, or what they point at   6 ZooKeeper, a broker or Spark went away (retry)
     3 with --strict: records were lost               7 the table cannot be reached or written (retry)
     130 stopped by Ctrl-C or SIGTERM
 """

@@ -40,14 +40,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from etl.errors import EtlError, SettingsError, TopicMissing, mark
+from etl.errors import EtlError, SettingsError, SparkLost, TopicMissing, mark
 from etl.frame import raw_columns, spark_schema
 from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark import Accumulator
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 NAME = "offset_ranges"
 MIB = 1 << 20
@@ -213,9 +213,19 @@ def read_tasks(
     if columns is not None:
         reader = reader.option("columns", ",".join(columns))
     text = render_tasks(ranges, tasks, topic_ids or {})
-    if len(text) <= _INLINE_BYTES:
-        return reader.option("tasks", text).load(), receipts
-    return reader.option("tasks_file", _keep(text)).load(), receipts
+    reader = reader.option("tasks", text) if len(text) <= _INLINE_BYTES else reader.option("tasks_file", _keep(text))
+    return _loaded(reader), receipts
+
+
+def _loaded(reader: DataFrameReader) -> DataFrame:
+    """Spark asks a Python worker for the schema. It tries a task again whose worker dies, and that question it does not."""
+    from etl.edges.spark import telling_what_was_lost
+
+    try:
+        with telling_what_was_lost():
+            return reader.load()
+    except SparkLost:
+        return reader.load()
 
 
 def parse_options(options: Mapping[str, str]) -> Reading:

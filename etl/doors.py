@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etl.edges.spark import telling_what_was_lost
 from etl.errors import EtlError, SessionLost, SettingsError, Stopped
 from etl.ingest import World, ingest
 from etl.model import Adopt, OffsetRange, Onward, Plan, Replay, Snapshot, Standing, Superseding
@@ -45,7 +46,7 @@ def run(
     with _reporting(settings, report):
         for left in reversed(range(SESSIONS_MAX)):
             try:
-                with open_world(settings, surroundings, name=run_id) as world, world.driving(run_id):
+                with open_world(settings, surroundings, name=run_id) as world, world.driving(run_id), telling_what_was_lost():
                     ingest(around(world), settings, report)
                 break
             except SessionLost as error:

@@ -157,7 +157,7 @@ class VerifyFailed(NeedsDecision):
 
 
 class Unreachable(EtlError):
-    """A server cannot be reached, or stopped answering."""
+    """A server or a worker cannot be reached, or stopped answering."""
 
     exit_code = 6
     retriable = True
@@ -181,6 +181,10 @@ class BrokerUnreachable(Unreachable):
 
 class BrokerError(BrokerUnreachable):
     """A broker answered with an error code that may pass (moved leader, election, storage)."""
+
+
+class SparkLost(Unreachable):
+    """Spark lost its JVM, an executor or a Python worker, and did not get over it."""
 
 
 class TableUnreachable(EtlError):

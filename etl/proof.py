@@ -12,6 +12,7 @@ from typing import Any
 
 from etl.audit import AuditedLog, Expected, LogFindings, Short, audit
 from etl.doors import ALONE, new_run_id
+from etl.edges.spark import telling_what_was_lost
 from etl.errors import LedgersDisagree
 from etl.gaps import LogProof, Origin, blame, gaps_of, origin_of
 from etl.model import Applied, BrokerPartition, Foreign, Interval, Ledger, Loss, Plan, Table
@@ -124,7 +125,7 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
     """
     from etl.edges.audit_scan import doubled_offsets, scan_buckets
 
-    with open_world(settings, surroundings, name=f"{new_run_id()}-verify") as world:
+    with open_world(settings, surroundings, name=f"{new_run_id()}-verify") as world, telling_what_was_lost():
         ledger = world.ledger.read_ledger()
         table = world.read_table(ledger)
         _refuse_two_stories(ledger, table, settings)

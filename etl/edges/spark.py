@@ -9,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
+
+from etl.errors import EtlError, SparkLost
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,6 +96,34 @@ def _log_what_the_accumulators_meet(session: SparkSession) -> None:
     server = session.sparkContext._accumulatorServer  # no public way to it
     if server is not None:
         server.handle_error = log_it  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def telling_what_was_lost() -> Iterator[None]:
+    """A JVM, an executor or a worker that went away inside is no bug of ours. Raises SparkLost."""
+    try:
+        yield
+    except EtlError:
+        raise
+    except Exception as error:
+        found = _LOST.search(str(error))
+        if found is None and not _is_of_the_jvms_line(error):
+            raise
+        check = "memory on the machines that run driver and executors (what killed it?), and Spark's log beside the run's report"
+        raise SparkLost(f"Spark lost a process of its own: {found[0] if found else type(error).__name__}", check=check) from error
+
+
+def _is_of_the_jvms_line(error: Exception) -> bool:
+    from py4j.protocol import Py4JNetworkError
+
+    if isinstance(error, ConnectionError):
+        return any("py4j" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
+    return isinstance(error, Py4JNetworkError)
+
+
+_LOST = re.compile(
+    r"ExecutorLostFailure|OutOfMemoryError|Answer from Java side is empty|pyspark\.daemon's stdout"
+    r"|Python worker (?:exited unexpectedly|failed to connect back)[^\n]*")
 
 
 def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:

@@ -1,10 +1,17 @@
-"""The session that a run builds: what of pyspark's own manners is changed."""
+"""The session that a run builds: what of pyspark's own manners is changed, and what is said when Spark loses a process."""
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
+
+from etl import datasource
+from etl.edges.spark import telling_what_was_lost
+from etl.errors import SparkLost
+from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,3 +27,48 @@ def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_t
         server.handle_error(None, ("127.0.0.1", 1))  # type: ignore[arg-type]
     assert "hung up" in caplog.text and "half a number" in caplog.text
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(spark: SparkSession) -> None:
+    from pyspark.sql.functions import udf
+
+    killed = udf(lambda _: os.kill(os.getpid(), signal.SIGKILL), "int")
+    with pytest.raises(SparkLost, match="Python worker exited unexpectedly") as caught, telling_what_was_lost():
+        spark.range(1).select(killed("id")).collect()
+    assert caught.value.exit_code == 6 and caught.value.retriable and "memory" in caught.value.check
+
+
+@pytest.mark.parametrize("bug", [ZeroDivisionError("ours"), ConnectionResetError("somebody else's")])
+def test_what_is_not_sparks_stays_what_it_is(bug: Exception) -> None:
+    with pytest.raises(type(bug)), telling_what_was_lost():
+        raise bug
+
+
+def test_a_jvm_that_is_gone_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    from py4j.clientserver import JavaClient
+
+    def hangs_up(*_: object, **__: object) -> None:
+        raise ConnectionResetError("[Errno 104] Connection reset by peer")
+
+    monkeypatch.setattr(JavaClient, "_get_connection", hangs_up)
+    with pytest.raises(SparkLost), telling_what_was_lost():
+        spark.range(3).count()
+
+
+def test_a_worker_that_dies_while_spark_asks_it_for_the_schema_costs_a_second_question(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from pyspark.sql import DataFrameReader
+
+    load, asked = DataFrameReader.load, []
+
+    def dying_once(reader: DataFrameReader) -> object:
+        asked.append(reader)
+        if len(asked) == 1:
+            raise RuntimeError("EOFException occurred while reading the port number from pyspark.daemon's stdout.")
+        return load(reader)
+
+    monkeypatch.setattr(DataFrameReader, "load", dying_once)
+    ranges = [OffsetRange(BrokerPartition("clicks", 0), 0, 5, Leader(Broker(0, "127.0.0.1", 1)))]
+    rows, _ = datasource.read_tasks(spark, ranges, [[0]], bootstrap=["127.0.0.1:1"], isolation=Isolation.READ_COMMITTED)
+    assert "offset" in rows.columns and len(asked) == 2

@@ -16,6 +16,8 @@ from etl.edges.zookeeper import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.embedded.cluster import Cluster
 from tests.conftest import TopicFactory
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.broker import FakeBroker
 from tests.system.driving import Pipeline
 
 # Without `site`, .pth files are not read, and through such a file an editable install puts this package on the path.
@@ -68,3 +70,13 @@ def make_pipeline(cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_
 def pipeline(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipeline:
     """A pipeline of four partitions whose runs share the tests' Spark session."""
     return make_pipeline()
+
+
+@pytest.fixture
+def spoiled(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Iterator[tuple[Pipeline, FakeBroker]]:
+    """A pipeline on a broker of our own that can misbehave; its ledger is in the real ZooKeeper."""
+    with FakeBroker() as broker:
+        pipeline = make_pipeline(source={"bootstrap": f"127.0.0.1:{broker.port}", "timeout_s": 3})
+        records = [Rec(delta, b"value-%d" % delta) for delta in range(10)]
+        broker.append(pipeline.topic, 0, *(encode(Batch(10 * n, records)) for n in range(3)))
+        yield pipeline, broker

@@ -186,3 +186,13 @@ def broken_off_before(verb: str, pipeline: Pipeline) -> None:
     """A run in this process that ends, without a word, when it would begin `verb`."""
     with pytest.raises(BrokenOff):
         doors.run(load_settings(pipeline.conf), around=lambda world: Breaking(world, verb))
+
+
+def refused(said: Said, code: int, *words: str) -> None:
+    """The exit code, a message that says all of `words` and what to check, one document, and no traceback."""
+    assert said.code == code, said.err + said.out
+    assert "Traceback" not in said.err, said.err
+    assert "check: " in said.err, said.err
+    for word in words:
+        assert word in said.err, said.err
+    assert said.document["exit_code"] == code

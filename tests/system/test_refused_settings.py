@@ -1,0 +1,275 @@
+"""What a wrong conf gets from the real command, and what the conf points at: an exit code, what was wrong, where, and what to check."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+
+from tests.fakes.broker import FakeBroker
+from tests.system.driving import Pipeline, Said, refused
+
+
+# -- the conf file ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"source": {"strat": "latest"}}, ("unknown key", "source.strat")),
+    ({"limits": {"max_records_per_run": "many"}}, ("limits.max_records_per_run", "many")),
+    ({"source": {"start": "yesterday"}}, ("source.start", "earliest, latest")),
+    ({"source": {"start": {"timestamp": "2026-01-31T00:00:00"}}}, ("source.start.timestamp", "UTC offset")),
+    ({"ownership": {"mode": "join"}}, ("ownership.mode", "claim")),
+])
+def test_a_wrong_key_is_named_with_its_path(
+    make_pipeline: Callable[..., Pipeline], settings: dict[str, Any], words: tuple[str, ...],
+) -> None:
+    refused(make_pipeline(**settings).run(), 2, "conf.yaml", *words)
+
+
+def test_a_conf_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    from etl.cli import main
+
+    assert main(["run", "no/such.yaml"]) == 2
+    assert "the conf file is not there (path no/such.yaml)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"- a\n- list\n", b"version: 1\n  group: [\n", b"\xff\xfe\x00", None], ids=[
+    "empty", "a list", "no YAML", "no text", "a folder"])
+def test_what_is_no_conf_file_is_named(make_pipeline: Callable[..., Pipeline], content: bytes | None) -> None:
+    from etl.cli import main
+
+    path = make_pipeline().folder / "odd.yaml"
+    path.mkdir() if content is None else path.write_bytes(content)
+    err = _said_by(lambda: main(["run", str(path)]))
+    assert err[0] == 2
+    assert "odd.yaml" in err[1] and "check: " in err[1] and "Traceback" not in err[1]
+
+
+# -- the transform and the partitioning -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("transform", "words"), [
+    ("no_such_module_of_tests:shaped", ("no_such_module_of_tests",)),
+    ("transforms_of_tests:missing", ("missing",)),
+    ("transforms_of_tests:number", ("number",)),
+    ("transforms_of_tests:fails", ("no luck", "transforms_of_tests.py:3")),
+    ("transforms_of_tests:asks_for_a_column", ("colour", "transforms_of_tests.py:5")),
+    ("transforms_of_tests:forgets_to_return", ("NoneType",)),
+    ("broken_of_tests:shaped", ("SyntaxError",)),
+])
+def test_a_transform_that_does_not_work_is_named_before_a_plan_binds_the_conf_to_it(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, transform: str, words: tuple[str, ...],
+) -> None:
+    (pipeline.folder / "broken_of_tests.py").write_text("def shaped(rows)\n")
+    (pipeline.folder / "transforms_of_tests.py").write_text(
+        "number = 3\n"
+        "def fails(rows):\n    raise ValueError('no luck')\n"
+        "def asks_for_a_column(rows):\n    return rows.select('colour')\n"
+        "def forgets_to_return(rows):\n    pass\n")
+    monkeypatch.syspath_prepend(str(pipeline.folder))
+    monkeypatch.delitem(sys.modules, "transforms_of_tests", raising=False)
+    pipeline.produce(40)
+    pipeline.settings = {"transform": transform}
+    refused(pipeline.run(), 2, "transform", *words)
+    with pipeline.zookeeper() as client:
+        assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
+
+
+@pytest.mark.parametrize(("name", "made", "words"), [
+    ("unlucky", "lucky('value')", ("ValueError: no luck", "unlucky_of_tests.py:6")),
+    ("unknown", "f.udf(of_the_module, 'int')('value')", ("No module named 'unknown_of_tests'", "the workers have its module")),
+    ("divided", "f.expr('1 / (offset - 7)')", ("DIVIDE_BY_ZERO",)),
+])
+def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_the_plan(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, name: str, made: str, words: tuple[str, ...],
+) -> None:
+    module = pipeline.folder / f"{name}_of_tests.py"
+    module.write_text(
+        "from pyspark.sql import functions as f\n\n"
+        "@f.udf('int')\ndef lucky(value):\n    if value:\n        raise ValueError('no luck')\n\n"
+        "def of_the_module(value):\n    return 1\n\n"
+        f"def shaped(rows):\n    return rows.withColumn('size', {made})\n")
+    monkeypatch.syspath_prepend(str(pipeline.folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    pipeline.produce(400)
+    pipeline.settings = {"transform": f"{name}_of_tests:shaped"}
+    refused(pipeline.run(), 2, "the transform failed on a row", *words)
+    module.write_text("def shaped(rows):\n    return rows\n")
+    monkeypatch.delitem(sys.modules, f"{name}_of_tests")
+    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.is_whole()
+    monkeypatch.delitem(sys.modules, f"{name}_of_tests")
+
+
+def test_a_partitioning_that_the_rows_or_the_table_do_not_have_is_named(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+    pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["colour"]}}
+    refused(pipeline.run(), 2, "colour", "table.partition_by")
+    pipeline.settings = {}
+    pipeline.ran()
+    pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["partition"]}}
+    pipeline.produce(40)
+    refused(pipeline.run(), 2, "partition", "table.partition_by")
+
+
+# -- topics, addresses, tables ----------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_not_there_is_named(make_pipeline: Callable[..., Pipeline]) -> None:
+    refused(make_pipeline(source={"topics": {"allow": ["no-such-topic"]}}).run(), 2, "topic no-such-topic", "source.topics.allow")
+    refused(make_pipeline(source={"topics": {"allow": ["no-such-.*"]}}).run(), 2, "no-such-.*")
+
+
+def test_a_topic_that_we_may_not_read_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+    pipeline, broker = spoiled
+    broker.log(pipeline.topic, 0).refusals.extend([29] * 50)
+    refused(pipeline.run(), 2, pipeline.topic, "ACL")
+
+
+def test_a_wrong_chroot_is_named_and_stays_empty(make_pipeline: Callable[..., Pipeline]) -> None:
+    pipeline = make_pipeline()
+    hosts = pipeline.cluster.zookeeper.connect
+    pipeline.settings = {"zookeeper": {"connect": f"{hosts}/kafak"}}
+    refused(pipeline.run(), 2, "/kafak", "chroot")
+    with pipeline.zookeeper() as client:
+        client.chroot = ""
+        assert not client.exists("/kafak")
+
+
+def test_a_port_that_speaks_http_is_named(make_pipeline: Callable[..., Pipeline]) -> None:
+    with listening(lambda c: c.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")) as port:
+        refused(make_pipeline(source={"bootstrap": f"127.0.0.1:{port}"}).run(), 2, f"127.0.0.1:{port}", "HTTP")
+
+
+def test_a_port_that_speaks_tls_is_named(make_pipeline: Callable[..., Pipeline], tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
+    subprocess.run([*made, "-keyout", str(key), "-out", str(key) + ".crt"], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(str(key) + ".crt", str(key))
+
+    def shake(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            context.wrap_socket(connection, server_side=True)
+
+    with listening(shake) as port:
+        refused(make_pipeline(source={"bootstrap": f"127.0.0.1:{port}"}).run(), 2, f"127.0.0.1:{port}", "TLS")
+
+
+def test_a_table_path_that_holds_something_else_is_named(make_pipeline: Callable[..., Pipeline]) -> None:
+    pipeline = make_pipeline()
+    pipeline.table.write_text("a file")
+    refused(pipeline.run(), 2, str(pipeline.table), "file")
+    pipeline.table.unlink()
+    pipeline.table.mkdir()
+    (pipeline.table / "part-0.parquet").write_text("rows of somebody")
+    refused(pipeline.run(), 2, str(pipeline.table), "part-0.parquet")
+
+
+def test_a_table_of_another_shape_is_named_with_the_column(make_pipeline: Callable[..., Pipeline]) -> None:
+    import pyarrow
+
+    pipeline = make_pipeline()
+    write_deltalake(str(pipeline.table), pyarrow.table({"key": ["text"], "value": [b"bytes"]}))
+    refused(pipeline.run(), 2, str(pipeline.table), "column key is string, expected binary")
+
+
+# -- folders ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_folder_that_cannot_be_written_is_named_before_a_plan_is_stored(make_pipeline: Callable[..., Pipeline]) -> None:
+    pipeline = make_pipeline()
+    pipeline.produce(40)
+    (pipeline.folder / "file").write_text("in the way")
+    pipeline.settings = {"table": {"path": str(pipeline.folder / "file" / "table")}}
+    refused(pipeline.run(), 7, "file/table", "retry")
+    with pipeline.zookeeper() as client:
+        assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody with fewer rights")
+def test_a_folder_that_only_its_owner_may_write_is_named(make_pipeline: Callable[..., Pipeline]) -> None:
+    pipeline = make_pipeline()
+    pipeline.produce(40)
+    with _folder_for_everybody() as home:
+        pipeline.settings = {"table": {"path": str(home / "closed" / "table")}, "report": {"path": str(home / "reports")}}
+        (home / "closed").mkdir(mode=0o755)
+        refused(_as_nobody(pipeline, home), 7, str(home / "closed"), "ermission denied", "retry")
+        pipeline.settings["report"]["path"] = str(home / "closed" / "reports")
+        refused(_as_nobody(pipeline, home), 2, "report.path", "ermission denied")
+    with pipeline.zookeeper() as client:
+        assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
+
+
+@contextlib.contextmanager
+def _folder_for_everybody() -> Iterator[Path]:
+    """pytest's own temporary folders are closed to everybody else."""
+    home = Path(tempfile.mkdtemp(prefix="etl-test-"))
+    try:
+        home.chmod(0o777)
+        yield home
+    finally:
+        shutil.rmtree(home)
+
+
+def _as_nobody(pipeline: Pipeline, home: Path) -> Said:
+    """The run with the rights of a user who owns nothing; what it imports was imported before."""
+    from etl import cli, screens, wiring  # noqa: F401
+    from etl.cli import main
+
+    pipeline.door("plan")
+    conf = home / "conf.yaml"
+    conf.write_bytes(pipeline.conf.read_bytes())
+    out: list[str] = []
+    os.seteuid(65534)
+    try:
+        code, err = _said_by(lambda: main(["run", str(conf), "--json"]), out)
+    finally:
+        os.seteuid(0)
+    return Said(code, out[0], err)
+
+
+def _said_by(call: Callable[[], int], printed: list[str] | None = None) -> tuple[int, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = call()
+    if printed is not None:
+        printed.append(out.getvalue())
+    return code, err.getvalue()
+
+
+@contextlib.contextmanager
+def listening(answer: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A port of this machine on which `answer` is given to whoever says something."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.settimeout(10)
+                    connection.recv(1, socket.MSG_PEEK)
+                    answer(connection)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield server.getsockname()[1]
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join(10)

@@ -1,0 +1,237 @@
+"""Runs that stop or are stopped: somebody else is at work, servers are away or go away, Ctrl-C and SIGTERM. Nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl import doors
+from etl.embedded.server import wait_until
+from etl.errors import Unreachable
+from etl.ingest import World
+from etl.settings import load_settings, split_address
+from tests.fakes.broker import FETCH, FakeBroker, never
+from tests.system.driving import Pipeline, refused
+
+
+# -- 4: somebody else is at work --------------------------------------------------------------------------------------
+
+
+def test_a_live_group_an_owned_partition_and_a_second_driver_are_left_alone(make_pipeline: Callable[..., Pipeline]) -> None:
+    pipeline = make_pipeline()
+    pipeline.produce(40)
+    root = f"/consumers/{pipeline.group}"
+    with pipeline.zookeeper() as client:
+        client.create(f"{root}/ids/old-consumer-1", b"{}", ephemeral=True, makepath=True)
+        refused(pipeline.run(), 4, "old-consumer-1", "retry")
+        client.delete(f"{root}/ids/old-consumer-1")
+        client.create(f"{root}/owners/{pipeline.topic}/2", b"old-consumer-1-0", ephemeral=True, makepath=True)
+        refused(pipeline.run(), 4, "old-consumer-1-0", "partition 2", pipeline.topic)
+        client.delete(f"{root}/owners/{pipeline.topic}/2")
+        driver = b'{"host": "elsewhere", "pid": 7, "started": null, "run_id": "theirs"}'
+        client.create(f"{root}/etl/clicks/driver", driver, ephemeral=True, makepath=True)
+        refused(pipeline.run(), 4, "run theirs, pid 7 on elsewhere")
+        assert not client.exists(f"{root}/etl/clicks/plans")
+
+
+# -- 1 and 6: what breaks or goes away --------------------------------------------------------------------------------
+
+
+def test_a_zookeeper_that_is_down_and_a_broker_that_is_down_are_named(make_pipeline: Callable[..., Pipeline]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    no_zookeeper = make_pipeline(zookeeper={"connect": f"127.0.0.1:{port}/kafka", "connect_timeout_s": 1})
+    refused(no_zookeeper.run(), 6, f"127.0.0.1:{port}", "retry")
+    no_broker = make_pipeline(source={"bootstrap": f"127.0.0.1:{port}", "timeout_s": 2})
+    refused(no_broker.run(), 6, f"127.0.0.1:{port}", "retry")
+
+
+@pytest.mark.parametrize(("verb", "then"), [("store", ["ingested"]), ("record", ["repaired", "repaired", "ingested"])])
+def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_completes(
+    pipeline: Pipeline, verb: str, then: list[str],
+) -> None:
+    pipeline.produce(40)
+    hosts, _, chroot = pipeline.cluster.zookeeper_connect.partition("/")
+    with Line(*split_address(hosts)) as line:
+        pipeline.settings = {
+            "zookeeper": {"connect": f"127.0.0.1:{line.port}/{chroot}", "session_timeout_s": 1, "connect_timeout_s": 1}}
+        with pytest.raises(Unreachable) as caught:
+            doors.run(load_settings(pipeline.conf), around=lambda world: Before(world, verb, line.cut))
+    assert (caught.value.exit_code, bool(caught.value.check)) == (6, True)
+    pipeline.settings = {"ownership": {"wait_for_driver_s": 30}}
+    pipeline.produce(40)
+    assert pipeline.ran().outcomes == then
+    pipeline.ran()
+    assert pipeline.is_whole()
+    assert pipeline.committed() == {0: 40, 1: 40, 2: 0, 3: 0}
+
+
+def test_a_run_that_breaks_leaves_no_report_that_says_all_is_well(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+
+    def bug() -> None:
+        raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError):
+        doors.run(load_settings(pipeline.conf), around=lambda world: Before(world, "fetch", bug))
+    [written] = (pipeline.folder / "reports").glob("*.json")
+    report = json.loads(written.read_text())
+    assert (report["exit_code"], report["outcomes"][-1]["outcome"]) == (1, "failed")
+    assert "ZeroDivisionError: a bug" in report["error"]["what"]
+
+
+class Before:
+    """A world to which something happens before one verb."""
+
+    def __init__(self, world: World, verb: str, happens: Callable[[], None]) -> None:
+        self._world, self._verb, self._happens = world, verb, happens
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._verb:
+            self._happens()
+        return getattr(self._world, name)
+
+
+class Line:
+    """A port that leads to another one until the line is cut."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._there = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+
+    def __enter__(self) -> Line:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
+
+    def cut(self) -> None:
+        for end in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                here, _ = self._listener.accept()
+                there = socket.create_connection(self._there)
+                self._open += [here, there]
+                for source, sink in ((here, there), (there, here)):
+                    threading.Thread(target=_carry, args=(source, sink), daemon=True).start()
+
+
+def _carry(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while content := source.recv(65_536):
+            sink.sendall(content)
+    for end in (source, sink):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+# -- 130: stopped -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_terminated_during_the_fetch_loses_nothing(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+    pipeline, broker = spoiled
+    pipeline.settings["source"]["timeout_s"] = 120
+    broker.script[FETCH].extend([never] * 50)
+    child = pipeline.start("etl.cli", "run", str(pipeline.conf), "--json")
+    assert wait_until(lambda: any(key == FETCH for key, _ in broker.requests), 120), "the run never came to its fetch"
+    child.terminate()
+    _, err = child.communicate(timeout=60)
+    assert (child.returncode, "Traceback" in err) == (130, False), err
+    assert "nothing is lost" in err
+    broker.script.clear()
+    broker.hang_up_on_everybody()
+    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert sum(pipeline.in_table().values()) == 30
+
+
+@pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "a scheduler"])
+def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing_is_lost_or_left_behind(
+    spoiled: tuple[Pipeline, FakeBroker], what: signal.Signals,
+) -> None:
+    """Terminals and Airflow send their signal to all processes of a job, and SIGTERM ends Spark's JVM before the run is asked."""
+    pipeline, broker = spoiled
+    pipeline.settings["source"]["timeout_s"] = 120
+    broker.script[FETCH].extend([never] * 50)
+    child = pipeline.start("etl.cli", "run", str(pipeline.conf), "--json")
+    try:
+        assert wait_until(lambda: any(key == FETCH for key, _ in broker.requests), 120), "the run never came to its fetch"
+        refused(pipeline.run(), 4, f"pid {child.pid}", "retry")
+        os.killpg(child.pid, what)
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 130, err
+    assert "etl: stopped; nothing is lost" in err
+    assert len(err.splitlines()) == 1 or what is signal.SIGTERM, err
+    assert json.loads(out)["exit_code"] == 130
+    assert wait_until(lambda: not of_session(child.pid), 20), of_session(child.pid)
+    [_, stopped] = sorted((pipeline.folder / "reports").glob("*.json"), key=lambda path: json.loads(path.read_text())["exit_code"])
+    assert json.loads(stopped.read_text())["outcomes"][-1]["outcome"] == "failed"
+    broker.script.clear()
+    broker.hang_up_on_everybody()
+    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert sum(pipeline.in_table().values()) == 30
+
+
+def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+    pipeline, _ = spoiled
+    child = pipeline.start("etl.cli", "run", str(pipeline.conf), "--json")
+    try:
+        assert wait_until(lambda: any("deploy.SparkSubmit" in line for line in of_session(child.pid)), 60)
+        os.killpg(child.pid, signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert (child.returncode, json.loads(out)["exit_code"], len(err.splitlines())) == (130, 130, 1), err
+    assert wait_until(lambda: not of_session(child.pid), 20), of_session(child.pid)
+    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+
+
+def test_a_demo_that_is_stopped_stops_all_that_it_started(make_pipeline: Callable[..., Pipeline]) -> None:
+    pipeline = make_pipeline()
+    home = pipeline.folder / "demo"
+    child = pipeline.start("etl.cli", "demo", "--records", "8000", "--folder", str(home))
+    assert wait_until(lambda: (home / "reports").exists(), 120), "the demo never came to its first run"
+    os.killpg(child.pid, signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert wait_until(lambda: not processes_that_name(str(home)), 30), processes_that_name(str(home))
+
+
+def processes_that_name(text: str) -> list[str]:
+    """Command lines of living processes that mention `text`."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            line = entry.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            if text in line:
+                found.append(line)
+    return found
+
+
+def of_session(leader: int) -> list[str]:
+    """Command lines of the living processes in the session that `leader` began."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                found.append((stat.parent / "cmdline").read_text().replace("\0", " "))
+    return found

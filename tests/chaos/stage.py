@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -204,8 +205,12 @@ def said_in_short(said: Said) -> str:
     except ValueError:
         return f"exit {said.code}"
     if said.code and "what" in document:
-        return f"exit {said.code}: {document['what']}"
+        return f"exit {said.code}: {_WHOSE.sub('', document['what'])}"
     return f"exit {said.code}: {', '.join(one['outcome'] for one in document.get('outcomes', ())) or 'nothing'}"
+
+
+_WHOSE = re.compile(r": run \S+, pid \d+ on \S+")
+"""Which run it was differs each time."""
 
 
 def complete_files(pipeline: Pipeline) -> set[str]:

@@ -19,12 +19,13 @@
     │   ├── RanOutBeforeUntil
     │   ├── OvershotUntil
     │   └── VerifyFailed
-    ├── Unreachable                 6    retriable: ZooKeeper or a broker
+    ├── Unreachable                 6    retriable: ZooKeeper, a broker or Spark
     │   ├── ZooKeeperUnreachable
     │   ├── SessionLost
     │   ├── CommitUnknown                it may have happened: read again before assuming either way
-    │   └── BrokerUnreachable
-    │       └── BrokerError              the broker answered with an error code that may pass
+    │   ├── BrokerUnreachable
+    │   │   └── BrokerError              the broker answered with an error code that may pass
+    │   └── SparkLost                    it lost its JVM, an executor or a worker
     ├── TableUnreachable            7    retriable: the table cannot be read or written
     └── Stopped                   130    Ctrl-C or SIGTERM, cleanly
 

@@ -40,7 +40,6 @@ _MOST_LOGS_PER_REQUEST = 64
 _LONGEST_BACKOFF_S = 5.0
 _LONGEST_PAUSE_S = 1.0
 _SHORTEST_PAUSE_S = 0.05
-_NO_SUCH_TOPIC = 3
 
 
 @dataclass(slots=True)
@@ -153,11 +152,11 @@ def _find_leaders(walks: Sequence[_Walk], manner: _Manner) -> None:
         walk.leader = leaders.get(walk.log)
         if walk.leader is None:
             topic = metadata.topics.get(walk.log.topic)
-            walk.lose_leader(_leaderless(walk.log, topic.error_code if topic else _NO_SUCH_TOPIC))
+            walk.lose_leader(_leaderless(walk.log, topic.error_code if topic else error_codes.UNKNOWN_TOPIC))
 
 
 def _leaderless(log: BrokerPartition, code: int) -> EtlError:
-    if code == _NO_SUCH_TOPIC:
+    if code == error_codes.UNKNOWN_TOPIC:
         return TopicMissing("the brokers know no such topic any more", topic=log.topic, check="whether it was deleted")
     return BrokerError("nobody leads the log", topic=log.topic, partition=log.partition, check="the brokers that hold its replicas")
 
@@ -203,7 +202,7 @@ def _refuse_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) -
     topics = consumer.topic_metadata(planned).topics
     for topic, topic_id in sorted(planned.items()):
         found = topics.get(topic)
-        if found is None or found.error_code == _NO_SUCH_TOPIC:
+        if found is None or found.error_code == error_codes.UNKNOWN_TOPIC:
             raise BrokerError("the topic went away while it was read", topic=topic, broker=consumer.address, check="whether it was deleted")
         if found.topic_id not in (None, topic_id):
             what = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {topic_id}"

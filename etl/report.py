@@ -187,7 +187,7 @@ def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
 
 def told_leaderless(logs: Collection[BrokerPartition]) -> Iterator[str]:
     """Which logs have no leader: one sentence for each topic."""
-    return _told_together(dict.fromkeys(logs, "no leader; what it holds waits for a later run"))
+    return _told_together(dict.fromkeys(logs, "no leader"))
 
 
 def _told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:

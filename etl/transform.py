@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from etl.edges.delta import whole_text
-from etl.errors import EtlError, SettingsError
+from etl.edges.spark import telling_what_was_lost
+from etl.errors import EtlError, SettingsError, unmark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,8 +28,14 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
     function = load_transform(name)
     check = "the function, on rows of spark.read.format('offset_ranges')"
     try:
-        transformed = function(rows)
-    except Exception as error:  # it is somebody else's code: whatever it raises is about the transform
+        with telling_what_was_lost():
+            transformed = function(rows)
+    except EtlError:
+        raise
+    except Exception as error:  # it is somebody else's code: whatever it raises is about the transform, but for what our reader raised
+        told = unmark(whole_text(error))
+        if told:
+            raise told from error
         said = str(error).strip().split("\n", 1)[0]
         line = next((f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[1:]), None)
         raise SettingsError(f"the transform failed: {type(error).__name__}: {said}", key="transform", line=line, check=check) from error
@@ -45,7 +52,7 @@ def making_rows(name: str | None) -> Iterator[None]:
     except EtlError:
         raise
     except Exception as error:
-        told = of_a_row(whole_text(error)) if name else None
+        told = of_a_row(type(error).__name__, whole_text(error)) if name else None
         if told is None:
             raise
         said, line = told
@@ -55,20 +62,38 @@ def making_rows(name: str | None) -> Iterator[None]:
         raise SettingsError(f"the transform failed on a row: {said}", key="transform", line=line, check=check) from error
 
 
-def of_a_row(text: str) -> tuple[str, str | None] | None:
-    """What was raised while a task made rows, and at which line of Python if it was one; None for a failure of another kind."""
-    raised = _PYTHON.search(text)
-    if raised:
-        places = _PLACE.findall(raised[0])
-        return raised[1].strip(), ":".join(places[-1]) if places else None
-    errors = [found for found in _SPARK.findall(text) if not found.startswith("[TASK_WRITE_FAILED]")]
-    return (errors[-1].strip(), None) if "[TASK_WRITE_FAILED]" in text and errors else None
+def of_a_row(kind: str, text: str) -> tuple[str, str | None] | None:
+    """What was raised while a task made rows, and at which line of Python if it was one; None for a failure of another kind.
+
+    `kind` is the exception's name, `text` its own and that of its causes. Of exceptions that followed from one another the last is told.
+    """
+    _, begins, rest = text.partition(_TRACEBACK)
+    if begins:
+        told = begins + _JAVA.split(rest, maxsplit=1)[0]
+        raised = _PYTHON.findall(told)
+        if not raised or _OUR_READER in told:
+            return None
+        frames, said = raised[-1]
+        places = _PLACE.findall(frames)
+        return said.strip(), ":".join(places[-1]) if places else None
+    errors = [found for found in _SPARK.findall(text) if not found.startswith(_NOT_OF_A_ROW)]
+    return (errors[-1].strip(), None) if errors and (kind in _OF_AN_EXPRESSION or any(one in text for one in _IN_A_TASK)) else None
 
 
-_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
+_TRACEBACK = "Traceback (most recent call last):\n"
+_PYTHON = re.compile(re.escape(_TRACEBACK) + r"((?:[ \t].*\n)+)(\S.*)")
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+_JAVA = re.compile(r"\n\s+at |\n SQLSTATE")
+"""Where a traceback of Python ends and Java's stack trace begins."""
+_OUR_READER = "plan_data_source_read.py"
+"""The module of pyspark under which a data source reads: what failed there is ours."""
 _SPARK = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
 """An error condition of Spark, with what it says."""
+_NOT_OF_A_ROW = ("[TASK_WRITE_FAILED]", "[DELTA_")
+_OF_AN_EXPRESSION = frozenset((
+    "ArithmeticException", "ArrayIndexOutOfBoundsException", "DateTimeException", "NumberFormatException", "SparkRuntimeException"))
+"""As pyspark names what an expression raised, where no writer stands between."""
+_IN_A_TASK = ("[TASK_WRITE_FAILED]", "Job aborted due to stage failure")
 
 
 def load_transform(name: str) -> Callable[[DataFrame], DataFrame]:

@@ -174,7 +174,7 @@ class LiveWorld:
     def store(self, plan: Plan) -> None:
         """See `ingest.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""
         self._refuse_unwritable(plan)
-        if self.settings.transform and (plan.ranges or plan.table_id is None):
+        if self.settings.transform and (plan.ranges or self._takes_spark_to_commit_nothing(plan.table_id)):
             # stored, the plan would bind the conf to a transform that never works
             self._transformed(self.spark().createDataFrame([], spark_schema()))
         self.ledger.store_uid(plan.uid)
@@ -213,7 +213,7 @@ class LiveWorld:
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> DataFrame | None:
         """See `ingest.World`. None where the plan has no ranges and its empty commit needs no Spark."""
-        if not plan.ranges and not self._takes_spark_to_commit_nothing(snapshot.table):
+        if not plan.ranges and not self._takes_spark_to_commit_nothing(plan.table_id):
             return None
         from etl import datasource
 
@@ -233,9 +233,9 @@ class LiveWorld:
         self._reading = _Reading(receipts, len(plan.ranges))
         return self._transformed(rows)
 
-    def _takes_spark_to_commit_nothing(self, table: Table | None) -> bool:
+    def _takes_spark_to_commit_nothing(self, table_id: str | None) -> bool:
         """A new table may have a transform's columns, an old one features that delta-rs cannot commit to."""
-        return self.settings.transform is not None if table is None else not takes_commits_of_delta_rs(self.settings.table.path)
+        return self.settings.transform is not None if table_id is None else not takes_commits_of_delta_rs(self.settings.table.path)
 
     def append(self, plan: Plan, rows: DataFrame | None) -> tuple[Applied | None, Table | None]:
         """See `ingest.World`. Raises TableUnreachable when the append left no trace."""

@@ -13,8 +13,9 @@ from etl.edges import delta
 from etl.edges.delta_path import check_writable, local_path, open_table
 from etl.edges.losses import open_losses
 from etl.edges.table_features import WRITTEN_BY_SPARK, features_of, not_by_delta_rs
-from etl.errors import NotOurTable, SettingsError
+from etl.errors import EtlError, NotOurTable, SettingsError
 from etl.frame import arrow_schema
+from etl.settings import OnDataLoss, OnMoved
 
 _CREATES_IF_ABSENT = {"hdfs", "abfs", "abfss", "wasb", "wasbs", "adl", "gs", "viewfs"}
 _S3 = {"s3", "s3a", "s3n"}
@@ -86,7 +87,7 @@ def features(name: str, findings: Findings) -> Iterator[Line]:
         raise NotOurTable(f"the table has features that Spark's Delta cannot write: {', '.join(unwritable)}", check=check)
     if awkward:
         to_do = "nothing, if that is fine; or ALTER TABLE ... DROP FEATURE"
-        found = f"{versions}: delta-rs cannot commit to a table with {', '.join(awkward)}: a plan without rows starts Spark, too"
+        found = f"{versions}: delta-rs cannot commit to a table with {', '.join(awkward)}: a plan without ranges starts Spark, too"
         yield advice(name, found, to_do)
     else:
         yield ok(name, f"{versions}: {', '.join(sorted(used)) or 'none'}")
@@ -148,7 +149,13 @@ def folder(name: str, findings: Findings) -> Iterator[Line]:
 
 def losses_folder(name: str, findings: Findings) -> Iterator[Line]:
     """Where the losses of a plan are written down: a losses table or nothing yet, and a place that can be written."""
-    path = findings.settings.table.losses_at
-    table = open_losses(path)
-    check_writable(path)
+    path, source = findings.settings.table.losses_at, findings.settings.source
+    try:
+        table = open_losses(path)
+        check_writable(path)
+    except EtlError as error:
+        if source.on_data_loss is OnDataLoss.SKIP or source.on_moved is OnMoved.FOLLOW:
+            raise
+        yield advice(name, str(error), "the same, before anything is let go: a plan that does would not be stored")
+        return
     yield ok(name, f"{path}: version {table.version()}" if table else f"{path}: none yet, the first loss makes it")

@@ -1,7 +1,8 @@
 """The table's side of a run: where it stands, one append per plan, and what became of it.
 
 Owns the table's commit bit (`txn`; ADR 1) for both writers. Reading is delta-rs alone, so a run with nothing
-new starts no JVM. Rows are written by Spark; a plan without ranges is a commit without files by delta-rs.
+new starts no JVM. Rows are written by Spark; a plan without ranges is a commit without files, by delta-rs where it can commit to the
+table's features.
 
 What became of an append is decided only by reading the table again, after every result: Spark skips a version at or below the
 table's without a word, and an exception may come after the commit.
@@ -10,6 +11,7 @@ table's without a word, and an exception may come after the commit.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -302,7 +304,21 @@ def translate(failure: Exception, path: str) -> Exception:
         return TableUnreachable("somebody else changed the table while ours were written", path=path, check=check)
     if told is None and isinstance(failure, DeltaError):
         told = not_supported(failure, path)
-    return told or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
+    told = told or _refused_by_constraint(text, path)
+    is_of_a_function = any(said in text for said in _OF_PYTHON)  # a function may say of its own file what a table's folder says
+    return told or (unreachable(failure, path, "written") if is_obstacle(text) and not is_of_a_function else failure)
+
+
+_OF_PYTHON = ("org.apache.spark.api.python.PythonException", "thrown from the Python worker")
+_CONSTRAINT = re.compile(r"\[DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT)\w*\] ([^\n]*)")
+
+
+def _refused_by_constraint(text: str, path: str) -> NotOurTable | None:
+    found = _CONSTRAINT.search(text)
+    if found is None:
+        return None
+    check = "the table's constraints (SHOW TBLPROPERTIES) against what the topic holds; the next run appends the same plan again"
+    return NotOurTable(f"a constraint of the table refuses our rows: {found[1].strip()}", path=path, check=check)
 
 
 def whole_text(failure: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""One Spark session that can write Delta, from plain settings.
+"""One Spark session that can write Delta, from plain settings, and what is said when Spark loses a process of its own.
 
 Owns our defaults. What spark-submit or its files say wins over them, what the caller says wins over both, and a session that
 exists already is taken as it is.
@@ -23,6 +23,9 @@ from etl.errors import EtlError, SparkLost
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+_log.addHandler(logging.NullHandler())  # without any handler Python prints errors to the terminal
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """Fetched by Spark itself when nobody says where Delta's jars are."""
@@ -87,11 +90,11 @@ def session_there() -> SparkSession | None:
 def _log_what_the_accumulators_meet(session: SparkSession) -> None:
     """When the JVM ends first, as when a whole process group is stopped, pyspark's server of accumulators prints a traceback.
 
-    It goes to the log instead, which a run that is being stopped has closed.
+    It goes to Python's logging instead; what it means for a run is told by the call that finds the JVM gone.
     """
 
     def log_it(request: object, client_address: object) -> None:
-        logging.getLogger(__name__).error("the JVM hung up on pyspark's accumulators", exc_info=True)
+        _log.error("the JVM hung up on pyspark's accumulators", exc_info=True)
 
     server = session.sparkContext._accumulatorServer  # no public way to it
     if server is not None:
@@ -109,7 +112,9 @@ def telling_what_was_lost() -> Iterator[None]:
         found = _LOST.search(str(error))
         if found is None and not _is_of_the_jvms_line(error):
             raise
-        check = "memory on the machines that run driver and executors (what killed it?), and Spark's log beside the run's report"
+        check = (
+            "memory on the machines that run driver and executors (what killed it?), and Spark's log beside the run's report; "
+            "in a notebook, begin a new process")
         raise SparkLost(f"Spark lost a process of its own: {found[0] if found else type(error).__name__}", check=check) from error
 
 
@@ -122,8 +127,8 @@ def _is_of_the_jvms_line(error: Exception) -> bool:
 
 
 _LOST = re.compile(
-    r"ExecutorLostFailure|OutOfMemoryError|Answer from Java side is empty|pyspark\.daemon's stdout"
-    r"|Python worker (?:exited unexpectedly|failed to connect back)[^\n]*")
+    r"ExecutorLostFailure|java\.lang\.OutOfMemoryError|Answer from Java side is empty|pyspark\.daemon's stdout"
+    r"|SparkContext was shut down|stopped SparkContext|Python worker (?:exited unexpectedly|failed to connect back)[^\n]*")
 
 
 def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:

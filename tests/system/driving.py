@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -28,7 +29,9 @@ from etl.edges.broker import SimpleConsumer
 from etl.edges.cluster import Cluster as Brokers
 from etl.embedded.clicks import click_batches
 from etl.embedded.cluster import Cluster
+from etl.embedded.server import wait_until
 from etl.embedded.spark import SHORT_RUN
+from etl.errors import BrokerError
 from etl.settings import load_settings, split_address
 from tests.fakes.oracle import codecs
 
@@ -91,7 +94,9 @@ class Pipeline:
             brokers = {one: opened.enter_context(SimpleConsumer(one.host, one.port)) for one in set(leaders.values())}
             batches = click_batches(self.produced, count, partitions=partitions, began_ms=1_700_000_000_000, records_per_batch=20)
             for partition, batch in batches:
-                brokers[leaders[partition]].send(self.topic, partition, batch)
+                broker = brokers[leaders[partition]]
+                took = functools.partial(_took, broker, self.topic, partition, batch)
+                assert wait_until(took, 60), f"{broker.address} does not lead {partition}"
         self.produced += count
 
     def door(self, *words: str, json_too: bool = True) -> Said:
@@ -186,6 +191,17 @@ def broken_off_before(verb: str, pipeline: Pipeline) -> None:
     """A run in this process that ends, without a word, when it would begin `verb`."""
     with pytest.raises(BrokenOff):
         doors.run(load_settings(pipeline.conf), around=lambda world: Breaking(world, verb))
+
+
+def _took(broker: SimpleConsumer, topic: str, partition: int, batch: bytes) -> bool:
+    """Append, unless the broker does not yet know that it leads what everybody says it leads."""
+    try:
+        broker.send(topic, partition, batch)
+    except BrokerError as error:
+        if "NOT_LEADER" not in error.what:
+            raise
+        return False
+    return True
 
 
 def refused(said: Said, code: int, *words: str) -> None:

@@ -21,7 +21,7 @@ from etl.frame import spark_schema
 from etl.report import Outcome, Report
 from etl.settings import load_settings, split_address
 from tests.fakes.batches import Batch, Codec, Rec, encode
-from tests.system.driving import ROOT, Pipeline, broken_off_before
+from tests.system.driving import ROOT, Pipeline, broken_off_before, refused
 
 
 def test_a_first_run_loads_all_a_second_nothing_and_a_third_what_came_since(pipeline: Pipeline) -> None:
@@ -183,7 +183,7 @@ def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
     assert pipeline.door("verify").code == 0
 
 
-def test_a_plan_without_rows_reaches_a_table_with_features_that_only_spark_can_commit_to(
+def test_a_plan_without_ranges_reaches_a_table_with_features_that_only_spark_can_commit_to(
     make_pipeline: Callable[..., Pipeline], spark: SparkSession,
 ) -> None:
     pipeline = make_pipeline(source={"start": "latest"})
@@ -192,6 +192,28 @@ def test_a_plan_without_rows_reaches_a_table_with_features_that_only_spark_can_c
     assert pipeline.ran().outcomes == ["kept the start"]
     pipeline.produce(200)
     assert (pipeline.ran().document["records"], sum(pipeline.in_table().values())) == (200, 200)
+
+
+def test_a_plan_without_ranges_is_not_stored_for_a_transform_that_does_not_work(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+) -> None:
+    pipeline = make_pipeline(source={"start": "latest"}, transform="no_such_module_of_tests:shaped")
+    pipeline.produce(400)
+    spark.sql(f"CREATE TABLE delta.`{pipeline.table}` ({spark_schema()}) USING delta CLUSTER BY (topic)")
+    assert pipeline.run().code == 2
+    pipeline.settings = {"source": {"start": "latest"}}
+    assert pipeline.ran().outcomes == ["kept the start"]
+
+
+def test_rows_that_a_constraint_of_the_table_refuses_are_told_as_that(pipeline: Pipeline, spark: SparkSession) -> None:
+    pipeline.produce(80)
+    pipeline.ran()
+    spark.sql(f"ALTER TABLE delta.`{pipeline.table}` ADD CONSTRAINT few CHECK (offset < 30)")
+    pipeline.produce(80)
+    refused(pipeline.run(), 2, "a constraint of the table refuses our rows", "few")
+    spark.sql(f"ALTER TABLE delta.`{pipeline.table}` DROP CONSTRAINT few")
+    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.is_whole()
 
 
 def test_a_plan_is_shown_with_numbers_before_it_is_made_and_nothing_is_stored(pipeline: Pipeline) -> None:

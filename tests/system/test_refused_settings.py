@@ -92,6 +92,8 @@ def test_a_transform_that_does_not_work_is_named_before_a_plan_binds_the_conf_to
     ("unlucky", "lucky('value')", ("ValueError: no luck", "unlucky_of_tests.py:6")),
     ("unknown", "f.udf(of_the_module, 'int')('value')", ("No module named 'unknown_of_tests'", "the workers have its module")),
     ("divided", "f.expr('1 / (offset - 7)')", ("DIVIDE_BY_ZERO",)),
+    ("shuffled", "f.expr('1 / (offset - 7)')).repartition(2, f.col('size')", ("DIVIDE_BY_ZERO",)),
+    ("closed", "closed('value')", ("PermissionError", "closed_of_tests.py:13")),
 ])
 def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_the_plan(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, name: str, made: str, words: tuple[str, ...],
@@ -101,6 +103,7 @@ def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_th
         "from pyspark.sql import functions as f\n\n"
         "@f.udf('int')\ndef lucky(value):\n    if value:\n        raise ValueError('no luck')\n\n"
         "def of_the_module(value):\n    return 1\n\n"
+        "@f.udf('int')\ndef closed(value):\n    raise PermissionError(13, 'Permission denied', '/data/lookup.csv')\n\n"
         f"def shaped(rows):\n    return rows.withColumn('size', {made})\n")
     monkeypatch.syspath_prepend(str(pipeline.folder))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

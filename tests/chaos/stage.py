@@ -205,12 +205,12 @@ def said_in_short(said: Said) -> str:
     except ValueError:
         return f"exit {said.code}"
     if said.code and "what" in document:
-        return f"exit {said.code}: {_WHOSE.sub('', document['what'])}"
+        return f"exit {said.code}: {_EACH_TIME_ANOTHER.sub('', document['what'])}"
     return f"exit {said.code}: {', '.join(one['outcome'] for one in document.get('outcomes', ())) or 'nothing'}"
 
 
-_WHOSE = re.compile(r": run \S+, pid \d+ on \S+")
-"""Which run it was differs each time."""
+_EACH_TIME_ANOTHER = re.compile(r": run \S+, pid \d+ on [^\s;]+|/\S+/crash-\d+/")
+"""Which run it was, and in which folder."""
 
 
 def complete_files(pipeline: Pipeline) -> set[str]:

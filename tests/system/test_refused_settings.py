@@ -91,7 +91,6 @@ def test_a_transform_that_does_not_work_is_named_before_a_plan_binds_the_conf_to
 @pytest.mark.parametrize(("name", "made", "words"), [
     ("unlucky", "lucky('value')", ("ValueError: no luck", "unlucky_of_tests.py:6")),
     ("unknown", "f.udf(of_the_module, 'int')('value')", ("No module named 'unknown_of_tests'", "the workers have its module")),
-    ("divided", "f.expr('1 / (offset - 7)')", ("DIVIDE_BY_ZERO",)),
     ("shuffled", "f.expr('1 / (offset - 7)')).repartition(2, f.col('size')", ("DIVIDE_BY_ZERO",)),
     ("closed", "closed('value')", ("PermissionError", "closed_of_tests.py:13")),
 ])

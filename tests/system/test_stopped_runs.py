@@ -145,6 +145,7 @@ def _carry(source: socket.socket, sink: socket.socket) -> None:
 # -- 130: stopped -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_run_that_is_terminated_during_the_fetch_loses_nothing(spoiled: tuple[Pipeline, FakeBroker]) -> None:
     pipeline, broker = spoiled
     pipeline.settings["source"]["timeout_s"] = 120

@@ -1,6 +1,6 @@
 """The transform of a pipeline: somebody else's function, found by its name and tried with care.
 
-Whatever it raises is about the transform, and is told with the line where it failed.
+What it raises, on its own or on a row, is told with the line where it failed; what our reader raised inside it, or Spark lost, is not its.
 """
 
 from __future__ import annotations
@@ -46,9 +46,13 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
 
 @contextlib.contextmanager
 def making_rows(name: str | None) -> Iterator[None]:
-    """What a function or an expression of the transform raises on a row inside is told as the transform's. Raises SettingsError."""
+    """What a function or an expression of the transform raises on a row inside is told as the transform's. Raises SettingsError.
+
+    What Spark lost meanwhile is not its: raises SparkLost.
+    """
     try:
-        yield
+        with telling_what_was_lost():
+            yield
     except EtlError:
         raise
     except Exception as error:

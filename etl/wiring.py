@@ -20,7 +20,6 @@ from etl.edges.group import ConsumerGroup
 from etl.edges.ledger import PlanLedger, new_uid
 from etl.edges.owners import Owners
 from etl.edges.registry import read_brokers, read_cluster_id, read_creation_ids
-from etl.edges.spark import telling_what_was_lost
 from etl.edges.table_features import takes_commits_of_delta_rs
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
@@ -245,7 +244,7 @@ class LiveWorld:
             outcome = delta.append_empty(
                 plan, app_id=app_id, path=path, schema=arrow_schema(), partition_by=table.partition_by, known=known, run_id=self.run_id)
         else:
-            with self._showing_progress(), making_rows(self.settings.transform), telling_what_was_lost():
+            with self._showing_progress(), making_rows(self.settings.transform):
                 outcome = delta.append(
                     rows, plan, app_id=app_id, path=path, partition_by=table.partition_by, known=known, run_id=self.run_id)
         if outcome.result is delta.Result.NOT_APPLIED:

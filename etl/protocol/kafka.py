@@ -12,8 +12,8 @@ tell the log start, from 9 on they carry leader epochs, from 10 on zstd may come
 
 from __future__ import annotations
 
-import struct
 import re
+import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum

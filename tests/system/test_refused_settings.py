@@ -11,7 +11,6 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.fakes.broker import FakeBroker
+from tests.fakes.listening import listening
 from tests.system.driving import Pipeline, Said, refused
 
 
@@ -251,27 +251,3 @@ def _said_by(call: Callable[[], int], printed: list[str] | None = None) -> tuple
     if printed is not None:
         printed.append(out.getvalue())
     return code, err.getvalue()
-
-
-@contextlib.contextmanager
-def listening(answer: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A port of this machine on which `answer` is given to whoever says something."""
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = server.accept()
-                with connection, contextlib.suppress(OSError):
-                    connection.settimeout(10)
-                    connection.recv(1, socket.MSG_PEEK)
-                    answer(connection)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield server.getsockname()[1]
-    finally:
-        server.shutdown(socket.SHUT_RDWR)
-        server.close()
-        thread.join(10)

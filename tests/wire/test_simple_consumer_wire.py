@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import count
 
 import pytest
@@ -34,6 +34,7 @@ from tests.fakes.broker import (
     reset_after,
 )
 from tests.fakes.contract import BrokerContract, Served
+from tests.fakes.listening import listening
 
 LOG = BrokerPartition("demo", 0)
 BATCH = encode(Batch(0, [Rec(0, b"hello"), Rec(1, b"world")]))
@@ -271,31 +272,16 @@ def test_a_broker_that_is_too_old_is_a_settings_error() -> None:
 
 # Ports that are not Kafka
 
-@contextmanager
-def port_that_says(answer: bytes, *, until: bytes = b"") -> Iterator[int]:
+def port_that_says(answer: bytes, *, until: bytes = b"") -> AbstractContextManager[int]:
     """A port that answers every connection with the same bytes, once it has read `until`, and hangs up."""
-    listener = socket.create_server(("127.0.0.1", 0))
 
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection:
-                read = connection.recv(100)
-                while until not in read:
-                    read += connection.recv(100)
-                connection.sendall(answer)
+    def say(connection: socket.socket) -> None:
+        read = connection.recv(100)
+        while until not in read:
+            read += connection.recv(100)
+        connection.sendall(answer)
 
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(5)
+    return listening(say)
 
 
 def failure_of(port: int) -> EtlError:

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from etl.address import split_address
 from etl.errors import EtlError, SettingsError, SparkLost, TopicMissing, mark
 from etl.frame import raw_columns, spark_schema
 from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
@@ -54,7 +55,9 @@ MIB = 1 << 20
 _INLINE_BYTES = 32 * 1024
 """Longer tasks travel as a file: Spark sends every option to every task."""
 _DEFAULTS: Mapping[str, int] = {"fetch_max_bytes": 16 * MIB, "fetch_limit_bytes": 256 * MIB, "target_task_bytes": 256 * MIB}
-_TIMEOUT_S = 30.0
+_MOST: Mapping[str, int] = {"fetch_max_bytes": 2**30, "fetch_limit_bytes": 2**31 - MIB, "target_task_bytes": 2**62}
+"""A fetch says its size as an int32, and an answer is a little longer than that."""
+_TIMEOUT_S, _LONGEST_TIMEOUT_S = 30.0, 86_400.0
 _PATIENCE_S, _LATER_PATIENCE_S = 120.0, 30.0
 """How long a log may give nothing in the first attempt of a task, and in those after it: Spark tries four times, and a run over a dead
 network should end within minutes."""
@@ -263,12 +266,21 @@ def parse_ranges(text: str) -> tuple[OffsetRange, ...]:
     """The option `ranges`. Raises SettingsError."""
     try:
         return tuple(
-            OffsetRange(BrokerPartition(str(one["topic"]), int(one["partition"])), int(one["from"]), int(one["until"]))
+            OffsetRange(BrokerPartition(str(one["topic"]), _below(2**31, one["partition"])), _below(2**63, one["from"]),
+                        _below(2**63, one["until"]))
             for one in json.loads(text)
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         form = '[{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]'
         raise SettingsError(f"these are no ranges: {error!r}", option="ranges", check=f"the form is {form}") from error
+
+
+def _below(bound: int, said: Any) -> int:
+    """A number as Kafka's protocol can carry it. Raises ValueError."""
+    number = int(said)
+    if isinstance(said, (bool, float)) or not 0 <= number < bound:
+        raise ValueError(f"{said!r} is no whole number from 0 to {bound - 1}")
+    return number
 
 
 def _tasks(options: Mapping[str, str], reading: Reading) -> list[Task]:
@@ -356,10 +368,10 @@ def _names(text: str) -> list[str]:
 def _bootstrap(text: str) -> tuple[tuple[str, int], ...]:
     addresses = []
     for address in _names(text):
-        host, colon, port = address.rpartition(":")
-        if not colon or not host or not (port.isascii() and port.isdecimal()) or len(port) > 5:
-            raise SettingsError(f"{address!r} is no broker's address", option="bootstrap", check="the form is host:port,host:port")
-        addresses.append((host.strip("[]"), int(port)))
+        try:
+            addresses.append(split_address(address))
+        except ValueError as error:
+            raise SettingsError(f"no broker's address: {error}", option="bootstrap", check="the form is host:port,host:port") from error
     if not addresses:
         raise SettingsError("no broker is named", option="bootstrap", check="give host:port of one or more brokers")
     return tuple(addresses)
@@ -375,9 +387,9 @@ def _isolation(options: Mapping[str, str]) -> Isolation:
 
 
 def _size(options: Mapping[str, str], name: str, default: int) -> int:
-    said = options.get(name, str(default))
-    if not said.isdecimal() or len(said) > 18 or not int(said):
-        raise SettingsError(f"{said!r} is no number of bytes", option=name, check="a whole number above 0")
+    said, most = options.get(name, str(default)), _MOST[name]
+    if not (said.isascii() and said.isdecimal()) or len(said) > 18 or not 0 < int(said) <= most:
+        raise SettingsError(f"{said!r} is no number of bytes", option=name, check=f"a whole number from 1 to {most}")
     return int(said)
 
 
@@ -387,6 +399,7 @@ def _seconds(options: Mapping[str, str], name: str) -> float:
         seconds = float(said)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds < math.inf:  # neither is what is no number
-        raise SettingsError(f"{said!r} is no number of seconds", option=name, check="a number above 0")
+    if not 0 < seconds <= _LONGEST_TIMEOUT_S:  # neither is what is no number
+        check = f"a number above 0, {_LONGEST_TIMEOUT_S:.0f} at most"
+        raise SettingsError(f"{said!r} is no number of seconds", option=name, check=check)
     return seconds

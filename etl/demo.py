@@ -18,13 +18,13 @@ from typing import Any
 
 from rich.console import Console
 
+from etl.address import split_address
 from etl.edges.broker import SimpleConsumer
 from etl.embedded.clicks import click_batches
 from etl.embedded.cluster import Cluster
 from etl.embedded.spark import SHORT_RUN
 from etl.errors import EtlError
 from etl.screens import show_offsets
-from etl.settings import split_address
 
 TOPIC, PARTITIONS = "clicks", 8
 _CONF = """\

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
 
+from etl.address import split_address
 from etl.conf_file import CONF_MAX_BYTES, NOT_YAML, SECRET_MAX_BYTES, document_of, read_text
 from etl.errors import SettingsError
 from etl.model import Dialect, Isolation
@@ -204,7 +205,7 @@ class SourceSettings(_Section):
     fetch_max_bytes: int = Field(default=16 * 2**20, ge=1024, le=2**30)
     """Bytes asked for in one Fetch; doubled for a record batch that does not fit, up to `fetch_limit_bytes`."""
     fetch_limit_bytes: int = Field(default=256 * 2**20, ge=1024, le=2**31 - 2**20)
-    timeout_s: float = Field(default=30, gt=0)
+    timeout_s: float = Field(default=30, gt=0, le=86_400)
     """Deadline of one request to a broker."""
     expiry_warning_s: float = Field(default=3600, ge=0)
     """Ranges whose start may expire within this time are told and read first; 0 asks nobody."""
@@ -335,18 +336,6 @@ def parse_settings(document: Any, *, path: str | None = None) -> Settings:
         raise _first_wrong(error, document, path) from error
     except RecursionError as error:
         raise SettingsError("a value holds itself", path=path, check="the YAML anchors (&) and aliases (*)") from error
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` (or `[v6]:port`) to its parts. Raises ValueError."""
-    host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdecimal()) or len(port) > 5 or not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} is not host:port")
-    try:
-        host.encode("idna")  # as a connect does, which would fail with this very error and with no OSError
-    except UnicodeError as error:
-        raise ValueError(f"{host!r} can be no host's name: {error}") from None
-    return host.strip("[]"), int(port)
 
 
 def _first_wrong(error: ValidationError, document: Any, path: str | None) -> SettingsError:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etl.address import split_address
 from etl.edges import delta, losses
 from etl.edges.cluster import Cluster, Extents, chosen_topics
 from etl.edges.delta_path import check_writable
@@ -31,7 +32,7 @@ from etl.protocol.kafka import ClusterMetadata
 from etl.protocol.plan_documents import parse_plan
 from etl.protocol.znodes import CREATION_ID
 from etl.retention import expiring
-from etl.settings import OwnershipMode, Settings, Timestamp, split_address
+from etl.settings import OwnershipMode, Settings, Timestamp
 from etl.transform import apply_transform, making_rows
 
 if TYPE_CHECKING:

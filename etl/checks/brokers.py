@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from etl.address import split_address
 from etl.checks.line import Findings, Line, advice, failed, ok
 from etl.edges.broker import SimpleConsumer
 from etl.edges.cluster import Cluster, chosen_topics
@@ -17,7 +18,7 @@ from etl.ownership import foreign_owners, on_owned
 from etl.plan import refuse_missing_topics
 from etl.protocol import znodes
 from etl.protocol.kafka import Api, Spoken, choose_version
-from etl.settings import OnLiveGroup, OnNoLeader, OnOwned, Settings, split_address
+from etl.settings import OnLiveGroup, OnNoLeader, OnOwned, Settings
 
 _CONNECT_WITHIN_S = 5.0
 _MOST_AT_A_TIME = 16

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from etl.address import split_address
 from etl.checks.line import Findings, Line, advice, failed, ok
 from etl.edges.registry import read_brokers
 from etl.edges.zookeeper import NODE_MAX_BYTES, ZooKeeper
@@ -13,7 +14,7 @@ from etl.edges.zookeeper_probe import (
 )
 from etl.errors import PermissionRefused, SettingsError, ZooKeeperUnreachable
 from etl.protocol import znodes
-from etl.settings import OwnershipMode, split_address
+from etl.settings import OwnershipMode
 
 _REQUEST_BYTES = NODE_MAX_BYTES + 20_000
 """The largest request of a run, with its paths."""

@@ -44,11 +44,17 @@ def test_ranges_are_written_as_json() -> None:
     ({"bootstrap": "h:1", "topics": "t", "ranges": "[]"}, "topics"),
     ({"topics": "t"}, "bootstrap"),
     ({"bootstrap": "h", "topics": "t"}, "'h'"),
+    ({"bootstrap": "h:99999", "topics": "t"}, "'h:99999'"),
+    ({"bootstrap": "h:0", "topics": "t"}, "'h:0'"),
+    ({"bootstrap": "h" * 80 + ":1", "topics": "t"}, "host's name"),
     ({"bootstrap": "h:1", "topics": "t", "isolation": "dirty"}, "dirty"),
     ({"bootstrap": "h:1", "topics": "t", "columns": "key,nothing"}, "nothing"),
     ({"bootstrap": "h:1", "topics": "t", "columns": " , "}, "columns"),
     ({"bootstrap": "h:1", "topics": "t", "fetch_max_bytes": "-1"}, "fetch_max_bytes"),
+    ({"bootstrap": "h:1", "topics": "t", "fetch_max_bytes": str(2**31)}, "fetch_max_bytes"),
+    ({"bootstrap": "h:1", "topics": "t", "fetch_limit_bytes": str(2**31)}, "fetch_limit_bytes"),
     ({"bootstrap": "h:1", "topics": "t", "timeout_s": "soon"}, "timeout_s"),
+    ({"bootstrap": "h:1", "topics": "t", "timeout_s": "1e300"}, "timeout_s"),
     ({"bootstrap": "h:1", "topics": "t", "timeout_s": "nan"}, "timeout_s"),
 ])
 def test_a_wrong_option_is_refused_by_name(options: dict[str, str], named: str) -> None:
@@ -56,7 +62,10 @@ def test_a_wrong_option_is_refused_by_name(options: dict[str, str], named: str) 
         parse_options(options)
 
 
-@pytest.mark.parametrize("text", ["", "{}x", '[{"topic": "t"}]', '[{"topic": "t", "partition": 0, "from": 9, "until": 5}]', "[1]"])
+@pytest.mark.parametrize("text", ["", "{}x", '[{"topic": "t"}]', '[{"topic": "t", "partition": 0, "from": 9, "until": 5}]', "[1]",
+                                  '[{"topic": "t", "partition": 2147483648, "from": 0, "until": 5}]',
+                                  '[{"topic": "t", "partition": 0, "from": 0, "until": 9223372036854775808}]',
+                                  '[{"topic": "t", "partition": 0, "from": 0.5, "until": 5}]'])
 def test_what_is_no_list_of_ranges_is_refused_with_the_form(text: str) -> None:
     with pytest.raises(SettingsError, match='"from": 10'):
         parse_ranges(text)

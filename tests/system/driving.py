@@ -23,6 +23,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kazoo.client import KazooClient
 
 from etl import doors
+from etl.address import split_address
 from etl.cli import main
 from etl.dying_run import Dying
 from etl.edges.broker import SimpleConsumer
@@ -32,7 +33,7 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
 from etl.embedded.spark import SHORT_RUN
 from etl.errors import BrokerError
-from etl.settings import load_settings, split_address
+from etl.settings import load_settings
 from tests.fakes.oracle import codecs
 
 ROOT = Path(__file__).parents[2]

@@ -16,10 +16,11 @@ from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 from etl import doors
+from etl.address import split_address
 from etl.edges.broker import SimpleConsumer
 from etl.frame import spark_schema
 from etl.report import Outcome, Report
-from etl.settings import load_settings, split_address
+from etl.settings import load_settings
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.system.driving import ROOT, Pipeline, broken_off_before, refused
 

@@ -15,9 +15,10 @@ from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 from etl import coverage, doors, rulings
+from etl.address import split_address
 from etl.edges.broker import SimpleConsumer
 from etl.ingest import World
-from etl.settings import load_settings, split_address
+from etl.settings import load_settings
 from tests.system.driving import Pipeline, broken_off_before
 
 

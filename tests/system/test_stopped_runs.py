@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from etl import doors
+from etl.address import split_address
 from etl.embedded.server import wait_until
 from etl.errors import Unreachable
 from etl.ingest import World
-from etl.settings import load_settings, split_address
+from etl.settings import load_settings
 from tests.fakes.broker import FETCH, FakeBroker, never
 from tests.system.driving import Pipeline, refused
 

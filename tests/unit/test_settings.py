@@ -11,10 +11,11 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from etl.address import split_address
 from etl.errors import SettingsError
 from etl.model import Isolation
 from etl.settings import (
-    OnDataLoss, OnMoved, OnNoLeader, OwnershipMode, Settings, StartAt, Timestamp, load_settings, parse_settings, split_address,
+    OnDataLoss, OnMoved, OnNoLeader, OwnershipMode, Settings, StartAt, Timestamp, load_settings, parse_settings,
 )
 
 LEAST = """

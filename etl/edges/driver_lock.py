@@ -79,18 +79,30 @@ class DriverLock:
 
 def this_process(run_id: str) -> znodes.DriverNode:
     """What a run says of itself where others ask who is at work."""
-    return znodes.DriverNode(socket.gethostname(), os.getpid(), _process_start(os.getpid()), run_id)
+    return znodes.DriverNode(socket.gethostname(), os.getpid(), _process_start(os.getpid()), run_id, _pids())
 
 
 def is_dead(driver: znodes.DriverNode) -> bool:
-    """Whether this driver was a process of this host that is no more. Of other hosts nobody here can tell."""
-    return driver.host == socket.gethostname() and not _is_alive(driver)
+    """Whether this driver was a process of this host, among those that we see, and is no more. Of others nobody here can tell.
+
+    A container may have the host's name, and its pids are not ours: what is no process here may be at work there.
+    """
+    return driver.host == socket.gethostname() and driver.pids == _pids() and not _is_alive(driver)
+
+
+def _pids() -> str | None:
+    """Names this boot of this machine and our PID namespace in it (namespaces(7)); None where /proc does not tell."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot[:8]}-{os.stat('/proc/self/ns/pid').st_ino}"
+    return None
 
 
 def _process_start(pid: int) -> str | None:
-    """When a process of this host began, in clock ticks since boot; None where /proc does not tell."""
+    """When a process of this host began, in clock ticks since boot; None where /proc does not tell, or tells of other processes."""
     with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        if os.readlink("/proc/self") == str(os.getpid()):
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return None
 
 
@@ -101,4 +113,5 @@ def _is_alive(driver: znodes.DriverNode) -> bool:
         return False
     except OSError:
         return True
-    return driver.started is None or _process_start(driver.pid) == driver.started
+    started = _process_start(driver.pid)
+    return None in (driver.started, started) or started == driver.started

@@ -34,7 +34,8 @@ CREATION_ID = "zxid-"
 """Before the transaction that made a topic's znode: what stands for a topic's id where brokers have none (before 2.8)."""
 MAX_OFFSET = 2**63 - 1
 
-_OWNER = re.compile(r"etl:(?P<pipeline>[^:]+):(?P<run_id>[^:]*):(?P<pid>[0-9]{1,10}):(?P<started>[^:]*):(?P<host>.*)-0")
+_OWNER = re.compile(
+    r"etl:(?P<pipeline>[^:]+):(?P<run_id>[^:]*):(?P<pid>[0-9]{1,10}):(?P<started>[^:]*):((?P<pids>[0-9a-f]{8}-[0-9]{1,20}):)?(?P<host>.*)-0")
 _KEY = re.compile(r"((0|[1-9][0-9]{0,9})-)?(0|[1-9][0-9]{0,9})")
 
 
@@ -191,6 +192,9 @@ class DriverNode:
     pid: int
     started: str | None
     run_id: str
+    pids: str | None = None
+    """Which set of processes `pid` is a number of, a name of any host's boots and PID namespaces: containers may share a host name.
+    None where the host does not tell, or a driver of an earlier version wrote the znode."""
 
     def __str__(self) -> str:
         return f"run {self.run_id}, pid {self.pid} on {self.host}"
@@ -198,7 +202,7 @@ class DriverNode:
 
 def render_driver(driver: DriverNode) -> bytes:
     """The driver's znode."""
-    document = {"host": driver.host, "pid": driver.pid, "started": driver.started, "run_id": driver.run_id}
+    document = {"host": driver.host, "pid": driver.pid, "started": driver.started, "run_id": driver.run_id, "pids": driver.pids}
     return json.dumps(document).encode()
 
 
@@ -206,7 +210,7 @@ def parse_driver(payload: bytes) -> DriverNode | None:
     """The driver's znode, or None when it is not ours to understand."""
     try:
         found = json.loads(payload)
-        driver = DriverNode(str(found["host"]), int(found["pid"]), found.get("started"), str(found["run_id"]))
+        driver = DriverNode(str(found["host"]), int(found["pid"]), found.get("started"), str(found["run_id"]), found.get("pids"))
         return driver if 0 < driver.pid < 2**31 else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
@@ -223,7 +227,8 @@ class OwnerNode:
 def render_owner(group: str, owner: OwnerNode) -> bytes:
     """The owner's znode: a thread id, `<group>_<consumer>-<thread>`, which is all that old consumers put there and show."""
     us = owner.driver
-    return f"{group}_etl:{owner.pipeline}:{us.run_id}:{us.pid}:{us.started or ''}:{us.host}-0".encode()
+    pids = f"{us.pids}:" if us.pids else ""
+    return f"{group}_etl:{owner.pipeline}:{us.run_id}:{us.pid}:{us.started or ''}:{pids}{us.host}-0".encode()
 
 
 def parse_owner(group: str, owner: str) -> OwnerNode | None:
@@ -232,7 +237,7 @@ def parse_owner(group: str, owner: str) -> OwnerNode | None:
     found = _OWNER.fullmatch(owner.removeprefix(prefix)) if owner.startswith(prefix) else None
     if not found or not 0 < int(found["pid"]) < 2**31:
         return None
-    driver = DriverNode(found["host"], int(found["pid"]), found["started"] or None, found["run_id"])
+    driver = DriverNode(found["host"], int(found["pid"]), found["started"] or None, found["run_id"], found["pids"])
     return OwnerNode(found["pipeline"], driver)
 
 

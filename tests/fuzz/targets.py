@@ -264,7 +264,7 @@ _DOCUMENT = (errors.LedgersDisagree, errors.NeedsDecision)
 _RECORDS = (errors.CorruptData, errors.MessageTooLarge)
 _FEED = (*_RECORDS, errors.DataLoss, errors.RanOutBeforeUntil, errors.BrokerError, errors.PermissionRefused, errors.EtlError)
 _PLAIN_RECORDS = b"".join(record_bytes(record) for record in seeds.RECORDS)
-_OWNED = znodes.render_owner("g", znodes.OwnerNode("p", znodes.DriverNode("h", 7, "99", "r")))
+_OWNED = znodes.render_owner("g", znodes.OwnerNode("p", znodes.DriverNode("h", 7, "99", "r", "0a1b2c3d-7")))
 _INDEX = json.dumps({"chunks": "0" * 64, "count": 2, "bytes": 1_000_000}).encode()
 
 TARGETS: tuple[Target, ...] = (
@@ -288,7 +288,7 @@ TARGETS: tuple[Target, ...] = (
         {"host": "b", "port": 9092, "endpoints": []},
         {"host": None, "port": -1, "endpoints": ["SSL://x:1", "PLAINTEXT://[::1]:9092"]}), is_json=True),
     Target("cluster-id", znodes.parse_cluster_id, seeds.many({"version": "1", "id": "c1"}), is_json=True),
-    Target("driver", znodes.parse_driver, (znodes.render_driver(znodes.DriverNode("h", 7, "99", "r")),), is_json=True),
+    Target("driver", znodes.parse_driver, (znodes.render_driver(znodes.DriverNode("h", 7, "99", "r", "0a1b2c3d-7")),), is_json=True),
     Target("owner", _owner, (_OWNED,)),
     Target("uid", _znode(znodes.parse_uid), (b"", b"feedbeef"), (errors.LedgersDisagree,)),
     *(Target(f"{name}-znode", _znode(parse), payloads, _DOCUMENT) for name, parse, payloads in (

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 from kazoo.client import KazooClient, KazooState
@@ -97,8 +100,26 @@ def test_a_driver_whose_process_was_killed_is_taken_over_at_once(connect: str, z
         assert driver is not None and driver.run_id == "run-2"
 
 
+def test_a_driver_in_another_pid_namespace_of_this_host_is_not_taken_for_dead(connect: str, zookeeper: ZooKeeper) -> None:
+    """Containers may share a host name; the pid of a driver in one of them is nobody here, or somebody else."""
+    apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if not shutil.which("unshare") or subprocess.run([*apart, "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("this system does not let us make a PID namespace")
+    process = subprocess.Popen([*apart, sys.executable, "-c", DRIVE_FOR_EVER, connect], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"driving\n"
+        with pytest.raises(Owned, match="run run-1"), lock_of(zookeeper).driving("run-2", wait_s=0):
+            pytest.fail("it is alive")
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
 @pytest.mark.parametrize("left", [
-    b'{"host":"another host","pid":1,"started":null,"run_id":"run-0"}', b"", b"not ours", b'{"host":1,"pid":1e999,"run_id":2}',
+    b'{"host":"another host","pid":1,"started":null,"run_id":"run-0"}',
+    b'{"host":"%s","pid":4194304,"started":"1","run_id":"of an earlier version"}' % socket.gethostname().encode(), b"", b"not ours", b'{"host":1,"pid":1e999,"run_id":2}',
 ])
 def test_a_driver_that_nobody_here_can_judge_is_left_alone(zookeeper: ZooKeeper, left: bytes) -> None:
     zookeeper.create(DRIVER, left)
@@ -113,7 +134,7 @@ def test_a_later_process_with_the_pid_of_a_dead_driver_is_not_that_driver(zookee
     assert us is not None
     if us.started is None:
         pytest.skip("this system does not tell when a process began")
-    zookeeper.create(DRIVER, znodes.render_driver(znodes.DriverNode(us.host, us.pid, "1", "run-0")))
+    zookeeper.create(DRIVER, znodes.render_driver(replace(us, started="1", run_id="run-0")))
     with lock_of(zookeeper).driving("run-2", wait_s=0):
         driver = driver_in(zookeeper)
         assert driver is not None and driver.run_id == "run-2"

@@ -46,9 +46,10 @@ def driver_of(pipeline: str) -> str:
 
 
 @pytest.mark.parametrize("started", [None, "812"])
+@pytest.mark.parametrize("pids", [None, "0a1b2c3d-4026531836"])
 @pytest.mark.parametrize("host", ["h", "h-1.example", "fe80::1"])
-def test_a_driver_is_a_thread_of_its_group_and_is_known_again(host: str, started: str | None) -> None:
-    owner = OwnerNode("clicks-2.x", DriverNode(host, 7, started, "20260131T000000-a1b2c3"))
+def test_a_driver_is_a_thread_of_its_group_and_is_known_again(host: str, pids: str | None, started: str | None) -> None:
+    owner = OwnerNode("clicks-2.x", DriverNode(host, 7, started, "20260131T000000-a1b2c3", pids))
     thread = render_owner("my_group-1", owner).decode()
     assert thread.startswith("my_group-1_") and thread.rpartition("-")[2] == "0", "consumer id, last hyphen, number of the thread"
     assert parse_owner("my_group-1", thread) == owner

@@ -111,7 +111,7 @@ def test_a_cluster_id_is_text_or_nothing(payload: bytes, cluster: str | None) ->
     assert parse_cluster_id(payload) == cluster
 
 
-DRIVERS = st.builds(DriverNode, st.text(), st.integers(1, 2**31 - 1), st.none() | st.text(), st.text())
+DRIVERS = st.builds(DriverNode, st.text(), st.integers(1, 2**31 - 1), st.none() | st.text(), st.text(), st.none() | st.text())
 
 
 @given(DRIVERS)

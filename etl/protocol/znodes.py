@@ -35,7 +35,8 @@ CREATION_ID = "zxid-"
 MAX_OFFSET = 2**63 - 1
 
 _OWNER = re.compile(
-    r"etl:(?P<pipeline>[^:]+):(?P<run_id>[^:]*):(?P<pid>[0-9]{1,10}):(?P<started>[^:]*):((?P<pids>[0-9a-f]{8}-[0-9]{1,20}):)?(?P<host>.*)-0")
+    r"etl:(?P<pipeline>[^:]+):(?P<run_id>[^:]*):(?P<pid>[0-9]{1,10}):(?P<started>[^:]*):"
+    r"((?P<pids>[0-9a-f]{8}-[0-9]{1,20}):)?(?P<host>.*)-0")
 _KEY = re.compile(r"((0|[1-9][0-9]{0,9})-)?(0|[1-9][0-9]{0,9})")
 
 

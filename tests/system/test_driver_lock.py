@@ -119,7 +119,8 @@ def test_a_driver_in_another_pid_namespace_of_this_host_is_not_taken_for_dead(co
 
 @pytest.mark.parametrize("left", [
     b'{"host":"another host","pid":1,"started":null,"run_id":"run-0"}',
-    b'{"host":"%s","pid":4194304,"started":"1","run_id":"of an earlier version"}' % socket.gethostname().encode(), b"", b"not ours", b'{"host":1,"pid":1e999,"run_id":2}',
+    b'{"host":"%s","pid":4194304,"started":"1","run_id":"of an earlier version"}' % socket.gethostname().encode(),
+    b"", b"not ours", b'{"host":1,"pid":1e999,"run_id":2}',
 ])
 def test_a_driver_that_nobody_here_can_judge_is_left_alone(zookeeper: ZooKeeper, left: bytes) -> None:
     zookeeper.create(DRIVER, left)

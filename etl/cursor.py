@@ -29,7 +29,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from etl.errors import BrokerError, CorruptData, DataLoss, EtlError, MessageTooLarge, PermissionRefused, RanOutBeforeUntil
+from etl.errors import BrokerError, CorruptData, DataLoss, EtlError, MessageTooLarge, RanOutBeforeUntil
 from etl.model import Isolation, OffsetRange, Receipt
 from etl.protocol import FetchedPartition, error_codes
 from etl.protocol.columns import MAX_GAPS, Tally
@@ -74,10 +74,9 @@ class Cursor:
         The rows are decoded while the iterator is read, which must happen to its end, and before the next `feed`.
 
         Raises CorruptData, MessageTooLarge, DataLoss (the position fell below the log start), RanOutBeforeUntil (the
-        log ends before the position), BrokerError (may pass: retry), PermissionRefused, or EtlError for a code that
-        asking again does not cure; CorruptData and MessageTooLarge also while the iterator is read. Most brokers leave
-        `log_start_offset` out of an answer with OFFSET_OUT_OF_RANGE: ask for it and feed the answer with it filled in
-        to learn which of the two it is, or else it is a BrokerError.
+        log ends before the position), or what `error_codes` makes of the answer's code; CorruptData and MessageTooLarge
+        also while the iterator is read. Most brokers leave `log_start_offset` out of an answer with OFFSET_OUT_OF_RANGE:
+        ask for it and feed the answer with it filled in to learn which of the two it is, or else it is a BrokerError.
         """
         self._check_idle()
         if fetched.error_code != error_codes.NONE:
@@ -152,17 +151,9 @@ class Cursor:
 
     def _refused(self, fetched: FetchedPartition) -> EtlError:
         """The error that the answer's code stands for."""
-        code, place = fetched.error_code, self._place
-        name = error_codes.name_of(code)
-        if code == error_codes.OFFSET_OUT_OF_RANGE:
+        if fetched.error_code == error_codes.OFFSET_OUT_OF_RANGE:
             return self._out_of_range(fetched)
-        if code == error_codes.CORRUPT_MESSAGE:
-            return CorruptData("the broker finds its own log corrupt", check="the broker's log and disks", **place)
-        if code in error_codes.NOT_ALLOWED:
-            return PermissionRefused(f"the broker refuses the fetch: {name}", check="the ACLs of the topic", **place)
-        if error_codes.is_retriable(code):
-            return BrokerError(f"the broker answers the fetch with {name}", check="the partition's leader", **place)
-        return EtlError(f"the broker answers the fetch with {name}, which asking again does not cure", check="the broker's log", **place)
+        return error_codes.failure_of(fetched.error_code, "fetch", **self._place)
 
     def _out_of_range(self, fetched: FetchedPartition) -> EtlError:
         log_start, place = fetched.log_start_offset, self._place

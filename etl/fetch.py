@@ -158,6 +158,8 @@ def _find_leaders(walks: Sequence[_Walk], manner: _Manner) -> None:
 def _leaderless(log: BrokerPartition, code: int) -> EtlError:
     if code == error_codes.UNKNOWN_TOPIC:
         return TopicMissing("the brokers know no such topic any more", topic=log.topic, check="whether it was deleted")
+    if code in error_codes.NOT_ALLOWED:
+        return error_codes.failure_of(code, "tell who leads the log", topic=log.topic, partition=log.partition)
     return BrokerError("nobody leads the log", topic=log.topic, partition=log.partition, check="the brokers that hold its replicas")
 
 
@@ -253,8 +255,7 @@ def _feed_one(consumer: SimpleConsumer, fetched: FetchedPartition, walk: _Walk, 
             return None
         fetched = found
     elif error_codes.is_retriable(fetched.error_code) and walk.attempts < manner.retry:
-        name = error_codes.name_of(fetched.error_code)
-        walk.lose_leader(BrokerError(f"the broker answers {name}", check="who leads the log", broker=consumer.address, **_place(walk)))
+        walk.lose_leader(error_codes.failure_of(fetched.error_code, "fetch", broker=consumer.address, **_place(walk)))
         return None
     before = walk.cursor.position
     rows = walk.cursor.feed(fetched)

@@ -25,7 +25,7 @@ from etl.edges.connection import (
 )
 from etl.errors import BrokerUnreachable, CorruptData
 from etl.model import Broker, BrokerPartition, Isolation, Retention
-from etl.protocol import FetchedPartition, kafka
+from etl.protocol import FetchedPartition, error_codes, kafka
 from etl.protocol.kafka import EARLIEST, LATEST, Api, ClusterMetadata, FetchAnswer, ListedOffset, Spoken, Wanted
 
 MIB = 1 << 20
@@ -110,7 +110,7 @@ class SimpleConsumer:
                 raise BrokerUnreachable("the broker throttles us and gives nothing", broker=self.address, check="the quota of our client")
         fetched = answer.partitions[0]
         if fetched.error_code:
-            raise kafka.failure_of(fetched.error_code, "fetch", topic=topic, partition=partition, offset=offset, broker=self.address)
+            raise error_codes.failure_of(fetched.error_code, "fetch", topic=topic, partition=partition, offset=offset, broker=self.address)
         return fetched
 
     def multifetch(self, wanted: Sequence[Wanted], *, isolation: Isolation = Isolation.READ_COMMITTED,
@@ -203,7 +203,7 @@ class SimpleConsumer:
 
     def _checked(self, answer: FetchAnswer, fetch: _Fetch) -> FetchAnswer:
         if answer.error_code:
-            raise kafka.failure_of(answer.error_code, "fetch", broker=self.address)
+            raise error_codes.failure_of(answer.error_code, "fetch", broker=self.address)
         if answer.throttle_ms > 0 and not answer.partitions:
             return answer
         asked = {(each.log.topic, each.log.partition) for each in fetch.wanted}
@@ -235,7 +235,7 @@ class SimpleConsumer:
         log = BrokerPartition(topic, partition)
         listed = self.list_offsets({log: time}, isolation=Isolation.READ_UNCOMMITTED)[log]
         if listed.error_code:
-            raise kafka.failure_of(listed.error_code, "list offsets", topic=topic, partition=partition, broker=self.address)
+            raise error_codes.failure_of(listed.error_code, "list offsets", topic=topic, partition=partition, broker=self.address)
         return () if listed.offset is None or max_offsets < 1 else (listed.offset,)
 
     def earliest_or_latest_offset(self, topic: str, partition: int, time: int) -> int:
@@ -279,7 +279,7 @@ class SimpleConsumer:
         """The broker to ask for the offsets of `group`. Raises BrokerError while there is none yet."""
         found = self._ask(Api.FIND_COORDINATOR, kafka.coordinator_fields(group))
         if found.error_code:
-            raise kafka.failure_of(found.error_code, f"name the coordinator of group {group}", broker=self.address)
+            raise error_codes.failure_of(found.error_code, f"name the coordinator of group {group}", broker=self.address)
         return Broker(found.node_id, found.host, found.port)
 
     def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int]) -> None:
@@ -287,19 +287,19 @@ class SimpleConsumer:
         codes = kafka.parse_commit(self._ask(Api.OFFSET_COMMIT, kafka.commit_fields(group, offsets)))
         for log in sorted(offsets):
             if codes.get(log, 0):
-                raise kafka.failure_of(codes[log], f"commit an offset of group {group}", topic=log.topic, partition=log.partition,
-                                       offset=offsets[log], broker=self.address)
+                raise error_codes.failure_of(codes[log], f"commit an offset of group {group}", topic=log.topic, partition=log.partition,
+                                             offset=offsets[log], broker=self.address)
 
     def fetch_offsets(self, group: str, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int | None]:
         """Next offsets as stored; None where none is. This broker must be the group's coordinator."""
         response = self._ask(Api.OFFSET_FETCH, kafka.offset_fetch_fields(group, logs))
         if response.error_code:
-            raise kafka.failure_of(response.error_code, f"tell the offsets of group {group}", broker=self.address)
+            raise error_codes.failure_of(response.error_code, f"tell the offsets of group {group}", broker=self.address)
         found = kafka.parse_offset_fetch(response)
         for log, (code, _) in found.items():
             if code:
-                raise kafka.failure_of(code, f"tell an offset of group {group}", topic=log.topic, partition=log.partition,
-                                       broker=self.address)
+                raise error_codes.failure_of(code, f"tell an offset of group {group}", topic=log.topic, partition=log.partition,
+                                             broker=self.address)
         return {log: offset for log, (_, offset) in found.items()}
 
     def send(self, topic: str, partition: int, records: bytes | Sequence[tuple[bytes | None, bytes | None]]) -> int:
@@ -312,7 +312,7 @@ class SimpleConsumer:
         fields = kafka.produce_fields(log, batch, int(self._timeout_s * 1000))
         code, offset = kafka.parse_produce(self._ask(Api.PRODUCE, fields, may_repeat=False)).get(log, (-1, None))
         if code or offset is None:
-            raise kafka.failure_of(code, "append", topic=topic, partition=partition, broker=self.address)
+            raise error_codes.failure_of(code, "append", topic=topic, partition=partition, broker=self.address)
         return offset
 
     # One question, one answer

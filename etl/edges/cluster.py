@@ -17,7 +17,7 @@ from typing import TypeVar
 from etl.edges.broker import SimpleConsumer
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
 from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader, Retention
-from etl.protocol import error_codes, kafka
+from etl.protocol import error_codes
 from etl.protocol.kafka import EARLIEST, LATEST, ClusterMetadata, ListedOffset
 from etl.settings import TopicFilter
 
@@ -199,8 +199,8 @@ class Cluster:
                 if listed.error_code == 0:
                     found.offsets[log], found.leaders[log] = listed.offset, leaders[log]
                     continue
-                failure = kafka.failure_of(listed.error_code, "list offsets", topic=log.topic, partition=log.partition,
-                                           broker=leaders[log].broker)
+                failure = error_codes.failure_of(
+                    listed.error_code, "list offsets", topic=log.topic, partition=log.partition, broker=leaders[log].broker)
                 if not error_codes.is_retriable(listed.error_code):
                     raise failure
         return failure
@@ -240,4 +240,4 @@ def _give_up(failure: EtlError | None, known: ClusterMetadata | None, waiting: C
         topic = known.topics.get(log.topic) if known is not None else None
         code = error_codes.UNKNOWN_TOPIC if topic is None else topic.error_code
         if code in (error_codes.UNKNOWN_TOPIC, *error_codes.NOT_ALLOWED):
-            raise kafka.failure_of(code, "tell of the topic", topic=log.topic)
+            raise error_codes.failure_of(code, "tell of the topic", topic=log.topic)

@@ -41,9 +41,9 @@ from kafka.protocol.metadata import (
 )
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from etl.errors import BrokerError, CorruptData, EtlError, PermissionRefused, SettingsError, TopicMissing
+from etl.errors import CorruptData, SettingsError
 from etl.model import Broker, BrokerPartition, Isolation, Leader, Retention
-from etl.protocol import FetchedPartition, error_codes, schemas
+from etl.protocol import FetchedPartition, schemas
 from etl.protocol.primitives import Reader, Writer
 
 LATEST = -1
@@ -99,30 +99,6 @@ def choose_version(api: Api, spoken: Spoken, **place: Any) -> int:
         raise SettingsError(f"the broker speaks no version of {api.name} from {lowest} to {highest} (it says {says})",
                             check="the broker's version: this dialect needs Kafka 0.11 or newer", **place)
     return min(highest, theirs[1])
-
-
-_FAILURES: dict[int, tuple[type[EtlError], str]] = {
-    2: (CorruptData, "the broker's own log of that partition: it found a bad checksum"),
-    3: (TopicMissing, "the topic's name, and whether it was deleted"),
-    17: (TopicMissing, "the topic's name: the broker allows none like it"),
-    29: (PermissionRefused, "the broker's ACLs for this topic"),
-    30: (PermissionRefused, "the broker's ACLs for this group"),
-    31: (PermissionRefused, "the broker's ACLs for the cluster"),
-    34: (PermissionRefused, "for a PLAINTEXT listener: this one wants a login"),
-    35: (SettingsError, "the broker's version, and message.downconversion.enable"),
-    43: (SettingsError, "the topic's message format: too old to search by time"),
-    76: (SettingsError, "the broker's version: zstd is given out from Kafka 2.1 on"),
-}
-"""What an error code means once nobody asks again, and what to check."""
-
-
-def failure_of(code: int, doing: str, **place: Any) -> EtlError:
-    """The error for a code that the broker answered, for the caller to raise.
-
-    Codes that may pass are a BrokerError, unless something narrower is known of them; the others fail for good.
-    """
-    kind, check = _FAILURES.get(code, (BrokerError, "the broker's log around this time"))
-    return kind(f"the broker refused to {doing}: {error_codes.name_of(code)} (code {code})", check=check, **place)
 
 
 # Small requests: fields in, frame out; body in, the library's response out.

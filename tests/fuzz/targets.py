@@ -91,7 +91,7 @@ def _numbers(content: bytes) -> object:
 
 def _code(content: bytes) -> object:
     code = int.from_bytes(content[:2], "big", signed=True)
-    failure = kafka.failure_of(code, "fetch", topic="clicks")
+    failure = error_codes.failure_of(code, "fetch", topic="clicks")
     return error_codes.name_of(code), error_codes.is_retriable(code), str(failure), failure.as_json()
 
 

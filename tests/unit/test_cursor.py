@@ -202,7 +202,7 @@ def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:
     (1, 101, DataLoss, "deleted by retention"),
     (1, 100, RanOutBeforeUntil, "the log ends at or below 100"),
     (1, None, BrokerError, "does not say on which side"),
-    (2, None, CorruptData, "its own log corrupt"),
+    (2, None, CorruptData, "CORRUPT_MESSAGE"),
     (6, None, BrokerError, "NOT_LEADER_OR_FOLLOWER"),
     (-1, None, BrokerError, "UNKNOWN_SERVER_ERROR"),
     (29, None, PermissionRefused, "TOPIC_AUTHORIZATION_FAILED"),

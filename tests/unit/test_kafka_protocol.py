@@ -10,7 +10,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from etl.errors import BrokerError, CorruptData, PermissionRefused, SettingsError
 from etl.model import BrokerPartition, Isolation
-from etl.protocol import kafka
+from etl.protocol import error_codes, kafka
 from etl.protocol.kafka import Api, Wanted
 from etl.protocol.primitives import Reader
 
@@ -194,7 +194,7 @@ def test_a_broker_without_a_common_version_is_a_settings_error_that_says_what_it
 
 @pytest.mark.parametrize(("code", "kind"), [(6, BrokerError), (29, PermissionRefused), (76, SettingsError), (2, CorruptData)])
 def test_an_error_code_becomes_the_narrowest_error(code: int, kind: type[Exception]) -> None:
-    failure = kafka.failure_of(code, "fetch", topic="demo")
+    failure = error_codes.failure_of(code, "fetch", topic="demo")
     assert type(failure) is kind
     assert f"(code {code})" in str(failure)
 

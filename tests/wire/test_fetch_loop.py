@@ -15,11 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etl.edges.broker import SimpleConsumer
 from etl.errors import (
     BrokerError,
     BrokerUnreachable,
     CorruptData,
     DataLoss,
+    EtlError,
     MessageTooLarge,
     NeedsDecision,
     PermissionRefused,
@@ -28,8 +30,10 @@ from etl.errors import (
 )
 from etl.fetch import read_ranges
 from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
-from tests.fakes.batches import Batch, Rec, control, encode
+from etl.protocol import error_codes
+from tests.fakes.batches import Batch, Rec, answer, control, encode
 from tests.fakes.broker import FETCH, METADATA, FakeBroker, World, cut_to, hang_up, never, reset_after
+from tests.fakes.logs import cursor_of
 
 
 @dataclass
@@ -373,6 +377,21 @@ def test_a_topic_that_we_may_not_read_is_no_permission(broker: FakeBroker) -> No
     broker.log("demo", 0).refusals.append(29)
     with pytest.raises(PermissionRefused):
         Task(broker, [wanted(0, 0, 10)]).rows()
+
+
+@pytest.mark.parametrize("code", sorted({*error_codes.CODES, 999} - {error_codes.NONE, error_codes.OFFSET_OUT_OF_RANGE}))
+def test_whoever_reads_an_error_code_raises_the_same_error(broker: FakeBroker, code: int) -> None:
+    fill(broker, 0, batches=1)
+    broker.log("demo", 0).refusals.extend([code] * 2)
+    told = error_codes.failure_of(code, "fetch")
+    with pytest.raises(EtlError) as of_a_fetch, SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer:
+        consumer.fetch("demo", 0, 0)
+    with pytest.raises(EtlError) as of_a_cursor:
+        cursor_of(0, 10).feed(answer(b"", error_code=code))
+    with pytest.raises(EtlError) as of_a_task:
+        Task(broker, [wanted(0, 0, 10)], {"retry": 0}).rows()
+    assert {type(raised.value) for raised in (of_a_fetch, of_a_cursor, of_a_task)} == {type(told)}
+    assert of_a_task.value.what == of_a_cursor.value.what == told.what
 
 
 def test_a_record_batch_with_a_bad_checksum_names_its_offset(broker: FakeBroker) -> None:

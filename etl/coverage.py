@@ -37,15 +37,16 @@ def fold(coverage: Coverage, plan: Plan, applied: Applied) -> Coverage:
     same = coverage.table_id in (None, applied.table_id)
     loaded: dict[BrokerPartition, list[Interval]] = {log: list(found) for log, found in coverage.intervals.items()} if same else {}
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
-        loaded.setdefault(r.log, []).append(interval_of(r, receipt))
+        loaded.setdefault(r.log, []).append(interval_of(r, receipt, plan.log_epochs.get(r.log, 0)))
     intervals = {log: merge(found) for log, found in loaded.items()}
-    return replace(coverage, through=plan.number, intervals=intervals, table_id=applied.table_id)
+    vanished = (*(coverage.vanished if same else ()), *plan.vanished)
+    return replace(coverage, through=plan.number, intervals=intervals, table_id=applied.table_id, vanished=vanished)
 
 
-def interval_of(r: OffsetRange, receipt: Receipt) -> Interval:
+def interval_of(r: OffsetRange, receipt: Receipt, log_epoch: int = 0) -> Interval:
     """What a range came to, without the places of its gaps."""
     counts = receipt.control_records, receipt.aborted_records, receipt.compacted
-    return Interval(r.from_offset, r.until_offset, receipt.rows, *counts)
+    return Interval(r.from_offset, r.until_offset, receipt.rows, *counts, log_epoch)
 
 
 def note(coverage: Coverage, removals: Iterable[Foreign]) -> Coverage:
@@ -56,13 +57,13 @@ def note(coverage: Coverage, removals: Iterable[Foreign]) -> Coverage:
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Intervals in order, those that touch made one."""
+    """Intervals in order, those of one life of a log that touch made one."""
     merged: list[Interval] = []
-    for interval in sorted(intervals, key=lambda i: (i.from_offset, i.until_offset)):
-        if merged and merged[-1].until_offset == interval.from_offset:
+    for interval in sorted(intervals, key=lambda i: (i.log_epoch, i.from_offset, i.until_offset)):
+        if merged and (merged[-1].log_epoch, merged[-1].until_offset) == (interval.log_epoch, interval.from_offset):
             before = merged.pop()
             interval = Interval(
                 before.from_offset, interval.until_offset, before.rows + interval.rows, before.control_records + interval.control_records,
-                before.aborted_records + interval.aborted_records, before.compacted + interval.compacted)
+                before.aborted_records + interval.aborted_records, before.compacted + interval.compacted, before.log_epoch)
         merged.append(interval)
     return tuple(merged)

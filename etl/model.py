@@ -119,6 +119,8 @@ class Receipt:
     """Intervals [from, until) inside the range that gave no row, for whatever of the three reasons, merged."""
     gaps_complete: bool = True
     """False: there were more gaps than a receipt keeps; the counts still hold."""
+    last_epoch: int | None = None
+    """The leader epoch of the last record batch that was read; None where none was, or nobody knows it any more."""
 
     @property
     def compacted(self) -> int:
@@ -145,6 +147,17 @@ class Loss:
     from_offset: int
     until_offset: int
     why: Why
+    log_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Vanished:
+    """Offsets [from, until) of one life of one log that are, or may be, in the table, and whose records the brokers no longer hold."""
+
+    log: BrokerPartition
+    from_offset: int
+    until_offset: int
+    log_epoch: int = 0
 
 
 class PlanKind(str, Enum):
@@ -154,6 +167,7 @@ class PlanKind(str, Enum):
     START = "start"
     """No ranges: it keeps the start decided for logs seen for the first time."""
     RESET = "reset"
+    """No ranges: an operator accepted that logs were cut or made again, and it moves their positions."""
     REPLAY = "replay"
     BACKFILL = "backfill"
 
@@ -196,6 +210,14 @@ class Plan:
     """The table's transaction version when the plan was made: while it is still that, the plan was not appended."""
     log_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The first offset each log kept when the plan was made: from one plan to the next they tell how fast a log forgets."""
+    leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The epoch of the leader that told the end below which the log's position lies, where brokers have epochs (KIP-101)."""
+    record_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The epoch of the last record batch read before this plan begins, where it is known: the sharper of the two."""
+    log_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Which life of a log the rows are of; 0 where not named, one more each time an operator accepted that its offsets start anew."""
+    vanished: tuple[Vanished, ...] = ()
+    """Of a reset: offsets whose rows stay in the table and whose records are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +243,7 @@ class Interval:
     control_records: int = 0
     aborted_records: int = 0
     compacted: int = 0
+    log_epoch: int = 0
 
     @property
     def unexplained(self) -> int:
@@ -239,6 +262,8 @@ class Coverage:
     """Commits of others that removed rows and that policy let pass."""
     table_id: str | None = None
     """The table that holds the intervals; None: not known, from before this was kept."""
+    vanished: tuple[Vanished, ...] = ()
+    """What resets said of rows whose records are gone."""
 
 
 @dataclass(frozen=True, slots=True)

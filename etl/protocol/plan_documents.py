@@ -5,7 +5,8 @@ makes a tenth of the plain form. Its id is the hash of the canonical content wit
 today's address.
 
 Whatever carries a newer format is refused, so that an old driver never misreads a new plan. Format 1 lacked what a plan
-knows of the table's transaction version, of log starts and of why offsets were let go; its plans are still read.
+knows of the table's transaction version, of log starts and of why offsets were let go; formats before 3 lacked leader epochs and the
+lives of logs. Their plans are still read.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import Any, TypeVar
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model import (
     Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Foreign, Interval, Leader, Loss, OffsetRange, Plan,
-    PlanKind, Receipt, Stamp, Why,
+    PlanKind, Receipt, Stamp, Vanished, Why,
 )
 from etl.protocol.znodes import parse_partition_key, partition_key
 
 T = TypeVar("T")
 
-FORMAT = 2
+FORMAT = 3
 STAMP_FULL_BYTES = 64 * 2**10
 """Above this a stamp keeps the ids and the compressed plan, and no text for people."""
 STAMP_MAX_BYTES = 8 * 2**20
@@ -66,7 +67,7 @@ def render_applied(applied: Applied) -> bytes:
         "table_id": applied.table_id, "rows": [r.rows for r in receipts], "fetched_bytes": [r.fetched_bytes for r in receipts],
         "control_records": [r.control_records for r in receipts], "aborted_records": [r.aborted_records for r in receipts],
         "missing_offsets": [r.missing_offsets for r in receipts], "gaps": [[n for gap in r.gaps for n in gap] for r in receipts],
-        "gaps_complete": [r.gaps_complete for r in receipts], "run_id": applied.run_id,
+        "gaps_complete": [r.gaps_complete for r in receipts], "run_id": applied.run_id, "last_epoch": [r.last_epoch for r in receipts],
     }
     return zlib.compress(_canonical(document), 6)
 
@@ -80,12 +81,13 @@ def render_coverage(coverage: Coverage) -> bytes:
     """The znode of merged intervals."""
     logs = sorted(coverage.intervals, key=_order)
     columns = [
-        [[i.from_offset, i.until_offset, i.rows, i.control_records, i.aborted_records, i.compacted] for i in coverage.intervals[log]]
-        for log in logs]
+        [[i.from_offset, i.until_offset, i.rows, i.control_records, i.aborted_records, i.compacted, i.log_epoch]
+         for i in coverage.intervals[log]] for log in logs]
     removals = [[f.delta_version, f.operation, f.why] for f in coverage.removals]
     document = {
         "format": FORMAT, "through": coverage.through, "logs": _render_logs(logs), "intervals": columns, "removals": removals,
-        "table_id": coverage.table_id}
+        "table_id": coverage.table_id,
+        "vanished": [[v.log.topic, partition_key(v.log), v.from_offset, v.until_offset, v.log_epoch] for v in coverage.vanished]}
     return zlib.compress(_canonical(document), 6)
 
 
@@ -145,17 +147,26 @@ def parse_stamp(text: str, delta_version: int) -> Stamp | None:
         return None
 
 
+_LOSS_COLUMNS = {1: 3, 2: 4}
+"""How much of a loss the earlier formats said."""
+
+
 def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
     logs = sorted(plan.positions, key=_order)
     index = {log: i for i, log in enumerate(logs)}
     seen = [plan.seen[log] for log in logs]
     brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
     address = {broker: i for i, broker in enumerate(brokers)}
-    losses = [[index[loss.log], loss.from_offset, loss.until_offset, loss.why.value] for loss in plan.losses]
-    known = {} if form == 1 else {
+    losses = [[index[loss.log], loss.from_offset, loss.until_offset, loss.why.value, loss.log_epoch] for loss in plan.losses]
+    known: dict[str, Any] = {} if form == 1 else {
         "table_bit": plan.table_bit,
         "kept": [plan.positions[log] - plan.log_starts[log] if log in plan.log_starts else None for log in logs],
     }
+    if form > 2:
+        known["epochs"] = {
+            "leader": [plan.leader_epochs.get(log) for log in logs], "record": [plan.record_epochs.get(log) for log in logs],
+            "log": [plan.log_epochs.get(log, 0) for log in logs]}
+        known["vanished"] = [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished]
     return {
         **known, "format": form, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
         "dialect": plan.dialect.value, "cluster": plan.cluster, "shape": plan.shape, "table_id": plan.table_id,
@@ -171,7 +182,7 @@ def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
             "leader": [address[r.leader.broker] if r.leader else None for r in plan.ranges],
             "epoch": [r.leader.epoch if r.leader else None for r in plan.ranges],
         },
-        "losses": [loss[:3] for loss in losses] if form == 1 else losses,
+        "losses": [loss[:_LOSS_COLUMNS.get(form)] for loss in losses],
     }
 
 
@@ -188,7 +199,7 @@ def _plan(document: dict[str, Any]) -> Plan:
         log: Committed(None if behind is None else position - behind, version)
         for log, position, behind, version in zip(logs, positions, document["behind"], document["seen_version"], strict=True)
     }
-    kept = document.get("kept") or [None] * len(logs)
+    kept, epochs = document.get("kept") or [None] * len(logs), document.get("epochs") or {}
     plan = Plan(
         number=document["number"], uid=document["uid"], kind=PlanKind(document["kind"]), created_at_ms=document["created_at_ms"],
         dialect=Dialect(document["dialect"]), cluster=document["cluster"], shape=document["shape"], table_id=document["table_id"],
@@ -196,20 +207,33 @@ def _plan(document: dict[str, Any]) -> Plan:
         moves_offsets=document["moves_offsets"], run_key=document["run_key"], ranges=ranges,
         positions=dict(zip(logs, positions, strict=True)), seen=seen,
         id=document["id"],
-        losses=tuple(Loss(logs[i], start, stop, Why(*why or (Why.EXPIRED,))) for i, start, stop, *why in document["losses"]),
+        losses=tuple(_loss(logs[i], start, stop, *more) for i, start, stop, *more in document["losses"]),
         table_bit=document.get("table_bit", document["number"] - 1),
         log_starts={log: p - back for log, p, back in zip(logs, positions, kept, strict=True) if back is not None},
+        leader_epochs=_known_of(logs, epochs.get("leader")), record_epochs=_known_of(logs, epochs.get("record")),
+        log_epochs={log: epoch for log, epoch in _known_of(logs, epochs.get("log")).items() if epoch},
+        vanished=tuple(Vanished(logs[i], start, stop, epoch) for i, start, stop, epoch in document.get("vanished", ())),
     )
     if plan_id(plan, document["format"]) != plan.id:
         raise ValueError("its content does not hash to its id")
     return plan
 
 
+def _loss(log: BrokerPartition, start: int, stop: int, why: str = Why.EXPIRED.value, log_epoch: int = 0) -> Loss:
+    return Loss(log, start, stop, Why(why), log_epoch)
+
+
+def _known_of(logs: list[BrokerPartition], column: list[int | None] | None) -> dict[BrokerPartition, int]:
+    """A column of what is known of some of the logs."""
+    return {log: value for log, value in zip(logs, column, strict=True) if value is not None} if column else {}
+
+
 def _applied(document: dict[str, Any]) -> Applied:
     columns = ("rows", "fetched_bytes", "control_records", "aborted_records", "missing_offsets", "gaps", "gaps_complete")
+    epochs = document.get("last_epoch") or [None] * len(document["rows"])
     receipts = tuple(
-        Receipt(rows, fetched, control, aborted, missing, tuple(zip(gaps[::2], gaps[1::2], strict=True)), complete)
-        for rows, fetched, control, aborted, missing, gaps, complete in zip(*(document[c] for c in columns), strict=True)
+        Receipt(rows, fetched, control, aborted, missing, tuple(zip(gaps[::2], gaps[1::2], strict=True)), complete, epoch)
+        for rows, fetched, control, aborted, missing, gaps, complete, epoch in zip(*(document[c] for c in columns), epochs, strict=True)
     )
     return Applied(
         document["number"], document["plan_id"], document["delta_version"], document["table_id"], receipts, document.get("run_id"))
@@ -219,7 +243,8 @@ def _coverage(document: dict[str, Any]) -> Coverage:
     logs = _parse_logs(document["logs"])
     intervals = {log: tuple(Interval(*i) for i in found) for log, found in zip(logs, document["intervals"], strict=True)}
     removals = tuple(Foreign(*found) for found in document.get("removals", ()))
-    return Coverage(document["through"], intervals, removals, document.get("table_id"))
+    vanished = tuple(Vanished(_log(topic, key), *found) for topic, key, *found in document.get("vanished", ()))
+    return Coverage(document["through"], intervals, removals, document.get("table_id"), vanished)
 
 
 def _parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from etl import coverage as module
 from etl.coverage import PLAN_BYTES_KEPT, PLANS_KEPT, fold, merge, note, prunable
-from etl.model import Applied, BrokerPartition, Coverage, Dialect, Foreign, Interval, OffsetRange, Plan, PlanKind, Receipt
+from etl.model import Applied, BrokerPartition, Coverage, Dialect, Foreign, Interval, OffsetRange, Plan, PlanKind, Receipt, Vanished
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
@@ -28,6 +28,19 @@ def test_intervals_that_touch_become_one() -> None:
 
 def test_intervals_with_a_hole_between_stay_two() -> None:
     assert merge([Interval(6, 9, 3), Interval(0, 5, 5)]) == (Interval(0, 5, 5), Interval(6, 9, 3))
+
+
+def test_intervals_of_two_lives_of_a_log_are_not_merged_even_where_their_offsets_meet() -> None:
+    assert merge([Interval(0, 5, 5), Interval(5, 9, 4, log_epoch=1), Interval(2, 5, 3, log_epoch=1)]) == (
+        Interval(0, 5, 5), Interval(2, 9, 7, log_epoch=1))
+
+
+def test_folding_keeps_the_life_of_the_log_and_what_a_reset_said_of_vanished_records() -> None:
+    first, reset, later = plan_of(1, (A, 0, 5)), plan_of(2), plan_of(3, (A, 3, 9))
+    gone = Vanished(A, 3, 5)
+    found = fold(fold(Coverage(), *first), replace(reset[0], vanished=(gone,)), reset[1])
+    found = fold(found, replace(later[0], log_epochs={A: 1}), later[1])
+    assert found == Coverage(3, {A: (Interval(0, 5, 4), Interval(3, 9, 5, log_epoch=1))}, table_id="t", vanished=(gone,))
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sets(st.integers(0, 11)), st.randoms())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model import (
     Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Interval, Leader, Loss, OffsetRange, Plan, PlanKind, Receipt,
-    Stamp, Why,
+    Stamp, Vanished, Why,
 )
 from etl.protocol.plan_documents import (
     FORMAT, STAMP_FULL_BYTES, parse_applied, parse_coverage, parse_plan, parse_stamp, plan_id, render_applied, render_coverage, render_plan,
@@ -33,12 +33,13 @@ LOGS = st.builds(BrokerPartition, TOPICS, st.integers(0, 30), st.none() | st.int
 COMMITTED = st.just(Committed()) | st.builds(Committed, OFFSETS, st.integers(0, 2**31 - 1)) | st.builds(Committed, st.none(), st.just(0))
 LEADERS = st.none() | st.builds(
     Leader, st.builds(Broker, st.integers(0, 3), st.text(max_size=5), st.integers(1, 65535)), st.none() | st.integers(0, 9))
+EPOCHS = st.none() | st.integers(0, 9)
 NAMES = st.none() | st.text(max_size=10)
 RECEIPTS = st.builds(
     Receipt, st.integers(0), st.none() | st.integers(0), st.integers(0), st.integers(0), st.integers(0),
-    st.lists(st.tuples(OFFSETS, OFFSETS), max_size=3).map(tuple), st.booleans())
+    st.lists(st.tuples(OFFSETS, OFFSETS), max_size=3).map(tuple), st.booleans(), EPOCHS)
 APPLIED = st.builds(Applied, st.integers(1), st.text(), st.integers(0), st.text(), st.lists(RECEIPTS, max_size=4).map(tuple))
-INTERVALS = st.lists(st.builds(Interval, OFFSETS, OFFSETS, *[st.integers(0)] * 4), max_size=3).map(tuple)
+INTERVALS = st.lists(st.builds(Interval, OFFSETS, OFFSETS, *[st.integers(0)] * 5), max_size=3).map(tuple)
 
 
 def one_dialect(logs: list[BrokerPartition]) -> list[BrokerPartition]:
@@ -62,8 +63,11 @@ def plans(draw: st.DrawFn) -> Plan:
         shape=draw(st.text(max_size=8)), ranges=tuple(ranges), positions=positions, seen={log: draw(COMMITTED) for log in logs},
         table_id=draw(NAMES), topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)), previous=draw(NAMES),
         supersedes=draw(NAMES), reason=draw(NAMES), moves_offsets=draw(st.booleans()), run_key=draw(NAMES),
-        losses=tuple(Loss(log, gone[0], gone[1], draw(st.sampled_from(Why))) for log in logs[:1]),
+        losses=tuple(Loss(log, gone[0], gone[1], draw(st.sampled_from(Why)), draw(st.integers(0, 2))) for log in logs[:1]),
         table_bit=draw(st.integers(0, 9)), log_starts={log: draw(OFFSETS) for log in logs[1:]},
+        leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]}, record_epochs={log: draw(st.integers(0, 9)) for log in logs[1:]},
+        log_epochs={log: draw(st.integers(1, 3)) for log in logs[:1]},
+        vanished=tuple(Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]),
     ))
 
 
@@ -117,15 +121,23 @@ def test_the_id_does_not_change_with_the_format_of_the_code() -> None:
         number=2, uid="feedbeef", kind=PlanKind.INGEST, created_at_ms=1_700_000_000_000, dialect=Dialect.KAFKA, cluster="c1", shape="s1",
         ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)),), positions={LOG: 9}, seen={LOG: Committed(5, 1)}, table_id="t1"))
     assert plan_id(plan, 1) == "a9dd03acb6e3fab60076e0768eb1267f"
-    assert plan.id == "601e06e2f5050ab0f6ed02c6f59fc9ba"
+    assert plan_id(plan, 2) == "601e06e2f5050ab0f6ed02c6f59fc9ba"
 
 
 def test_a_plan_of_format_one_is_still_read() -> None:
     document = document_of(render_plan(replace(plan_of(2), table_bit=6, losses=(Loss(LOG, 1, 2, Why.EXPIRED),))))
-    del document["table_bit"], document["kept"]
+    del document["table_bit"], document["kept"], document["epochs"], document["vanished"]
     document.update(format=1, losses=[[0, 1, 2]])
     old = replace(plan_of(2), table_bit=6, losses=(Loss(LOG, 1, 2, Why.EXPIRED),))
     document["id"] = plan_id(old, 1)
+    assert parse_plan(payload_of(document), path="/p") == replace(old, id=document["id"])
+
+
+def test_a_plan_of_format_two_is_still_read() -> None:
+    old = replace(plan_of(2), losses=(Loss(LOG, 1, 2, Why.MOVED),))
+    document = document_of(render_plan(old))
+    del document["epochs"], document["vanished"]
+    document.update(format=2, losses=[[0, 1, 2, "offset moved"]], id=plan_id(old, 2))
     assert parse_plan(payload_of(document), path="/p") == replace(old, id=document["id"])
 
 
@@ -141,7 +153,8 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
     {"topic_ids": {"clicks": "x"}}, {"previous": None}, {"supersedes": "x"}, {"reason": "x"}, {"moves_offsets": False}, {"run_key": "x"},
     {"losses": (Loss(LOG, 1, 2, Why.EXPIRED),)}, {"losses": (Loss(LOG, 1, 2, Why.MOVED),)}, {"table_bit": 3}, {"log_starts": {LOG: 7}},
     {"ranges": ()}, {"positions": {LOG: 11_000_000_000}}, {"seen": {LOG: Committed(10_000_000_000, 7)}},
-    {"seen": {LOG: Committed()}}, {"dialect": Dialect.JAFKA},
+    {"seen": {LOG: Committed()}}, {"dialect": Dialect.JAFKA}, {"leader_epochs": {LOG: 3}}, {"record_epochs": {LOG: 3}},
+    {"log_epochs": {LOG: 1}}, {"vanished": (Vanished(LOG, 1, 2),)}, {"losses": (Loss(LOG, 1, 2, Why.EXPIRED, 1),)},
 ])
 def test_the_id_depends_on_everything_else(changes: dict[str, Any]) -> None:
     assert plan_of(1, **changes).id != plan_of(1).id

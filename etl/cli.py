@@ -89,7 +89,7 @@ def run(
     """Read what is new and append it to the table, exactly once."""
     from etl import doors, screens
 
-    report = doors.run(_settings(conf), surroundings(), strict=strict)
+    report = doors.run(_settings(conf), surroundings(), conf=str(conf), strict=strict)
     _show(as_json, report.as_json(), lambda: screens.show_report(report))
     if strict and report.lost_records:
         raise DataLost("records were lost, and source.on_data_loss let them go", check="the gaps named above, and the topic's retention")

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import json
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from etl.edges.report_file import kept_in, this_process
 from etl.edges.spark import telling_what_was_lost
-from etl.errors import EtlError, SessionLost, SettingsError, Stopped
+from etl.errors import SessionLost, SettingsError
 from etl.ingest import World, ingest
 from etl.model import Adopt, OffsetRange, Onward, Plan, Replay, Snapshot, Standing, Superseding
 from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks
 from etl.plan import plan_instead, plan_next, refuse_shared_topics, replay_or_supersede
 from etl.reconcile import reconcile
-from etl.report import Outcome, Report, describe_plan, told_by_owner, told_leaderless
+from etl.report import Outcome, Report, at, describe_plan, told_by_owner, told_leaderless
 from etl.retention import Expiring, expiring
 from etl.settings import Settings
 from etl.wiring import Surroundings, open_world
@@ -33,20 +31,22 @@ SESSIONS_MAX = 3
 
 
 def run(
-    settings: Settings, surroundings: Surroundings = ALONE, *, strict: bool = False,
+    settings: Settings, surroundings: Surroundings = ALONE, *, conf: str | None = None, strict: bool = False,
     around: Callable[[World], World] = lambda world: world,
 ) -> Report:
-    """One run. Its report is written to the configured folder however the run ends. `around` may wrap the world (tests, demo).
+    """One run by the settings of the file `conf`. Its report is written to the configured folder however the run ends.
 
+    `around` may wrap the world (tests, demo).
     After a lost session nothing that was read before it is used: a new session, the driver's lock again, and `reconcile` decides
     what is left to do.
     """
     run_id = new_run_id()
-    report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms(), strict=strict)
-    with _reporting(settings, report):
+    report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms(), this_process(conf), strict=strict)
+    with kept_in(settings.report.path, report):
         for left in reversed(range(SESSIONS_MAX)):
             try:
-                with open_world(settings, surroundings, name=run_id) as world, world.driving(run_id), telling_what_was_lost():
+                opened = open_world(settings, surroundings, name=run_id, phases=report.watch)
+                with opened as world, world.driving(run_id), telling_what_was_lost():
                     ingest(around(world), settings, report)
                 break
             except SessionLost as error:
@@ -165,9 +165,8 @@ def list_plans(settings: Settings) -> list[dict[str, Any]]:
             plan, applied = world.ledger.read_plan(number), world.ledger.read_applied(number)
             if plan is None:
                 continue
-            made = datetime.datetime.fromtimestamp(plan.created_at_ms / 1000, datetime.UTC)
             rows.append({
-                "number": number, "id": plan.id, "kind": plan.kind.value, "created_at": made.isoformat(timespec="seconds"),
+                "number": number, "id": plan.id, "kind": plan.kind.value, "created_at": at(plan.created_at_ms),
                 "ranges": len(plan.ranges), "offsets": sum(r.size for r in plan.ranges),
                 "rows": sum(r.rows for r in applied.receipts) if applied else None,
                 "delta_version": applied.delta_version if applied else None,
@@ -196,34 +195,3 @@ def now_ms() -> int:
 def new_run_id() -> str:
     """Names a run: its start in UTC and something random."""
     return f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-
-
-@contextlib.contextmanager
-def _reporting(settings: Settings, report: Report) -> Iterator[None]:
-    """Write the run's document at the end, however it ends; a folder that cannot be written is told before anything begins."""
-    path = Path(settings.report.path) / f"{settings.pipeline}-{report.run_id}.json"
-    _write(path, report)
-    try:
-        yield
-    except EtlError as error:
-        report.failed(error)
-        raise
-    except KeyboardInterrupt:
-        report.failed(Stopped("stopped"))
-        raise
-    except Exception as error:  # a bug of ours: its report must not say that all is well
-        report.failed(EtlError(f"a bug: {type(error).__name__}: {error}"))
-        raise
-    finally:
-        _write(path, report)
-
-
-def _write(path: Path, report: Report) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".tmp")
-        unfinished.write_text(json.dumps(report.as_json(), indent=2), encoding="utf-8")
-        unfinished.replace(path)
-    except OSError as error:
-        what = f"the run's report cannot be written: {error.strerror}"
-        raise SettingsError(what, key="report.path", path=path, check="the folder and its permissions") from error

@@ -27,7 +27,7 @@
     │   │   └── BrokerError              the broker answered with an error code that may pass
     │   └── SparkLost                    it lost its JVM, an executor or a worker
     ├── TableUnreachable            7    retriable: the table cannot be read or written
-    └── Stopped                   130    Ctrl-C or SIGTERM, cleanly
+    └── Stopped                   130    retriable: Ctrl-C or SIGTERM, cleanly
 
 Exit codes: README. Raise the narrowest; the doors turn it into an exit code and two lines of text.
 """
@@ -199,6 +199,7 @@ class Stopped(EtlError):
     """Ctrl-C or SIGTERM; everything was left as a crash would leave it, and nothing is lost."""
 
     exit_code = 130
+    retriable = True
 
 
 def mark(error: EtlError) -> str:

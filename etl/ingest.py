@@ -16,10 +16,11 @@ from etl.model import (
     Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, Plan, Replay, Snapshot, Superseding, Table,
 )
 from etl.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
+from etl.phases import Verb
 from etl.plan import plan_instead, plan_next, refuse_shared_topics, replay_or_supersede
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import reconcile, refuse_what_others_did, unacknowledged
-from etl.report import Outcome, Report, Verb
+from etl.report import Outcome, Report
 from etl.retention import expiring
 from etl.settings import Settings
 

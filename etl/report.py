@@ -1,30 +1,39 @@
-"""What a run says of itself: outcomes, timings of the six verbs, records and bytes per log, lag, and the plan. Values to JSON.
+"""What a run says of itself: its state, outcomes, timings, records and bytes per log, lag, and the plan. Values to JSON.
 
-A report holds the snapshot's decisive facts and the whole plan, so that a run can be looked at again on a desk.
+A report holds the snapshot's decisive facts and the whole plan, so that a run can be looked at again on a desk. Every time in a
+document of ours is text (`at`) under a name that ends in `_at`, every duration a number of seconds.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
 from etl.errors import DataLost, EtlError
 from etl.model import Applied, BrokerPartition, Plan, Receipt, Snapshot, Why
+from etl.phases import Stopwatch, Verb
 
 
-class Verb(str, Enum):
-    """The six verbs of a run."""
+class State(str, Enum):
+    """How far a run is. A report that says `running` of a process that is gone is that of a run that was killed."""
 
-    OBSERVE = "observe"
-    RECONCILE = "reconcile"
-    PLAN = "plan"
-    FETCH = "fetch"
-    APPEND = "append"
-    COMMIT = "commit"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The process that runs: where, by which conf, of which versions."""
+
+    host: str | None = None
+    pid: int | None = None
+    conf: str | None = None
+    versions: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class Outcome(str, Enum):
@@ -49,6 +58,7 @@ class Outcome(str, Enum):
     FAILED = "failed"
 
 
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMED = 5
 """How many partitions one sentence names."""
 _LET_GO = {
@@ -67,8 +77,10 @@ class Report:
     group: str
     table_path: str
     started_at_ms: int
+    process: Process = Process()
+    finished_at_ms: int | None = None
     outcomes: list[tuple[Outcome, str]] = field(default_factory=list)
-    seconds: dict[Verb, float] = field(default_factory=dict)
+    watch: Stopwatch = field(default_factory=Stopwatch)
     plan: Plan | None = None
     result: Applied | None = None
     offsets_committed: int = 0
@@ -77,14 +89,9 @@ class Report:
     """`--strict`: a loss that policy allowed is an exit code of its own."""
     _snapshot: Snapshot | None = None
 
-    @contextlib.contextmanager
-    def timed(self, verb: Verb) -> Iterator[None]:
+    def timed(self, verb: Verb) -> contextlib.AbstractContextManager[None]:
         """Add what passes inside to the verb's seconds, however it ends."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[verb] = self.seconds.get(verb, 0.0) + time.monotonic() - began
+        return self.watch.timed(verb)
 
     def add(self, outcome: Outcome, sentence: str) -> None:
         """Say one more thing that this run came to."""
@@ -134,6 +141,22 @@ class Report:
         self.error = error
         self.add(Outcome.FAILED, str(error))
 
+    def finished(self, now_ms: int) -> None:
+        """Nothing comes after this."""
+        self.finished_at_ms = now_ms
+
+    @property
+    def seconds(self) -> Mapping[Verb, float]:
+        """What the run's time went to, by verb; together all of it."""
+        return self.watch.seconds
+
+    @property
+    def state(self) -> State:
+        """How far the run is."""
+        if self.finished_at_ms is None:
+            return State.RUNNING
+        return State.FAILED if self.error else State.DONE
+
     @property
     def lost_records(self) -> bool:
         """Whether policy let records go in this run."""
@@ -151,14 +174,26 @@ class Report:
         """Rows that this run's plan gave."""
         return sum(r.rows for r in self.result.receipts) if self.result else 0
 
+    @property
+    def fetched_bytes(self) -> int | None:
+        """Bytes that the brokers sent for them; None where a crash took that knowledge along."""
+        told = [r.fetched_bytes for r in self.result.receipts] if self.result else []
+        known = [size for size in told if size is not None]
+        return sum(known) if len(known) == len(told) else None
+
     def as_json(self) -> dict[str, Any]:
-        """The run's document."""
+        """The run's document. What is only known at the end is null while the run goes on."""
+        ended, seconds = self.finished_at_ms is not None, sum(self.seconds.values())
         return {
-            "run_id": self.run_id, "pipeline": self.pipeline, "group": self.group, "table": self.table_path,
-            "started_at_ms": self.started_at_ms, "outcomes": [{"outcome": o.value, "says": s} for o, s in self.outcomes],
-            "exit_code": self.exit_code, "error": self.error.as_json() if self.error else None,
-            "seconds": {verb.value: round(self.seconds.get(verb, 0.0), 3) for verb in Verb},
-            "records": self.records, "offsets_committed": self.offsets_committed,
+            "run_id": self.run_id, "state": self.state.value, "pipeline": self.pipeline, "group": self.group, "table": self.table_path,
+            "conf": self.process.conf, "host": self.process.host, "pid": self.process.pid, "versions": dict(self.process.versions),
+            "started_at": at(self.started_at_ms), "finished_at": at(self.finished_at_ms),
+            "outcomes": [{"outcome": o.value, "says": s} for o, s in self.outcomes],
+            "exit_code": self.exit_code if ended else None, "error": self.error.as_json() if self.error else None,
+            "seconds": {verb.value: round(self.seconds.get(verb, 0.0), 3) for verb in Verb}, "seconds_in_all": round(seconds, 3),
+            "records": self.records, "bytes": self.fetched_bytes,
+            "records_per_second": round(self.records / seconds) if ended and seconds else None,
+            "offsets_committed": self.offsets_committed,
             "delta_version": self.result.delta_version if self.result else None,
             "plan": describe_plan(self.plan, self.result) if self.plan else None,
             "lag": self._lag(),
@@ -178,6 +213,11 @@ class Report:
              "after": _behind(after, log, extent.end_offset, extent.log_start_offset)}
             for log, extent in sorted(self._snapshot.extents.items())
         ]
+
+
+def at(ms: int | None) -> str | None:
+    """An instant, given in milliseconds since 1970, as every document of ours has it: ISO 8601 in UTC."""
+    return None if ms is None else (_1970 + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
 
 
 def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
@@ -203,7 +243,7 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
     """A plan for people and programs: its facts, and each range with its receipt where there is one."""
     receipts: list[Receipt | None] = list(applied.receipts) if applied else [None] * len(plan.ranges)
     return {
-        "number": plan.number, "id": plan.id, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
+        "number": plan.number, "id": plan.id, "uid": plan.uid, "kind": plan.kind.value, "created_at": at(plan.created_at_ms),
         "cluster": plan.cluster, "table_id": plan.table_id, "previous": plan.previous, "supersedes": plan.supersedes,
         "reason": plan.reason, "shape": plan.shape, "run_id": applied.run_id if applied else None,
         "delta_version": applied.delta_version if applied else None,

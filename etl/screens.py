@@ -14,6 +14,7 @@ from rich.table import Table
 from etl.checks.line import Verdict
 from etl.doctor import Diagnosis
 from etl.doors import Preview
+from etl.phases import Verb
 from etl.proof import Proof
 from etl.report import Outcome, Report
 from etl.rulings import Ruling
@@ -33,7 +34,7 @@ def show_report(report: Report) -> None:
     if report.result:
         seconds = sum(report.seconds.values())
         screen.print(f"{report.records:,} records, {report.offsets_committed} offsets moved, {seconds:.1f} s: " + ", ".join(
-            f"{verb.value} {spent:.1f}" for verb, spent in report.seconds.items()))
+            f"{verb.value.replace('_', ' ')} {report.seconds[verb]:.1f}" for verb in Verb if verb in report.seconds))
 
 
 def show_preview(preview: Preview) -> None:

@@ -27,6 +27,7 @@ from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, Table
 from etl.frame import arrow_schema, spark_schema
 from etl.model import Applied, BrokerPartition, Committed, Foreign, Ledger, Plan, Retention, Snapshot, Stamp, Table
 from etl.packing import pack_tasks
+from etl.phases import Phases, Stopwatch, Verb
 from etl.plan import refuse_missing_topics
 from etl.protocol.kafka import ClusterMetadata
 from etl.protocol.plan_documents import parse_plan
@@ -57,14 +58,17 @@ class Surroundings:
 
 
 @contextlib.contextmanager
-def open_world(settings: Settings, surroundings: Surroundings, *, name: str = "look") -> Iterator[LiveWorld]:
+def open_world(
+    settings: Settings, surroundings: Surroundings, *, name: str = "look", phases: Phases | None = None,
+) -> Iterator[LiveWorld]:
     """Connect to ZooKeeper; everything else is connected to when it is first asked, and all of it is closed at the end.
 
-    `name` is the run's id: commits carry it, and Spark's log goes to a file of this name in the reports' folder.
+    `name` is the run's id: commits carry it, and Spark's log goes to a file of this name in the reports' folder. `phases` is told
+    what the time goes to where the story of a run cannot know it.
     """
     timeouts = {"session_timeout_s": settings.zookeeper.session_timeout_s, "connect_timeout_s": settings.zookeeper.connect_timeout_s}
     with ZooKeeper(settings.zookeeper.connect, **timeouts) as zookeeper:
-        world = LiveWorld(settings, zookeeper, surroundings, name)
+        world = LiveWorld(settings, zookeeper, surroundings, name, phases)
         try:
             yield world
         finally:
@@ -74,12 +78,15 @@ def open_world(settings: Settings, surroundings: Surroundings, *, name: str = "l
 class LiveWorld:
     """`ingest.World` on real ZooKeeper, brokers, Spark and Delta."""
 
-    def __init__(self, settings: Settings, zookeeper: ZooKeeper, surroundings: Surroundings, name: str) -> None:
+    def __init__(
+        self, settings: Settings, zookeeper: ZooKeeper, surroundings: Surroundings, name: str, phases: Phases | None = None,
+    ) -> None:
         self.settings = settings
         self.run_id = name
         self.spark_log = Path(settings.report.path, f"{settings.pipeline}-{name}.spark.log")
         self._zookeeper = zookeeper
         self._surroundings = surroundings
+        self._phases = phases or Stopwatch()
         self.group = ConsumerGroup(zookeeper, settings.group)
         self.ledger = PlanLedger(zookeeper, settings.group, settings.pipeline)
         self._lock = DriverLock(zookeeper, settings.group, settings.pipeline)
@@ -95,7 +102,7 @@ class LiveWorld:
         Its JVM may be gone already: who stops a run with SIGTERM, Airflow among them, often stops all processes of its group.
         """
         if self._spark is not None:
-            with contextlib.suppress(Exception):  # whatever py4j says of it
+            with self._phases.timed(Verb.CLOSE), contextlib.suppress(Exception):  # whatever py4j says of it
                 self._spark.stop()
             self._spark = None
 
@@ -215,10 +222,14 @@ class LiveWorld:
         """See `ingest.World`. None where the plan has no ranges and its empty commit needs no Spark."""
         if not plan.ranges and not self._takes_spark_to_commit_nothing(plan.table_id):
             return None
+        spark = self.spark()
+        with self._phases.timed(Verb.FIRST_JOB):
+            return self._rows_of(spark, plan, snapshot)
+
+    def _rows_of(self, spark: SparkSession, plan: Plan, snapshot: Snapshot) -> DataFrame:
         from etl import datasource
 
         source = self.settings.source
-        spark = self.spark()
         parallelism = spark.sparkContext.defaultParallelism
         # a replayed plan may be old: its leaders are those of its day
         ranges = [replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in plan.ranges]
@@ -306,8 +317,9 @@ class LiveWorld:
         if there is not None:
             return there
         wanted = self.settings.spark
-        settings = {**self._surroundings.spark_defaults(wanted), **wanted}
-        self._spark = build_session(f"etl {self.settings.pipeline}", settings, log=self.spark_log)
+        with self._phases.timed(Verb.START_SPARK):
+            settings = {**self._surroundings.spark_defaults(wanted), **wanted}
+            self._spark = build_session(f"etl {self.settings.pipeline}", settings, log=self.spark_log)
         return self._spark
 
     def _adopt(self, stamp: Stamp, table_id: str) -> None:

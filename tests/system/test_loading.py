@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
+import etl
 from etl import doors
 from etl.address import split_address
 from etl.edges.broker import SimpleConsumer
@@ -48,11 +50,21 @@ def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pi
     [written] = (pipeline.folder / "reports").glob("*.json")
     report = json.loads(written.read_text())
     assert report == said.document
-    assert set(report["seconds"]) == {"observe", "reconcile", "plan", "fetch", "append", "commit"}
+    assert (report["state"], report["conf"], report["versions"]["offset_range_etl"]) == ("done", str(pipeline.conf), etl.__version__)
+    assert abs(sum(report["seconds"].values()) - report["seconds_in_all"]) < 0.01
+    assert report["bytes"] == sum(r["fetched_bytes"] for r in report["plan"]["ranges"])
     assert [(one["before"], one["after"]) for one in report["lag"]] == [(100, 0)] * 4
     assert [(r["partition"], r["from"], r["until"], r["rows"]) for r in report["plan"]["ranges"]] == [(p, 0, 100, 100) for p in range(4)]
     assert all(r["fetched_bytes"] > 0 for r in report["plan"]["ranges"])
     assert (report["delta_version"], report["exit_code"]) == (0, 0)
+
+
+def test_a_run_that_was_killed_leaves_a_report_that_says_running(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+    assert pipeline.killed_before("store") == -signal.SIGKILL
+    [written] = (pipeline.folder / "reports").glob("*.json")
+    report = json.loads(written.read_text())
+    assert (report["state"], report["exit_code"], report["finished_at"]) == ("running", None, None)
 
 
 def test_a_run_with_nothing_new_does_not_start_spark(pipeline: Pipeline) -> None:

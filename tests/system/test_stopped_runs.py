@@ -86,7 +86,7 @@ def test_a_run_that_breaks_leaves_no_report_that_says_all_is_well(pipeline: Pipe
         doors.run(load_settings(pipeline.conf), around=lambda world: Before(world, "fetch", bug))
     [written] = (pipeline.folder / "reports").glob("*.json")
     report = json.loads(written.read_text())
-    assert (report["exit_code"], report["outcomes"][-1]["outcome"]) == (1, "failed")
+    assert (report["state"], report["exit_code"], report["outcomes"][-1]["outcome"]) == ("failed", 1, "failed")
     assert "ZeroDivisionError: a bug" in report["error"]["what"]
 
 
@@ -181,11 +181,11 @@ def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing
         child.kill()
     assert child.returncode == 130, err
     assert "etl: stopped; nothing is lost" in err
-    assert len(err.splitlines()) == 1 or what is signal.SIGTERM, err
-    assert json.loads(out)["exit_code"] == 130
+    assert len(err.splitlines()) == 2 or what is signal.SIGTERM, err
+    assert (json.loads(out)["exit_code"], json.loads(out)["retriable"]) == (130, True)
     assert wait_until(lambda: not of_session(child.pid), 20), of_session(child.pid)
     [_, stopped] = sorted((pipeline.folder / "reports").glob("*.json"), key=lambda path: json.loads(path.read_text())["exit_code"])
-    assert json.loads(stopped.read_text())["outcomes"][-1]["outcome"] == "failed"
+    assert json.loads(stopped.read_text())["state"] == "failed"
     broker.script.clear()
     broker.hang_up_on_everybody()
     assert pipeline.ran().outcomes == ["replayed", "ingested"]
@@ -201,7 +201,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(spoiled: tuple[Pipeline,
         out, err = child.communicate(timeout=60)
     finally:
         child.kill()
-    assert (child.returncode, json.loads(out)["exit_code"], len(err.splitlines())) == (130, 130, 1), err
+    assert (child.returncode, json.loads(out)["exit_code"], len(err.splitlines())) == (130, 130, 2), err
     assert wait_until(lambda: not of_session(child.pid), 20), of_session(child.pid)
     assert pipeline.ran().outcomes == ["replayed", "ingested"]
 

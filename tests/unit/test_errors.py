@@ -23,7 +23,7 @@ EXIT_CODES = {
     "SessionLost": 6, "CommitUnknown": 6, "BrokerUnreachable": 6, "BrokerError": 6, "SparkLost": 6, "TableUnreachable": 7,
     "Stopped": 130,
 }
-RETRIABLE_CODES = {4, 6, 7}
+RETRIABLE_CODES = {4, 6, 7, 130}
 
 
 def test_every_kind_has_the_exit_code_of_its_branch() -> None:

@@ -1,0 +1,70 @@
+"""A run's report as a file, and what the process that runs can say of itself."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from etl import __version__
+from etl.errors import EtlError, SettingsError, Stopped
+from etl.phases import Verb
+from etl.report import Process, Report
+
+
+def this_process(conf: str | None) -> Process:
+    """Where this process runs, and the versions of what it runs."""
+    versions: dict[str, str | None] = {"python": platform.python_version(), "offset_range_etl": __version__}
+    versions |= {name.replace("-", "_"): _version_of(name) for name in ("pyspark", "delta-spark", "deltalake")}
+    return Process(socket.gethostname(), os.getpid(), conf and os.path.abspath(conf), versions)
+
+
+def _version_of(package: str) -> str | None:
+    """None for one that is no installed package: spark-submit brings Spark as a folder, and Delta as a jar."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@contextlib.contextmanager
+def kept_in(folder: str, report: Report) -> Iterator[None]:
+    """A run happens inside: its document is written before it and at its end, however it ends. What no verb takes is `connect`.
+
+    Raises SettingsError for a folder that cannot be written, before anything begins.
+    """
+    path = Path(folder) / f"{report.pipeline}-{report.run_id}.json"
+    _write(path, report)
+    try:
+        with report.timed(Verb.CONNECT):
+            yield
+    except BaseException as error:
+        report.failed(_as_told(error))
+        raise
+    finally:
+        report.finished(int(time.time() * 1000))
+        _write(path, report)
+
+
+def _as_told(error: BaseException) -> EtlError:
+    """What the report says of it: whatever is not an error of ours is a bug of ours, and a report must not say that all is well."""
+    if isinstance(error, EtlError):
+        return error
+    return Stopped("stopped") if isinstance(error, KeyboardInterrupt) else EtlError(f"a bug: {type(error).__name__}: {error}")
+
+
+def _write(path: Path, report: Report) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".tmp")
+        unfinished.write_text(json.dumps(report.as_json(), indent=2), encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        what = f"the run's report cannot be written: {error.strerror}"
+        raise SettingsError(what, key="report.path", path=path, check="the folder and its permissions") from error

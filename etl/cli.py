@@ -111,8 +111,10 @@ def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
     """The committed offset of each partition beside the log and the pipeline's position."""
     from etl import doors, screens
 
-    rows = doors.offsets(_settings(conf))
-    _show(as_json, rows, lambda: screens.show_offsets(rows))
+    found = doors.offsets(_settings(conf))
+    _show(as_json, found.rows, lambda: screens.show_offsets(found.rows))
+    if found.disagreement:
+        raise found.disagreement
 
 
 @plans.command("list")

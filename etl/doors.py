@@ -11,13 +11,13 @@ from typing import Any
 
 from etl.edges.report_file import kept_in, this_process
 from etl.edges.spark import telling_what_was_lost
-from etl.errors import SessionLost, SettingsError
+from etl.errors import LedgersDisagree, SessionLost, SettingsError
 from etl.ingest import World, ingest
-from etl.model import Adopt, OffsetRange, Onward, Plan, Replay, Snapshot, Standing, Superseding
+from etl.model import Adopt, BrokerPartition, OffsetRange, Onward, Plan, Replay, Snapshot, Standing, Superseding
 from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks
-from etl.plan import plan_instead, plan_next, refuse_shared_topics, replay_or_supersede
-from etl.reconcile import reconcile
+from etl.plan import plan_instead, plan_next, refuse_shared_topics, replay_or_supersede, starts_of
+from etl.reconcile import compare, naming_table, where_we_stand
 from etl.report import Outcome, Report, at, describe_plan, told_by_owner, told_leaderless
 from etl.retention import Expiring, expiring
 from etl.settings import Settings
@@ -107,7 +107,7 @@ def preview(settings: Settings) -> Preview:
         snapshot = world.observe()
     refuse_shared_topics(snapshot)
     left = leave_to_owners(snapshot, settings)
-    standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved, settings.table.on_rows_removed)
+    standing = where_we_stand(snapshot, settings)
     says, plan = _next(left, standing, settings)
     ranges = plan.ranges if plan else ()
     tasks = pack_tasks(ranges, snapshot.bytes_per_offset, settings.limits.target_task_bytes, 1)
@@ -139,12 +139,27 @@ def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[s
     return repair + f"makes plan {plan.number}", plan
 
 
-def offsets(settings: Settings) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """The offsets of each partition, and why nobody can say how far the table is."""
+
+    rows: list[dict[str, Any]]
+    disagreement: LedgersDisagree | None = None
+    """What a run would stop at; then no row has a position or a lag."""
+
+
+def offsets(settings: Settings) -> Offsets:
     """Committed offset, position and lag of each partition."""
     with open_world(settings, ALONE) as world:
         snapshot = world.observe()
-    newest, D = snapshot.ledger.newest, (snapshot.table.transaction_version or 0) if snapshot.table else 0
-    positions = newest.positions if newest and newest.number <= D else {}
+    positions, disagreement = dict[BrokerPartition, int](), None
+    try:
+        with naming_table(settings):
+            standing = compare(snapshot.ledger, snapshot.table)
+        positions = dict(standing.positions if isinstance(standing, Onward) else starts_of(standing.plan) if (
+            isinstance(standing, (Replay, Superseding))) else {})
+    except LedgersDisagree as error:
+        disagreement = error
     rows = []
     for log, extent in sorted(snapshot.extents.items()):
         committed = snapshot.committed.get(log)
@@ -153,8 +168,8 @@ def offsets(settings: Settings) -> list[dict[str, Any]]:
         behind = position if position is not None else offset
         lag = extent.end_offset - max(extent.log_start_offset, extent.log_start_offset if behind is None else behind)
         rows.append({"topic": log.topic, "partition": log.partition, "log_start": extent.log_start_offset, "log_end": extent.end_offset,
-                     "committed": offset, "position": position, "lag": lag})
-    return rows
+                     "committed": offset, "position": position, "lag": None if disagreement else lag})
+    return Offsets(rows, disagreement)
 
 
 def list_plans(settings: Settings) -> list[dict[str, Any]]:

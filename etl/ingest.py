@@ -13,13 +13,14 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from etl.model import (
-    Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, Plan, Replay, Snapshot, Superseding, Table,
+    Acknowledgement, Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, Plan, Replay, Snapshot, Superseding,
+    Table,
 )
 from etl.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
 from etl.phases import Verb
 from etl.plan import plan_instead, plan_next, refuse_shared_topics, replay_or_supersede
 from etl.protocol.plan_documents import with_id
-from etl.reconcile import reconcile, refuse_what_others_did, unacknowledged
+from etl.reconcile import naming_table, refuse_what_others_did, unacknowledged, where_we_stand
 from etl.report import Outcome, Report
 from etl.retention import expiring
 from etl.settings import Settings
@@ -132,9 +133,8 @@ def _observe(world: World, settings: Settings) -> Snapshot:
 
 def _where_we_stand(world: World, snapshot: Snapshot, settings: Settings, report: Report) -> tuple[Snapshot, Settled]:
     """What both ledgers say together; where the table knows more, ZooKeeper has learnt it afterwards."""
-    policies = settings.source.on_moved, settings.table.on_rows_removed
-    standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, *policies)
-    _note_removals(world, snapshot, report)
+    standing = where_we_stand(snapshot, settings)
+    _note_removals(world, snapshot.table, snapshot.ledger.acknowledged, report)
     if not isinstance(standing, Adopt):
         return snapshot, standing
     newest, adopted = snapshot.ledger.newest, standing.plan
@@ -202,7 +202,9 @@ def _plan(world: World, snapshot: Snapshot, standing: Settled, settings: Setting
 def _append(world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: Settings, report: Report) -> Applied | None:
     """One commit, and what became of it; None when the table holds another plan of this number."""
     applied, table = world.append(plan, rows)
-    refuse_what_others_did(table, snapshot.ledger.acknowledged, settings.table.on_rows_removed)
+    with naming_table(settings):
+        refuse_what_others_did(table, snapshot.ledger.acknowledged, settings.table.on_rows_removed)
+    _note_removals(world, table, snapshot.ledger.acknowledged, report, told=snapshot.table.foreign if snapshot.table else ())
     if applied is None:
         sentence = f"the table holds another plan {plan.number}, appended by another run meanwhile; the next run goes on from it"
         report.add(Outcome.APPLIED_BY_ANOTHER, sentence)
@@ -211,10 +213,16 @@ def _append(world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: S
     return applied
 
 
-def _note_removals(world: World, snapshot: Snapshot, report: Report) -> None:
-    """What others removed and policy or an operator let pass is told, and kept for `verify`."""
-    removals = snapshot.table.foreign if snapshot.table else ()
-    if removals:
-        world.note_removals(removals)
-    for found in unacknowledged(snapshot.table, snapshot.ledger.acknowledged):
-        report.add(Outcome.ROWS_REMOVED, f"somebody else's {found.operation} {found.why} at version {found.delta_version} of the table")
+def _note_removals(
+    world: World, table: Table | None, acknowledged: Acknowledgement | None, report: Report, *, told: Collection[Foreign] = (),
+) -> None:
+    """What others removed and policy or an operator let pass is told, and kept for `verify`: but for what was `told` before.
+
+    Before the record: from then on nobody looks at the commits before ours again.
+    """
+    new = [found for found in (table.foreign if table else ()) if found not in told]
+    if new:
+        world.note_removals(new)
+    for found in unacknowledged(table, acknowledged):
+        if found in new:
+            report.add(Outcome.ROWS_REMOVED, f"somebody else's {found.operation} {found.why} at version {found.delta_version} of the table")

@@ -277,6 +277,8 @@ class Acknowledgement:
     """The newest plan when it was said; later plans need a word of their own."""
     reason: str
     at_ms: int
+    lacks_plan: bool = False
+    """No row of plan `number` is in that table: neither ledger could tell, so the rows were looked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from etl.doors import ALONE, new_run_id
 from etl.edges.spark import telling_what_was_lost
 from etl.errors import LedgersDisagree
 from etl.gaps import LogProof, Origin, blame, gaps_of, origin_of
-from etl.model import Applied, BrokerPartition, Foreign, Interval, Ledger, Loss, Plan, Table
-from etl.reconcile import is_let_pass
+from etl.model import Adopt, Applied, BrokerPartition, FirstRun, Foreign, Interval, Ledger, Loss, Plan, Replay, Standing, Table
+from etl.reconcile import compare, is_let_pass, naming_table, refusal_of, unacknowledged
 from etl.settings import Settings
 from etl.wiring import LiveWorld, Surroundings, open_world
 
@@ -31,6 +31,8 @@ class Proof:
     delta_version: int | None
     notes: tuple[str, ...]
     transform: str | None = None
+    by_others: tuple[Foreign, ...] = ()
+    """What somebody else did to the table and neither policy nor an operator lets pass: a run stops at it, whatever the rows say."""
 
     @property
     def found_rows(self) -> int:
@@ -53,12 +55,14 @@ class Proof:
     @property
     def is_right(self) -> bool:
         """Every record of every applied plan is there once, but for rows that others were allowed to remove, and nothing else."""
-        return all(log.is_right for log in self.logs)
+        return all(log.is_right for log in self.logs) and not self.by_others
 
     @property
     def first_finding(self) -> str:
-        """One sentence on the first log that is wrong."""
+        """One sentence on the first log that is wrong; where all are right, on what somebody else did."""
         wrong = self._first_wrong
+        if wrong is None:
+            return self._refusal.what
         f, log = wrong.findings, wrong.findings.audited.log
         said = []
         if f.missing:
@@ -67,28 +71,33 @@ class Proof:
             said.append(f"{f.double_rows:,} double (first: {_first([o for a, o, _ in self.doubles if a == f.audited])})")
         if f.unexpected:
             said.append(f"{f.unexpected:,} that no plan put there (first: {_first(f.unexpected_first)})")
-        blamed = f"; the transform {self.transform} may have done it" if self._is_transforms else ""
+        blamed = f"; the transform {self.transform} may have done it" if self._is_transforms(wrong) else ""
         return f"topic {log.topic}, partition {log.partition}: " + ", ".join(said) + blamed
 
     @property
     def check(self) -> str:
         """What to look at or do about the first log that is wrong."""
-        if self._is_transforms:
+        wrong = self._first_wrong
+        if wrong is None:
+            return self._refusal.check
+        if self._is_transforms(wrong):
             return "the transform: a proof needs one row for each record, with its topic, partition and offset"
-        if self._first_wrong.missing.by:
+        if wrong.missing.by:
             return (
                 "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it: "
                 f"etl plans acknowledge CONF {self.delta_version} --reason ...")
         return "DESCRIBE HISTORY of the table: who changed its rows besides this pipeline"
 
     @property
-    def _first_wrong(self) -> LogProof:
-        return next(log for log in self.logs if not log.is_right)
+    def _first_wrong(self) -> LogProof | None:
+        return next((log for log in self.logs if not log.is_right), None)
 
     @property
-    def _is_transforms(self) -> bool:
+    def _refusal(self) -> LedgersDisagree:
+        return refusal_of(self.by_others[0], self.delta_version)
+
+    def _is_transforms(self, wrong: LogProof) -> bool:
         """Rows that no commit ever held, or that it held twice, may be the work of a transform."""
-        wrong = self._first_wrong
         return bool(self.transform and (wrong.missing.never_came or wrong.findings.double_rows or wrong.findings.unexpected))
 
     def as_json(self) -> dict[str, Any]:
@@ -97,6 +106,7 @@ class Proof:
             "is_right": self.is_right, "found_rows": self.found_rows,
             "expected_rows": sum(log.findings.expected_rows for log in self.logs), "missing": self.missing,
             "delta_version": self.delta_version, "notes": [*self.notes, *self.allowed],
+            "by_others": [_described(found) for found in self.by_others],
             "logs": [self._log_as_json(log) for log in sorted(self.logs, key=lambda log: log.findings.audited)],
         }
 
@@ -107,7 +117,7 @@ class Proof:
             "is_right": log.is_right, "expected_rows": f.expected_rows, "found_rows": f.found_rows,
             "missing": f.missing, "missing_first": list(f.missing_first), "never_came": missing.never_came,
             "removed_by_others": missing.removed, "nobody_knows": missing.unknown, "in_a_table_before": missing.elsewhere,
-            "removed_by": [{"delta_version": by.delta_version, "operation": by.operation, "why": by.why} for by in missing.by],
+            "removed_by": [_described(by) for by in missing.by],
             "double_rows": f.double_rows, "double_first": [[offset, rows] for a, offset, rows in self.doubles if a == f.audited],
             "unexpected": f.unexpected, "unexpected_first": list(f.unexpected_first),
             "unequal": [[u.from_offset, u.until_offset, u.expected_rows, u.found_rows] for u in f.unequal],
@@ -121,16 +131,19 @@ class Proof:
 def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
     """Compare the table's rows with the ledger: ranges and receipts of the kept plans, coverage of the pruned ones.
 
-    Raises LedgersDisagree when there are plans and no table, a table that is ahead of the ledger, or one with other plans.
+    Raises LedgersDisagree where a run would, and for a table that is ahead of the ledger.
     """
     from etl.edges.audit_scan import doubled_offsets, scan_buckets
 
     with open_world(settings, surroundings, name=f"{new_run_id()}-verify") as world, telling_what_was_lost():
         ledger = world.ledger.read_ledger()
         table = world.read_table(ledger)
-        _refuse_two_stories(ledger, table, settings)
-        if table is None:
-            return Proof((), (), None, ("nothing was applied yet",))
+        with naming_table(settings):
+            standing = _compared(ledger, table)
+        if table is None or isinstance(standing, FirstRun):
+            return Proof((), (), None, (_nothing_there(standing),))
+        by_others = tuple(
+            found for found in unacknowledged(table, ledger.acknowledged) if not is_let_pass(found, settings.table.on_rows_removed))
         expected, losses, notes = _expected(world, ledger, table)
         spark = world.spark()
         found = tuple(audit(expected, scan_buckets(spark, settings.table.path, delta_version=table.version)))
@@ -138,15 +151,23 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
             (f.audited, offset, rows) for f in found for bucket in f.double_buckets[:1]
             for offset, rows in doubled_offsets(spark, settings.table.path, f.audited, bucket, delta_version=table.version))
         logs = tuple(_explained(world, ledger, table, found, expected, losses))
-    return Proof(logs, doubles, table.version, notes, settings.transform)
+    return Proof(logs, doubles, table.version, notes, settings.transform, by_others)
 
 
-def _refuse_two_stories(ledger: Ledger, table: Table | None, settings: Settings) -> None:
-    newest = ledger.newest.number if ledger.newest else 0
-    bit = (table.transaction_version or 0) if table else 0
-    if bit > newest or (newest > 1 and not bit):
-        what = f"the table holds plan {bit}, ZooKeeper knows {newest}"
-        raise LedgersDisagree(what, path=settings.table.path, check="`etl plan CONF`, which says what is wrong between the two")
+def _compared(ledger: Ledger, table: Table | None) -> Standing:
+    """Where ledger and table find the pipeline, as a run would see it. Raises LedgersDisagree."""
+    standing = compare(ledger, table)
+    if isinstance(standing, Adopt):
+        knows = ledger.newest.number if ledger.newest else "none"
+        what = f"the table holds plan {standing.plan.number} ({standing.plan.id}), ZooKeeper knows {knows}"
+        raise LedgersDisagree(what, check="`etl plan CONF`; the next run writes the ledger anew from the table")
+    return standing
+
+
+def _nothing_there(standing: Standing) -> str:
+    if isinstance(standing, (FirstRun, Replay)):
+        return "nothing was applied yet"
+    return "there is no table, and that was accepted: what its plans put there is given up"
 
 
 def _covered(world: LiveWorld, table: Table, notes: list[str]) -> Mapping[BrokerPartition, tuple[Interval, ...]]:
@@ -255,6 +276,10 @@ def _removals(
         one.delta_version for one in found
         if one in noted or is_let_pass(one, settings.on_rows_removed) or (accepted is not None and one.delta_version <= accepted))
     return tuple(found), allowed
+
+
+def _described(found: Foreign) -> dict[str, Any]:
+    return {"delta_version": found.delta_version, "operation": found.operation, "why": found.why}
 
 
 def _first(numbers: Sequence[int]) -> str:

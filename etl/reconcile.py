@@ -16,7 +16,8 @@ made: plan N was applied exactly if D >= N.
     N, none  D > N                              Adopt: ledger lost, or restored from an old copy
     N, none  the same, commit not in the log    LedgersDisagree
     N        D < N otherwise, or no table       LedgersDisagree: table dropped, cloned, ids expired, or another table
-    N        the same, acknowledged             Onward with the table as it is, or Replay
+    N        the same, acknowledged             Onward with the table as it is, Replay, or Superseding where that table holds no
+                                                row of plan N
     any      another uid, or another table id   LedgersDisagree: not our table
     any      rows removed, table redefined      LedgersDisagree, by somebody else, since our last commit; not when
                                                 acknowledged, nor for a DELETE under `on_rows_removed: record`
@@ -26,16 +27,34 @@ What every LedgersDisagree has in common: nothing was read or written, and a per
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from etl.errors import LedgersDisagree, OffsetMoved
 from etl.model import (
-    NOTHING_COMMITTED, Acknowledgement, Adopt, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, Plan, Replay, Standing,
-    Superseding, Table,
+    NOTHING_COMMITTED, Acknowledgement, Adopt, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, Plan, Replay, Snapshot,
+    Standing, Superseding, Table,
 )
 from etl.protocol.plan_documents import parse_plan
-from etl.settings import OnMoved, OnRowsRemoved
+from etl.settings import OnMoved, OnRowsRemoved, Settings
+
+
+def where_we_stand(snapshot: Snapshot, settings: Settings) -> Standing:
+    """`reconcile` with what a run has observed and what its conf says. Raises as it does, naming the table's place."""
+    with naming_table(settings):
+        policies = settings.source.on_moved, settings.table.on_rows_removed
+        return reconcile(snapshot.ledger, snapshot.table, snapshot.committed, *policies)
+
+
+@contextmanager
+def naming_table(settings: Settings) -> Iterator[None]:
+    """Both sides are right where the conf points at another table than before, so a disagreement is told with the path."""
+    try:
+        yield
+    except LedgersDisagree as error:
+        error.where.setdefault("path", settings.table.path)
+        raise
 
 
 def reconcile(
@@ -46,23 +65,37 @@ def reconcile(
 
     Raises LedgersDisagree or OffsetMoved where a person must decide.
     """
+    _refuse_another_uid(ledger, table)
+    refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
+    found = compare(ledger, table)
+    if isinstance(found, Onward):
+        return _onward(found.last, committed, on_moved)
+    if isinstance(found, Adopt):
+        return replace(found, standing=_where_they_are(found.plan, committed, on_moved))
+    return found
+
+
+def compare(ledger: Ledger, table: Table | None) -> Standing:
+    """Where ledger and table alone find the pipeline: an `Onward` is at its plan's positions, and no offset was asked.
+
+    What others did to the table is not looked at either. Raises LedgersDisagree.
+    """
     bit = (table.transaction_version or 0) if table else 0
     plan = ledger.newest
     _refuse_another_uid(ledger, table)
-    refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
     number = plan.number if plan else 0
     if table and (bit > number or (plan and bit == number and _is_another_plan(plan, table))):
-        return _adopt(number, bit, table, committed, on_moved)
+        return _adopt(number, bit, table)
     if plan is None:
         return FirstRun()
     if _is_accepted(ledger.acknowledged, plan, table):
-        return _go_on(ledger, plan, table, bit, committed, on_moved)
+        return _go_on(ledger, plan, table, bit)
     _refuse_another_table(ledger, plan, table, bit)
     if bit == number:
-        return _onward(plan, committed, on_moved)
+        return Onward(plan, plan.positions)
     if bit == plan.table_bit:
         return Replay(plan)
-    raise LedgersDisagree(_two_stories(number, bit), table_version=table.version if table else None, check=_which_table(table))
+    raise LedgersDisagree(_two_stories(number, bit), table_version=table.version if table else None, check=_which_table(table, plan))
 
 
 def refuse_what_others_did(
@@ -71,11 +104,16 @@ def refuse_what_others_did(
     """Stop when somebody else removed rows or redefined the table since our last commit. Raises LedgersDisagree."""
     for found in unacknowledged(table, acknowledged):
         if not is_let_pass(found, on_rows_removed):
-            what = f"since our last commit somebody else's {found.operation} {found.why}"
-            check = (
-                "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it: "
-                f"etl plans acknowledge CONF {table.version if table else found.delta_version} --reason ...")
-            raise LedgersDisagree(what, table_version=found.delta_version, check=check)
+            raise refusal_of(found, table.version if table else None)
+
+
+def refusal_of(found: Foreign, newest_version: int | None) -> LedgersDisagree:
+    """The error for what somebody else did to the table, whose newest version an operator may accept."""
+    what = f"since our last commit somebody else's {found.operation} {found.why}"
+    check = (
+        "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it: "
+        f"etl plans acknowledge CONF {found.delta_version if newest_version is None else newest_version} --reason ...")
+    return LedgersDisagree(what, table_version=found.delta_version, check=check)
 
 
 def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) -> tuple[Foreign, ...]:
@@ -99,12 +137,20 @@ _WHICH_LEDGER = (
 )
 
 
-def _which_table(table: Table | None) -> str:
+def _which_table(table: Table | None, plan: Plan) -> str:
     return (
-        "that table.path is the table this pipeline wrote, and that it was not dropped, cloned or replaced; "
-        "if what is there now is right, accept it and go on from ZooKeeper's positions: "
-        f"etl plans acknowledge CONF {table.version if table else 'none'} --reason ..."
+        "that table.path is the table this pipeline wrote, and that it was not dropped, cloned or replaced; if what is there now is "
+        f"right, accept it: etl plans acknowledge CONF {table.version if table else 'none'} --reason ...; what it lacks of the plans "
+        f"until now is then given up, and loading goes on behind them{_from(plan)}"
     )
+
+
+def _from(plan: Plan) -> str:
+    if not plan.positions:
+        return ""
+    log, position = min(plan.positions.items())
+    others = len(plan.positions) - 1
+    return f", in {log.topic} {log.partition} from offset {position}" + (f" (and {others:,} more)" if others else "")
 
 
 def _two_stories(number: int, bit: int) -> str:
@@ -116,40 +162,57 @@ def _is_another_plan(plan: Plan, table: Table) -> bool:
     return bool(table.stamp and table.stamp.number == plan.number and table.stamp.plan_id != plan.id)
 
 
-def _adopt(number: int, bit: int, table: Table, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved) -> Adopt:
-    """The table is right. Offsets below its positions belong to the ledger that was lost: they are moved again."""
+def _adopt(number: int, bit: int, table: Table) -> Adopt:
+    """The table is right."""
     stamp = table.stamp
     if stamp is None or stamp.document is None:
         what = _two_stories(number, bit) + ", and the table's log no longer says what that plan was"
-        check = _WHICH_LEDGER + "; restore a newer copy of ZooKeeper, or give the pipeline a new name"
+        check = _WHICH_LEDGER + "; restore a newer copy of ZooKeeper"
         raise LedgersDisagree(what, table_version=table.version, check=check)
     plan = parse_plan(stamp.document, path=f"commit {stamp.delta_version} of the table")
     if (plan.number, plan.id, plan.uid) != (stamp.number, stamp.plan_id, stamp.uid) or plan.table_id not in (None, table.id):
         what = f"commit {stamp.delta_version} of the table carries a plan that was not made for it"
-        raise LedgersDisagree(what, table_version=stamp.delta_version, check=_which_table(table))
+        raise LedgersDisagree(what, table_version=stamp.delta_version, check=_which_table(table, plan))
+    return Adopt(plan, Onward(plan, plan.positions))
+
+
+def _where_they_are(plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved) -> Onward:
+    """Offsets below the positions of an adopted plan belong to the ledger that was lost: they are moved again."""
     found = {log: committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
     behind = {log for log, there in found.items() if there.offset is None or there.offset < plan.positions[log]}
     seen = {log: found[log] if log in behind else plan.seen[log] for log in found}
-    return Adopt(plan, _onward(replace(plan, seen=seen), found, on_moved))
+    return _onward(replace(plan, seen=seen), found, on_moved)
 
 
 def _is_accepted(word: Acknowledgement | None, plan: Plan, table: Table | None) -> bool:
     return bool(word and word.number == plan.number and word.table_id == (table.id if table else None))
 
 
-def _go_on(
-    ledger: Ledger, plan: Plan, table: Table | None, bit: int, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
-) -> Standing:
+def is_told(ledger: Ledger, table: Table | None) -> bool:
+    """Whether the two ledgers alone tell if the newest plan is in this table; else only its rows can."""
+    plan, bit = ledger.newest, (table.transaction_version or 0) if table else 0
+    if plan is None or table is None or bit == plan.number or _is_recorded(ledger, plan):
+        return True
+    return bit == plan.table_bit and plan.table_id == table.id
+
+
+def _is_recorded(ledger: Ledger, plan: Plan) -> bool:
+    return ledger.applied is not None and ledger.applied.number == plan.number
+
+
+def _go_on(ledger: Ledger, plan: Plan, table: Table | None, bit: int) -> Replay | Superseding | Onward:
     """An operator said that the table as it is, or none, is the one to go on with after `plan`."""
-    known = ledger.applied is not None and ledger.applied.number == plan.number
-    if bit == plan.number or known:
-        return _onward(plan, committed, on_moved)
+    word = ledger.acknowledged
+    if bit == plan.number or _is_recorded(ledger, plan):
+        return Onward(plan, plan.positions)
     if bit == plan.table_bit and plan.table_id == (table.id if table else None):
         return Replay(plan)
-    if table is None:
-        return Superseding(plan, f"the table is gone, and that was accepted: {ledger.acknowledged.reason if ledger.acknowledged else ''}")
+    if table is None or (word and word.lacks_plan):
+        gone = "the table is gone" if table is None else "the table is another one, without a row of this plan"
+        return Superseding(plan, f"{gone}, and that was accepted: {word.reason if word else ''}")
     what = f"nobody knows whether plan {plan.number} is in the table at this path: it has another history"
-    raise LedgersDisagree(what, table_version=table.version, check="move that table away, or give the pipeline a new name")
+    check = f"which table this is; to accept it, and have its rows looked at: etl plans acknowledge CONF {table.version} --reason ..."
+    raise LedgersDisagree(what, table_version=table.version, check=check)
 
 
 def _onward(plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved) -> Onward:
@@ -183,15 +246,15 @@ def _refuse_another_table(ledger: Ledger, plan: Plan, table: Table | None, bit: 
     recorded = applied.table_id if applied and applied.number == plan.number else plan.table_id
     if table and recorded and table.id != recorded:
         what = f"the table at this path has id {table.id}, plan {plan.number} went to {recorded}"
-        raise LedgersDisagree(what, table_version=table.version, check=_which_table(table))
+        raise LedgersDisagree(what, table_version=table.version, check=_which_table(table, plan))
     if applied and applied.number == plan.number > bit:
         what = f"plan {plan.number} was in the table as version {applied.delta_version}, now " + (
             "the table does not hold it" if table else "there is no table")
-        raise LedgersDisagree(what, table_version=table.version if table else None, check=_which_table(table))
+        raise LedgersDisagree(what, table_version=table.version if table else None, check=_which_table(table, plan))
     if bit == plan.table_bit and (table.id if table else None) != plan.table_id:
         what = f"plan {plan.number} was made " + ("for a table, now there is none" if plan.table_id else (
             "when there was no table, now there is one that does not hold it"))
-        raise LedgersDisagree(what, table_version=table.version if table else None, check=_which_table(table))
+        raise LedgersDisagree(what, table_version=table.version if table else None, check=_which_table(table, plan))
 
 
 def _moved(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: BrokerPartition) -> OffsetMoved:

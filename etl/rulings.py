@@ -11,11 +11,11 @@ from typing import Any
 
 from etl.doors import ALONE, new_run_id, now_ms
 from etl.errors import NeedsDecision, SettingsError
-from etl.model import Acknowledgement, BrokerPartition, Foreign, Loss, Plan, Replay, Superseding, Table, Why
+from etl.model import Acknowledgement, Applied, BrokerPartition, Foreign, Loss, Plan, Replay, Superseding, Table, Why
 from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.plan import plan_instead
 from etl.protocol.plan_documents import with_id
-from etl.reconcile import reconcile, unacknowledged
+from etl.reconcile import is_told, unacknowledged, where_we_stand
 from etl.report import describe_plan
 from etl.settings import Settings
 from etl.wiring import open_world
@@ -34,8 +34,9 @@ class Ruling:
 def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     """Accept the table as it is at `version` (or `none`: that there is none), and go on from ZooKeeper's positions.
 
-    What others did to the table up to that version stops no run any more. Raises SettingsError when the table is at another
-    version by now (look again first), or when the pipeline has no plan yet.
+    What others did to the table up to that version stops no run any more. Where neither ledger tells whether the newest plan is in
+    that table, its rows are looked for: with some the plan counts as done, without any another one takes its place. Raises
+    SettingsError when the table is at another version by now (look again first), or when the pipeline has no plan yet.
     """
     with open_world(settings, ALONE) as world, world.driving(new_run_id()):
         ledger = world.ledger.read_ledger()
@@ -44,11 +45,19 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         table = world.read_table(ledger)
         _refuse_another_version(version, table)
         done = unacknowledged(table, ledger.acknowledged)
-        word = Acknowledgement(table.id if table else None, table.version if table else None, ledger.newest.number, reason, now_ms())
+        found = () if is_told(ledger, table) else world.rows_of_today(ledger.newest)
+        lacks_plan = not is_told(ledger, table) and not any(receipt.rows for receipt in found)
+        place = (table.id if table else None), (table.version if table else None)
+        word = Acknowledgement(place[0], place[1], ledger.newest.number, reason, now_ms(), lacks_plan)
         world.note_removals(done)
+        if table and found and not lacks_plan:
+            world.record(Applied(ledger.newest.number, ledger.newest.id, table.version, table.id, found))
         world.ledger.acknowledge(word)
     what = "that there is no table" if table is None else f"the table {table.id} at version {table.version}"
     says = f"acknowledged {what}, after plan {word.number}: {reason}"
+    if found:
+        rows = sum(receipt.rows for receipt in found)
+        says += f"; {rows:,} rows of that plan are in it, " + ("so it counts as done" if rows else "so another one takes its place")
     return Ruling(says, {
         "says": says, "table_id": word.table_id, "delta_version": word.delta_version, "after_plan": word.number, "reason": reason,
         "accepted": [_describe(found) for found in done]})
@@ -67,8 +76,7 @@ def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ..
         if newest is None or newest.number != number:
             stored = f"the newest plan is {newest.number}" if newest else "this pipeline has made no plan yet"
             raise SettingsError(f"plan {number} cannot be superseded: {stored}", check="`etl plans list CONF`")
-        policies = settings.source.on_moved, settings.table.on_rows_removed
-        standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, *policies)
+        standing = where_we_stand(snapshot, settings)
         if not isinstance(standing, Replay):
             raise NeedsDecision(f"plan {number} is in the table: there is nothing to supersede", check="`etl plan CONF`")
         refuse_owned_ranges(newest, snapshot)

@@ -1,8 +1,8 @@
 """What may be configured: frozen settings, one file per pipeline, and one parser that refuses what it does not know.
 
 Durations and sizes carry their unit in the name, times carry an offset, choices are enums, and secrets come by reference
-only (`${env:NAME}` or `${file:/path}`). Nothing below `wiring` sees a dictionary of strings. What the keys mean is told
-below each of them; `conf/clicks.yaml` is a file with all of them.
+only (`${env:NAME}` or `${file:/path}`); a relative path is seen from the conf file's folder. Nothing below `wiring` sees a
+dictionary of strings. What the keys mean is told below each of them; `conf/clicks.yaml` is a file with all of them.
 """
 
 from __future__ import annotations
@@ -312,7 +312,10 @@ def _spark_text(value: Any) -> Any:
 
 
 def load_settings(path: str | Path) -> Settings:
-    """Read one conf file. Raises SettingsError naming the file and the path of the first wrong key."""
+    """Read one conf file; what it says of places on this machine is meant from its own folder, and comes back absolute.
+
+    Raises SettingsError naming the file and the path of the first wrong key.
+    """
     try:
         text = read_text(path, CONF_MAX_BYTES)
     except FileNotFoundError as error:
@@ -323,7 +326,7 @@ def load_settings(path: str | Path) -> Settings:
         document = document_of(text)
     except NOT_YAML as error:
         raise SettingsError(f"the conf file is no YAML: {_one_line(error)}", path=path, check="its syntax at that line") from error
-    return parse_settings(document, path=str(path))
+    return _placed(parse_settings(document, path=str(path)), Path(path).absolute().parent)
 
 
 def parse_settings(document: Any, *, path: str | None = None) -> Settings:
@@ -385,10 +388,28 @@ def _resolve(value: Any, path: str | None, key: str = "") -> Any:
 
 def _referenced(kind: str, name: str, path: str | None, key: str) -> str:
     try:
-        return os.environ[name] if kind == "env" else read_text(name, SECRET_MAX_BYTES).strip()
+        return os.environ[name] if kind == "env" else read_text(_beside(path, name), SECRET_MAX_BYTES).strip()
     except (KeyError, OSError, ValueError) as error:
         what = f"the {'environment variable' if kind == 'env' else 'file'} {name} it refers to cannot be read"
         raise SettingsError(what, path=path, key=key, check="that it is set where this command runs") from error
+
+
+def _beside(conf: str | None, name: str) -> str:
+    return os.path.join(os.path.dirname(os.path.abspath(conf)), name) if conf else name
+
+
+def _placed(settings: Settings, folder: Path) -> Settings:
+    """The same settings with absolute paths: another working directory must not be another table."""
+    table, report = settings.table, settings.report
+    return settings.model_copy(update={
+        "table": table.model_copy(update={
+            "path": _from(folder, table.path), "losses_path": _from(folder, table.losses_path) if table.losses_path else None}),
+        "report": report.model_copy(update={"path": _from(folder, report.path)})})
+
+
+def _from(folder: Path, path: str) -> str:
+    """`path` seen from that folder; an object store's URL is what it is."""
+    return path if "://" in path or path.startswith("file:") else os.path.normpath(folder / path)
 
 
 def _one_line(error: BaseException) -> str:

@@ -25,7 +25,7 @@ from etl.edges.table_features import takes_commits_of_delta_rs
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
 from etl.frame import arrow_schema, spark_schema
-from etl.model import Applied, BrokerPartition, Committed, Foreign, Ledger, Plan, Retention, Snapshot, Stamp, Table
+from etl.model import Applied, BrokerPartition, Committed, Foreign, Ledger, Plan, Receipt, Retention, Snapshot, Stamp, Table
 from etl.packing import pack_tasks
 from etl.phases import Phases, Stopwatch, Verb
 from etl.plan import refuse_missing_topics
@@ -280,6 +280,12 @@ class LiveWorld:
         if outcome.result is delta.Result.NOT_APPLIED or (outcome.stamp and outcome.stamp.plan_id != plan.id):
             return None
         return self._applied(plan, outcome)
+
+    def rows_of_today(self, plan: Plan) -> tuple[Receipt, ...]:
+        """What the table of today holds of the plan's ranges, whoever put it there."""
+        from etl.edges.audit_scan import recount
+
+        return recount(self.settings.table.path, None, plan.ranges)
 
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """See `ingest.World`. Raises Owned where it was another driver of this pipeline that went on to a later plan."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from etl.checks.line import Findings, Line, Verdict, advice, ok
 from etl.model import Adopt, FirstRun, Onward, Replay, Standing, Superseding
-from etl.reconcile import reconcile
+from etl.reconcile import where_we_stand
 from etl.wiring import LiveWorld, Surroundings
 
 
@@ -24,7 +24,7 @@ def _reconciled(findings: Findings) -> Standing:
     patient = settings.model_copy(update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})})
     world = LiveWorld(patient, findings.zookeeper, Surroundings(), "doctor")
     snapshot = world.observe()
-    return reconcile(snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved, settings.table.on_rows_removed)
+    return where_we_stand(snapshot, settings)
 
 
 def told(name: str, found: Standing) -> Line:

@@ -100,13 +100,14 @@ def render_acknowledgement(word: Acknowledgement) -> bytes:
     """The znode of an operator's word, readable as it is."""
     return json.dumps({
         "format": FORMAT, "table_id": word.table_id, "delta_version": word.delta_version, "number": word.number,
-        "reason": word.reason, "at_ms": word.at_ms}, sort_keys=True).encode()
+        "reason": word.reason, "at_ms": word.at_ms, "lacks_plan": word.lacks_plan}, sort_keys=True).encode()
 
 
 def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
     """An operator's word. Raises LedgersDisagree when the znode does not hold one."""
     return _parsed(zlib.compress(payload), path, lambda found: Acknowledgement(
-        found["table_id"], found["delta_version"], int(found["number"]), str(found["reason"]), int(found["at_ms"])))
+        found["table_id"], found["delta_version"], int(found["number"]), str(found["reason"]), int(found["at_ms"]),
+        bool(found.get("lacks_plan"))))
 
 
 def render_stamp(plan: Plan, app_id: str, run_id: str | None = None) -> str:

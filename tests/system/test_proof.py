@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +18,10 @@ from pyspark.sql import SparkSession
 from etl import coverage, doors, rulings
 from etl.address import split_address
 from etl.edges.broker import SimpleConsumer
+from etl.frame import arrow_schema
 from etl.ingest import World
 from etl.settings import load_settings
-from tests.system.driving import Pipeline, broken_off_before
+from tests.system.driving import Pipeline, broken_off_before, refused
 
 
 def log_of(document: Any, partition: int) -> Any:
@@ -213,6 +215,64 @@ def test_doubled_rows_stay_wrong_whatever_an_operator_accepted(pipeline: Pipelin
     write_deltalake(path, rows.slice(0, 2), mode="append")
     proof = pipeline.door("verify")
     assert (proof.code, sum(log["double_rows"] for log in proof.document["logs"]), proof.document["missing"]) == (5, 2, 0)
+
+
+def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_words_of_a_run(pipeline: Pipeline) -> None:
+    copy = pipeline.folder / "copy"
+    for run in range(2):
+        pipeline.produce(40)
+        pipeline.ran()
+        if not run:
+            shutil.copytree(pipeline.table, copy)
+    whole = pipeline.folder / "whole"
+    pipeline.table.rename(whole)
+    for there in ("now there is no table", "now the table does not hold it"):
+        for words in (("run",), ("verify",), ("plan",)):
+            refused(pipeline.door(*words), 5, there, f"path {pipeline.table}", "loading goes on behind them")
+        offsets = pipeline.door("offsets", "show")
+        assert (offsets.code, {(one["position"], one["lag"]) for one in offsets.document}) == (5, {(None, None)})
+        assert there in offsets.err
+        if not pipeline.table.exists():
+            copy.rename(pipeline.table)
+    shutil.rmtree(pipeline.table)
+    whole.rename(pipeline.table)
+    assert pipeline.door("verify").code == 0
+
+
+def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is_acknowledged(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    DeltaTable(str(pipeline.table)).update({"value": "key"}, predicate="partition = 0 and offset < 3")
+    proof, ran = pipeline.door("verify"), pipeline.run()
+    assert (proof.code, ran.code, proof.document["missing"]) == (5, 5, 0)
+    assert proof.document["by_others"] == [{"delta_version": 1, "operation": "UPDATE", "why": "removed rows"}]
+    assert ran.document["what"] in proof.err and "etl plans acknowledge CONF 1" in proof.err
+    rulings.acknowledge(load_settings(pipeline.conf), "1", "it was us")
+    assert pipeline.door("verify").code == 0
+
+
+def test_a_table_made_by_ddl_after_plan_1_was_stored_takes_the_plan_once_it_is_acknowledged(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+    broken_off_before("fetch", pipeline)
+    DeltaTable.create(str(pipeline.table), arrow_schema())
+    refused(pipeline.run(), 5, "plan 1 was made when there was no table")
+    ruling = rulings.acknowledge(load_settings(pipeline.conf), "0", "made by hand")
+    assert "0 rows of that plan are in it, so another one takes its place" in ruling.says
+    assert pipeline.ran().outcomes == ["superseded", "ingested"]
+    assert pipeline.is_whole() and pipeline.door("verify").code == 0
+
+
+def test_rows_of_a_stored_plan_that_a_copied_table_holds_are_not_loaded_again(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+    broken_off_before("record", pipeline)
+    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table()
+    shutil.rmtree(pipeline.table)
+    write_deltalake(str(pipeline.table), rows)
+    refused(pipeline.run(), 5, "plan 1 was made when there was no table")
+    assert "40 rows of that plan are in it, so it counts as done" in rulings.acknowledge(load_settings(pipeline.conf), "0", "a copy").says
+    pipeline.produce(40)
+    pipeline.ran()
+    assert pipeline.is_whole() and pipeline.door("verify").code == 0
 
 
 def test_a_table_with_another_plan_than_zookeeper_is_named(pipeline: Pipeline) -> None:

@@ -528,6 +528,39 @@ def test_a_delete_that_policy_lets_pass_is_told_and_kept() -> None:
     assert outside.removals == [Foreign(2, "DELETE", "removed rows")]
 
 
+def test_a_delete_between_plan_and_append_that_policy_lets_pass_is_told_and_kept_before_the_record() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
+    deleted = Foreign(2, "DELETE", "removed rows")
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("open table", When.AFTER):
+            outside.foreign = (deleted,)
+        if (reached, side) == ("record", When.BEFORE):
+            assert outside.removals == [deleted]
+
+    assert outcomes(run(outside, settings, at=at)) == [Outcome.ROWS_REMOVED, Outcome.INGESTED]
+    assert outside.removals == [deleted]
+
+
+def test_a_delete_that_was_told_before_the_append_is_not_told_again_after_it() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
+    run(outside, settings)
+    outside.foreign = (Foreign(2, "DELETE", "removed rows"),)
+    grow(outside, 1, 1, 1)
+    assert outcomes(run(outside, settings)) == [Outcome.ROWS_REMOVED, Outcome.INGESTED]
+    assert outside.removals == [Foreign(2, "DELETE", "removed rows")]
+
+
+def test_a_disagreement_is_told_with_the_place_of_the_table() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.table = None
+    with pytest.raises(LedgersDisagree) as caught:
+        run(outside)
+    assert caught.value.where["path"] == SETTINGS.table.path
+    assert "given up, and loading goes on behind them, in clicks 0 from offset 5 (and 2 more)" in caught.value.check
+
+
 @pytest.mark.parametrize("step", ["open table", "append"])
 def test_our_plan_appended_by_another_run_is_told_with_its_name_and_finished(step: str) -> None:
     outside, report = outside_of(5, 3, 4), new_report()

@@ -16,7 +16,7 @@ from etl.model import (
     Standing, Superseding, Table,
 )
 from etl.protocol.plan_documents import render_plan, with_id
-from etl.reconcile import reconcile, refuse_what_others_did
+from etl.reconcile import is_told, reconcile, refuse_what_others_did
 from etl.settings import OnMoved, OnRowsRemoved
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
@@ -352,6 +352,25 @@ def test_a_plan_whose_table_is_gone_and_acknowledged_is_superseded() -> None:
 def test_a_plan_of_which_nobody_knows_whether_another_table_holds_it_needs_more_than_an_acknowledgement() -> None:
     word = word_of(3, table_id="clone")
     disagreement(replace(ledger_of(3, applied=False), acknowledged=word), table_of(None, id="clone"), "nobody knows whether plan 3")
+
+
+def test_a_plan_without_a_row_in_the_accepted_table_gives_its_number_to_another_one_made_for_that_table() -> None:
+    word = word_of(1, table_id="by DDL", delta_version=0, lacks_plan=True)
+    made = table_of(None, id="by DDL", version=0)
+    first = replace(ledger_of(1, applied=False), acknowledged=word)
+    assert not is_told(first, made)
+    assert stand(first, made) == Superseding(
+        plan_of(1), "the table is another one, without a row of this plan, and that was accepted: it was me")
+    instead = replace(ledger_of(1, applied=False, table_id="by DDL"), acknowledged=word)
+    assert stand(instead, made) == Replay(plan_of(1, table_id="by DDL"))
+
+
+@pytest.mark.parametrize(("ledger", "table"), [
+    (ledger_of(2), table_of(1)), (ledger_of(2, applied=False), table_of(2)), (ledger_of(2, applied=False), table_of(1)),
+    (ledger_of(1, applied=False), None), (Ledger(), table_of(None)),
+])
+def test_where_the_ledgers_tell_whether_the_newest_plan_is_in_the_table_no_row_is_looked_for(ledger: Ledger, table: Table | None) -> None:
+    assert is_told(ledger, table)
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------

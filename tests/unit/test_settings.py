@@ -225,6 +225,35 @@ def test_a_wrong_value_that_came_by_reference_is_not_shown(monkeypatch: pytest.M
     assert "hunter" not in str(error)
 
 
+def test_a_relative_path_is_seen_from_the_folder_of_the_conf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = yaml.safe_load(LEAST)
+    document["table"] = {"path": "../warehouse/clicks", "losses_path": "losses"}
+    document["spark"] = {"spark.password": "${file:key}"}
+    folder = tmp_path / "conf"
+    folder.mkdir()
+    (folder / "key").write_text("s3cret")
+    (folder / "clicks.yaml").write_text(yaml.safe_dump(document))
+    (tmp_path / "link.yaml").symlink_to(folder / "clicks.yaml")
+    for there, path in ((tmp_path, "conf/clicks.yaml"), (folder, "clicks.yaml"), (Path("/"), str(folder / "clicks.yaml"))):
+        monkeypatch.chdir(there)
+        found = load_settings(path)
+        assert found.table.path == str(tmp_path / "warehouse" / "clicks")
+        assert found.table.losses_at == str(folder / "losses")
+        assert found.report.path == str(folder / "reports")
+        assert found.spark["spark.password"] == "s3cret"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key").write_text("of the link")
+    assert load_settings("link.yaml").table.path == str(tmp_path.parent / "warehouse" / "clicks")
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/clicks", "file:/data/clicks", "file:///data/clicks", "/data/clicks"])
+def test_an_absolute_path_and_an_object_stores_url_stay_as_they_are(path: str, tmp_path: Path) -> None:
+    document = yaml.safe_load(LEAST)
+    document["table"] = {"path": path}
+    (tmp_path / "clicks.yaml").write_text(yaml.safe_dump(document))
+    assert load_settings(tmp_path / "clicks.yaml").table.path == path
+
+
 @pytest.mark.parametrize("text", [
     "", "[]", "7", "a: [", "a: !!python/object:os.system {}", "a: !!timestamp x", "a: !!bool x", "a: !!float ''", "a: !!int ''",
     "a: 2026-13-45", "\t", "a: &x [*x]", "&x {version: *x}", "? {a: b}\n: c", "a: \x00", "--- 1\n--- 2", "1: 2", "[" * 1200,

@@ -1,7 +1,7 @@
 """Record batches of message format v2 (Kafka 0.11 and later): their headers, CRC, compression and transactions.
 
 Owns the walk over the records field of one fetched partition, from its bytes to Arrow batches. The records inside a
-record batch are decoded by `columns`; which offsets are wanted, and what an answer means for the range, is `cursor`'s.
+record batch are decompressed by `codecs` and decoded by `columns`; which offsets are wanted, and what an answer means for the range, is `cursor`'s.
 Knows magic 2 only. Message formats v0 and v1 (magic 0 and 1) come with `message_sets`; until then they are CorruptData
 that says so.
 
@@ -21,17 +21,16 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import cramjam
 import google_crc32c
 import numpy as np
 import pyarrow as pa
 
 from etl.errors import CorruptData, MessageTooLarge
-from etl.protocol import FetchedPartition
+from etl.protocol import FetchedPartition, codecs
 from etl.protocol.columns import SMALLEST_RECORD, TABLE_WIDTH, Bytes, ColumnBuffers, Tally, count_records
 
 MAX_UNPACKED_BYTES = 128 << 20
@@ -50,11 +49,6 @@ _SMALLEST_V0_LENGTH = 14
 _MAX_OFFSET = 2**63 - 1
 
 _CODEC_BITS, _APPEND_TIME_BIT, _TRANSACTIONAL_BIT, _CONTROL_BIT = 0x07, 0x08, 0x10, 0x20
-_GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
-_CODECS = {_GZIP: "gzip", _SNAPPY: "snappy", _LZ4: "lz4", _ZSTD: "zstd"}
-_STREAMS = {_GZIP: cramjam.gzip, _LZ4: cramjam.lz4, _ZSTD: cramjam.zstd}
-_XERIAL = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_BYTES = 16
 _ABORT = 0
 
 _LOG = "the log on the broker (kafka-dump-log), its disks, and the network between"
@@ -158,7 +152,7 @@ def _read_header(fetched: FetchedPartition, at: int, until: int) -> BatchHeader:
         raise _corrupt(fetched, base_offset, f"a record batch of {last_delta + 1} offsets claims {count} records")
     if header.codec == 0:
         _check_count(fetched, header, until - at - _HEADER.size)
-    elif header.codec not in _CODECS:
+    elif header.codec not in codecs.NAMES:
         raise _corrupt(fetched, base_offset, f"compression codec {header.codec} does not exist")
     return header
 
@@ -333,33 +327,14 @@ def _scratch_bytes(size: int) -> Bytes:
 def _decompress(fetched: FetchedPartition, header: BatchHeader, content: Bytes, target: Bytes) -> int:
     """Decompress the records of one batch into `target`; the number of bytes written."""
     try:
-        if header.codec == _SNAPPY:
-            return _unsnap(content, target)
-        return int(_STREAMS[header.codec].decompress_into(content, target))
-    except (cramjam.DecompressionError, ValueError) as error:
-        # All codecs say it so when the output does not fit. Should they ever say it otherwise, the name is the other one.
-        if "whole buffer" in str(error) or "smaller than required" in str(error):
-            raise MessageTooLarge(
-                f"a record batch of {header.until - header.start} bytes decompresses to more than {target.size}",
-                check="who produced it; such a ratio is rare for data and usual for a decompression bomb",
-                topic=fetched.topic, partition=fetched.partition, offset=header.base_offset) from error
-        raise _corrupt(fetched, header.base_offset, f"a record batch is no {_CODECS[header.codec]}: {error}") from error
-
-
-def _unsnap(content: Bytes, target: Bytes) -> int:
-    """Snappy as Java clients write it (xerial: blocks with their lengths), or one raw block as some others do."""
-    unsnap: Callable[[Any, Any], int] = cramjam.snappy.decompress_raw_into
-    if content[:len(_XERIAL)].tobytes() != _XERIAL:
-        return unsnap(content, target)
-    at, size = _XERIAL_HEADER_BYTES, 0
-    while at < content.size:
-        length = int.from_bytes(content[at:at + 4].tobytes(), "big")
-        block = content[at + 4:at + 4 + length]
-        if block.size < length or at + 4 > content.size:
-            raise ValueError(f"a block of {length} bytes is cut off")
-        size += unsnap(block, target[size:])
-        at += 4 + length
-    return size
+        return codecs.decompress(header.codec, content, target)
+    except codecs.DoesNotFit as error:
+        raise MessageTooLarge(
+            f"a record batch of {header.until - header.start} bytes decompresses to more than {target.size}",
+            check="who produced it; such a ratio is rare for data and usual for a decompression bomb",
+            topic=fetched.topic, partition=fetched.partition, offset=header.base_offset) from error
+    except ValueError as error:
+        raise _corrupt(fetched, header.base_offset, f"a record batch is no {codecs.NAMES[header.codec]}: {error}") from error
 
 
 def _control_type(fetched: FetchedPartition, header: BatchHeader, record: bytes) -> int:

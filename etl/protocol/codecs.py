@@ -1,11 +1,11 @@
-"""The codecs of record batches v2: compressed bytes to the bytes of records, exactly as far as Kafka's own Java clients read them.
+"""The codecs of record batches v2: compressed bytes to the bytes of records, as far as Kafka's own Java clients read them.
 
 Owns what ends a compressed stream and what may follow it. Whose bytes they are, and what becomes of an error, is `record_batches`'.
 The compiled codecs read all that producers write, and refuse some bytes that Java's clients read; only then is looked for what those
 would take (tried with the classes of Kafka 3.9.1 on Java 17):
 
 - gzip: members one after the other; whatever follows a whole member and does not begin another one is not looked at (zeros, as padding).
-- lz4: the first frame is enough, what follows is not looked at. Here further whole frames are read too.
+- lz4: Java's clients read the first frame only. Here further whole frames are read too, and what is no frame is not looked at.
 - zstd: frames one after the other, and skippable ones; nothing else may follow.
 - snappy: blocks with their lengths behind a header (xerial). A whole stream may follow with a header of its own; fewer than four bytes
   at the end are no block and not looked at. Without that header: one raw block, as some other clients write it.
@@ -87,7 +87,7 @@ def _gunzip(content: Bytes, target: Bytes) -> int:
     plain, at, size = content.tobytes(), 0, 0
     while (begins := _behind_gzip_header(plain, at)) is not None:
         ends, count = _inflate(memoryview(plain), begins, target[size:])
-        crc, length = zlib.crc32(target[size:size + count]), count % 2**32
+        crc, length = zlib.crc32(memoryview(target[size:size + count])), count % 2**32
         if plain[ends:ends + _GZIP_TRAILER_BYTES] != crc.to_bytes(4, "little") + length.to_bytes(4, "little"):
             raise ValueError("a member is damaged")
         at, size = ends + _GZIP_TRAILER_BYTES, size + count

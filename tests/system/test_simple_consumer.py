@@ -12,7 +12,7 @@ from etl.errors import DataLoss, RanOutBeforeUntil
 from etl.fetch import read_ranges
 from etl.model import BrokerPartition, Isolation, OffsetRange, Receipt
 from tests.conftest import TopicFactory
-from tests.fakes.batches import Batch, Codec, Rec, encode
+from tests.fakes.batches import Batch, Codec, Rec, compress, encode, record_bytes
 from tests.fakes.contract import BrokerContract, Served
 
 
@@ -41,6 +41,18 @@ class TestRealBroker(BrokerContract):
             assert (row["key"], row["value"]) == (b"key-%d" % (offset % 100), b"value-%d" % offset)
             assert row["headers"] == [{"key": "h", "value": b"%d" % (2 * (offset // 100) + partition)}]
         assert [receipts[index].rows for index in range(2)] == [900, 900]
+
+    @pytest.mark.parametrize(("codec", "behind"), [
+        (Codec.GZIP, bytes(20)), (Codec.SNAPPY, b"\0"), (Codec.LZ4, bytes(20)), (Codec.SNAPPY, None)])
+    def test_what_the_broker_takes_as_compressed_is_read(self, served: Served, codec: Codec, behind: bytes | None) -> None:
+        """The broker looks into what a producer sends with the code of its Java clients."""
+        name, records = served.make_topic(1), [Rec(delta, b"value-%d" % delta) for delta in range(4)]
+        plain = b"".join(map(record_bytes, records))
+        padded = compress(plain, codec) + behind if behind else compress(plain[:9], codec) + compress(plain[9:], codec)
+        with served.consumer() as consumer:
+            consumer.send(name, 0, encode(Batch(0, records, codec, payload=padded)))
+        arrow_batches = _read(served, OffsetRange(BrokerPartition(name, 0), 0, 4))
+        assert [row["value"] for each in arrow_batches for row in each.to_pylist()] == [record.value for record in records]
 
     def test_rows_of_a_producer_of_another_library_are_read(self, served: Served, cluster: Cluster) -> None:
         name = served.make_topic(1)

@@ -44,9 +44,11 @@ def values(codec: Codec, payload: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("codec", "payload"), [
-    *((GZIP, one(GZIP) + behind) for behind in (b"\0", bytes(8), bytes(100), b"garbage, and more garbage", b"\x1f\x8b", bytes(20) + one(GZIP))),
+    *((GZIP, one(GZIP) + behind)
+      for behind in (b"\0", bytes(8), bytes(100), b"garbage, and more garbage", b"\x1f\x8b", bytes(20) + one(GZIP))),
     (GZIP, two(GZIP)), (GZIP, two(GZIP) + bytes(20)), (GZIP, one(GZIP, b"") + one(GZIP)), (GZIP, one(GZIP) + one(GZIP, b"")),
-    (GZIP, named("records")), (GZIP, named("records") + bytes(4)), (GZIP, b"".join(one(GZIP, PLAIN[n:n + 1]) for n in range(len(PLAIN))) + b"\0"),
+    (GZIP, named("records")), (GZIP, named("records") + bytes(4)),
+    (GZIP, b"".join(one(GZIP, PLAIN[n:n + 1]) for n in range(len(PLAIN))) + b"\0"),
     (SNAPPY, two(SNAPPY)), (SNAPPY, one(SNAPPY, b"") + one(SNAPPY)), (SNAPPY, one(SNAPPY) + one(SNAPPY, b"")),
     (SNAPPY, two(SNAPPY) + b"\0"), (SNAPPY, one(SNAPPY) + b"abc"), (SNAPPY, one(SNAPPY)[:8] + bytes(8) + one(SNAPPY)[16:]),
     (SNAPPY, HEADER + b"".join(one(SNAPPY, PLAIN[n:n + 3]) for n in range(0, len(PLAIN), 3))),
@@ -59,8 +61,9 @@ def test_what_javas_clients_read_behind_a_whole_stream_is_read_so_here(codec: Co
 
 
 @pytest.mark.parametrize(("codec", "payload"), [
-    (GZIP, one(GZIP)[:-3]), (GZIP, one(GZIP, PLAIN[:CUT]) + one(GZIP, PLAIN[CUT:])[:-3]), (GZIP, one(GZIP, PLAIN[:CUT]) + bytes(9) + one(GZIP)),
-    (GZIP, one(GZIP)[:-1] + b"\x01"), (GZIP, one(GZIP)[:-1] + b"\x01" + bytes(9)), (GZIP, zlib.compress(PLAIN)), (GZIP, b""), (GZIP, bytes(30)),
+    (GZIP, one(GZIP)[:-3]), (GZIP, one(GZIP, PLAIN[:CUT]) + one(GZIP, PLAIN[CUT:])[:-3]),
+    (GZIP, one(GZIP, PLAIN[:CUT]) + bytes(9) + one(GZIP)), (GZIP, one(GZIP)[:-1] + b"\x01"), (GZIP, one(GZIP)[:-1] + b"\x01" + bytes(9)),
+    (GZIP, zlib.compress(PLAIN)), (GZIP, b""), (GZIP, bytes(30)),
     (GZIP, b"\x1f\x8b\x08\x08\0\0\0\0\0\0no end"), (GZIP, one(GZIP)[:20] + b"\xff" * 40), (GZIP, one(GZIP) + one(GZIP, PLAIN[:9])),
     (SNAPPY, one(SNAPPY) + bytes(4)), (SNAPPY, one(SNAPPY) + b"\xff" * 4), (SNAPPY, two(SNAPPY)[:-2]), (SNAPPY, HEADER), (SNAPPY, b""),
     (LZ4, two(LZ4)[:-6]), (LZ4, one(LZ4)[:7]), (LZ4, one(LZ4)[:-4]), (LZ4, SKIPPABLE), (LZ4, b"\x04\x22\x4d\x18\x60\x40\x82" + b"\xff" * 9),

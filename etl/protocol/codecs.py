@@ -87,7 +87,7 @@ def _gunzip(content: Bytes, target: Bytes) -> int:
     plain, at, size = content.tobytes(), 0, 0
     while (begins := _behind_gzip_header(plain, at)) is not None:
         ends, count = _inflate(memoryview(plain), begins, target[size:])
-        crc, length = zlib.crc32(memoryview(target[size:size + count])), count % 2**32
+        crc, length = zlib.crc32(target[size:size + count].data), count % 2**32
         if plain[ends:ends + _GZIP_TRAILER_BYTES] != crc.to_bytes(4, "little") + length.to_bytes(4, "little"):
             raise ValueError("a member is damaged")
         at, size = ends + _GZIP_TRAILER_BYTES, size + count

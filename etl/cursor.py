@@ -63,6 +63,8 @@ class Cursor:
         """With how many bytes to ask for this log."""
         self.starved = False
         """The last answer was empty and the readable end lies below `until`: wait, with a deadline, and ask again."""
+        self.is_held_back = False
+        """The same, and the high watermark does not: a transaction is open below."""
 
     @property
     def done(self) -> bool:
@@ -105,7 +107,7 @@ class Cursor:
 
     def _move(self, fetched: FetchedPartition, found: Walk) -> None:
         """Where the answer takes us: behind its last whole record batch, or nowhere."""
-        self.starved = False
+        self.starved = self.is_held_back = False
         reached = found.batches[-1].last_offset + 1 if found.batches else self.position
         if reached > self.position:
             self._empty_answers = 0
@@ -123,6 +125,7 @@ class Cursor:
     def _note_empty(self, fetched: FetchedPartition) -> None:
         if self._readable_end(fetched) < self.range.until_offset:
             self.starved, self._empty_answers = True, 0
+            self.is_held_back = fetched.high_watermark >= self.range.until_offset
         elif fetched.proves_empty:
             self._empty_answers += 1
             if self._empty_answers >= EMPTY_ANSWERS_THAT_PROVE:

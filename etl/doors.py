@@ -18,7 +18,7 @@ from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks
 from etl.plan import plan_instead, plan_next, refuse_shared_topics, replay_or_supersede, starts_of
 from etl.reconcile import compare, naming_table, where_we_stand
-from etl.report import Outcome, Report, at, describe_plan, told_by_owner, told_leaderless
+from etl.report import Outcome, Report, at, describe_plan, told_by_owner, told_held_back, told_leaderless, told_open
 from etl.retention import Expiring, expiring
 from etl.settings import Settings
 from etl.wiring import Surroundings, open_world
@@ -71,6 +71,11 @@ class Preview:
     expires_soon: tuple[Expiring, ...] = ()
 
     @property
+    def open_transactions(self) -> tuple[str, ...]:
+        """Which logs an open transaction holds back, a sentence for each topic."""
+        return tuple(told_open(self.snapshot))
+
+    @property
     def ranges(self) -> tuple[OffsetRange, ...]:
         """The ranges that would be read."""
         return self.plan.ranges if self.plan else ()
@@ -85,7 +90,7 @@ class Preview:
             "bytes_are_assumed": any(r.log not in cost for r in self.ranges),
             "tasks": self.tasks,
             "left_to_owners": list(self.left), "leaderless": list(self.leaderless),
-            "expires_soon": [str(one) for one in self.expires_soon],
+            "expires_soon": [str(one) for one in self.expires_soon], "open_transactions": list(self.open_transactions),
             "lag": sum(e.end_offset - max(e.log_start_offset, self._position(log, e.log_start_offset))
                        for log, e in self.snapshot.extents.items()),
             "least_headroom": min((r.from_offset - self.snapshot.extents[r.log].log_start_offset
@@ -168,7 +173,8 @@ def offsets(settings: Settings) -> Offsets:
         behind = position if position is not None else offset
         lag = extent.end_offset - max(extent.log_start_offset, extent.log_start_offset if behind is None else behind)
         rows.append({"topic": log.topic, "partition": log.partition, "log_start": extent.log_start_offset, "log_end": extent.end_offset,
-                     "committed": offset, "position": position, "lag": None if disagreement else lag})
+                     "committed": offset, "position": position, "lag": None if disagreement else lag,
+                     **told_held_back(snapshot, log)})
     return Offsets(rows, disagreement)
 
 

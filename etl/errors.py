@@ -25,6 +25,7 @@
     │   ├── CommitUnknown                it may have happened: read again before assuming either way
     │   ├── BrokerUnreachable
     │   │   └── BrokerError              the broker answered with an error code that may pass
+    │   ├── NotYetReadable               the log holds the offsets, and the broker does not give their records yet
     │   └── SparkLost                    it lost its JVM, an executor or a worker
     ├── TableUnreachable            7    retriable: the table cannot be read or written
     └── Stopped                   130    retriable: Ctrl-C or SIGTERM, cleanly
@@ -182,6 +183,10 @@ class BrokerUnreachable(Unreachable):
 
 class BrokerError(BrokerUnreachable):
     """A broker answered with an error code that may pass (moved leader, election, storage)."""
+
+
+class NotYetReadable(Unreachable):
+    """The log holds the offsets and the broker does not give their records yet: an open transaction, slow remote storage."""
 
 
 class SparkLost(Unreachable):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from etl.cursor import Cursor
 from etl.edges.broker import MIB, SimpleConsumer
 from etl.edges.cluster import Cluster
-from etl.errors import BrokerError, BrokerUnreachable, EtlError, NeedsDecision, RanOutBeforeUntil, TopicMissing
+from etl.errors import BrokerError, BrokerUnreachable, EtlError, NeedsDecision, NotYetReadable, RanOutBeforeUntil, TopicMissing
 from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
 from etl.protocol import FetchedPartition, error_codes
 from etl.protocol.kafka import EARLIEST, LATEST, FetchAnswer, Wanted
@@ -108,8 +108,8 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     deadline_s        how long a log may give nothing before its range counts as out of reach
     topic_ids         topic -> the id it had when the ranges were planned (KIP-516): once all is read it must still be that topic
 
-    Raises RanOutBeforeUntil, DataLoss, CorruptData, MessageTooLarge, BrokerUnreachable or BrokerError (may pass: run the
-    task again), NotKafka, TopicMissing, PermissionRefused, NeedsDecision for a topic that was made again. Closing the
+    Raises RanOutBeforeUntil, DataLoss, CorruptData, MessageTooLarge, NotYetReadable, BrokerUnreachable or BrokerError (may pass:
+    run the task again), NotKafka, TopicMissing, PermissionRefused, NeedsDecision for a topic that was made again. Closing the
     iterator closes the connections.
     """
     addresses = [*bootstrap, *((each.leader.broker.host, each.leader.broker.port) for each in ranges if each.leader is not None)]
@@ -282,9 +282,13 @@ def _check_patience(walk: _Walk, manner: _Manner) -> None:
     """A log that gives nothing is asked again until the deadline, then its range is out of reach."""
     if walk.idle_for() < manner.deadline_s:
         return
+    if walk.cursor.is_held_back:
+        raise NotYetReadable(f"the log cannot be read up to {walk.cursor.range.until_offset}: a transaction is open below",
+                             check="who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on",
+                             **_place(walk))
     if walk.cursor.starved:
         raise RanOutBeforeUntil(f"the log cannot be read up to {walk.cursor.range.until_offset}: its readable end stays below",
-                                check="for an open transaction, a truncated log (unclean leader election), or a topic made anew",
+                                check="for a truncated log (unclean leader election), or a topic made anew",
                                 **_place(walk))
     raise BrokerUnreachable(f"the broker gave no records for {manner.deadline_s:g} s", check="the broker's quotas and load", **_place(walk))
 

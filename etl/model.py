@@ -68,6 +68,25 @@ class Extent:
     log_start_offset: int
     end_offset: int
     """One past the last offset that may be read: the last stable offset under read_committed, else the high watermark."""
+    high_watermark: int | None = None
+    """One past the last offset that all in-sync replicas have, where that lies above the readable end; None: nothing does."""
+
+    @property
+    def held_back(self) -> int:
+        """Offsets that may not be read yet, because a transaction at or below them is open (KIP-98)."""
+        return max(0, (self.high_watermark or 0) - self.end_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """What the brokers tell of the transaction at which the readable part of a log ends (KIP-664)."""
+
+    producer_id: int
+    first_offset: int
+    """Of its records in this log."""
+    transactional_id: str | None = None
+    since_ms: int | None = None
+    """When it began. None of both: the brokers do not tell us of transactional ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +389,8 @@ class Snapshot:
     """By topic, of those with something to read, where the brokers tell it."""
     lasting: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The first offset that will not have expired by time within `source.expiry_warning_s`, where `retention` has a time."""
+    open_transactions: Mapping[BrokerPartition, OpenTransaction] = field(default_factory=dict)
+    """Of logs whose extent holds offsets back, where the brokers tell."""
 
 
 @dataclass(frozen=True, slots=True)

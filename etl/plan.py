@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, SettingsError, TopicMissing
+from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, NotYetReadable, SettingsError, TopicMissing
 from etl.model import (
     NOTHING_COMMITTED, BrokerPartition, FirstRun, Loss, OffsetRange, Onward, Plan, PlanKind, Replay, Snapshot, Superseding, Why,
 )
@@ -53,7 +53,8 @@ def refuse_missing_topics(settings: Settings, topics: Iterable[str]) -> None:
 def plan_next(snapshot: Snapshot, standing: FirstRun | Onward, settings: Settings, *, uid: str, now_ms: int) -> Plan | None:
     """The next plan, without its id, or None when there is nothing to read and nothing new to keep.
 
-    Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable where policy says `fail`.
+    Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable where policy says `fail`, NotYetReadable for a position that an open
+    transaction covers.
     """
     last = standing.last if isinstance(standing, Onward) else None
     known = standing.positions if isinstance(standing, Onward) else {}
@@ -168,6 +169,10 @@ def _reading(log: BrokerPartition, snapshot: Snapshot, known: Mapping[BrokerPart
     wanted = known.get(log)
     if wanted is None:
         wanted = _start(log, snapshot, known, settings)
+    if extent.end_offset < wanted <= extent.end_offset + extent.held_back:
+        what = f"the position lies above the last stable offset {extent.end_offset}: a transaction is open there"
+        check = "who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on"
+        raise NotYetReadable(what, topic=log.topic, partition=log.partition, offset=wanted, check=check)
     if wanted > extent.end_offset:
         what = "the committed offset lies above the end of the log"
         check = (

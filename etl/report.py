@@ -7,6 +7,7 @@ document of ours is text (`at`) under a name that ends in `_at`, every duration 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -52,6 +53,7 @@ class Outcome(str, Enum):
     SESSION_LOST = "session lost"
     LEFT_TO_OWNER = "left to its owner"
     NO_LEADER = "no leader"
+    OPEN_TRANSACTION = "open transaction"
     APPLIED_BY_ANOTHER = "applied by another run"
     RECORDS_LOST = "records lost"
     EXPIRES_SOON = "expires soon"
@@ -102,11 +104,13 @@ class Report:
         self._snapshot = snapshot
 
     def left(self, snapshot: Snapshot) -> None:
-        """The logs that this run leaves alone: to whom, or because nobody leads them."""
+        """The logs that this run leaves alone: to whom, or because nobody leads them; and what an open transaction holds back."""
         for sentence in told_by_owner(snapshot.owners):
             self.add(Outcome.LEFT_TO_OWNER, sentence)
         for sentence in told_leaderless(snapshot.leaderless):
             self.add(Outcome.NO_LEADER, sentence)
+        for sentence in told_open(snapshot):
+            self.add(Outcome.OPEN_TRANSACTION, sentence)
 
     def planned(self, plan: Plan) -> None:
         """The plan, be it new or replayed."""
@@ -210,7 +214,7 @@ class Report:
         return [
             {"topic": log.topic, "partition": log.partition, "log_start": extent.log_start_offset, "log_end": extent.end_offset,
              "before": _behind(before, log, extent.end_offset, extent.log_start_offset),
-             "after": _behind(after, log, extent.end_offset, extent.log_start_offset)}
+             "after": _behind(after, log, extent.end_offset, extent.log_start_offset), **told_held_back(self._snapshot, log)}
             for log, extent in sorted(self._snapshot.extents.items())
         ]
 
@@ -228,6 +232,40 @@ def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
 def told_leaderless(logs: Collection[BrokerPartition]) -> Iterator[str]:
     """Which logs have no leader: one sentence for each topic."""
     return _told_together(dict.fromkeys(logs, "no leader"))
+
+
+def told_open(snapshot: Snapshot) -> Iterator[str]:
+    """Which logs an open transaction holds back: one sentence for each topic."""
+    topics: dict[str, list[BrokerPartition]] = {}
+    for log, extent in sorted(snapshot.extents.items()):
+        if extent.held_back:
+            topics.setdefault(log.topic, []).append(log)
+    for topic, logs in topics.items():
+        count = sum(snapshot.extents[log].held_back for log in logs)
+        more = f" and {len(logs) - _NAMED:,} more" if len(logs) > _NAMED else ""
+        named = ", ".join(str(log.partition) for log in logs[:_NAMED])
+        what = "1 offset below the high watermark waits" if count == 1 else f"{count:,} offsets below the high watermark wait"
+        yield f"{topic} {named}{more}: {what} behind {_who_holds(snapshot, logs)}"
+
+
+def _who_holds(snapshot: Snapshot, logs: Collection[BrokerPartition]) -> str:
+    """The transaction that is open longest, as far as the brokers tell."""
+    found = [snapshot.open_transactions[log] for log in logs if log in snapshot.open_transactions]
+    if not found:
+        return "an open transaction"
+    oldest = min(found, key=lambda one: math.inf if one.since_ms is None else one.since_ms)
+    name = f" {oldest.transactional_id}" if oldest.transactional_id else ""
+    since = f", open since {at(oldest.since_ms)}" if oldest.since_ms is not None else ""
+    return f"the open transaction{name} of producer {oldest.producer_id}{since}"
+
+
+def told_held_back(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
+    """For programs: how far the high watermark of a log is from its readable end, and who holds it there."""
+    extent, held_by = snapshot.extents[log], snapshot.open_transactions.get(log)
+    return {
+        "high_watermark": extent.end_offset + extent.held_back, "held_back": extent.held_back,
+        "transaction_began_at": at(held_by.since_ms) if held_by else None,
+        "held_back_by": (held_by.transactional_id or f"producer {held_by.producer_id}") if held_by else None}
 
 
 def _told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:

@@ -27,7 +27,7 @@ margin = Console(stderr=True, highlight=False)
 
 def show_report(report: Report) -> None:
     """What a run came to, in a few lines."""
-    loud = {Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.ROWS_REMOVED, Outcome.FAILED}
+    loud = {Outcome.OPEN_TRANSACTION, Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.ROWS_REMOVED, Outcome.FAILED}
     for outcome, sentence in report.outcomes:
         style = "bold red" if outcome in loud else "bold"
         screen.print(f"[{style}]{outcome.value}[/]: {sentence}", markup=True)
@@ -40,7 +40,7 @@ def show_report(report: Report) -> None:
 def show_preview(preview: Preview) -> None:
     """What the next run would do."""
     screen.print(preview.says)
-    for sentence in (*preview.left, *preview.leaderless, *map(str, preview.expires_soon)):
+    for sentence in (*preview.left, *preview.leaderless, *preview.open_transactions, *map(str, preview.expires_soon)):
         screen.print(sentence)
     if preview.ranges:
         told = preview.as_json()

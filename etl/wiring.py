@@ -144,12 +144,14 @@ class LiveWorld:
                 starts = cluster.offsets_at(source.start.ms, list(found.extents), isolation=source.isolation)
             retention, lasting = self._ask_retention(cluster, found, positions)
             sizes = cluster.bytes_per_offset(found)
+            open_transactions = cluster.open_transactions(found)
         creation_ids = read_creation_ids(self._zookeeper, metadata.topics.keys() - metadata.topic_ids.keys())
         return Snapshot(
             cluster=self._cluster_name, extents=found.extents, leaders=found.leaders, leaderless=found.leaderless,
             topic_ids={**creation_ids, **metadata.topic_ids}, bytes_per_offset=sizes, committed=committed, starts=starts,
             owners=self.group.owners(metadata.topics), live_consumers=self.group.live_consumers(),
             ledger=ledger, table=table, other_pipelines=self.ledger.other_pipelines(), retention=retention, lasting=lasting,
+            open_transactions=open_transactions,
         )
 
     def _ask_retention(

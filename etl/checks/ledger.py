@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etl.checks.line import Findings, Line, Verdict, advice, ok
-from etl.model import Adopt, FirstRun, Onward, Replay, Standing, Superseding
+from etl.model import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
 from etl.reconcile import where_we_stand
+from etl.report import told_open
 from etl.wiring import LiveWorld, Surroundings
 
 
@@ -16,15 +17,22 @@ def standing(name: str, findings: Findings) -> Iterator[Line]:
     if silent:
         yield Line(name, Verdict.NOT_CHECKED, f"first broker {min(silent)}, which leads partitions of ours, see above")
         return
-    yield told(name, _reconciled(findings))
+    snapshot = _observed(findings)
+    yield from held_back("open transactions", snapshot)
+    yield told(name, where_we_stand(snapshot, findings.settings))
 
 
-def _reconciled(findings: Findings) -> Standing:
+def _observed(findings: Findings) -> Snapshot:
     settings = findings.settings
     patient = settings.model_copy(update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})})
     world = LiveWorld(patient, findings.zookeeper, Surroundings(), "doctor")
-    snapshot = world.observe()
-    return where_we_stand(snapshot, settings)
+    return world.observe()
+
+
+def held_back(name: str, snapshot: Snapshot) -> Iterator[Line]:
+    """A line for each topic that an open transaction holds back: a run reads up to there and says that all is done."""
+    for sentence in told_open(snapshot):
+        yield advice(name, sentence, "whether its producer lives (kafka-transactions.sh describe-producers); runs read on once it ends")
 
 
 def told(name: str, found: Standing) -> Line:

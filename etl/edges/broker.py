@@ -24,7 +24,7 @@ from etl.edges.connection import (
     unanswered,
 )
 from etl.errors import BrokerUnreachable, CorruptData
-from etl.model import Broker, BrokerPartition, Isolation, Retention
+from etl.model import Broker, BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol import FetchedPartition, error_codes, kafka
 from etl.protocol.kafka import EARLIEST, LATEST, Api, ClusterMetadata, FetchAnswer, ListedOffset, Spoken, Wanted
 
@@ -272,6 +272,20 @@ class SimpleConsumer:
         Raises SettingsError for a broker before 1.0.
         """
         return kafka.parse_retention(self._ask(Api.DESCRIBE_CONFIGS, kafka.configs_fields(topics)))
+
+    def open_transactions(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, OpenTransaction]:
+        """The open transaction that began first in each log that this broker leads (KIP-664). Raises SettingsError before 2.8."""
+        return kafka.parse_open_transactions(self._ask(Api.DESCRIBE_PRODUCERS, kafka.producers_fields(logs)))
+
+    def transactions_of(self, producer_ids: Collection[int]) -> dict[int, tuple[str, int | None]]:
+        """Producer id -> transactional id and the start of its transaction, of those that this broker coordinates and we may see.
+
+        Raises SettingsError before 3.0.
+        """
+        known = kafka.parse_transactional_ids(self._ask(Api.LIST_TRANSACTIONS, kafka.list_transactions_fields(producer_ids)))
+        if not known:
+            return {}
+        return kafka.parse_transactions(self._ask(Api.DESCRIBE_TRANSACTIONS, kafka.describe_transactions_fields(known)))
 
     # A group's offsets that the brokers keep (the pipeline's own are in ZooKeeper)
 

@@ -1,8 +1,8 @@
 """Questions that take more than one broker: who leads what, where logs start and end, how large they are.
 
-The driver's side of `edges.broker`: one Metadata request, two ListOffsets requests per broker (start and end),
-one DescribeLogDirs per broker, one DescribeConfigs in all; never one request per partition. What to do about a log without a leader, or a
-topic that is not there, is the caller's policy.
+The driver's side of `edges.broker`: one Metadata request, two ListOffsets requests per broker (start and end; three
+under read_committed), one DescribeLogDirs per broker, one DescribeConfigs in all; never one request per partition. What to
+do about a log without a leader, or a topic that is not there, is the caller's policy.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import TypeVar
 
 from etl.edges.broker import SimpleConsumer
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
-from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader, Retention
+from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader, OpenTransaction, Retention
 from etl.protocol import error_codes
 from etl.protocol.kafka import EARLIEST, LATEST, ClusterMetadata, ListedOffset
 from etl.settings import TopicFilter
 
 Answer = TypeVar("Answer")
+Subject = TypeVar("Subject")
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
 _MOST_AT_A_TIME = 8
 
@@ -99,22 +100,41 @@ class Cluster:
                 metadata: ClusterMetadata | None = None) -> Extents:
         """Log start and readable end of each log, the end under the same isolation as the fetches to come.
 
-        Two ListOffsets requests per leader. Logs without a leader, or whose leader has just moved, are asked for
-        again until `wait_for_leader_s` has passed, and are then reported. `metadata`: a fresh answer of `describe`
-        that covers `logs`, to save the request.
+        Two ListOffsets requests per leader, and under read_committed one more for the high watermarks. Logs without a
+        leader, or whose leader has just moved, are asked for again until `wait_for_leader_s` has passed, and are then
+        reported. `metadata`: a fresh answer of `describe` that covers `logs`, to save the request.
 
         Raises TopicMissing, PermissionRefused, or BrokerUnreachable when a leader stays silent.
         """
         starts = self._list(dict.fromkeys(logs, EARLIEST), isolation, wait_for_leader_s, metadata)
         ends = self._list(dict.fromkeys(starts.offsets, LATEST), isolation, wait_for_leader_s, None, starts.leaders)
-        extents: dict[BrokerPartition, Extent] = {}
-        for log, end in ends.offsets.items():
-            start = starts.offsets[log]
-            if start is None or end is None:
-                raise CorruptData("the broker names no offset for a log's start or end", topic=log.topic, partition=log.partition)
-            # Retention may have moved the start in between, a truncation the end; an extent never ends before it starts.
-            extents[log] = Extent(start, max(start, end))
-        return Extents(extents, ends.leaders, starts.leaderless | ends.leaderless)
+        above = ends
+        if isolation is Isolation.READ_COMMITTED:
+            above = self._list(dict.fromkeys(ends.offsets, LATEST), Isolation.READ_UNCOMMITTED, wait_for_leader_s, None, ends.leaders)
+        extents = {log: _extent(log, starts.offsets[log], ends.offsets[log], high) for log, high in above.offsets.items()}
+        return Extents(extents, above.leaders, starts.leaderless | ends.leaderless | above.leaderless)
+
+    def open_transactions(self, found: Extents) -> dict[BrokerPartition, OpenTransaction]:
+        """What holds back the end of each log that has offsets behind an open transaction, where the brokers tell (KIP-664).
+
+        One DescribeProducers request to each leader of such a log; to find out since when, at most two more to each broker. It is told
+        to people only, so no failure of these questions stops a run.
+        """
+        held_back = {log: leader for log, leader in found.leaders.items() if found.extents[log].held_back}
+        told: dict[BrokerPartition, OpenTransaction] = {}
+        for answer in self._of_each(held_back, _open_transactions):
+            told.update(answer)
+        if not told:
+            return {}
+        producers = {one.producer_id for one in told.values()}
+        try:
+            brokers = self.describe(()).brokers.values()
+        except BrokerUnreachable:
+            return told
+        known: dict[int, tuple[str, int | None]] = {}
+        for begun in self._side_by_side([(self._consumer(one.host, one.port), producers) for one in brokers], _transactions):
+            known.update(begun)
+        return {log: _named(one, known) for log, one in told.items()}
 
     def offsets_at(self, timestamp_ms: int, logs: Collection[BrokerPartition], *, isolation: Isolation = Isolation.READ_COMMITTED,
                    wait_for_leader_s: float = 30.0) -> dict[BrokerPartition, int]:
@@ -211,9 +231,12 @@ class Cluster:
         by_broker: dict[Broker, list[BrokerPartition]] = {}
         for log, leader in leaders.items():
             by_broker.setdefault(leader.broker, []).append(log)
-        asked = [(self._consumer(broker.host, broker.port), logs) for broker, logs in by_broker.items()]
+        return self._side_by_side([(self._consumer(broker.host, broker.port), logs) for broker, logs in by_broker.items()], ask)
+
+    @staticmethod
+    def _side_by_side(asked: Sequence[tuple[SimpleConsumer, Subject]], ask: Callable[[SimpleConsumer, Subject], Answer]) -> list[Answer]:
         if len(asked) < 2:
-            return [ask(consumer, logs) for consumer, logs in asked]
+            return [ask(consumer, subject) for consumer, subject in asked]
         with ThreadPoolExecutor(min(_MOST_AT_A_TIME, len(asked))) as pool:
             return list(pool.map(lambda each: ask(*each), asked))
 
@@ -222,6 +245,33 @@ class Cluster:
             self._consumers[host, port] = SimpleConsumer(host, port, client_id=self._client_id, timeout_s=self._timeout_s,
                                                          connect_timeout_s=self._connect_timeout_s)
         return self._consumers[host, port]
+
+
+def _extent(log: BrokerPartition, start: int | None, end: int | None, high: int | None) -> Extent:
+    if start is None or end is None or high is None:
+        raise CorruptData("the broker names no offset for a log's start or end", topic=log.topic, partition=log.partition)
+    # Retention may have moved the start in between, a truncation the end; an extent never ends before it starts.
+    end = max(start, end)
+    return Extent(start, end, high if high > end else None)
+
+
+def _open_transactions(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, OpenTransaction]:
+    try:
+        return consumer.open_transactions(logs)
+    except (SettingsError, BrokerUnreachable):
+        return {}
+
+
+def _transactions(consumer: SimpleConsumer, producer_ids: Collection[int]) -> dict[int, tuple[str, int | None]]:
+    try:
+        return consumer.transactions_of(producer_ids)
+    except (SettingsError, BrokerUnreachable):
+        return {}
+
+
+def _named(one: OpenTransaction, known: Mapping[int, tuple[str, int | None]]) -> OpenTransaction:
+    name, since_ms = known.get(one.producer_id, (None, None))
+    return replace(one, transactional_id=name, since_ms=since_ms)
 
 
 def _sizes(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:

@@ -21,7 +21,16 @@ from typing import Any
 from uuid import UUID
 
 from kafka.protocol.admin import (
-    DescribeConfigsRequest, DescribeConfigsResponse, DescribeLogDirsRequest, DescribeLogDirsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from kafka.protocol.consumer import (
     ListOffsetsRequest,
@@ -42,7 +51,7 @@ from kafka.protocol.metadata import (
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from etl.errors import CorruptData, SettingsError
-from etl.model import Broker, BrokerPartition, Isolation, Leader, Retention
+from etl.model import Broker, BrokerPartition, Isolation, Leader, OpenTransaction, Retention
 from etl.protocol import FetchedPartition, schemas
 from etl.protocol.primitives import Reader, Writer
 
@@ -68,6 +77,9 @@ class Api(Enum):
     API_VERSIONS = (18, 0, 0)
     DESCRIBE_CONFIGS = (32, 1, 3)
     DESCRIBE_LOG_DIRS = (35, 0, 4)
+    DESCRIBE_PRODUCERS = (61, 0, 0)
+    DESCRIBE_TRANSACTIONS = (65, 0, 0)
+    LIST_TRANSACTIONS = (66, 0, 1)
 
     @property
     def key(self) -> int:
@@ -84,6 +96,9 @@ _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.API_VERSIONS: (ApiVersionsRequest, ApiVersionsResponse),
     Api.DESCRIBE_CONFIGS: (DescribeConfigsRequest, DescribeConfigsResponse),
     Api.DESCRIBE_LOG_DIRS: (DescribeLogDirsRequest, DescribeLogDirsResponse),
+    Api.DESCRIBE_PRODUCERS: (DescribeProducersRequest, DescribeProducersResponse),
+    Api.DESCRIBE_TRANSACTIONS: (DescribeTransactionsRequest, DescribeTransactionsResponse),
+    Api.LIST_TRANSACTIONS: (ListTransactionsRequest, ListTransactionsResponse),
 }
 
 
@@ -252,6 +267,50 @@ def parse_log_dirs(response: Any) -> dict[BrokerPartition, int]:
     return {BrokerPartition(topic.name, each.partition_index): each.partition_size
             for folder in response.results if folder.error_code == 0
             for topic in folder.topics for each in topic.partitions if not each.is_future_key}
+
+
+# Open transactions (KIP-664)
+
+_YEAR_10000_MS = 253_402_300_800_000
+"""No date can be written from there on."""
+
+
+def producers_fields(logs: Collection[BrokerPartition]) -> dict[str, Any]:
+    """Who writes to these logs: asked of their leader."""
+    wanted = DescribeProducersRequest.TopicRequest
+    return {"topics": [wanted(name=topic, partition_indexes=[log.partition for log in found]) for topic, found in _by_topic(logs).items()]}
+
+
+def parse_open_transactions(response: Any) -> dict[BrokerPartition, OpenTransaction]:
+    """The open transaction that began first in each log; a log without one, or of which we may not ask, is left out."""
+    found: dict[BrokerPartition, OpenTransaction] = {}
+    for topic in response.topics:
+        for each in topic.partitions:
+            started = [(p.current_txn_start_offset, p.producer_id) for p in each.active_producers if p.current_txn_start_offset >= 0]
+            if each.error_code == 0 and started:
+                first_offset, producer_id = min(started)
+                found[BrokerPartition(topic.name, each.partition_index)] = OpenTransaction(producer_id, first_offset)
+    return found
+
+
+def list_transactions_fields(producer_ids: Collection[int]) -> dict[str, Any]:
+    return {"state_filters": [], "producer_id_filters": sorted(producer_ids), "duration_filter": -1}
+
+
+def parse_transactional_ids(response: Any) -> list[str]:
+    """The transactional ids that this broker coordinates and we may see."""
+    return [] if response.error_code else [each.transactional_id for each in response.transaction_states]
+
+
+def describe_transactions_fields(transactional_ids: Collection[str]) -> dict[str, Any]:
+    return {"transactional_ids": sorted(transactional_ids)}
+
+
+def parse_transactions(response: Any) -> dict[int, tuple[str, int | None]]:
+    """Producer id -> transactional id, and when its transaction began in milliseconds since 1970."""
+    return {each.producer_id: (each.transactional_id, each.transaction_start_time_ms if 0 < each.transaction_start_time_ms < _YEAR_10000_MS
+                               else None)
+            for each in response.transaction_states if each.error_code == 0}
 
 
 # DescribeConfigs

@@ -18,7 +18,16 @@ from typing import Any
 from uuid import UUID
 
 from kafka.protocol.admin import (
-    DescribeConfigsRequest, DescribeConfigsResponse, DescribeLogDirsRequest, DescribeLogDirsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from kafka.protocol.consumer import (
     FetchRequest,
@@ -41,9 +50,10 @@ from kafka.protocol.metadata import (
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, LOG_DIRS = 0, 1, 2, 3, 8, 9, 10, 18, 35
-CONFIGS = 32
+CONFIGS, PRODUCERS, TRANSACTIONS, TRANSACTION_LIST = 32, 61, 65, 66
 KAFKA_3_9 = {PRODUCE: (0, 11), FETCH: (0, 17), LIST_OFFSETS: (0, 9), METADATA: (0, 12), OFFSET_COMMIT: (0, 9), OFFSET_FETCH: (0, 9),
-             FIND_COORDINATOR: (0, 6), API_VERSIONS: (0, 4), CONFIGS: (1, 4), LOG_DIRS: (0, 4)}
+             FIND_COORDINATOR: (0, 6), API_VERSIONS: (0, 4), CONFIGS: (1, 4), LOG_DIRS: (0, 4),
+             PRODUCERS: (0, 0), TRANSACTIONS: (0, 0), TRANSACTION_LIST: (0, 1)}
 
 Act = Callable[[socket.socket, bytes], None]
 """How to deliver one framed response; an act that ends with the socket closed ends the connection."""
@@ -60,6 +70,8 @@ class FakeLog:
     """None: all there is."""
     last_stable: int | None = None
     aborted: list[tuple[int, int]] = field(default_factory=list)
+    open: tuple[int, int] | None = None
+    """The open transaction: its producer's id, and its first offset here."""
     leader_epoch: int = 0
     refusals: deque[int] = field(default_factory=deque)
     """Error codes for the next fetches of this log, one each."""
@@ -90,6 +102,8 @@ class World:
         self.topic_ids: dict[str, UUID] = {}
         self.configs: dict[str, dict[str, str]] = {}
         """Of topics; one that is not here may not be described."""
+        self.transactions: dict[int, tuple[str, int]] = {}
+        """Producer id -> transactional id and start; every broker coordinates all of them."""
         self.changed = threading.Condition()
 
 
@@ -322,6 +336,30 @@ class FakeBroker:
                 resource_name=one.resource_name, configs=configs))
         return DescribeConfigsResponse(throttle_time_ms=0, results=results)
 
+    def _producers(self, request: Any, version: int) -> Any:
+        topic_kind = DescribeProducersResponse.TopicResponse
+        kind = topic_kind.PartitionResponse
+        return DescribeProducersResponse(throttle_time_ms=0, topics=[
+            topic_kind(name=topic.name, partitions=[
+                kind(partition_index=number, error_code=0, error_message=None, active_producers=[
+                    kind.ProducerState(producer_id=who, producer_epoch=0, last_sequence=0, last_timestamp=0, coordinator_epoch=0,
+                                       current_txn_start_offset=first)
+                    for who, first in ((99, -1), self.world.logs[topic.name, number].open or (98, -1))])
+                for number in topic.partition_indexes]) for topic in request.topics])
+
+    def _transaction_list(self, request: Any, version: int) -> Any:
+        kind = ListTransactionsResponse.TransactionState
+        return ListTransactionsResponse(throttle_time_ms=0, error_code=0, unknown_state_filters=[], transaction_states=[
+            kind(transactional_id=name, producer_id=who, transaction_state="Ongoing")
+            for who, (name, _) in self.world.transactions.items() if who in request.producer_id_filters])
+
+    def _transactions(self, request: Any, version: int) -> Any:
+        kind = DescribeTransactionsResponse.TransactionState
+        return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[
+            kind(error_code=0, transactional_id=name, transaction_state="Ongoing", transaction_timeout_ms=60_000,
+                 transaction_start_time_ms=began, producer_id=who, producer_epoch=0, topics=[])
+            for who, (name, began) in self.world.transactions.items() if name in request.transactional_ids])
+
     def _log_dirs(self, request: Any, version: int) -> Any:
         folder_kind = DescribeLogDirsResponse.DescribeLogDirsResult
         kind = folder_kind.DescribeLogDirsTopic
@@ -344,6 +382,9 @@ _ANSWERS: dict[int, tuple[Any, Callable[[FakeBroker, Any, int], Any]]] = {
     FIND_COORDINATOR: (FindCoordinatorRequest, FakeBroker._find_coordinator),
     API_VERSIONS: (ApiVersionsRequest, FakeBroker._api_versions),
     CONFIGS: (DescribeConfigsRequest, FakeBroker._configs),
+    PRODUCERS: (DescribeProducersRequest, FakeBroker._producers),
+    TRANSACTIONS: (DescribeTransactionsRequest, FakeBroker._transactions),
+    TRANSACTION_LIST: (ListTransactionsRequest, FakeBroker._transaction_list),
     LOG_DIRS: (DescribeLogDirsRequest, FakeBroker._log_dirs),
 }
 

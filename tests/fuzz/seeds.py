@@ -10,7 +10,9 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from kafka.protocol.admin import DescribeConfigsResponse, DescribeLogDirsResponse
+from kafka.protocol.admin import (
+    DescribeConfigsResponse, DescribeLogDirsResponse, DescribeProducersResponse, DescribeTransactionsResponse, ListTransactionsResponse,
+)
 from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse, OffsetCommitResponse, OffsetFetchResponse
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import ProduceResponse
@@ -79,6 +81,8 @@ def _of_groups_and_folders(api: Api) -> Any:
         return OffsetFetchResponse(throttle_time_ms=0, error_code=0, topics=[found(name="clicks", partitions=[
             found.OffsetFetchResponsePartition(
                 partition_index=3, committed_offset=17, committed_leader_epoch=-1, metadata="", error_code=0)])])
+    if api in (Api.DESCRIBE_PRODUCERS, Api.LIST_TRANSACTIONS, Api.DESCRIBE_TRANSACTIONS):
+        return _of_transactions(api)
     if api is Api.DESCRIBE_CONFIGS:
         told = DescribeConfigsResponse.DescribeConfigsResult
         configs = [told.DescribeConfigsResourceResult(
@@ -91,6 +95,23 @@ def _of_groups_and_folders(api: Api) -> Any:
     return DescribeLogDirsResponse(throttle_time_ms=0, error_code=0, results=[folder(
         error_code=0, log_dir="/logs", total_bytes=-1, usable_bytes=-1, topics=[held(name="clicks", partitions=[
             held.DescribeLogDirsPartition(partition_index=3, partition_size=99, offset_lag=0, is_future_key=False)])])])
+
+
+def _of_transactions(api: Api) -> Any:
+    if api is Api.DESCRIBE_PRODUCERS:
+        topic = DescribeProducersResponse.TopicResponse
+        writers = [topic.PartitionResponse.ProducerState(
+            producer_id=PRODUCER, producer_epoch=0, last_sequence=3, last_timestamp=5, coordinator_epoch=1, current_txn_start_offset=start)
+            for start in (7, -1)]
+        return DescribeProducersResponse(throttle_time_ms=0, topics=[topic(name="clicks", partitions=[topic.PartitionResponse(
+            partition_index=3, error_code=0, error_message=None, active_producers=writers)])])
+    if api is Api.LIST_TRANSACTIONS:
+        listed = ListTransactionsResponse.TransactionState(transactional_id="t", producer_id=PRODUCER, transaction_state="Ongoing")
+        return ListTransactionsResponse(throttle_time_ms=0, error_code=0, unknown_state_filters=[], transaction_states=[listed])
+    begun = DescribeTransactionsResponse.TransactionState(
+        error_code=0, transactional_id="t", transaction_state="Ongoing", transaction_timeout_ms=1, transaction_start_time_ms=5,
+        producer_id=PRODUCER, producer_epoch=0, topics=[])
+    return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[begun])
 
 
 def fetches() -> tuple[bytes, ...]:

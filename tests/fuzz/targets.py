@@ -77,6 +77,8 @@ _PARSERS: dict[Api, Callable[[Any], object]] = {
     Api.API_VERSIONS: kafka.parse_api_versions, Api.METADATA: kafka.parse_metadata, Api.LIST_OFFSETS: kafka.parse_list_offsets,
     Api.DESCRIBE_LOG_DIRS: kafka.parse_log_dirs, Api.OFFSET_COMMIT: kafka.parse_commit, Api.OFFSET_FETCH: kafka.parse_offset_fetch,
     Api.PRODUCE: kafka.parse_produce, Api.FIND_COORDINATOR: _coordinator, Api.DESCRIBE_CONFIGS: kafka.parse_retention,
+    Api.DESCRIBE_PRODUCERS: kafka.parse_open_transactions, Api.LIST_TRANSACTIONS: kafka.parse_transactional_ids,
+    Api.DESCRIBE_TRANSACTIONS: kafka.parse_transactions,
 }
 
 

@@ -119,7 +119,13 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         [r] = first.document["plan"]["ranges"]
         assert (r["from"], r["until"], r["rows"], r["control_records"], r["aborted_records"]) == (0, 4, 1, 2, 1)
         assert pipeline.is_whole()
-        assert pipeline.ran().outcomes == ["nothing new"]
+        assert pipeline.ran().outcomes == ["open transaction", "nothing new"]
+        behind = f"{pipeline.topic} 0: 1 offset below the high watermark waits behind the open transaction for-{pipeline.topic} of"
+        [told] = pipeline.door("plan").document["open_transactions"]
+        assert told.startswith(behind) and ", open since 20" in told
+        shown = pipeline.door("offsets", "show").document[0]
+        assert (shown["log_end"], shown["high_watermark"], shown["held_back"], shown["lag"]) == (4, 5, 1, 0)
+        assert told in pipeline.door("doctor", json_too=False).out
         producer.commit_transaction()
     assert pipeline.ran().document["records"] == 1
     assert pipeline.is_whole()

@@ -18,7 +18,7 @@ from etl.address import split_address
 from etl.edges.broker import SimpleConsumer
 from etl.embedded.server import wait_until
 from tests.fakes.batches import Batch, Rec, encode
-from tests.system.driving import Pipeline, broken_off_before
+from tests.system.driving import Pipeline, broken_off_before, refused
 
 
 def stopped(pipeline: Pipeline, *words: str) -> None:
@@ -74,6 +74,9 @@ def test_read_uncommitted_takes_aborted_and_open_records_too(make_pipeline: Call
         pipeline.ran()
         assert pipeline.in_table() == pipeline.in_topic("read_uncommitted")
         assert sorted(offset for _, offset, _ in pipeline.in_table()) == [0, 2]
+        pipeline.settings["source"] = {"isolation": "read_committed"}
+        refused(pipeline.run(), 6, "above the last stable offset 2", pipeline.topic)
+        pipeline.settings["source"] = {"isolation": "read_uncommitted"}
         producer.abort_transaction()
     assert pipeline.door("verify").code == 0
 

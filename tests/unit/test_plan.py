@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, SettingsError, TopicMissing
+from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, NotYetReadable, SettingsError, TopicMissing
 from etl.model import (
     Broker, BrokerPartition, Committed, Dialect, Extent, FirstRun, Leader, Ledger, Loss, OffsetRange, Onward, Plan, PlanKind, Replay,
     Snapshot, Superseding, Table, Why,
@@ -183,6 +183,14 @@ def test_a_position_above_the_end_of_the_log_is_a_bad_offset(policy: str) -> Non
     with pytest.raises(BadOffset, match="above the end") as caught:
         next_plan(snapshot_of({A: (3, 10)}), onward({A: 11}), settings_of(on_data_loss=policy))
     assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 11}
+
+
+def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None:
+    with pytest.raises(NotYetReadable, match="above the last stable offset 10") as caught:
+        next_plan(replace(snapshot_of({A: (3, 10)}), extents={A: Extent(3, 10, 12)}), onward({A: 12}))
+    assert (caught.value.exit_code, caught.value.where) == (6, {"topic": "clicks", "partition": 0, "offset": 12})
+    with pytest.raises(BadOffset, match="above the end"):
+        next_plan(replace(snapshot_of({A: (3, 10)}), extents={A: Extent(3, 10, 12)}), onward({A: 13}))
 
 
 def test_a_log_without_a_leader_stops_the_run_under_fail() -> None:

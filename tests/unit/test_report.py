@@ -11,11 +11,11 @@ import pytest
 
 from etl.errors import EtlError, SettingsError, Stopped, TableUnreachable
 from etl.model import (
-    Applied, Broker, BrokerPartition, Committed, Dialect, Extent, Leader, Ledger, Loss, OffsetRange, Plan, PlanKind, Receipt, Snapshot,
-    Why,
+    Applied, Broker, BrokerPartition, Committed, Dialect, Extent, Leader, Ledger, Loss, OffsetRange, OpenTransaction, Plan, PlanKind,
+    Receipt, Snapshot, Why,
 )
 from etl.phases import Verb
-from etl.report import Outcome, Process, Report, describe_plan
+from etl.report import Outcome, Process, Report, describe_plan, told_open
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
@@ -101,6 +101,22 @@ def test_records_per_second_are_those_of_the_whole_run() -> None:
     report.finished(1_700_000_007_000)
     document = document_of(report)
     assert (document["seconds_in_all"], document["records_per_second"]) == (6.5, 2)
+
+
+def test_what_an_open_transaction_holds_back_is_told_by_topic_with_its_start_where_the_brokers_tell_it() -> None:
+    snapshot = replace(
+        snapshot_of((10, 6)), extents={A: Extent(2, 10, 70), B: Extent(0, 6, 7)},
+        open_transactions={A: OpenTransaction(7, 10, "orders", 1_700_000_000_000), B: OpenTransaction(8, 6)})
+    expected = ("clicks 0, 1: 61 offsets below the high watermark wait behind the open transaction orders of producer 7, "
+                "open since 2023-11-14T22:13:20.000+00:00")
+    assert list(told_open(snapshot)) == [expected]
+    untold = replace(snapshot, open_transactions={})
+    assert list(told_open(untold)) == ["clicks 0, 1: 61 offsets below the high watermark wait behind an open transaction"]
+    assert list(told_open(snapshot_of((10, 6)))) == []
+    report = new_report()
+    report.saw(snapshot)
+    first = document_of(report)["lag"][0]
+    assert (first["log_end"], first["high_watermark"], first["held_back"], first["held_back_by"]) == (10, 70, 60, "orders")
 
 
 def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from etl.edges.cluster import Cluster
 from etl.errors import BrokerUnreachable, SettingsError, TopicMissing
-from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader, Retention
+from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader, OpenTransaction, Retention
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.broker import CONFIGS, LIST_OFFSETS, LOG_DIRS, METADATA, FakeBroker, FakeLog, World
+from tests.fakes.broker import (
+    CONFIGS, LIST_OFFSETS, LOG_DIRS, METADATA, PRODUCERS, TRANSACTION_LIST, TRANSACTIONS, FakeBroker, FakeLog, World,
+)
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 LOGS = [BrokerPartition("demo", number) for number in range(4)]
@@ -40,18 +42,45 @@ def asked(brokers: tuple[FakeBroker, FakeBroker], key: int) -> list[int]:
     return [[each for each, _ in broker.requests].count(key) for broker in brokers]
 
 
-def test_extents_take_one_metadata_request_and_two_list_offsets_per_broker(
-        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
-    found = cluster.extents(LOGS, isolation=COMMITTED)
+@pytest.mark.parametrize(("isolation", "requests"), [(UNCOMMITTED, [2, 2]), (COMMITTED, [3, 3])])
+def test_extents_take_one_metadata_request_and_two_or_three_list_offsets_per_broker(
+        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, isolation: Isolation, requests: list[int]) -> None:
+    found = cluster.extents(LOGS, isolation=isolation)
     assert dict(found.extents) == {log: Extent(0, 10 * log.partition) for log in LOGS}
     assert {log: leader.broker.id for log, leader in found.leaders.items()} == {log: 1 + log.partition % 2 for log in LOGS}
-    assert (asked(brokers, METADATA), asked(brokers, LIST_OFFSETS)) == ([1, 0], [2, 2])
+    assert (asked(brokers, METADATA), asked(brokers, LIST_OFFSETS)) == ([1, 0], requests)
 
 
 def test_the_end_is_the_last_stable_offset_under_read_committed_only(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
     brokers[1].log("demo", 1).last_stable = 4
-    assert cluster.extents(LOGS[1:2], isolation=COMMITTED).extents == {LOGS[1]: Extent(0, 4)}
+    assert cluster.extents(LOGS[1:2], isolation=COMMITTED).extents == {LOGS[1]: Extent(0, 4, high_watermark=10)}
     assert cluster.extents(LOGS[1:2], isolation=UNCOMMITTED).extents == {LOGS[1]: Extent(0, 10)}
+
+
+def test_an_open_transaction_is_named_with_its_start_by_one_request_to_each_leader_of_such_a_log(
+        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers[1].log("demo", 3).last_stable, brokers[1].log("demo", 3).open = 12, (7, 12)
+    brokers[0].world.transactions = {7: ("orders-7", 1_700_000_000_000), 8: ("another", 0)}
+    found = cluster.extents(LOGS, isolation=COMMITTED)
+    assert cluster.open_transactions(found) == {LOGS[3]: OpenTransaction(7, 12, "orders-7", 1_700_000_000_000)}
+    assert (asked(brokers, PRODUCERS), asked(brokers, TRANSACTION_LIST), asked(brokers, TRANSACTIONS)) == ([0, 1], [1, 1], [1, 1])
+
+
+def test_brokers_that_tell_less_of_transactions_or_nothing_stop_nothing(
+        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers[1].log("demo", 3).last_stable, brokers[1].log("demo", 3).open = 12, (7, 12)
+    for broker in brokers:
+        del broker.versions[TRANSACTION_LIST]
+    found = cluster.extents(LOGS, isolation=COMMITTED)
+    assert cluster.open_transactions(found) == {LOGS[3]: OpenTransaction(7, 12)}
+    del brokers[1].versions[PRODUCERS]
+    brokers[1].hang_up_on_everybody()
+    assert cluster.open_transactions(found) == {}
+
+
+def test_where_no_transaction_holds_anything_back_nobody_is_asked(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    assert cluster.open_transactions(cluster.extents(LOGS, isolation=COMMITTED)) == {}
+    assert asked(brokers, PRODUCERS) == [0, 0]
 
 
 def test_a_log_without_a_leader_is_reported_and_the_others_are_not_held_up(

@@ -24,6 +24,7 @@ from etl.errors import (
     EtlError,
     MessageTooLarge,
     NeedsDecision,
+    NotYetReadable,
     PermissionRefused,
     RanOutBeforeUntil,
     TopicMissing,
@@ -338,11 +339,24 @@ def test_a_log_that_never_grows_up_to_the_range_ran_out(broker: FakeBroker) -> N
     assert (raised.value.where["topic"], raised.value.where["partition"], raised.value.where["offset"]) == ("demo", 0, 10)
 
 
-def test_an_open_transaction_below_until_ran_out_as_well(broker: FakeBroker) -> None:
+@pytest.mark.parametrize("from_offset", [0, 15])
+def test_a_transaction_that_stays_open_below_until_may_be_tried_again(broker: FakeBroker, from_offset: int) -> None:
     fill(broker, 0, batches=3)
     broker.log("demo", 0).last_stable = 10
-    with pytest.raises(RanOutBeforeUntil, match="readable end"):
-        Task(broker, [wanted(0, 0, 20)], {"deadline_s": 0.05}).rows()
+    with pytest.raises(NotYetReadable, match="a transaction is open") as raised:
+        Task(broker, [wanted(0, from_offset, 20)], {"deadline_s": 0.05}).rows()
+    assert raised.value.retriable and raised.value.where["offset"] == max(10, from_offset)
+
+
+def test_a_transaction_that_ends_while_it_is_waited_for_is_read(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    log = broker.log("demo", 0)
+    log.last_stable = 10
+    task = Task(broker, [wanted(0, 0, 20)])
+    rows = task.batches()
+    seen = [next(rows)]
+    log.last_stable = None
+    assert sum(each.num_rows for each in [*seen, *rows]) == 20
 
 
 def test_a_log_that_is_throttled_for_ever_is_unreachable(broker: FakeBroker) -> None:

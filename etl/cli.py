@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etl import __version__
 from etl.errors import DataLost, EtlError, SettingsError, Stopped, VerifyFailed
 
 if TYPE_CHECKING:
@@ -43,6 +44,19 @@ _STOPPED = 130
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The pipeline's file, e.g. conf/clicks.yaml.", show_default=False)]
 Reason = Annotated[str, typer.Option(help="Why, for whoever reads it later.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"offset-range-etl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which version this is.")] = False,
+) -> None:
+    """Exactly-once batches from Kafka into Delta Lake."""
 
 
 @app.command()

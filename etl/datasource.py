@@ -7,21 +7,12 @@ It works without the rest of this package's machinery:
     spark.dataSource.register(OffsetRanges)
     clicks = spark.read.format("offset_ranges").option("bootstrap", "127.0.0.1:9092").option("topics", "clicks").load()
 
-reads everything that is readable now; the logs' ends are fixed when a query is planned. Options, all of them text:
+reads everything that is readable now; the logs' ends are fixed when a query is planned. The options are those of `reader_options`: our own,
+and those of Spark's Kafka source, so that `format("kafka")` becomes `format("offset_ranges")` and nothing else changes. The README
+lists them.
 
-| option | meaning | default |
-| --- | --- | --- |
-| bootstrap | `host:port,host:port`: brokers to ask who leads what | needed |
-| topics | names, separated by commas | this or `ranges` |
-| ranges | exact ranges as JSON: `[{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]`, `until` exclusive | this or `topics` |
-| isolation | `read_committed` or `read_uncommitted` | `read_committed` |
-| columns | which columns to build, separated by commas; Spark does not tell a source which ones a query needs | all |
-| fetch_max_bytes | bytes asked for in one fetch | 16 MiB |
-| fetch_limit_bytes | how far that may grow for one large record batch | 256 MiB |
-| target_task_bytes | how much one Spark partition should read | 256 MiB |
-| timeout_s | deadline of one request to a broker, in seconds | 30 |
-
-It owns the options and the way receipts come back. How ranges are packed belongs to `plan`, reading them to `fetch`. A run hands
+It owns how tasks and receipts travel. What options mean belongs to `reader_options`, how ranges are packed to `packing`, reading them to
+`fetch`. A run hands
 over the tasks it planned (`read_tasks`) and gets back, with the rows, a receipt for each range.
 """
 
@@ -29,7 +20,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,10 +30,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from etl.address import split_address
-from etl.errors import EtlError, SettingsError, SparkLost, TopicMissing, mark
-from etl.frame import raw_columns, spark_schema
+from etl.errors import BrokerUnreachable, EtlError, SparkLost, mark
+from etl.frame import spark_schema
 from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
+from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks, split_range
+from etl.reader_options import SIZES, TIMEOUT_S, Reading, inside, parse_options, ranges_of, refuse_missing_partitions
 
 if TYPE_CHECKING:
     import pyarrow
@@ -51,35 +42,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 NAME = "offset_ranges"
-MIB = 1 << 20
 _INLINE_BYTES = 32 * 1024
 """Longer tasks travel as a file: Spark sends every option to every task."""
-_DEFAULTS: Mapping[str, int] = {"fetch_max_bytes": 16 * MIB, "fetch_limit_bytes": 256 * MIB, "target_task_bytes": 256 * MIB}
-_MOST: Mapping[str, int] = {"fetch_max_bytes": 2**30, "fetch_limit_bytes": 2**31 - MIB, "target_task_bytes": 2**62}
-"""A fetch says its size as an int32, and an answer is a little longer than that."""
-_TIMEOUT_S, _LONGEST_TIMEOUT_S = 30.0, 86_400.0
 _PATIENCE_S, _LATER_PATIENCE_S = 120.0, 30.0
 """How long a log may give nothing in the first attempt of a task, and in those after it: Spark tries four times, and a run over a dead
 network should end within minutes."""
-_OPTIONS = ("bootstrap", "topics", "ranges", "isolation", "columns", *_DEFAULTS, "timeout_s")
-_INTERNAL = ("tasks", "tasks_file")
 
 
 class TaskFailed(RuntimeError):
     """Carries an EtlError through Spark's traceback; `errors.unmark` finds it there again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The options, parsed."""
-
-    bootstrap: tuple[tuple[str, int], ...]
-    isolation: Isolation
-    columns: tuple[str, ...]
-    fetch_max_bytes: int
-    fetch_limit_bytes: int
-    target_task_bytes: int
-    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +170,8 @@ def receiving(spark: SparkSession) -> tuple[type[OffsetRanges], ReceiptAccumulat
 
 def read_tasks(
     spark: SparkSession, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], *, bootstrap: Sequence[str],
-    isolation: Isolation, columns: Sequence[str] | None = None, fetch_max_bytes: int = _DEFAULTS["fetch_max_bytes"],
-    fetch_limit_bytes: int = _DEFAULTS["fetch_limit_bytes"], timeout_s: float = _TIMEOUT_S,
+    isolation: Isolation, columns: Sequence[str] | None = None, fetch_max_bytes: int = SIZES["fetch_max_bytes"],
+    fetch_limit_bytes: int = SIZES["fetch_limit_bytes"], timeout_s: float = TIMEOUT_S,
     topic_ids: Mapping[str, str] | None = None,
 ) -> tuple[DataFrame, ReceiptAccumulator]:
     """The rows of a plan's ranges, packed as `tasks` says (indices of `ranges`), and the receipts to come.
@@ -231,21 +202,6 @@ def _loaded(reader: DataFrameReader) -> DataFrame:
         return reader.load()
 
 
-def parse_options(options: Mapping[str, str]) -> Reading:
-    """The options as values. Raises SettingsError naming the option."""
-    unknown = sorted(set(options) - set(_OPTIONS) - set(_INTERNAL))
-    if unknown:
-        raise SettingsError(f"there is no option {unknown[0]!r}", option=unknown[0], check=f"the options are {', '.join(_OPTIONS)}")
-    if sum(name in options for name in ("topics", "ranges", *_INTERNAL)) != 1:
-        raise SettingsError("exactly one of the options `topics` and `ranges` must say what to read", check="the options")
-    sizes = {name: _size(options, name, default) for name, default in _DEFAULTS.items()}
-    columns = raw_columns(_names(options["columns"]) if "columns" in options else None)
-    if not columns:
-        raise SettingsError("no column is chosen", option="columns", check="name at least one, or leave the option out")
-    timeout_s = _seconds(options, "timeout_s")
-    return Reading(_bootstrap(options.get("bootstrap", "")), _isolation(options), columns, **sizes, timeout_s=timeout_s)
-
-
 def render_tasks(ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], topic_ids: Mapping[str, str] = MappingProxyType({})) -> str:
     """Ranges with their leaders, the ids of their topics, and the tasks, as the text that `parse_tasks` reads."""
     known = {topic: topic_ids[topic] for topic in sorted({r.log.topic for r in ranges}) if topic in topic_ids}
@@ -262,68 +218,55 @@ def parse_tasks(text: str) -> list[Task]:
     return [Task(tuple(task), tuple(ranges[i] for i in task), known) for task, known in zip(found["tasks"], ids, strict=True)]
 
 
-def parse_ranges(text: str) -> tuple[OffsetRange, ...]:
-    """The option `ranges`. Raises SettingsError."""
-    try:
-        return tuple(
-            OffsetRange(BrokerPartition(str(one["topic"]), _below(2**31, one["partition"])), _below(2**63, one["from"]),
-                        _below(2**63, one["until"]))
-            for one in json.loads(text)
-        )
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        form = '[{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]'
-        raise SettingsError(f"these are no ranges: {error!r}", option="ranges", check=f"the form is {form}") from error
-
-
-def _below(bound: int, said: Any) -> int:
-    """A number as Kafka's protocol can carry it. Raises ValueError."""
-    number = int(said)
-    if isinstance(said, (bool, float)) or not 0 <= number < bound:
-        raise ValueError(f"{said!r} is no whole number from 0 to {bound - 1}")
-    return number
-
-
 def _tasks(options: Mapping[str, str], reading: Reading) -> list[Task]:
     if "tasks_file" in options:
         with open(options["tasks_file"], encoding="utf-8") as file:
             return parse_tasks(file.read())
     if "tasks" in options:
         return parse_tasks(options["tasks"])
-    ranges = [OffsetRange(log, start, end, leader) for log, start, end, leader in _wanted(options, reading)]
-    return _packed([r for r in ranges if r.size], reading)
+    return _packed([r for r in _wanted(reading) if r.size], reading)
 
 
-def _wanted(options: Mapping[str, str], reading: Reading) -> Iterator[tuple[BrokerPartition, int, int, Leader | None]]:
-    """Log, bounds and today's leader of everything that the options ask for."""
+def _wanted(reading: Reading) -> list[OffsetRange]:
+    """The ranges that the options ask for, as the brokers' answers make them, with today's leaders. One Metadata request, two ListOffsets
+    for each broker, and one more for each side that is given by time.
+    """
     from etl.edges.cluster import Cluster
 
-    with Cluster(reading.bootstrap) as cluster:
-        if "ranges" in options:
-            ranges = parse_ranges(options["ranges"])
-            leaders = cluster.describe(sorted({r.log.topic for r in ranges})).leaders
-            yield from ((r.log, r.from_offset, r.until_offset, leaders.get(r.log)) for r in ranges)
-            return
-        topics = _names(options["topics"])
-        metadata = cluster.describe(topics)
-        logs = metadata.leaders.keys() | metadata.leaderless
-        for topic in topics:
-            if not any(log.topic == topic for log in logs):
-                raise TopicMissing("the topic is not there", topic=topic, check="its name, and that this is the right cluster")
+    with Cluster(reading.bootstrap, timeout_s=reading.timeout_s) as cluster:
+        named = None if reading.ranges is None else sorted({r.log for r in reading.ranges})
+        metadata = cluster.describe(reading.chosen.asked if named is None else {log.topic for log in named})
+        there = metadata.leaders.keys() | metadata.leaderless
+        if named is not None:
+            refuse_missing_partitions(named, there)
+        logs = reading.chosen.among(there) if named is None else named
         found = cluster.extents(logs, isolation=reading.isolation, metadata=metadata)
         if found.leaderless:
             lost = min(found.leaderless)
-            raise TopicMissing("the log has no leader", topic=lost.topic, partition=lost.partition, check="the brokers that hold it")
-        for log, extent in sorted(found.extents.items()):
-            yield log, extent.log_start_offset, extent.end_offset, found.leaders[log]
+            raise BrokerUnreachable("the log has no leader", topic=lost.topic, partition=lost.partition, check="the brokers that hold it")
+        if reading.ranges is not None:
+            ranges = [inside(r, found.extents[r.log], fails=reading.fails_on_data_loss) for r in reading.ranges]
+        else:
+            first, last = (
+                cluster.first_at(bounds.times(logs), isolation=reading.isolation) for bounds in (reading.starting, reading.ending))
+            ranges = list(ranges_of(reading, found.extents, first, last))
+        return [replace(r, leader=found.leaders[r.log]) for r in ranges]
 
 
 def _packed(ranges: Sequence[OffsetRange], reading: Reading) -> list[Task]:
     """Ranges cut and packed towards `target_task_bytes`; nobody asks the brokers how large their logs are."""
-    from etl.packing import pack_tasks, split_range
-
-    cut = [piece for r in ranges for piece in split_range(r, {}, reading.target_task_bytes)]
-    packed = pack_tasks(cut, {}, reading.target_task_bytes, os.cpu_count() or 1)
+    target = _target_bytes(sum(r.size for r in ranges), reading)
+    cut = [piece for r in ranges for piece in split_range(r, {}, target)]
+    packed = pack_tasks(cut, {}, target, max(os.cpu_count() or 1, reading.least_tasks))
     return [Task(tuple(task), tuple(cut[i] for i in task)) for task in packed]
+
+
+def _target_bytes(offsets: int, reading: Reading) -> int:
+    """The target, or less where the options ask for more or shorter tasks; all offsets are taken to cost the same."""
+    wanted = [reading.target_task_bytes, round(offsets * ASSUMED_BYTES_PER_OFFSET / reading.least_tasks)]
+    if reading.most_offsets is not None:
+        wanted.append(round(reading.most_offsets * ASSUMED_BYTES_PER_OFFSET))
+    return max(1, min(wanted))
 
 
 def _afresh(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
@@ -359,47 +302,3 @@ def _keep(text: str) -> str:
 def _remove(path: str) -> None:
     if os.path.exists(path):
         os.remove(path)
-
-
-def _names(text: str) -> list[str]:
-    return [name for name in (part.strip() for part in text.split(",")) if name]
-
-
-def _bootstrap(text: str) -> tuple[tuple[str, int], ...]:
-    addresses = []
-    for address in _names(text):
-        try:
-            addresses.append(split_address(address))
-        except ValueError as error:
-            raise SettingsError(f"no broker's address: {error}", option="bootstrap", check="the form is host:port,host:port") from error
-    if not addresses:
-        raise SettingsError("no broker is named", option="bootstrap", check="give host:port of one or more brokers")
-    return tuple(addresses)
-
-
-def _isolation(options: Mapping[str, str]) -> Isolation:
-    said = options.get("isolation", Isolation.READ_COMMITTED.value)
-    try:
-        return Isolation(said)
-    except ValueError as error:
-        allowed = " or ".join(member.value for member in Isolation)
-        raise SettingsError(f"{said!r} is no isolation", option="isolation", check=f"it is {allowed}") from error
-
-
-def _size(options: Mapping[str, str], name: str, default: int) -> int:
-    said, most = options.get(name, str(default)), _MOST[name]
-    if not (said.isascii() and said.isdecimal()) or len(said) > 18 or not 0 < int(said) <= most:
-        raise SettingsError(f"{said!r} is no number of bytes", option=name, check=f"a whole number from 1 to {most}")
-    return int(said)
-
-
-def _seconds(options: Mapping[str, str], name: str) -> float:
-    said = options.get(name, str(_TIMEOUT_S))
-    try:
-        seconds = float(said)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= _LONGEST_TIMEOUT_S:  # neither is what is no number
-        check = f"a number above 0, {_LONGEST_TIMEOUT_S:.0f} at most"
-        raise SettingsError(f"{said!r} is no number of seconds", option=name, check=check)
-    return seconds

@@ -42,7 +42,7 @@ def run(
     """
     run_id = new_run_id()
     report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms(), this_process(conf), strict=strict)
-    with kept_in(settings.report.path, report):
+    with kept_in(settings.report.path, report, keep=settings.report.keep):
         for left in reversed(range(SESSIONS_MAX)):
             try:
                 opened = open_world(settings, surroundings, name=run_id, phases=report.watch)

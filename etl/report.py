@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -222,6 +223,17 @@ class Report:
 def at(ms: int | None) -> str | None:
     """An instant, given in milliseconds since 1970, as every document of ours has it: ISO 8601 in UTC."""
     return None if ms is None else (_1970 + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
+
+
+def outdated(names: Iterable[str], pipeline: str, keep: int) -> list[str]:
+    """Of the files in the folder of reports those of this pipeline's oldest runs and their logs, beyond the newest `keep` reports.
+
+    A run's name begins with its start in UTC, so their order is that of time.
+    """
+    ours = re.compile(re.escape(pipeline) + r"-(\d{8}T\d{6}-[0-9a-f]{6})(?:-verify)?(\.json|\.spark\.log)")
+    runs = {name: (found[1], found[2]) for name in names if (found := ours.fullmatch(name))}
+    kept = sorted(run_id for run_id, kind in runs.values() if kind == ".json")[-keep:]
+    return sorted(name for name, (run_id, _) in runs.items() if kept and run_id < kept[0])
 
 
 def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:

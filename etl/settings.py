@@ -275,6 +275,8 @@ class ReportSettings(_Section):
     """Where each run leaves its report."""
 
     path: str = "reports"
+    keep: int = Field(default=1000, ge=1)
+    """Of this pipeline's reports the newest so many stay, each with Spark's log."""
 
 
 class Settings(_Section):

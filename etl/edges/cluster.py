@@ -147,6 +147,14 @@ class Cluster:
         ends = self._list(late, isolation, wait_for_leader_s, None, found.leaders)
         return {log: offset for log, offset in {**found.offsets, **ends.offsets}.items() if offset is not None}
 
+    def first_at(self, times_ms: Mapping[BrokerPartition, int], *, isolation: Isolation = Isolation.READ_COMMITTED,
+                 wait_for_leader_s: float = 30.0) -> dict[BrokerPartition, int | None]:
+        """The first offset of each log whose record is at its time or later; None where none is.
+
+        Logs that stay without a leader are left out.
+        """
+        return self._list(times_ms, isolation, wait_for_leader_s, None).offsets
+
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
         """How long each topic is kept: one request to one broker. Nothing where that broker refuses to tell or is too old to."""
         if not topics:

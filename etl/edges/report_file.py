@@ -15,7 +15,7 @@ from pathlib import Path
 from etl import __version__
 from etl.errors import EtlError, SettingsError, Stopped
 from etl.phases import Verb
-from etl.report import Process, Report
+from etl.report import Process, Report, outdated
 
 
 def this_process(conf: str | None) -> Process:
@@ -34,8 +34,10 @@ def _version_of(package: str) -> str | None:
 
 
 @contextlib.contextmanager
-def kept_in(folder: str, report: Report) -> Iterator[None]:
+def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
     """A run happens inside: its document is written before it and at its end, however it ends. What no verb takes is `connect`.
+
+    Afterwards the newest `keep` reports of the pipeline are left, with their logs.
 
     Raises SettingsError for a folder that cannot be written, before anything begins.
     """
@@ -50,6 +52,13 @@ def kept_in(folder: str, report: Report) -> Iterator[None]:
     finally:
         report.finished(int(time.time() * 1000))
         _write(path, report)
+        _prune(path.parent, report.pipeline, keep)
+
+
+def _prune(folder: Path, pipeline: str, keep: int) -> None:
+    for name in outdated(os.listdir(folder), pipeline, keep):
+        with contextlib.suppress(OSError):  # what cannot be removed is in nobody's way
+            Path(folder, name).unlink()
 
 
 def _as_told(error: BaseException) -> EtlError:

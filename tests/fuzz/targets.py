@@ -22,13 +22,13 @@ import google_crc32c
 from etl import errors
 from etl.address import split_address
 from etl.cursor import Cursor
-from etl.datasource import parse_options, parse_ranges
 from etl.edges import delta_log
 from etl.edges.ledger import PlanLedger
 from etl.model import Isolation, OffsetRange
 from etl.protocol import error_codes, kafka, plan_documents, znodes
 from etl.protocol.kafka import FETCH_LAYOUTS, Api
 from etl.protocol.primitives import Reader
+from etl.reader_options import parse_options, parse_ranges
 from etl.rulings import parse_skip
 from etl.settings import load_settings, parse_settings
 from tests.fakes.batches import Batch, Codec, answer, compress, encode, record_bytes

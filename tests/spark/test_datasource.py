@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from etl.datasource import NAME, OffsetRanges, Task, _INLINE_BYTES, parse_options, parse_ranges, parse_tasks, read_tasks, render_tasks
+from etl.datasource import NAME, OffsetRanges, Task, _INLINE_BYTES, parse_tasks, read_tasks, render_tasks
 from etl.edges import delta
 from etl.edges.delta import Result
-from etl.errors import NeedsDecision, SettingsError
+from etl.errors import NeedsDecision
 from etl.frame import spark_schema
 from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Plan, Receipt
 
@@ -31,44 +31,6 @@ def test_tasks_survive_their_text() -> None:
     ids = {"clicks": "id of clicks", "views": "id of views", "others": "id of others"}
     assert parse_tasks(render_tasks(ranges, [[2, 0], [1]], ids)) == [
         Task((2, 0), (ranges[2], ranges[0]), {"clicks": "id of clicks"}), Task((1,), (ranges[1],), {"views": "id of views"})]
-
-
-def test_ranges_are_written_as_json() -> None:
-    text = '[{"topic": "clicks", "partition": 2, "from": 5, "until": 9}]'
-    assert parse_ranges(text) == (OffsetRange(CLICKS, 5, 9),)
-
-
-@pytest.mark.parametrize("options, named", [
-    ({"bootstrap": "h:1", "topics": "t", "topicz": "t"}, "topicz"),
-    ({"bootstrap": "h:1"}, "topics"),
-    ({"bootstrap": "h:1", "topics": "t", "ranges": "[]"}, "topics"),
-    ({"topics": "t"}, "bootstrap"),
-    ({"bootstrap": "h", "topics": "t"}, "'h'"),
-    ({"bootstrap": "h:99999", "topics": "t"}, "'h:99999'"),
-    ({"bootstrap": "h:0", "topics": "t"}, "'h:0'"),
-    ({"bootstrap": "h" * 80 + ":1", "topics": "t"}, "host's name"),
-    ({"bootstrap": "h:1", "topics": "t", "isolation": "dirty"}, "dirty"),
-    ({"bootstrap": "h:1", "topics": "t", "columns": "key,nothing"}, "nothing"),
-    ({"bootstrap": "h:1", "topics": "t", "columns": " , "}, "columns"),
-    ({"bootstrap": "h:1", "topics": "t", "fetch_max_bytes": "-1"}, "fetch_max_bytes"),
-    ({"bootstrap": "h:1", "topics": "t", "fetch_max_bytes": str(2**31)}, "fetch_max_bytes"),
-    ({"bootstrap": "h:1", "topics": "t", "fetch_limit_bytes": str(2**31)}, "fetch_limit_bytes"),
-    ({"bootstrap": "h:1", "topics": "t", "timeout_s": "soon"}, "timeout_s"),
-    ({"bootstrap": "h:1", "topics": "t", "timeout_s": "1e300"}, "timeout_s"),
-    ({"bootstrap": "h:1", "topics": "t", "timeout_s": "nan"}, "timeout_s"),
-])
-def test_a_wrong_option_is_refused_by_name(options: dict[str, str], named: str) -> None:
-    with pytest.raises(SettingsError, match=named):
-        parse_options(options)
-
-
-@pytest.mark.parametrize("text", ["", "{}x", '[{"topic": "t"}]', '[{"topic": "t", "partition": 0, "from": 9, "until": 5}]', "[1]",
-                                  '[{"topic": "t", "partition": 2147483648, "from": 0, "until": 5}]',
-                                  '[{"topic": "t", "partition": 0, "from": 0, "until": 9223372036854775808}]',
-                                  '[{"topic": "t", "partition": 0, "from": 0.5, "until": 5}]'])
-def test_what_is_no_list_of_ranges_is_refused_with_the_form(text: str) -> None:
-    with pytest.raises(SettingsError, match='"from": 10'):
-        parse_ranges(text)
 
 
 @pytest.mark.parametrize("said, seconds", [({}, 30.0), ({"timeout_s": "2.5"}, 2.5)])
@@ -134,6 +96,18 @@ def test_exact_ranges_and_chosen_columns(spark: SparkSession, cluster: Cluster, 
     assert sorted(map(tuple, frame.collect())) == [(1, 7), (1, 8), (2, 0)]
 
 
+def test_what_was_written_for_sparks_own_source_reads_the_same(spark: SparkSession, cluster: Cluster, filled: str) -> None:
+    spark.dataSource.register(OffsetRanges)
+    reader = spark.read.format(NAME).option("kafka.bootstrap.servers", cluster.bootstrap).option("subscribe", filled)
+    reader = reader.option("startingOffsets", json.dumps({filled: {"0": 38, "1": -2, "2": 39}})).option("minPartitions", 6)
+    reader = reader.option("endingTimestamp", 1_700_000_000_010).option("kafka.fetch.min.bytes", 1)
+    assert sorted(map(tuple, reader.option("columns", "partition,offset").load().collect())) == [(1, n) for n in range(3)]
+    late = spark.read.format(NAME).option("kafka.bootstrap.servers", cluster.bootstrap).option("assign", json.dumps({filled: [0]}))
+    frame = late.option("startingTimestamp", 1_700_000_000_100).option("includeHeaders", "false").load()
+    assert "headers" not in frame.columns
+    assert sorted(row.offset for row in frame.collect()) == list(range(34, 40))
+
+
 def test_nothing_to_read_is_an_empty_dataframe(spark: SparkSession, cluster: Cluster, topic: Any) -> None:
     spark.dataSource.register(OffsetRanges)
     assert spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", topic()).load().collect() == []
@@ -146,6 +120,17 @@ def test_a_missing_topic_and_a_wrong_option_are_told_by_what_they_are(spark: Spa
         reader.option("topics", "no-such").load().collect()
     with pytest.raises(Exception, match="no option 'tpics'"):
         reader.option("tpics", "x").load()
+
+
+def test_a_partition_and_an_offset_that_are_not_there_are_told_when_the_query_is_planned(
+    spark: SparkSession, cluster: Cluster, filled: str,
+) -> None:
+    spark.dataSource.register(OffsetRanges)
+    reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap)
+    for partition, until, said in ((9, 5, "3 partitions, numbered from 0, and not this one.*partition 9"), (1, 41, "read up to 40")):
+        ranges = json.dumps([{"topic": filled, "partition": partition, "from": 0, "until": until}])
+        with pytest.raises(Exception, match=said):
+            reader.option("ranges", ranges).load().collect()
 
 
 def _led(cluster: Cluster, topic: str, *bounds: tuple[int, int, int]) -> list[OffsetRange]:

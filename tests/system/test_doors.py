@@ -13,6 +13,7 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
+from etl import __version__
 from tests.system.driving import ROOT, Pipeline
 
 DOORS = [("plan",), ("run",), ("verify",), ("offsets", "show"), ("plans", "list"), ("plans", "show")]
@@ -31,6 +32,11 @@ def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
     assert last == "0 []"
     listed = {line.split()[0] for line in screen[screen.index("Commands:") + 1:] if line.strip()}
     assert listed == {"demo", "doctor", "plan", "run", "verify", "offsets", "plans"}
+
+
+def test_the_module_is_the_command_and_says_its_version() -> None:
+    said = subprocess.run([sys.executable, "-m", "etl", "--version"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert said.stdout == f"offset-range-etl {__version__}\n"
 
 
 @pytest.mark.parametrize("words", [

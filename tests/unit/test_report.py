@@ -15,7 +15,7 @@ from etl.model import (
     Receipt, Snapshot, Why,
 )
 from etl.phases import Verb
-from etl.report import Outcome, Process, Report, describe_plan, told_open
+from etl.report import Outcome, Process, Report, describe_plan, outdated, told_open
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
@@ -236,3 +236,13 @@ def test_a_plan_is_described_with_its_receipts_for_people_and_programs() -> None
         {"topic": "clicks", "partition": 0, "position": 10, "seen_offset": None, "seen_version": None},
         {"topic": "clicks", "partition": 1, "position": 6, "seen_offset": None, "seen_version": None}]
     assert "rows" not in describe_plan(FIRST, None)["ranges"][0]
+
+
+def test_the_newest_reports_of_a_pipeline_stay_and_older_ones_go_with_their_logs() -> None:
+    runs = [f"2026010{day}T000000-00000{day}" for day in range(1, 6)]
+    of_others = ["other-20250101T000000-000000.json", "clicks-2-20250101T000000-000000.json", "clicks-notes.json", "clicks.yaml"]
+    names = [f"clicks-{run}{end}" for run in runs for end in (".json", ".spark.log")] + [f"clicks-{runs[0]}-verify.spark.log", *of_others]
+    assert outdated(names, "clicks", 3) == sorted(
+        [f"clicks-{run}{end}" for run in runs[:2] for end in (".json", ".spark.log")] + [f"clicks-{runs[0]}-verify.spark.log"])
+    assert outdated(names, "clicks", 5) == []
+    assert outdated([f"clicks-{runs[0]}.spark.log"], "clicks", 1) == []

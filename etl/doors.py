@@ -61,7 +61,8 @@ class Preview:
     """What the next run would do."""
 
     says: str
-    plan: Plan | None
+    plans: tuple[Plan, ...]
+    """What it would execute, in that order: a plan that is left, and one of its own."""
     snapshot: Snapshot
     tasks: int
     left: tuple[str, ...] = ()
@@ -78,7 +79,7 @@ class Preview:
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
         """The ranges that would be read."""
-        return self.plan.ranges if self.plan else ()
+        return tuple(r for plan in self.plans for r in plan.ranges)
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl plan`."""
@@ -95,7 +96,7 @@ class Preview:
                        for log, e in self.snapshot.extents.items()),
             "least_headroom": min((r.from_offset - self.snapshot.extents[r.log].log_start_offset
                                    for r in self.ranges if r.log in self.snapshot.extents), default=None),
-            "ranges": describe_plan(self.plan, None)["ranges"] if self.plan else [],
+            "ranges": [{"plan": plan.number, **r} for plan in self.plans for r in describe_plan(plan, None)["ranges"]],
         }
 
     def _position(self, log: Any, start: int) -> int:
@@ -109,39 +110,51 @@ class Preview:
 def preview(settings: Settings) -> Preview:
     """What the next run would do, decided by the very functions a run uses; nothing is stored or moved."""
     with open_world(settings, ALONE) as world:
-        snapshot = world.observe()
+        return preview_of(world.observe(), settings)
+
+
+def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
+    """What a run would do that saw this."""
     refuse_shared_topics(snapshot)
     left = leave_to_owners(snapshot, settings)
     standing = where_we_stand(snapshot, settings)
-    says, plan = _next(left, standing, settings)
-    ranges = plan.ranges if plan else ()
-    tasks = pack_tasks(ranges, snapshot.bytes_per_offset, settings.limits.target_task_bytes, 1)
+    says, plans = _next(left, standing, settings)
+    tasks = sum(len(pack_tasks(plan.ranges, snapshot.bytes_per_offset, settings.limits.target_task_bytes, 1)) for plan in plans)
+    ranges = [r for plan in plans for r in plan.ranges]
     soon = expiring(ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms())
     return Preview(
-        says, plan, snapshot, len(tasks), tuple(told_by_owner(left.owners)), tuple(told_leaderless(left.leaderless)), soon)
+        says, plans, snapshot, tasks, tuple(told_by_owner(left.owners)), tuple(told_leaderless(left.leaderless)), soon)
 
 
-def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[str, Plan | None]:
+def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[str, tuple[Plan, ...]]:
+    """What the next run would do, in a sentence, and the plans that it would execute."""
     if isinstance(standing, (Replay, Superseding)):
         refuse_owned_ranges(standing.plan, snapshot)
     if isinstance(standing, Replay):
         standing = replay_or_supersede(standing, snapshot, settings)
     if isinstance(standing, Replay):
-        return f"the next run replays plan {standing.plan.number}, which is stored and not in the table", standing.plan
+        says = f"the next run replays plan {standing.plan.number}, which is stored and not in the table"
+        return _and_then(says, standing.plan, snapshot, settings)
     if isinstance(standing, Superseding):
         instead = plan_instead(standing, snapshot, settings, now_ms=now_ms())
-        return f"the next run supersedes plan {instead.number}: {standing.reason}", instead
+        return _and_then(f"the next run supersedes plan {instead.number}: {standing.reason}", instead, snapshot, settings)
     if isinstance(standing, Adopt):
-        says, plan = _next(snapshot, standing.standing, settings)
-        return f"the next run first takes over plan {standing.plan.number} from the table, then {says.removeprefix('the next run ')}", plan
+        says, plans = _next(snapshot, standing.standing, settings)
+        return f"the next run first takes over plan {standing.plan.number} from the table, then {says.removeprefix('the next run ')}", plans
     plan = plan_next(snapshot, standing, settings, uid=snapshot.ledger.uid or "unnamed", now_ms=now_ms())
     repair = f"the next run first moves {len(standing.uncommitted)} offsets of plan {standing.last.number}; " if (
         isinstance(standing, Onward) and standing.uncommitted) else "the next run "
     if plan is None:
-        return repair + "finds nothing new", None
+        return repair + "finds nothing new", ()
     if not plan.ranges:
-        return repair + f"makes plan {plan.number}, which keeps where {len(plan.positions)} partitions start", plan
-    return repair + f"makes plan {plan.number}", plan
+        return repair + f"makes plan {plan.number}, which keeps where {len(plan.positions)} partitions start", (plan,)
+    return repair + f"makes plan {plan.number}", (plan,)
+
+
+def _and_then(says: str, left: Plan, snapshot: Snapshot, settings: Settings) -> tuple[str, tuple[Plan, ...]]:
+    """What follows a plan that is executed first: the run's own plan, from there on."""
+    after, plans = _next(snapshot, Onward(left, left.positions), settings)
+    return f"{says}; then it {after.removeprefix('the next run ')}", (left, *plans)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The story of a run: observe, reconcile, plan, fetch, append, commit. Each verb hands its value to the right.
 
+What an earlier run left is finished first, and then the run makes one plan of its own: the verbs are told again from `observe` on.
 A failure between two verbs loses nothing: what is stored by then (the plan, the Delta commit, some offsets) is what the
 next run's `reconcile` finds, and it goes on from there. Decisions are in `reconcile` and `plan`; `World` is everything
 that can hang.
@@ -12,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
+from etl.errors import Owned
 from etl.model import (
     Acknowledgement, Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, Plan, Replay, Snapshot, Superseding,
     Table,
@@ -82,11 +84,25 @@ class World(Protocol):
         """Fold old plans into coverage."""
 
 
-def ingest(world: World, settings: Settings, report: Report) -> None:
-    """One run: at most one plan, its rows in the table once, its offsets moved.
+TURNS_MAX = 3
+"""A plan that was left, one of our own, and one more where another driver came in between."""
 
-    Raises any EtlError. What was done until then stands, and `report` tells it.
+
+def ingest(world: World, settings: Settings, report: Report) -> None:
+    """One run: the plan that an earlier one left, if there is one, and one new plan; the rows of each in the table once, its offsets moved.
+
+    Afterwards the table holds what could be read when the run began, or `report` says what left which of it. Raises any EtlError. What
+    was done until then stands, and `report` tells it.
     """
+    for _ in range(TURNS_MAX):
+        if _one_plan(world, settings, report):
+            return
+    what = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
+    raise Owned(what, check="who else runs this conf; what is in the table stays, the next run goes on from there")
+
+
+def _one_plan(world: World, settings: Settings, report: Report) -> bool:
+    """One plan, from the look to the offsets. True when the run is done: it made that plan itself, or there is nothing new."""
     with report.timed(Verb.OBSERVE):
         snapshot = _observe(world, settings)
         report.saw(snapshot)
@@ -101,8 +117,8 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
     with report.timed(Verb.PLAN):
         plan = _plan(world, snapshot, standing, settings, report)
     if plan is None:
-        report.add(Outcome.NOTHING_NEW, "nothing new to read")
-        return
+        report.found_nothing_new()
+        return True
     report.planned(plan)
     for one in expiring(plan.ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=world.now_ms()):
         report.add(Outcome.EXPIRES_SOON, str(one))
@@ -112,13 +128,17 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
         with report.timed(Verb.APPEND):
             applied = _append(world, plan, rows, snapshot, settings, report)
         if applied is None:
-            return
+            return False
         with report.timed(Verb.COMMIT):
             world.record_losses(plan)
             world.record(applied)
             world.commit(plan)
             report.committed(plan)
             world.tidy()
+    if isinstance(standing, (Replay, Superseding)):
+        return False
+    report.left_by_caps(plan, snapshot, settings.limits)
+    return True
 
 
 def _observe(world: World, settings: Settings) -> Snapshot:
@@ -206,7 +226,7 @@ def _append(world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: S
         refuse_what_others_did(table, snapshot.ledger.acknowledged, settings.table.on_rows_removed)
     _note_removals(world, table, snapshot.ledger.acknowledged, report, told=snapshot.table.foreign if snapshot.table else ())
     if applied is None:
-        sentence = f"the table holds another plan {plan.number}, appended by another run meanwhile; the next run goes on from it"
+        sentence = f"the table holds another plan {plan.number}, appended by another run meanwhile; this one goes on from it"
         report.add(Outcome.APPLIED_BY_ANOTHER, sentence)
         return None
     report.applied(applied)

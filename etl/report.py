@@ -16,8 +16,9 @@ from enum import Enum
 from typing import Any
 
 from etl.errors import DataLost, EtlError
-from etl.model import Applied, BrokerPartition, Plan, Receipt, Snapshot, Why
+from etl.model import Applied, BrokerPartition, Extent, Plan, Receipt, Snapshot, Why
 from etl.phases import Stopwatch, Verb
+from etl.settings import Limits
 
 
 class State(str, Enum):
@@ -58,9 +59,11 @@ class Outcome(str, Enum):
     APPLIED_BY_ANOTHER = "applied by another run"
     RECORDS_LOST = "records lost"
     EXPIRES_SOON = "expires soon"
+    CAPPED = "left by a cap"
     FAILED = "failed"
 
 
+_LEFT = (Outcome.LEFT_TO_OWNER, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION)
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMED = 5
 """How many partitions one sentence names."""
@@ -69,6 +72,19 @@ _LET_GO = {
     Why.MOVED: "were passed over by somebody who moved the committed offset",
     Why.SKIPPED: "were skipped by an operator's word",
 }
+
+
+@dataclass(slots=True)
+class Executed:
+    """One plan of the run, and what came of it; None: it is not known to be in the table."""
+
+    plan: Plan
+    applied: Applied | None = None
+
+    @property
+    def records(self) -> int:
+        """Rows that the plan gave."""
+        return sum(r.rows for r in self.applied.receipts) if self.applied else 0
 
 
 @dataclass(slots=True)
@@ -84,28 +100,35 @@ class Report:
     finished_at_ms: int | None = None
     outcomes: list[tuple[Outcome, str]] = field(default_factory=list)
     watch: Stopwatch = field(default_factory=Stopwatch)
-    plan: Plan | None = None
-    result: Applied | None = None
+    plans: list[Executed] = field(default_factory=list)
+    """In the order in which the run executed them: those that were left by an earlier run come first."""
     offsets_committed: int = 0
     error: EtlError | None = None
     strict: bool = False
     """`--strict`: a loss that policy allowed is an exit code of its own."""
-    _snapshot: Snapshot | None = None
+    _first: Snapshot | None = None
+    _last: Snapshot | None = None
 
     def timed(self, verb: Verb) -> contextlib.AbstractContextManager[None]:
         """Add what passes inside to the verb's seconds, however it ends."""
         return self.watch.timed(verb)
 
     def add(self, outcome: Outcome, sentence: str) -> None:
-        """Say one more thing that this run came to."""
-        self.outcomes.append((outcome, sentence))
+        """Say one more thing that this run came to; a run that looks again does not say it again."""
+        if (outcome, sentence) not in self.outcomes:
+            self.outcomes.append((outcome, sentence))
 
     def saw(self, snapshot: Snapshot) -> None:
-        """The world at the start."""
-        self._snapshot = snapshot
+        """The world at the start, and again at each later look."""
+        self._first = self._first or snapshot
+        self._last = snapshot
 
     def left(self, snapshot: Snapshot) -> None:
-        """The logs that this run leaves alone: to whom, or because nobody leads them; and what an open transaction holds back."""
+        """The logs that this run leaves alone: to whom, or because nobody leads them; and what an open transaction holds back.
+
+        What a later look finds takes the place of what an earlier one of the same run found.
+        """
+        self.outcomes = [said for said in self.outcomes if said[0] not in _LEFT]
         for sentence in told_by_owner(snapshot.owners):
             self.add(Outcome.LEFT_TO_OWNER, sentence)
         for sentence in told_leaderless(snapshot.leaderless):
@@ -114,8 +137,9 @@ class Report:
             self.add(Outcome.OPEN_TRANSACTION, sentence)
 
     def planned(self, plan: Plan) -> None:
-        """The plan, be it new or replayed."""
-        self.plan = plan
+        """The plan that is executed now, be it new or replayed."""
+        if not self.plan or self.plan.id != plan.id:
+            self.plans.append(Executed(plan))
         self.lost(plan)
 
     def lost(self, plan: Plan) -> None:
@@ -126,20 +150,34 @@ class Report:
 
     def applied(self, applied: Applied) -> None:
         """The plan is in the table."""
-        self.result = applied
+        self.plans[-1].applied = applied
         number, rows = applied.number, sum(r.rows for r in applied.receipts)
         if applied.run_id not in (None, self.run_id):
             sentence = f"plan {number}: its {rows:,} records are in the table at version {applied.delta_version}, by run {applied.run_id}"
             self.add(Outcome.APPLIED_BY_ANOTHER, sentence)
-        elif self.plan and self.plan.ranges:
+        elif self.plans[-1].plan.ranges:
             sentence = f"plan {number}: {rows:,} records are in the table at version {applied.delta_version}"
             self.add(Outcome.INGESTED, sentence)
         else:
-            self.add(Outcome.STARTED, f"plan {number} keeps where {len(self.plan.positions) if self.plan else 0} partitions start")
+            self.add(Outcome.STARTED, f"plan {number} keeps where {len(self.plans[-1].plan.positions)} partitions start")
 
     def committed(self, plan: Plan) -> None:
         """The offsets are moved."""
-        self.offsets_committed = sum(plan.seen[log].offset != position for log, position in plan.positions.items())
+        self.offsets_committed += sum(plan.seen[log].offset != position for log, position in plan.positions.items())
+
+    def left_by_caps(self, plan: Plan, snapshot: Snapshot, limits: Limits) -> None:
+        """What the run's own plan did not take on of what could be read."""
+        left = {log: extent.end_offset - plan.positions[log] for log, extent in snapshot.extents.items() if log in plan.positions}
+        left = {log: count for log, count in left.items() if count > 0}
+        if left:
+            caps = {"limits.max_records_per_run": limits.max_records_per_run, "limits.max_bytes_per_run": limits.max_bytes_per_run}
+            set_to = " and ".join(f"{key} ({cap:,})" for key, cap in caps.items() if cap is not None)
+            self.add(Outcome.CAPPED, f"{set_to} left {sum(left.values()):,} offsets of {len(left):,} partitions to the next run")
+
+    def found_nothing_new(self) -> None:
+        """The run has no plan of its own; said where it had none to finish either."""
+        if not any(one.applied for one in self.plans):
+            self.add(Outcome.NOTHING_NEW, "nothing new to read")
 
     def failed(self, error: EtlError) -> None:
         """The run ended early."""
@@ -163,6 +201,16 @@ class Report:
         return State.FAILED if self.error else State.DONE
 
     @property
+    def plan(self) -> Plan | None:
+        """The newest plan that the run executed, or began to."""
+        return self.plans[-1].plan if self.plans else None
+
+    @property
+    def result(self) -> Applied | None:
+        """What came of the newest plan that is in the table."""
+        return next((one.applied for one in reversed(self.plans) if one.applied), None)
+
+    @property
     def lost_records(self) -> bool:
         """Whether policy let records go in this run."""
         return any(outcome is Outcome.RECORDS_LOST for outcome, _ in self.outcomes)
@@ -176,19 +224,23 @@ class Report:
 
     @property
     def records(self) -> int:
-        """Rows that this run's plan gave."""
-        return sum(r.rows for r in self.result.receipts) if self.result else 0
+        """Rows that this run's plans gave."""
+        return sum(one.records for one in self.plans)
 
     @property
     def fetched_bytes(self) -> int | None:
         """Bytes that the brokers sent for them; None where a crash took that knowledge along."""
-        told = [r.fetched_bytes for r in self.result.receipts] if self.result else []
+        told = [r.fetched_bytes for one in self.plans if one.applied for r in one.applied.receipts]
         known = [size for size in told if size is not None]
         return sum(known) if len(known) == len(told) else None
 
     def as_json(self) -> dict[str, Any]:
-        """The run's document. What is only known at the end is null while the run goes on."""
+        """The run's document. What is only known at the end is null while the run goes on.
+
+        `plan` is the newest one, `earlier_plans` are those that the run finished before it.
+        """
         ended, seconds = self.finished_at_ms is not None, sum(self.seconds.values())
+        plans = [describe_plan(one.plan, one.applied) for one in self.plans]
         return {
             "run_id": self.run_id, "state": self.state.value, "pipeline": self.pipeline, "group": self.group, "table": self.table_path,
             "conf": self.process.conf, "host": self.process.host, "pid": self.process.pid, "versions": dict(self.process.versions),
@@ -200,23 +252,25 @@ class Report:
             "records_per_second": round(self.records / seconds) if ended and seconds else None,
             "offsets_committed": self.offsets_committed,
             "delta_version": self.result.delta_version if self.result else None,
-            "plan": describe_plan(self.plan, self.result) if self.plan else None,
+            "plan": plans[-1] if plans else None, "earlier_plans": plans[:-1],
             "lag": self._lag(),
         }
 
     def _lag(self) -> list[dict[str, Any]]:
         """Offsets between position and readable end per log, before and after."""
-        if not self._snapshot:
+        if not self._first or not self._last:
             return []
-        committed = {log: c.offset for log, c in self._snapshot.committed.items()}
-        last = self._snapshot.ledger.newest
-        before = {**committed, **(last.positions if last and not (self.plan and self.plan.number == last.number) else {})}
-        after = self.plan.positions if self.plan and self.result else before
+        committed = {log: c.offset for log, c in self._first.committed.items()}
+        last, own = self._first.ledger.newest, self.plans[0].plan if self.plans else None
+        before = {**committed, **(last.positions if last and not (own and own.number == last.number) else {})}
+        applied = [one.plan.positions for one in self.plans if one.applied]
+        after = applied[-1] if applied else before
+        first = self._first.extents
         return [
             {"topic": log.topic, "partition": log.partition, "log_start": extent.log_start_offset, "log_end": extent.end_offset,
-             "before": _behind(before, log, extent.end_offset, extent.log_start_offset),
-             "after": _behind(after, log, extent.end_offset, extent.log_start_offset), **told_held_back(self._snapshot, log)}
-            for log, extent in sorted(self._snapshot.extents.items())
+             "before": _behind(before, log, first.get(log, extent)), "after": _behind(after, log, extent),
+             **told_held_back(self._last, log)}
+            for log, extent in sorted(self._last.extents.items())
         ]
 
 
@@ -322,6 +376,6 @@ def _describe_receipt(receipt: Receipt) -> dict[str, Any]:
     }
 
 
-def _behind(positions: Mapping[BrokerPartition, int | None], log: BrokerPartition, end: int, start: int) -> int:
-    position = positions.get(log)
-    return max(0, end - (start if position is None else max(start, position)))  # a position above the end is its own error
+def _behind(positions: Mapping[BrokerPartition, int | None], log: BrokerPartition, extent: Extent) -> int:
+    position, start = positions.get(log), extent.log_start_offset
+    return max(0, extent.end_offset - (start if position is None else max(start, position)))  # a position above the end is its own error

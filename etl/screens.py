@@ -45,8 +45,8 @@ def show_preview(preview: Preview) -> None:
     if preview.ranges:
         told = preview.as_json()
         screen.print(f"{told['records_at_most']:,} records at most, about {told['estimated_bytes']:,} bytes, {told['tasks']} tasks")
-        _table(("topic", "partition", "from", "until", "offsets", "leader"), [
-            (r["topic"], r["partition"], r["from"], r["until"], r["until"] - r["from"], r["leader"]) for r in told["ranges"]])
+        _table(("plan", "topic", "partition", "from", "until", "offsets", "leader"), [
+            (r["plan"], r["topic"], r["partition"], r["from"], r["until"], r["until"] - r["from"], r["leader"]) for r in told["ranges"]])
 
 
 def show_ruling(ruling: Ruling) -> None:

@@ -243,7 +243,7 @@ class LiveWorld:
             isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
             timeout_s=source.timeout_s,
             topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not topic_id.startswith(CREATION_ID)})
-        self._reading = _Reading(receipts, len(plan.ranges))
+        self._reading = _Reading(receipts, len(plan.ranges), plan.id)
         return self._transformed(rows)
 
     def _takes_spark_to_commit_nothing(self, table_id: str | None) -> bool:
@@ -382,7 +382,8 @@ class LiveWorld:
         return self._surroundings.progress(self._reading.ranges, self._reading.done)
 
     def _applied(self, plan: Plan, outcome: delta.Outcome) -> Applied:
-        receipts = self._reading.receipts.in_order(len(plan.ranges)) if self._reading else None
+        reading = self._reading if self._reading and self._reading.plan_id == plan.id else None
+        receipts = reading.receipts.in_order(len(plan.ranges)) if reading else None
         if outcome.table is None:
             raise TableUnreachable(f"the table that held plan {plan.number} is gone", path=self.settings.table.path)
         if receipts is None:
@@ -399,6 +400,8 @@ class _Reading:
 
     receipts: ReceiptAccumulator
     ranges: int
+    plan_id: str
+    """Of the plan that is read: a run may execute two."""
 
     def done(self) -> tuple[int, int]:
         """Ranges whose receipts came, and the records they gave."""

@@ -161,7 +161,7 @@ class MemoryWorld(wiring.LiveWorld):
         if not plan.ranges:
             return None
         rows = Rows(_places[self._bootstrap()[0][0]], plan.ranges)
-        self._reading = wiring._Reading(cast(Any, rows), len(plan.ranges))
+        self._reading = wiring._Reading(cast(Any, rows), len(plan.ranges), plan.id)
         return rows
 
 

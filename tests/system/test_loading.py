@@ -76,7 +76,7 @@ def test_a_run_with_nothing_new_does_not_start_spark(pipeline: Pipeline) -> None
 
 
 @pytest.mark.parametrize(("verb", "then"), [
-    ("fetch", ["replayed", "ingested"]), ("record", ["repaired", "repaired", "ingested"]), ("commit", ["repaired", "ingested"]),
+    ("fetch", ["replayed", "ingested", "ingested"]), ("record", ["repaired", "repaired", "ingested"]), ("commit", ["repaired", "ingested"]),
     ("tidy", ["ingested"]),
 ])
 def test_a_run_that_breaks_off_is_finished_by_the_next_and_the_proof_holds(pipeline: Pipeline, verb: str, then: list[str]) -> None:
@@ -85,7 +85,6 @@ def test_a_run_that_breaks_off_is_finished_by_the_next_and_the_proof_holds(pipel
     broken_off_before(verb, pipeline)
     pipeline.produce(400)
     assert pipeline.ran().outcomes == then
-    pipeline.ran()
     assert pipeline.is_whole()
     assert pipeline.committed() == dict.fromkeys(range(4), 300)
     proof = pipeline.door("verify")

@@ -41,6 +41,8 @@ class Expected:
     """The ranges of plans that were applied and are still kept."""
     coverage: tuple[Interval, ...] = ()
     """What is left of pruned plans."""
+    given_up: tuple[Interval, ...] = ()
+    """Offsets of which a row may be there once or not at all: what an operator gave up, and what another pipeline loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class LogFindings:
     unequal: tuple[Unequal, ...] = ()
     short: tuple[Short, ...] = ()
     """Where the missing offsets are; `missing` is their sum."""
+    given_up_rows: int = 0
+    """Rows of offsets that were given up: nobody misses them, and they are no surprise."""
 
     @property
     def is_right(self) -> bool:
@@ -149,13 +153,15 @@ def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]
     pieces = _pieces(audited, expected)
     missing, unexpected = _Named(), _Named()
     found_rows, double_rows, double_buckets = 0, 0, []
-    reached, first = 0, 0
+    reached, first, given_up_rows = 0, 0, 0
     for bucket in buckets:
         start, end = bucket.number * BUCKET_OFFSETS, (bucket.number + 1) * BUCKET_OFFSETS
         _miss(pieces, first, reached, start, missing)
         first = _skip(pieces, first, start)
         flags = _flags(bucket)
-        unexpected.add_flags(_compare(pieces, first, flags, start, missing), start)
+        beyond = _compare(pieces, first, flags, start, missing)
+        given_up_rows += _take_out(expected.given_up, beyond, start)
+        unexpected.add_flags(beyond, start)
         found_rows += bucket.rows
         surplus = bucket.rows - int(numpy.count_nonzero(flags))
         if surplus:
@@ -168,7 +174,7 @@ def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]
     unexpected.count += sum(max(0, u.found_rows - u.expected_rows) for u in unequal)
     return LogFindings(
         audited, sum(_rows(piece) for piece in pieces), found_rows, sum(s.missing for s in short), tuple(missing.first), double_rows,
-        tuple(double_buckets), unexpected.count, tuple(unexpected.first), unequal, short,
+        tuple(double_buckets), unexpected.count, tuple(unexpected.first), unequal, short, given_up_rows,
     )
 
 
@@ -251,6 +257,15 @@ def _compare(pieces: Sequence[_Piece], first: int, flags: NDArray[numpy.bool_], 
         else:
             piece.found += int(numpy.count_nonzero(flags[inside]))
     return beyond
+
+
+def _take_out(intervals: Iterable[Interval], beyond: NDArray[numpy.bool_], start: int) -> int:
+    """Clear what a bucket holds of these intervals, and count it."""
+    before = int(numpy.count_nonzero(beyond))
+    for interval in intervals:
+        if interval.from_offset < start + BUCKET_OFFSETS and interval.until_offset > start:
+            beyond[max(0, interval.from_offset - start):interval.until_offset - start] = False
+    return before - int(numpy.count_nonzero(beyond))
 
 
 def _unequal(pieces: Iterable[_Piece]) -> tuple[Unequal, ...]:

@@ -1,9 +1,9 @@
-"""Which intervals of each log are in the table: how the record of applied plans is merged when plans are pruned. Pure."""
+"""Which plans and which intervals of each log are in the table: what led to it, and how applied plans are merged when pruned. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from etl.model import Applied, BrokerPartition, Coverage, Foreign, Interval, OffsetRange, Plan, Receipt
 
@@ -27,20 +27,56 @@ def prunable(sizes: Sequence[tuple[int, int]]) -> list[int]:
     return sorted(number for number, _ in newest_first[kept:])
 
 
-def fold(coverage: Coverage, plan: Plan, applied: Applied) -> Coverage:
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Which plans led to the table as it is."""
+
+    numbers: frozenset[int]
+    """Of those kept."""
+    before: int
+    """Of those that are not kept any more, all up to this number."""
+
+
+def lineage(bits: Mapping[int, int], transaction_version: int) -> Lineage:
+    """The plans whose rows the table should hold, of the kept ones, {number: the table's transaction version when it was made}.
+
+    A plan says which one the table held before it. What lies between the two went to another table, or to a state of this one that
+    was replaced by an old copy, and an operator gave it up.
+    """
+    found, before = set(), transaction_version
+    for number in sorted(bits, reverse=True):
+        if number <= before:
+            found.add(number)
+            before = bits[number]
+    return Lineage(frozenset(found), before)
+
+
+def fold(coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool = False) -> Coverage:
     """Coverage with one more plan folded in; one that is in it already changes nothing.
 
-    A plan that went to another table than those before it begins anew: an operator gave the earlier table up.
+    What was given up is kept apart, whether it is this plan or, as this plan tells, those before it: no row of it is needed, and where
+    the table has some (an operator may have copied them) they are no surprise.
     """
     if plan.number <= coverage.through:
         return coverage
-    same = coverage.table_id in (None, applied.table_id)
-    loaded: dict[BrokerPartition, list[Interval]] = {log: list(found) for log, found in coverage.intervals.items()} if same else {}
+    loaded: dict[BrokerPartition, list[Interval]] = {}
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
         loaded.setdefault(r.log, []).append(interval_of(r, receipt, plan.log_epochs.get(r.log, 0)))
-    intervals = {log: merge(found) for log, found in loaded.items()}
-    vanished = (*(coverage.vanished if same else ()), *plan.vanished)
-    return replace(coverage, through=plan.number, intervals=intervals, table_id=applied.table_id, vanished=vanished)
+    held_through = coverage.through if coverage.held_through is None else coverage.held_through
+    if is_given_up:
+        return replace(coverage, through=plan.number, held_through=held_through, given_up=_joined(coverage.given_up, loaded))
+    goes_on = coverage.table_id in (None, applied.table_id) and held_through <= plan.table_bit
+    return replace(
+        coverage, through=plan.number, held_through=None, table_id=applied.table_id,
+        intervals=_joined(coverage.intervals if goes_on else {}, loaded),
+        given_up=coverage.given_up if goes_on else _joined(coverage.given_up, coverage.intervals),
+        vanished=(*(coverage.vanished if goes_on else ()), *plan.vanished))
+
+
+def _joined(
+    before: Mapping[BrokerPartition, Sequence[Interval]], more: Mapping[BrokerPartition, Sequence[Interval]],
+) -> dict[BrokerPartition, tuple[Interval, ...]]:
+    return {log: merge((*before.get(log, ()), *more.get(log, ()))) for log in {**before, **more}}
 
 
 def interval_of(r: OffsetRange, receipt: Receipt, log_epoch: int = 0) -> Interval:

@@ -283,6 +283,10 @@ class Coverage:
     """The table that holds the intervals; None: not known, from before this was kept."""
     vanished: tuple[Vanished, ...] = ()
     """What resets said of rows whose records are gone."""
+    given_up: Mapping[BrokerPartition, tuple[Interval, ...]] = field(default_factory=dict)
+    """Loaded into a table, or a state of it, that an operator gave up: rows of it may be there or not."""
+    held_through: int | None = None
+    """The last folded plan that was not given up; None: that is `through`."""
 
 
 @dataclass(frozen=True, slots=True)

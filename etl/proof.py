@@ -7,15 +7,16 @@ missing, whether they were in their own commit and who removed rows since. What 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.audit import AuditedLog, Expected, LogFindings, Short, audit
+from etl.coverage import Lineage, lineage
 from etl.doors import ALONE, new_run_id
 from etl.edges.spark import telling_what_was_lost
 from etl.errors import LedgersDisagree
 from etl.gaps import LogProof, Origin, blame, gaps_of, origin_of
-from etl.model import Adopt, Applied, BrokerPartition, FirstRun, Foreign, Interval, Ledger, Loss, Plan, Replay, Standing, Table
+from etl.model import Adopt, Applied, BrokerPartition, Coverage, FirstRun, Foreign, Ledger, Loss, Plan, Replay, Standing, Table
 from etl.reconcile import compare, is_let_pass, naming_table, refusal_of, unacknowledged
 from etl.settings import Settings
 from etl.wiring import LiveWorld, Surroundings, open_world
@@ -144,13 +145,17 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
             return Proof((), (), None, (_nothing_there(standing),))
         by_others = tuple(
             found for found in unacknowledged(table, ledger.acknowledged) if not is_let_pass(found, settings.table.on_rows_removed))
-        expected, losses, notes = _expected(world, ledger, table)
+        loaded, led = _loaded(world, table)
+        expected, losses, notes = _expected(world, ledger, table, loaded, led)
         spark = world.spark()
         found = tuple(audit(expected, scan_buckets(spark, settings.table.path, delta_version=table.version)))
         doubles = tuple(
             (f.audited, offset, rows) for f in found for bucket in f.double_buckets[:1]
             for offset, rows in doubled_offsets(spark, settings.table.path, f.audited, bucket, delta_version=table.version))
-        logs = tuple(_explained(world, ledger, table, found, expected, losses))
+        logs = tuple(_explained(world, ledger, table, loaded, found, expected, losses))
+        given_up = sum(f.given_up_rows for f in found)
+        if given_up:
+            notes += (f"{given_up:,} rows are of plans that were given up: each is there once, and whether more of them came is not asked",)
     return Proof(logs, doubles, table.version, notes, settings.transform, by_others)
 
 
@@ -170,17 +175,55 @@ def _nothing_there(standing: Standing) -> str:
     return "there is no table, and that was accepted: what its plans put there is given up"
 
 
-def _covered(world: LiveWorld, table: Table, notes: list[str]) -> Mapping[BrokerPartition, tuple[Interval, ...]]:
-    """What pruned plans loaded into this table."""
-    coverage = world.ledger.read_coverage()
-    if coverage.table_id in (None, table.id):
-        return coverage.intervals
-    notes.append(f"plans up to {coverage.through} went to an earlier table, which was given up: they are not judged")
-    return {}
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A kept plan and what came of it."""
+
+    plan: Plan
+    applied: Applied
+    was_recorded: bool
+    """Else it was counted again."""
+    is_given_up: bool
+    """It went to another table, or to a state of this one that an old copy replaced, and an operator accepted that."""
+
+
+def _loaded(world: LiveWorld, table: Table) -> tuple[list[_Loaded], Lineage]:
+    """The kept plans that were applied, and which of all plans led to the table as it is."""
+    ledger = world.ledger
+    plans = [plan for number in ledger.plan_numbers() if (plan := ledger.read_plan(number))]
+    led = lineage({plan.number: plan.table_bit for plan in plans}, table.transaction_version or 0)
+    found = []
+    for plan in plans:
+        applied = ledger.read_applied(plan.number)
+        is_its_own = applied is not None and applied.plan_id == plan.id
+        if not is_its_own and plan.number not in led.numbers:
+            continue
+        applied = applied if is_its_own else world.recount(plan)
+        if applied is None:
+            what = f"the table holds another plan {plan.number} than ZooKeeper"
+            raise LedgersDisagree(what, path=world.settings.table.path, check="`etl plan CONF`; the next run takes over the table's")
+        is_given_up = plan.number not in led.numbers or applied.table_id != table.id
+        found.append(_Loaded(plan, applied, is_its_own, is_given_up))
+    return found, led
+
+
+def _covered(coverage: Coverage, table: Table, led: Lineage) -> dict[AuditedLog, Expected]:
+    """What pruned plans loaded; where they did not all lead to this table nobody knows any more which of it should be there."""
+    held_through = coverage.through if coverage.held_through is None else coverage.held_through
+    is_judged = coverage.table_id in (None, table.id) and held_through <= led.before
+    expected: dict[AuditedLog, Expected] = {}
+    for intervals, is_held in ((coverage.intervals, is_judged), (coverage.given_up, False)):
+        for log, found in intervals.items():
+            for one in found:
+                audited = AuditedLog(log, one.log_epoch)
+                known = expected.get(audited, Expected())
+                expected[audited] = replace(known, coverage=(*known.coverage, one)) if is_held else (
+                    replace(known, given_up=(*known.given_up, one)))
+    return expected
 
 
 def _expected(
-    world: LiveWorld, ledger: Ledger, table: Table,
+    world: LiveWorld, ledger: Ledger, table: Table, loaded: Sequence[_Loaded], led: Lineage,
 ) -> tuple[dict[AuditedLog, Expected], dict[BrokerPartition, set[Loss]], tuple[str, ...]]:
     """What the table should hold, what its plans let go, and what a reader of the proof should know."""
     from etl.edges.losses import read_losses, recorded
@@ -190,17 +233,19 @@ def _expected(
     if world.settings.transform:
         notes.append("the pipeline has a transform: the proof holds as long as it keeps topic, partition and offset and drops no row")
     lost = set(read_losses(path, uid=ledger.uid) if ledger.uid else ())
-    expected = {AuditedLog(log): Expected(coverage=found) for log, found in _covered(world, table, notes).items()}
-    for plan, applied, was_recorded in _applied_plans(world, table):
-        if not was_recorded:
+    expected = _covered(world.ledger.read_coverage(), table, led)
+    for one in loaded:
+        plan = one.plan
+        if not one.was_recorded:
             notes.append(
                 f"plan {plan.number} has no receipts, so its rows were counted from the commit's files: the next run writes them down")
         if not recorded(plan, app_id=world.app_id, path=path):
             notes.append(f"what plan {plan.number} let go is not in the losses table: the next run writes it down")
         lost.update(plan.losses)
-        for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
-            known = expected.setdefault(AuditedLog(r.log), Expected())
-            expected[AuditedLog(r.log)] = Expected((*known.applied, (r, receipt)), known.coverage)
+        for r, receipt in zip(plan.ranges, one.applied.receipts, strict=True):
+            audited = AuditedLog(r.log, plan.log_epochs.get(r.log, 0))
+            known = expected.get(audited, Expected())
+            expected[audited] = replace(known, applied=(*known.applied, (r, receipt)))
     losses: dict[BrokerPartition, set[Loss]] = {}
     for loss in lost:
         losses.setdefault(loss.log, set()).add(loss)
@@ -208,28 +253,13 @@ def _expected(
     return expected, losses, tuple(notes)
 
 
-def _applied_plans(world: LiveWorld, table: Table) -> Iterator[tuple[Plan, Applied, bool]]:
-    """The kept plans that are in the table, what came of each, and whether that was recorded; else it is counted again."""
-    for number in world.ledger.plan_numbers():
-        plan = world.ledger.read_plan(number) if number <= (table.transaction_version or 0) else None
-        if plan is None:
-            continue
-        recorded = world.ledger.read_applied(number)
-        is_its_own = recorded is not None and recorded.plan_id == plan.id
-        applied = recorded if is_its_own else world.recount(plan)
-        if applied is None:
-            what = f"the table holds another plan {number} than ZooKeeper"
-            raise LedgersDisagree(what, path=world.settings.table.path, check="`etl plan CONF`; the next run takes over the table's")
-        yield plan, applied, is_its_own
-
-
 def _explained(
-    world: LiveWorld, ledger: Ledger, table: Table, found: Sequence[LogFindings], expected: Mapping[AuditedLog, Expected],
-    losses: Mapping[BrokerPartition, set[Loss]],
+    world: LiveWorld, ledger: Ledger, table: Table, loaded: Sequence[_Loaded], found: Sequence[LogFindings],
+    expected: Mapping[AuditedLog, Expected], losses: Mapping[BrokerPartition, set[Loss]],
 ) -> Iterator[LogProof]:
     """The findings with the reasons; only where rows are missing is anything more read."""
     short = {(f.audited.log, s.from_offset, s.until_offset): s for f in found for s in f.short}
-    known = dict(_origins(world, table, short)) if short else {}
+    known = dict(_origins(world, loaded, short)) if short else {}
     origins = {place: known.get(place, Origin(s)) for place, s in short.items()}
     removals, allowed = _removals(world, ledger, table, origins.values()) if short else ((), frozenset[int]())
     for f in found:
@@ -242,17 +272,18 @@ def _explained(
 _Place = tuple[BrokerPartition, int, int]
 
 
-def _origins(world: LiveWorld, table: Table, short: Mapping[_Place, Short]) -> Iterator[tuple[_Place, Origin]]:
+def _origins(world: LiveWorld, loaded: Sequence[_Loaded], short: Mapping[_Place, Short]) -> Iterator[tuple[_Place, Origin]]:
     """Whether the commit that should hold the rows of a short range did hold them."""
     from etl.edges.audit_scan import Stray, recount_commit
 
-    for plan, applied, _ in _applied_plans(world, table):
-        places = {i: place for i, r in enumerate(plan.ranges) if (place := (r.log, r.from_offset, r.until_offset)) in short}
-        if applied.table_id != table.id:
+    for one in loaded:
+        ranges, applied = one.plan.ranges, one.applied
+        places = {i: place for i, r in enumerate(ranges) if (place := (r.log, r.from_offset, r.until_offset)) in short}
+        if one.is_given_up:
             yield from ((place, Origin(short[place], is_elsewhere=True)) for place in places.values())
         elif places:
             path, version = world.settings.table.path, applied.delta_version
-            committed = recount_commit(path, version, plan.ranges, stray=Stray.PASSED_OVER)
+            committed = recount_commit(path, version, ranges, stray=Stray.PASSED_OVER)
             for i, place in places.items():
                 yield place, origin_of(short[place], version, applied.receipts[i], committed[i] if committed else None)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
 
-from etl.coverage import fold, note, prunable
+from etl.coverage import fold, lineage, note, prunable
 from etl.edges.zookeeper import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import LedgersDisagree, Owned, ZooKeeperUnreachable
 from etl.model import Acknowledgement, Applied, Coverage, Foreign, Ledger, Plan
@@ -162,10 +162,20 @@ class PlanLedger:
             plan, applied = self.read_plan(number), self.read_applied(number)
             if not plan or not applied:
                 return
-            coverage = plan_documents.render_coverage(fold(self.read_coverage(), plan, applied))
+            folded = fold(self.read_coverage(), plan, applied, is_given_up=self._is_given_up(number))
+            coverage = plan_documents.render_coverage(folded)
             if not self._put_document(self._paths.coverage, coverage, deleting=(self._paths.plan(number), self._paths.applied(number))):
                 return
         self._drop_loose_chunks()
+
+    def _is_given_up(self, number: int) -> bool:
+        """Whether later plans tell that an operator gave this one up; nobody did where no word was said after it."""
+        word = self._read_acknowledgement()
+        if word is None or word.number < number:
+            return False
+        later = [plan for n in self.plan_numbers() if n >= number and (plan := self.read_plan(n))]
+        bits = {plan.number: plan.table_bit for plan in later}
+        return number not in lineage(bits, max(bits)).numbers
 
     def _plan_sizes(self) -> list[tuple[int, int]]:
         """(number, bytes) of each stored plan; one in pieces is as large as its pieces."""

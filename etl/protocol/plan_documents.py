@@ -79,16 +79,19 @@ def parse_applied(payload: bytes, *, path: str) -> Applied:
 
 def render_coverage(coverage: Coverage) -> bytes:
     """The znode of merged intervals."""
-    logs = sorted(coverage.intervals, key=_order)
-    columns = [
-        [[i.from_offset, i.until_offset, i.rows, i.control_records, i.aborted_records, i.compacted, i.log_epoch]
-         for i in coverage.intervals[log]] for log in logs]
+    logs, left = sorted(coverage.intervals, key=_order), sorted(coverage.given_up, key=_order)
     removals = [[f.delta_version, f.operation, f.why] for f in coverage.removals]
     document = {
-        "format": FORMAT, "through": coverage.through, "logs": _render_logs(logs), "intervals": columns, "removals": removals,
-        "table_id": coverage.table_id,
-        "vanished": [[v.log.topic, partition_key(v.log), v.from_offset, v.until_offset, v.log_epoch] for v in coverage.vanished]}
+        "format": FORMAT, "through": coverage.through, "logs": _render_logs(logs), "removals": removals,
+        "intervals": [_render_intervals(coverage.intervals[log]) for log in logs], "table_id": coverage.table_id,
+        "vanished": [[v.log.topic, partition_key(v.log), v.from_offset, v.until_offset, v.log_epoch] for v in coverage.vanished],
+        "given_up": {"logs": _render_logs(left), "intervals": [_render_intervals(coverage.given_up[log]) for log in left]},
+        "held_through": coverage.held_through}
     return zlib.compress(_canonical(document), 6)
+
+
+def _render_intervals(found: Iterable[Interval]) -> list[list[int]]:
+    return [[i.from_offset, i.until_offset, i.rows, i.control_records, i.aborted_records, i.compacted, i.log_epoch] for i in found]
 
 
 def parse_coverage(payload: bytes, *, path: str) -> Coverage:
@@ -241,11 +244,17 @@ def _applied(document: dict[str, Any]) -> Applied:
 
 
 def _coverage(document: dict[str, Any]) -> Coverage:
-    logs = _parse_logs(document["logs"])
-    intervals = {log: tuple(Interval(*i) for i in found) for log, found in zip(logs, document["intervals"], strict=True)}
     removals = tuple(Foreign(*found) for found in document.get("removals", ()))
     vanished = tuple(Vanished(_log(topic, key), *found) for topic, key, *found in document.get("vanished", ()))
-    return Coverage(document["through"], intervals, removals, document.get("table_id"), vanished)
+    given_up = _parse_intervals(document["given_up"]) if "given_up" in document else {}
+    return Coverage(
+        document["through"], _parse_intervals(document), removals, document.get("table_id"), vanished, given_up,
+        document.get("held_through"))
+
+
+def _parse_intervals(document: dict[str, Any]) -> dict[BrokerPartition, tuple[Interval, ...]]:
+    logs = _parse_logs(document["logs"])
+    return {log: tuple(Interval(*i) for i in found) for log, found in zip(logs, document["intervals"], strict=True)}
 
 
 def _parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T:

@@ -33,7 +33,7 @@ def plan_of(number: int, **changes: Any) -> Plan:
     plan = Plan(
         number=number, uid="feedbeef", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
         ranges=(OffsetRange(LOG, number * 10, number * 10 + 10, Leader(Broker(0, "h", 9092), 1)),), positions={LOG: number * 10 + 10},
-        seen={LOG: Committed(number * 10, number)}, table_id="t")
+        seen={LOG: Committed(number * 10, number)}, table_id="t", table_bit=number - 1)
     return with_id(replace(plan, **changes))
 
 
@@ -306,3 +306,15 @@ def test_what_others_removed_is_kept_in_the_coverage_and_pruning_keeps_it(
     ledger.note_removals(removals)
     found = ledger.read_coverage()
     assert (found.through, found.removals) == (1, removals)
+
+
+def test_pruning_keeps_apart_what_a_later_plan_tells_to_be_given_up(ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(ledger, range(1, 4))
+    ledger.acknowledge(Acknowledgement("t", 4, 3, "the copy of yesterday", 5))
+    behind = plan_of(4, table_bit=1)
+    ledger.store_plan(behind)
+    ledger.record_applied(applied_of(behind))
+    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    ledger.prune()
+    found = ledger.read_coverage()
+    assert (found.intervals, found.given_up) == ({LOG: (Interval(10, 20, 9),)}, {LOG: (Interval(20, 40, 18),)})

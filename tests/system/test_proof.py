@@ -239,6 +239,49 @@ def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_wor
     assert pipeline.door("verify").code == 0
 
 
+@pytest.mark.parametrize("kept", [100, 1])
+def test_an_old_copy_that_was_put_back_and_accepted_is_proven_with_what_was_given_up_named(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, kept: int,
+) -> None:
+    copy = pipeline.folder / "copy"
+    for run in range(3):
+        pipeline.produce(40)
+        pipeline.ran()
+        if not run:
+            shutil.copytree(pipeline.table, copy)
+    shutil.rmtree(pipeline.table)
+    copy.rename(pipeline.table)
+    rulings.acknowledge(load_settings(pipeline.conf), "0", "all that is left")
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["found_rows"], proof.document["missing"]) == (0, 40, 80)
+    monkeypatch.setattr(coverage, "PLANS_KEPT", kept)
+    pipeline.produce(40)
+    pipeline.ran()
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["found_rows"], proof.document["missing"]) == (0, 80, 80 if kept == 100 else 0), proof.err
+    assert kept == 1 or any("in the table that was there before this one" in note for note in proof.document["notes"])
+
+
+def test_rows_that_an_operator_copied_into_another_table_are_no_surprise_after_their_plans_were_pruned(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table()
+    shutil.rmtree(pipeline.table)
+    write_deltalake(str(pipeline.table), rows)
+    rulings.acknowledge(load_settings(pipeline.conf), "0", "a copy")
+    assert pipeline.door("verify").code == 0
+    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    pipeline.produce(40)
+    pipeline.ran()
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["found_rows"]) == (0, 80), proof.err
+    assert any("40 rows are of plans that were given up" in note for note in proof.document["notes"])
+    write_deltalake(str(pipeline.table), rows.slice(0, 1), mode="append")
+    assert pipeline.door("verify").code == 5
+
+
 def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is_acknowledged(pipeline: Pipeline) -> None:
     pipeline.produce(40)
     pipeline.ran()

@@ -120,6 +120,13 @@ def ledgers(draw: st.DrawFn) -> Expected:
     return Expected(tuple(pieces))
 
 
+def test_offsets_that_were_given_up_are_neither_missed_nor_a_surprise_and_still_may_not_be_double() -> None:
+    expected = Expected((applied(40_000, 40_010),), (Interval(0, 10, 10),), given_up=(Interval(10, 40_000, 39_990),))
+    found = find(expected, [*range(20), 32_767, 32_768, *range(40_000, 40_010)])
+    assert found.is_right and (found.expected_rows, found.given_up_rows) == (20, 12)
+    assert find(expected, [*range(10), 15, 15, *range(40_000, 40_010)]).double_rows == 1
+
+
 @settings(max_examples=60, deadline=None)
 @given(ledgers(), small_offsets)
 def test_the_findings_are_what_comparing_offset_by_offset_gives(expected: Expected, offsets: list[int]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl import coverage as module
-from etl.coverage import PLAN_BYTES_KEPT, PLANS_KEPT, fold, merge, note, prunable
+from etl.coverage import PLAN_BYTES_KEPT, PLANS_KEPT, Lineage, fold, lineage, merge, note, prunable
 from etl.model import Applied, BrokerPartition, Coverage, Dialect, Foreign, Interval, OffsetRange, Plan, PlanKind, Receipt, Vanished
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
@@ -18,7 +18,7 @@ A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 def plan_of(number: int, *ranges: tuple[BrokerPartition, int, int]) -> tuple[Plan, Applied]:
     plan = Plan(
         number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
-        ranges=tuple(OffsetRange(*r) for r in ranges), positions={}, seen={}, id=f"plan-{number}")
+        ranges=tuple(OffsetRange(*r) for r in ranges), positions={}, seen={}, id=f"plan-{number}", table_bit=number - 1)
     return plan, Applied(number, plan.id, number, "t", tuple(Receipt(rows=until - start - 1) for _, start, until in ranges))
 
 
@@ -130,3 +130,38 @@ def test_what_others_removed_is_kept_once_and_the_newest_of_it() -> None:
     assert noted.removals == tuple(found)
     assert note(noted, found) == noted
     assert len(note(Coverage(), [Foreign(v, "DELETE", "removed rows") for v in range(1500)]).removals) == 1000
+
+
+@pytest.mark.parametrize(("bits", "version", "led"), [
+    ({}, 0, Lineage(frozenset(), 0)),
+    ({1: 0, 2: 1, 3: 2}, 3, Lineage(frozenset({1, 2, 3}), 0)),
+    ({1: 0, 2: 1, 3: 2}, 2, Lineage(frozenset({1, 2}), 0)),      # plan 3 is stored and not in the table
+    ({1: 0, 2: 1, 3: 2, 4: 1}, 4, Lineage(frozenset({1, 4}), 0)),  # the table is a copy of the day of plan 1
+    ({1: 0, 2: 1, 3: 0}, 3, Lineage(frozenset({3}), 0)),          # another table
+    ({7: 6, 8: 4, 9: 8}, 9, Lineage(frozenset({8, 9}), 4)),       # plan 6 and those before it were pruned
+    ({1: 0, 2: 1, 3: 2}, 1, Lineage(frozenset({1}), 0)),          # an old copy was accepted, and nothing was loaded since
+])
+def test_the_plans_that_led_to_a_table_are_told_by_what_each_found_there(bits: dict[int, int], version: int, led: Lineage) -> None:
+    assert lineage(bits, version) == led
+
+
+def test_what_an_operator_gave_up_is_kept_apart_when_it_is_folded() -> None:
+    first, lost, behind = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 12))
+    behind = replace(behind[0], table_bit=1), behind[1]
+    found = fold(Coverage(), *first)
+    found = fold(found, *lost, is_given_up=True)
+    assert found == Coverage(2, {A: (Interval(0, 5, 4),)}, table_id="t", given_up={A: (Interval(5, 9, 3),)}, held_through=1)
+    assert fold(found, *behind) == Coverage(
+        3, {A: (Interval(0, 5, 4), Interval(9, 12, 2))}, table_id="t", given_up={A: (Interval(5, 9, 3),)})
+
+
+@pytest.mark.parametrize("change", ["another table", "an old copy"])
+def test_where_nobody_can_tell_which_part_of_the_coverage_was_given_up_all_of_it_is(change: str) -> None:
+    first, second, third = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 12))
+    plan, applied = third
+    if change == "another table":
+        applied = replace(applied, table_id="t2")
+    else:
+        plan = replace(plan, table_bit=1)
+    found = fold(fold(fold(Coverage(), *first), *second), plan, applied)
+    assert (found.intervals, found.given_up) == ({A: (Interval(9, 12, 2),)}, {A: (Interval(0, 9, 7),)})

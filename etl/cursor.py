@@ -57,6 +57,7 @@ class Cursor:
         self._log_epoch, self._max_unpacked_bytes = log_epoch, max_unpacked_bytes
         self._tally, self._counts = Tally(range.from_offset), Counts()
         self._fetched_bytes, self._empty_answers, self._decoding = 0, 0, False
+        self._last_epoch: int | None = None
         self.position = range.from_offset
         """The next offset to ask."""
         self.max_bytes = fetch_max_bytes
@@ -111,6 +112,7 @@ class Cursor:
         reached = found.batches[-1].last_offset + 1 if found.batches else self.position
         if reached > self.position:
             self._empty_answers = 0
+            self._last_epoch = _epoch_at(found, self.range.until_offset - 1)
             self.position = min(reached, self.range.until_offset)
         elif found.cut_off_bytes:
             self._empty_answers = 0
@@ -190,4 +192,10 @@ class Cursor:
             rows=tally.rows, fetched_bytes=self._fetched_bytes, control_records=counts.control_records,
             aborted_records=counts.aborted_records,
             missing_offsets=walked - tally.rows - counts.control_records - counts.aborted_records,
-            gaps=tuple(gaps), gaps_complete=all_kept)
+            gaps=tuple(gaps), gaps_complete=all_kept, last_epoch=self._last_epoch)
+
+
+def _epoch_at(found: Walk, offset: int) -> int | None:
+    """The leader epoch of the record batch that holds this offset, if one does; only the last two can."""
+    epochs = (b.leader_epoch for b in found.batches[-2:] if b.base_offset <= offset <= b.last_offset)
+    return next((epoch for epoch in epochs if epoch >= 0), None)

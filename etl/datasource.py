@@ -61,6 +61,10 @@ class Task:
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """What the topics' ids were when the ranges were planned, where the plan knows them."""
+    leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The same of the leaders' epochs."""
+    log_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Which life of the log the rows are of, where it is not the first."""
 
 
 class OffsetRanges(DataSource):
@@ -113,6 +117,7 @@ class RangesReader(DataSourceReader):
                 isolation=reading.isolation, columns=reading.columns, bootstrap=_addresses(task.ranges, reading.bootstrap),
                 fetch_max_bytes=reading.fetch_max_bytes, max_fetch_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
                 on_receipt=lambda at, receipt: note(task.indices[at], receipt), topic_ids=task.topic_ids,
+                leader_epochs=task.leader_epochs, log_epochs=task.log_epochs,
             )
         except EtlError as error:
             raise TaskFailed(f"{error}\n{mark(error)}") from error
@@ -172,12 +177,14 @@ def read_tasks(
     spark: SparkSession, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], *, bootstrap: Sequence[str],
     isolation: Isolation, columns: Sequence[str] | None = None, fetch_max_bytes: int = SIZES["fetch_max_bytes"],
     fetch_limit_bytes: int = SIZES["fetch_limit_bytes"], timeout_s: float = TIMEOUT_S,
-    topic_ids: Mapping[str, str] | None = None,
+    topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
+    log_epochs: Mapping[BrokerPartition, int] | None = None,
 ) -> tuple[DataFrame, ReceiptAccumulator]:
     """The rows of a plan's ranges, packed as `tasks` says (indices of `ranges`), and the receipts to come.
 
     Leaders travel with the ranges, so executors ask nobody; only a task that is tried again looks them up at `bootstrap`
-    (`host:port` each). A topic that no longer has the id of `topic_ids` when it was read fails the task (NeedsDecision).
+    (`host:port` each). A topic that no longer has the id of `topic_ids` when it was read fails the task (NeedsDecision), and so does a log
+    that no longer reaches up to its ranges in the epoch of `leader_epochs` (LogTruncated). Rows carry their log's epoch of `log_epochs`.
     """
     source, receipts = receiving(spark)
     spark.dataSource.register(source)
@@ -186,7 +193,7 @@ def read_tasks(
     reader = reader.option("timeout_s", timeout_s)
     if columns is not None:
         reader = reader.option("columns", ",".join(columns))
-    text = render_tasks(ranges, tasks, topic_ids or {})
+    text = render_tasks(ranges, tasks, topic_ids or {}, leader_epochs or {}, log_epochs or {})
     reader = reader.option("tasks", text) if len(text) <= _INLINE_BYTES else reader.option("tasks_file", _keep(text))
     return _loaded(reader), receipts
 
@@ -202,10 +209,18 @@ def _loaded(reader: DataFrameReader) -> DataFrame:
         return reader.load()
 
 
-def render_tasks(ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], topic_ids: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Ranges with their leaders, the ids of their topics, and the tasks, as the text that `parse_tasks` reads."""
+_NOTHING_KNOWN: Mapping[Any, Any] = MappingProxyType({})
+
+
+def render_tasks(
+    ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], topic_ids: Mapping[str, str] = _NOTHING_KNOWN,
+    leader_epochs: Mapping[BrokerPartition, int] = _NOTHING_KNOWN, log_epochs: Mapping[BrokerPartition, int] = _NOTHING_KNOWN,
+) -> str:
+    """Ranges with their leaders, what is known of their topics and logs, and the tasks, as the text that `parse_tasks` reads."""
     known = {topic: topic_ids[topic] for topic in sorted({r.log.topic for r in ranges}) if topic in topic_ids}
-    document = {"ranges": [_row(r) for r in ranges], "tasks": [list(task) for task in tasks], "topic_ids": known}
+    document = {
+        "ranges": [_row(r) for r in ranges], "tasks": [list(task) for task in tasks], "topic_ids": known,
+        "leader_epochs": [leader_epochs.get(r.log) for r in ranges], "log_epochs": [log_epochs.get(r.log) for r in ranges]}
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -213,9 +228,15 @@ def parse_tasks(text: str) -> list[Task]:
     """The tasks of `render_tasks`."""
     found = json.loads(text)
     ranges = [_range(row) for row in found["ranges"]]
+
+    def known(name: str, task: Sequence[int]) -> dict[BrokerPartition, int]:
+        return {ranges[i].log: found[name][i] for i in task if found[name][i] is not None}
+
     topics = [{ranges[i].log.topic for i in task} for task in found["tasks"]]
     ids = [{topic: topic_id for topic, topic_id in found["topic_ids"].items() if topic in read} for read in topics]
-    return [Task(tuple(task), tuple(ranges[i] for i in task), known) for task, known in zip(found["tasks"], ids, strict=True)]
+    return [
+        Task(tuple(task), tuple(ranges[i] for i in task), known_ids, known("leader_epochs", task), known("log_epochs", task))
+        for task, known_ids in zip(found["tasks"], ids, strict=True)]
 
 
 def _tasks(options: Mapping[str, str], reading: Reading) -> list[Task]:

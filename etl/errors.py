@@ -14,6 +14,7 @@
     │   ├── LedgersDisagree
     │   ├── OffsetMoved
     │   ├── BadOffset                    a committed offset that is no number, or lies outside the log
+    │   ├── LogTruncated                 records below a position are no longer the log's
     │   ├── DataLoss                     wanted offsets lie below the log start
     │   ├── CorruptData                  what the broker sent is not the protocol
     │   ├── RanOutBeforeUntil
@@ -136,6 +137,10 @@ class OffsetMoved(NeedsDecision):
 
 class BadOffset(NeedsDecision):
     """A committed offset is no number, or lies outside the log."""
+
+
+class LogTruncated(NeedsDecision):
+    """Records that were read, or planned, are gone from the log's tail: an unclean leader was elected, or a broker lost its disk."""
 
 
 class DataLoss(NeedsDecision):

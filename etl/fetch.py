@@ -26,6 +26,7 @@ from etl.cursor import Cursor
 from etl.edges.broker import MIB, SimpleConsumer
 from etl.edges.cluster import Cluster
 from etl.errors import BrokerError, BrokerUnreachable, EtlError, NeedsDecision, NotYetReadable, RanOutBeforeUntil, TopicMissing
+from etl.lineage import Cut, accept_command
 from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
 from etl.protocol import FetchedPartition, error_codes
 from etl.protocol.kafka import EARLIEST, LATEST, FetchAnswer, Wanted
@@ -91,10 +92,11 @@ class _Manner:
 
 def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_receipt: Callable[[int, Receipt], None],
                 bootstrap: Sequence[tuple[str, int]] = (), fetch_max_bytes: int = 16 * MIB, max_fetch_bytes: int = MAX_FETCH_BYTES,
-                columns: tuple[str, ...] | None = None, log_epochs: Mapping[str, int] | None = None, retry: int = 8,
+                columns: tuple[str, ...] | None = None, log_epochs: Mapping[BrokerPartition, int] | None = None, retry: int = 8,
                 backoff_s: float = 0.25, deadline_s: float = 120.0, connect_timeout_s: float = 10.0, timeout_s: float = 30.0,
                 max_wait_ms: int = 500, client_id: str = "offset-range-etl",
-                topic_ids: Mapping[str, str] | None = None) -> Iterator[pa.RecordBatch]:
+                topic_ids: Mapping[str, str] | None = None,
+                leader_epochs: Mapping[BrokerPartition, int] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of `ranges` as Arrow batches: in order within a range, ranges in any order and interleaved.
 
     on_receipt        called as (index in `ranges`, receipt) once all rows of that range were taken from the iterator
@@ -102,22 +104,24 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     fetch_max_bytes   size of one answer; two are held at a time
     max_fetch_bytes   what it may grow to for one record batch larger than that
     columns           of the raw table, None: all
-    log_epochs        topic -> log epoch of its rows, 0 where not named
+    log_epochs        log -> log epoch of its rows, 0 where not named
     retry             how often in a row a leader is looked up again before its error is raised
     backoff_s         pause before the second of these look-ups; it doubles, up to 5 s
     deadline_s        how long a log may give nothing before its range counts as out of reach
     topic_ids         topic -> the id it had when the ranges were planned (KIP-516): once all is read it must still be that topic
+    leader_epochs     log -> the epoch of the leader that told its end when the ranges were planned (KIP-320): once all is read, that
+                      epoch must still reach up to them
 
     Raises RanOutBeforeUntil, DataLoss, CorruptData, MessageTooLarge, NotYetReadable, BrokerUnreachable or BrokerError (may pass:
-    run the task again), NotKafka, TopicMissing, PermissionRefused, NeedsDecision for a topic that was made again. Closing the
-    iterator closes the connections.
+    run the task again), NotKafka, TopicMissing, PermissionRefused, NeedsDecision for a topic that was made again, LogTruncated.
+    Closing the iterator closes the connections.
     """
     addresses = [*bootstrap, *((each.leader.broker.host, each.leader.broker.port) for each in ranges if each.leader is not None)]
     manner = _Manner(isolation, tuple(dict.fromkeys(addresses)), fetch_max_bytes, max_fetch_bytes, retry, backoff_s, deadline_s,
                      connect_timeout_s, timeout_s, max_wait_ms, client_id, topic_ids or {})
     share = min(fetch_max_bytes, max(fetch_max_bytes // max(len(ranges), 1), _LEAST_SHARE_BYTES))
     walks = [_Walk(index, Cursor(each, isolation=isolation, fetch_max_bytes=share, max_fetch_bytes=max_fetch_bytes, columns=columns,
-                                 log_epoch=(log_epochs or {}).get(each.log.topic, 0)), each.leader)
+                                 log_epoch=(log_epochs or {}).get(each.log, 0)), each.leader)
              for index, each in enumerate(ranges)]
     for walk in walks:
         if walk.cursor.done:
@@ -126,6 +130,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
         _find_leaders(walks, manner)
         for broker, group in _by_broker(walks).items():
             yield from _read_from(broker, group, manner, on_receipt)
+    _refuse_cut_logs(ranges, leader_epochs or {}, manner)
 
 
 def _find_leaders(walks: Sequence[_Walk], manner: _Manner) -> None:
@@ -208,7 +213,27 @@ def _refuse_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) -
             raise BrokerError("the topic went away while it was read", topic=topic, broker=consumer.address, check="whether it was deleted")
         if found.topic_id not in (None, topic_id):
             what = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {topic_id}"
-            raise NeedsDecision(what, topic=topic, check="who did it; its offsets start anew, so read it under another pipeline name")
+            check = f"who did it; the next run says so too, then go on with the new one: {accept_command([topic])}"
+            raise NeedsDecision(what, topic=topic, check=check)
+
+
+def _refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], manner: _Manner) -> None:
+    """A leader of another line has other records at the same offsets, and whoever is elected meanwhile gives them out without a word.
+
+    Once all is read, because a log that still reaches up to a range in the epoch it was planned in did so all the time.
+    """
+    until: dict[BrokerPartition, int] = {}
+    for each in ranges:
+        if each.log in planned and each.size:
+            until[each.log] = max(each.until_offset, until.get(each.log, 0))
+    if not until:
+        return
+    with Cluster(manner.bootstrap, client_id=manner.client_id, connect_timeout_s=manner.connect_timeout_s,
+                 timeout_s=manner.timeout_s) as cluster:
+        ends = cluster.epoch_ends({log: planned[log] for log in until}, wait_for_leader_s=manner.deadline_s)
+    for log, end in sorted(ends.items()):
+        if end.end_offset < until[log]:
+            raise Cut(log, until[log], end.end_offset).error()
 
 
 def _ask(consumer: SimpleConsumer, walks: Sequence[_Walk], manner: _Manner) -> list[_Walk]:

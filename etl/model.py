@@ -90,6 +90,16 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """Where the records that were written up to one leader epoch end in the leader's log of now (OffsetForLeaderEpoch, KIP-320)."""
+
+    asked_epoch: int
+    epoch: int
+    """The largest epoch at or below the asked one that the leader's log knows."""
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetRange:
     """Which offsets of one log to read, and from whom."""
 
@@ -139,7 +149,7 @@ class Receipt:
     gaps_complete: bool = True
     """False: there were more gaps than a receipt keeps; the counts still hold."""
     last_epoch: int | None = None
-    """The leader epoch of the last record batch that was read; None where none was, or nobody knows it any more."""
+    """The leader epoch of the record batch that holds the range's last offset; None where none does (compaction), or nobody knows it."""
 
     @property
     def compacted(self) -> int:
@@ -232,7 +242,7 @@ class Plan:
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The epoch of the leader that told the end below which the log's position lies, where brokers have epochs (KIP-101)."""
     record_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """The epoch of the last record batch read before this plan begins, where it is known: the sharper of the two."""
+    """The epoch of the record batch that ends where this plan begins, where it is known: the sharper of the two."""
     log_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Which life of a log the rows are of; 0 where not named, one more each time an operator accepted that its offsets start anew."""
     vanished: tuple[Vanished, ...] = ()
@@ -391,6 +401,10 @@ class Snapshot:
     """The group's other pipelines and the topics that they know."""
     retention: Mapping[str, Retention] = field(default_factory=dict)
     """By topic, of those with something to read, where the brokers tell it."""
+    leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The epoch of the leader that told a log's end, where brokers have epochs."""
+    epoch_ends: Mapping[BrokerPartition, EpochEnd] = field(default_factory=dict)
+    """What became of the epochs that the newest plan knows; a log of which the leader cannot tell is left out."""
     lasting: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The first offset that will not have expired by time within `source.expiry_warning_s`, where `retention` has a time."""
     open_transactions: Mapping[BrokerPartition, OpenTransaction] = field(default_factory=dict)

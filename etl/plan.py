@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, NotYetReadable, SettingsError, TopicMissing
+from etl.errors import (
+    BadOffset, BrokerUnreachable, DataLoss, EtlError, NeedsDecision, NotYetReadable, SettingsError, TopicMissing,
+)
 from etl.model import (
     NOTHING_COMMITTED, BrokerPartition, FirstRun, Loss, OffsetRange, Onward, Plan, PlanKind, Replay, Snapshot, Superseding, Why,
 )
+from etl.lineage import record_epochs, refuse_other_logs
 from etl.packing import share_caps, split_range
-from etl.protocol.znodes import CREATION_ID
 from etl.settings import OnDataLoss, OnNoLeader, Settings, StartAt
 
 
@@ -93,7 +96,7 @@ def replay_or_supersede(standing: Replay, snapshot: Snapshot, settings: Settings
     Raises NeedsDecision when a topic was made again or the conf shapes rows in another way by now, DataLoss when policy says `fail`.
     """
     plan = standing.plan
-    refuse_recreated_topics(plan, snapshot)
+    refuse_other_logs(plan, snapshot)
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
@@ -132,23 +135,50 @@ def _plan_from(
     *, number: int, uid: str, now_ms: int,
 ) -> Plan:
     """A plan that reads from the known positions, and from where policy says for logs that are not known, to the ends."""
-    refuse_recreated_topics(last, snapshot)
+    if last:
+        refuse_other_logs(last, snapshot, {log: min(position, known.get(log, position)) for log, position in last.positions.items()})
     _refuse_leaderless(snapshot, settings)
     readings = {log: _reading(log, snapshot, known, settings) for log in sorted(snapshot.extents)}
     stops = share_caps({log: (r.position, r.end_offset) for log, r in readings.items()}, snapshot.bytes_per_offset, settings.limits, number)
     wholes = (OffsetRange(log, r.position, stops[log], snapshot.leaders.get(log)) for log, r in readings.items())
     ranges = tuple(piece for r in wholes for piece in split_range(r, snapshot.bytes_per_offset, settings.limits.target_task_bytes))
     positions = {**known, **stops}
-    table = snapshot.table
+    table, log_epochs = snapshot.table, dict(last.log_epochs) if last else {}
     return Plan(
         number=number, uid=uid, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms,
         dialect=settings.source.dialect, cluster=snapshot.cluster, shape=shape_of_rows(settings), ranges=ranges, positions=positions,
         seen={log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions},
         table_id=table.id if table else None, table_bit=(table.transaction_version or 0) if table else 0,
         topic_ids={**(last.topic_ids if last else {}), **snapshot.topic_ids},
-        losses=tuple(loss for r in readings.values() for loss in r.lost),
+        losses=tuple(replace(loss, log_epoch=log_epochs.get(loss.log, 0)) for r in readings.values() for loss in r.lost),
         log_starts={log: snapshot.extents[log].log_start_offset for log in readings},
+        leader_epochs=_leader_epochs(last, known, readings, snapshot),
+        record_epochs=_record_epochs(last, known, readings, snapshot, number), log_epochs=log_epochs,
     )
+
+
+def _leader_epochs(
+    last: Plan | None, known: Mapping[BrokerPartition, int], readings: Collection[BrokerPartition], snapshot: Snapshot,
+) -> dict[BrokerPartition, int]:
+    """Those of the leaders that told the ends. A log whose leader tells none loses its old one, which need not reach up to a new end."""
+    old = last.leader_epochs if last else {}
+    kept = {log: epoch for log, epoch in old.items() if last and log not in readings and known[log] <= last.positions[log]}
+    return {**kept, **{log: epoch for log, epoch in snapshot.leader_epochs.items() if log in readings}}
+
+
+def _record_epochs(
+    last: Plan | None, known: Mapping[BrokerPartition, int], readings: Mapping[BrokerPartition, _Reading], snapshot: Snapshot, number: int,
+) -> dict[BrokerPartition, int]:
+    """Of the record batches that end where this plan begins, in the place of the last one or behind it.
+
+    Where a log begins further on, past what expired or was passed over, nobody has read what is before.
+    """
+    if last is None:
+        return {}
+    epochs, reached = (last.record_epochs, known) if last.number == number else (
+        record_epochs(last, snapshot.ledger.applied), last.positions)
+    begins = {log: readings[log].position if log in readings else known[log] for log in epochs}
+    return {log: epoch for log, epoch in epochs.items() if begins[log] == reached[log]}
 
 
 def _refuse_another_shape(plan: Plan, settings: Settings) -> None:
@@ -174,12 +204,7 @@ def _reading(log: BrokerPartition, snapshot: Snapshot, known: Mapping[BrokerPart
         check = "who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on"
         raise NotYetReadable(what, topic=log.topic, partition=log.partition, offset=wanted, check=check)
     if wanted > extent.end_offset:
-        what = "the committed offset lies above the end of the log"
-        check = (
-            f"whether the topic was deleted and made again, or the log cut; the log holds {extent.log_start_offset} to {extent.end_offset} "
-            f"under {settings.source.isolation.value}"
-        )
-        raise BadOffset(what, topic=log.topic, partition=log.partition, offset=wanted, check=check)
+        raise _above_the_end(log, wanted, snapshot)
     if wanted >= extent.log_start_offset:
         return _Reading(wanted, extent.end_offset)
     if settings.source.on_data_loss is OnDataLoss.FAIL:
@@ -187,6 +212,18 @@ def _reading(log: BrokerPartition, snapshot: Snapshot, known: Mapping[BrokerPart
         check = "the topic's retention against how often this runs; to go on without them set source.on_data_loss: skip"
         raise DataLoss(what, topic=log.topic, partition=log.partition, offset=wanted, check=check)
     return _Reading(extent.log_start_offset, extent.end_offset, (Loss(log, wanted, extent.log_start_offset, Why.EXPIRED),))
+
+
+def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> EtlError:
+    """A log that was cut is told before this: of ours it is one whose leader does not give out its last records yet (KIP-207)."""
+    extent, newest = snapshot.extents[log], snapshot.ledger.newest
+    place: dict[str, Any] = {"topic": log.topic, "partition": log.partition, "offset": wanted}
+    holds = f"the log can be read from {extent.log_start_offset} to {extent.end_offset}"
+    if newest and wanted <= newest.positions.get(log, -1):
+        check = f"its leader, and open transactions; {holds}"
+        return NotYetReadable("the readable end of the log lies below our position", check=check, **place)
+    check = f"who committed it: {holds}; set the committed offset to one of these, or remove it to start by source.start"
+    return BadOffset("the committed offset lies above the end of the log", check=check, **place)
 
 
 def _start(log: BrokerPartition, snapshot: Snapshot, known: Mapping[BrokerPartition, int], settings: Settings) -> int:
@@ -205,16 +242,6 @@ def _start(log: BrokerPartition, snapshot: Snapshot, known: Mapping[BrokerPartit
         return extent.log_start_offset if start is StartAt.EARLIEST else extent.end_offset
     # a record that came after the extent was read lies above its end: what is between is not yet known to be older
     return min(max(extent.log_start_offset, snapshot.starts.get(log, extent.end_offset)), extent.end_offset)
-
-
-def refuse_recreated_topics(last: Plan | None, snapshot: Snapshot) -> None:
-    """The offsets of a plan mean nothing on another topic of the same name. Raises NeedsDecision."""
-    for topic, topic_id in sorted(last.topic_ids.items()) if last else ():
-        found = snapshot.topic_ids.get(topic, topic_id)
-        same_kind = found.startswith(CREATION_ID) == topic_id.startswith(CREATION_ID)  # brokers that were upgraded begin to have ids
-        if found != topic_id and same_kind:
-            what = f"the topic was deleted and made again: its id is {found}, plan {last.number if last else 0} read {topic_id}"
-            raise NeedsDecision(what, topic=topic, check="who did it; its offsets start anew, so read it under another pipeline name")
 
 
 def _refuse_leaderless(snapshot: Snapshot, settings: Settings) -> None:

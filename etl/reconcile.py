@@ -71,7 +71,7 @@ def reconcile(
     if isinstance(found, Onward):
         return _onward(found.last, committed, on_moved)
     if isinstance(found, Adopt):
-        return replace(found, standing=_where_they_are(found.plan, committed, on_moved))
+        return replace(found, standing=_where_they_are(found.plan, ledger.newest, committed, on_moved))
     return found
 
 
@@ -96,6 +96,15 @@ def compare(ledger: Ledger, table: Table | None) -> Standing:
     if bit == plan.table_bit:
         return Replay(plan)
     raise LedgersDisagree(_two_stories(number, bit), table_version=table.version if table else None, check=_which_table(table, plan))
+
+
+def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
+    """The plan that the standing will be about: the ledger's newest, or the table's where that is adopted; None where nobody knows one."""
+    plan, stamp = ledger.newest, table.stamp if table else None
+    newer = table is not None and (table.transaction_version or 0) > (plan.number if plan else 0)
+    if table and stamp and stamp.document and (newer or (plan and _is_another_plan(plan, table))):
+        return parse_plan(stamp.document, path=f"commit {stamp.delta_version} of the table")
+    return plan
 
 
 def refuse_what_others_did(
@@ -176,10 +185,17 @@ def _adopt(number: int, bit: int, table: Table) -> Adopt:
     return Adopt(plan, Onward(plan, plan.positions))
 
 
-def _where_they_are(plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved) -> Onward:
-    """Offsets below the positions of an adopted plan belong to the ledger that was lost: they are moved again."""
+def _where_they_are(
+    plan: Plan, known: Plan | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
+) -> Onward:
+    """Offsets below the positions of an adopted plan belong to the ledger that was lost: they are moved again.
+
+    So do those that the plan saw, or that the ledger's own newest plan left: where they lie above, a reset had moved them back.
+    """
     found = {log: committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
-    behind = {log for log, there in found.items() if there.offset is None or there.offset < plan.positions[log]}
+    old = known.positions if known else {}
+    apart = {log: there.offset for log, there in found.items() if there.offset != plan.positions[log]}
+    behind = {log for log, at in apart.items() if at is None or at < plan.positions[log] or at in (plan.seen[log].offset, old.get(log))}
     seen = {log: found[log] if log in behind else plan.seen[log] for log in found}
     return _onward(replace(plan, seen=seen), found, on_moved)
 

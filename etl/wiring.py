@@ -25,13 +25,14 @@ from etl.edges.table_features import takes_commits_of_delta_rs
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
 from etl.frame import arrow_schema, spark_schema
+from etl.lineage import epochs_to_ask, is_creation_id
 from etl.model import Applied, BrokerPartition, Committed, Foreign, Ledger, Plan, Receipt, Retention, Snapshot, Stamp, Table
 from etl.packing import pack_tasks
 from etl.phases import Phases, Stopwatch, Verb
 from etl.plan import refuse_missing_topics
 from etl.protocol.kafka import ClusterMetadata
 from etl.protocol.plan_documents import parse_plan
-from etl.protocol.znodes import CREATION_ID
+from etl.reconcile import plan_in_force
 from etl.retention import expiring
 from etl.settings import OwnershipMode, Settings, Timestamp
 from etl.transform import apply_transform, making_rows
@@ -142,6 +143,11 @@ class LiveWorld:
             starts = {}
             if isinstance(source.start, Timestamp) and ledger.newest is None:
                 starts = cluster.offsets_at(source.start.ms, list(found.extents), isolation=source.isolation)
+            # after the extents: a leader that was elected in between is seen by one of the two
+            asked = epochs_to_ask(plan_in_force(ledger, table), ledger.applied)
+            ends = cluster.epoch_ends(
+                {log: epoch for log, epoch in asked.items() if log in found.extents}, wait_for_leader_s=source.wait_for_leader_s,
+                leaders=found.leaders)
             retention, lasting = self._ask_retention(cluster, found, positions)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
@@ -151,7 +157,7 @@ class LiveWorld:
             topic_ids={**creation_ids, **metadata.topic_ids}, bytes_per_offset=sizes, committed=committed, starts=starts,
             owners=self.group.owners(metadata.topics), live_consumers=self.group.live_consumers(),
             ledger=ledger, table=table, other_pipelines=self.ledger.other_pipelines(), retention=retention, lasting=lasting,
-            open_transactions=open_transactions,
+            open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends,
         )
 
     def _ask_retention(
@@ -242,7 +248,8 @@ class LiveWorld:
             spark, ranges, tasks, bootstrap=[f"{host}:{port}" for host, port in self._bootstrap()],
             isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
             timeout_s=source.timeout_s,
-            topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not topic_id.startswith(CREATION_ID)})
+            topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not is_creation_id(topic_id)},
+            leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs)
         self._reading = _Reading(receipts, len(plan.ranges), plan.id)
         return self._transformed(rows)
 

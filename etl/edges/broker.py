@@ -247,6 +247,11 @@ class SimpleConsumer:
             raise CorruptData("the broker names no offset for a log's end", topic=topic, partition=partition, broker=self.address)
         return found[0]
 
+    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]) -> kafka.ToldEpochEnds:
+        """Where the records up to a leader epoch end in each log (KIP-320); nothing for a broker before 2.1. One request for many logs."""
+        api, fields = Api.OFFSET_FOR_LEADER_EPOCH, kafka.epoch_ends_fields(epochs, current)
+        return kafka.parse_epoch_ends(self._ask(api, fields)) if kafka.is_spoken(api, self.api_versions()) else {}
+
     # The cluster, as this broker knows it
 
     def api_versions(self) -> Spoken:

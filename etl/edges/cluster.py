@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TypeVar
 
 from etl.edges.broker import SimpleConsumer
-from etl.errors import BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
-from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader, OpenTransaction, Retention
-from etl.protocol import error_codes
+from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
+from etl.model import Broker, BrokerPartition, EpochEnd, Extent, Isolation, Leader, OpenTransaction, Retention
+from etl.protocol import error_codes, kafka
 from etl.protocol.kafka import EARLIEST, LATEST, ClusterMetadata, ListedOffset
 from etl.settings import TopicFilter
 
@@ -34,6 +34,8 @@ class Extents:
     extents: Mapping[BrokerPartition, Extent]
     leaders: Mapping[BrokerPartition, Leader]
     leaderless: frozenset[BrokerPartition]
+    epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The epoch of the leader that told the end, by its own word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class _Listed:
     offsets: dict[BrokerPartition, int | None]
     leaders: dict[BrokerPartition, Leader]
     leaderless: frozenset[BrokerPartition]
+    epochs: dict[BrokerPartition, int] = field(default_factory=dict)
 
 
 def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetadata:
@@ -112,7 +115,7 @@ class Cluster:
         if isolation is Isolation.READ_COMMITTED:
             above = self._list(dict.fromkeys(ends.offsets, LATEST), Isolation.READ_UNCOMMITTED, wait_for_leader_s, None, ends.leaders)
         extents = {log: _extent(log, starts.offsets[log], ends.offsets[log], high) for log, high in above.offsets.items()}
-        return Extents(extents, above.leaders, starts.leaderless | ends.leaderless | above.leaderless)
+        return Extents(extents, above.leaders, starts.leaderless | ends.leaderless | above.leaderless, ends.epochs)
 
     def open_transactions(self, found: Extents) -> dict[BrokerPartition, OpenTransaction]:
         """What holds back the end of each log that has offsets behind an open transaction, where the brokers tell (KIP-664).
@@ -154,6 +157,53 @@ class Cluster:
         Logs that stay without a leader are left out.
         """
         return self._list(times_ms, isolation, wait_for_leader_s, None).offsets
+
+    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], *, wait_for_leader_s: float = 30.0,
+                   leaders: Mapping[BrokerPartition, Leader] | None = None) -> dict[BrokerPartition, EpochEnd]:
+        """Where the records up to a leader epoch end in each leader's log now (KIP-320): one request per leader.
+
+        Left out are logs whose leader cannot tell: a broker before 2.1, or an epoch that its log does not know. `leaders` saves the
+        Metadata request. Raises what `extents` raises, and for a log that stays without a leader: not to know is no answer here.
+        """
+        deadline, attempt, told = time.monotonic() + wait_for_leader_s, 0, kafka.ToldEpochEnds()
+        while waiting := {log: epoch for log, epoch in epochs.items() if log not in told}:
+            known = self.describe({log.topic for log in waiting}).leaders if leaders is None else leaders
+            failure = self._ask_epochs({log: known[log] for log in waiting if log in known}, waiting, told)
+            left = deadline - time.monotonic()
+            if told.keys() >= epochs.keys():
+                break
+            if left <= 0:
+                lost = min(log for log in epochs if log not in told)
+                raise failure or BrokerError("nobody leads the log", topic=lost.topic, partition=lost.partition, check="its brokers")
+            time.sleep(min(left, _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]))
+            leaders, attempt = None, attempt + 1
+        return {log: EpochEnd(epochs[log], end.epoch, end.end_offset) for log, end in told.items()
+                if end.epoch is not None and end.end_offset is not None}
+
+    def _ask_epochs(self, leaders: Mapping[BrokerPartition, Leader], epochs: Mapping[BrokerPartition, int],
+                    told: kafka.ToldEpochEnds) -> EtlError | None:
+        """One round over the brokers into `told`; the error of a log that may still come, if there is one."""
+        def ask(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> kafka.ToldEpochEnds | EtlError:
+            try:
+                answer = consumer.epoch_ends({log: epochs[log] for log in logs}, {log: leaders[log].epoch for log in logs})
+                return {log: answer.get(log, kafka.ToldEpochEnd(error_codes.NONE, None, None)) for log in logs}
+            except BrokerUnreachable as error:
+                return error
+
+        failure: EtlError | None = None
+        for answer in self._of_each(leaders, ask):
+            if isinstance(answer, EtlError):
+                failure = answer
+                continue
+            for log, end in answer.items():
+                if end.error_code == error_codes.NONE:
+                    told[log] = end
+                    continue
+                failure = error_codes.failure_of(end.error_code, "tell where an epoch ends", topic=log.topic, partition=log.partition,
+                                                 broker=leaders[log].broker)
+                if not error_codes.is_retriable(end.error_code):
+                    raise failure
+        return failure
 
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
         """How long each topic is kept: one request to one broker. Nothing where that broker refuses to tell or is too old to."""
@@ -226,6 +276,8 @@ class Cluster:
             for log, listed in answer.items():
                 if listed.error_code == 0:
                     found.offsets[log], found.leaders[log] = listed.offset, leaders[log]
+                    if listed.leader_epoch is not None:
+                        found.epochs[log] = listed.leader_epoch
                     continue
                 failure = error_codes.failure_of(
                     listed.error_code, "list offsets", topic=log.topic, partition=log.partition, broker=leaders[log].broker)

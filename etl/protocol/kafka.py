@@ -39,6 +39,8 @@ from kafka.protocol.consumer import (
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
 )
 from kafka.protocol.metadata import (
     ApiVersionsRequest,
@@ -75,6 +77,7 @@ class Api(Enum):
     OFFSET_FETCH = (9, 2, 5)
     FIND_COORDINATOR = (10, 1, 3)
     API_VERSIONS = (18, 0, 0)
+    OFFSET_FOR_LEADER_EPOCH = (23, 2, 4)
     DESCRIBE_CONFIGS = (32, 1, 3)
     DESCRIBE_LOG_DIRS = (35, 0, 4)
     DESCRIBE_PRODUCERS = (61, 0, 0)
@@ -94,12 +97,19 @@ _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.OFFSET_FETCH: (OffsetFetchRequest, OffsetFetchResponse),
     Api.FIND_COORDINATOR: (FindCoordinatorRequest, FindCoordinatorResponse),
     Api.API_VERSIONS: (ApiVersionsRequest, ApiVersionsResponse),
+    Api.OFFSET_FOR_LEADER_EPOCH: (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
     Api.DESCRIBE_CONFIGS: (DescribeConfigsRequest, DescribeConfigsResponse),
     Api.DESCRIBE_LOG_DIRS: (DescribeLogDirsRequest, DescribeLogDirsResponse),
     Api.DESCRIBE_PRODUCERS: (DescribeProducersRequest, DescribeProducersResponse),
     Api.DESCRIBE_TRANSACTIONS: (DescribeTransactionsRequest, DescribeTransactionsResponse),
     Api.LIST_TRANSACTIONS: (ListTransactionsRequest, ListTransactionsResponse),
 }
+
+
+def is_spoken(api: Api, spoken: Spoken) -> bool:
+    """Whether the broker and this module share a version of this request."""
+    key, lowest, highest = api.value
+    return key in spoken and spoken[key][0] <= highest and spoken[key][1] >= lowest
 
 
 def choose_version(api: Api, spoken: Spoken, **place: Any) -> int:
@@ -253,6 +263,36 @@ def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
                            _or_none(each.timestamp), _or_none(getattr(each, "leader_epoch", -1)))
               for topic in response.topics for each in topic.partitions)
     return {each.log: each for each in listed}
+
+
+# OffsetForLeaderEpoch
+
+@dataclass(frozen=True, slots=True)
+class ToldEpochEnd:
+    """What a broker answered of one log and one epoch."""
+
+    error_code: int
+    epoch: int | None
+    end_offset: int | None
+    """None: the leader's log knows no such epoch (an epoch above its own, or a log without epochs)."""
+
+
+ToldEpochEnds = dict[BrokerPartition, ToldEpochEnd]
+
+
+def epoch_ends_fields(epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]) -> dict[str, Any]:
+    """One question for each log: where the records up to an epoch end (KIP-101). `current` fences a leader of the past (KIP-320)."""
+    wanted = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    topics = [wanted(topic=topic, partitions=[
+        wanted.OffsetForLeaderPartition(
+            partition=log.partition, current_leader_epoch=_or_minus_one(current.get(log)), leader_epoch=epochs[log])
+        for log in logs]) for topic, logs in _by_topic(epochs).items()]
+    return {"replica_id": -1, "topics": topics}
+
+
+def parse_epoch_ends(response: Any) -> ToldEpochEnds:
+    return {BrokerPartition(topic.topic, each.partition): ToldEpochEnd(
+        each.error_code, _or_none(each.leader_epoch), _or_none(each.end_offset)) for topic in response.topics for each in topic.partitions}
 
 
 # DescribeLogDirs

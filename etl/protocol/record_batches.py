@@ -72,6 +72,8 @@ class BatchHeader(NamedTuple):
     producer_id: int
     records: int
     """How many are left in it; compaction makes them fewer."""
+    leader_epoch: int
+    """Of the leader that wrote it (KIP-101)."""
 
     @property
     def is_control(self) -> bool:
@@ -143,10 +145,11 @@ def walk(fetched: FetchedPartition, until_offset: int) -> Walk:
 
 
 def _read_header(fetched: FetchedPartition, at: int, until: int) -> BatchHeader:
-    (base_offset, _, _, _, crc, attributes, last_delta, base_timestamp, max_timestamp, producer_id, _, _,
+    (base_offset, _, leader_epoch, _, crc, attributes, last_delta, base_timestamp, max_timestamp, producer_id, _, _,
      count) = _HEADER.unpack_from(fetched.records, at)
     header = BatchHeader(
-        base_offset, at, until, crc, attributes, base_offset + last_delta, base_timestamp, max_timestamp, producer_id, count)
+        base_offset, at, until, crc, attributes, base_offset + last_delta, base_timestamp, max_timestamp, producer_id, count,
+        leader_epoch)
     if base_offset < 0 or last_delta < 0 or header.last_offset >= _MAX_OFFSET:
         raise _corrupt(fetched, base_offset, f"a record batch reaches from offset {base_offset} to {header.last_offset}")
     if not 0 <= count <= last_delta + 1:

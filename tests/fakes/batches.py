@@ -54,6 +54,7 @@ class Batch:
     delete_horizon: bool = False
     xerial: bool = True
     count: int | None = None
+    leader_epoch: int = 7
     payload: bytes | None = field(default=None, repr=False)
     """None: the encoded and compressed records."""
 
@@ -74,7 +75,7 @@ def encode(batch: Batch) -> bytes:
     covered = struct.pack(
         ">hiqqqhii", attributes, batch.last_offset - batch.base_offset, batch.base_timestamp, batch.max_timestamp, batch.producer_id,
         0 if batch.producer_id >= 0 else -1, -1, count) + payload
-    behind_length = struct.pack(">ibI", 7, 2, crc32c(covered)) + covered
+    behind_length = struct.pack(">ibI", batch.leader_epoch, 2, crc32c(covered)) + covered
     return struct.pack(">qi", batch.base_offset, len(behind_length)) + behind_length
 
 

@@ -38,6 +38,8 @@ from kafka.protocol.consumer import (
     OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
 )
 from kafka.protocol.metadata import (
     ApiVersionsRequest,
@@ -50,9 +52,9 @@ from kafka.protocol.metadata import (
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, LOG_DIRS = 0, 1, 2, 3, 8, 9, 10, 18, 35
-CONFIGS, PRODUCERS, TRANSACTIONS, TRANSACTION_LIST = 32, 61, 65, 66
+CONFIGS, LEADER_EPOCHS, PRODUCERS, TRANSACTIONS, TRANSACTION_LIST = 32, 23, 61, 65, 66
 KAFKA_3_9 = {PRODUCE: (0, 11), FETCH: (0, 17), LIST_OFFSETS: (0, 9), METADATA: (0, 12), OFFSET_COMMIT: (0, 9), OFFSET_FETCH: (0, 9),
-             FIND_COORDINATOR: (0, 6), API_VERSIONS: (0, 4), CONFIGS: (1, 4), LOG_DIRS: (0, 4),
+             FIND_COORDINATOR: (0, 6), API_VERSIONS: (0, 4), LEADER_EPOCHS: (2, 4), CONFIGS: (1, 4), LOG_DIRS: (0, 4),
              PRODUCERS: (0, 0), TRANSACTIONS: (0, 0), TRANSACTION_LIST: (0, 1)}
 
 Act = Callable[[socket.socket, bytes], None]
@@ -73,6 +75,8 @@ class FakeLog:
     open: tuple[int, int] | None = None
     """The open transaction: its producer's id, and its first offset here."""
     leader_epoch: int = 0
+    epoch_starts: dict[int, int] = field(default_factory=dict)
+    """At which offset each epoch began; the current one at the log start where nothing is said."""
     refusals: deque[int] = field(default_factory=deque)
     """Error codes for the next fetches of this log, one each."""
 
@@ -87,6 +91,19 @@ class FakeLog:
     @property
     def stable(self) -> int:
         return self.high if self.last_stable is None else self.last_stable
+
+    def elect(self, epoch: int) -> None:
+        """A leader of this epoch begins at the log's end; what comes later is its own."""
+        self.epoch_starts = {**(self.epoch_starts or {self.leader_epoch: self.log_start}), epoch: self.log_end}
+        self.leader_epoch = epoch
+
+    def end_of_epoch(self, asked: int) -> tuple[int, int]:
+        """As a broker answers (LeaderEpochFileCache): the largest epoch at or below the asked one, and where the next one begins."""
+        starts = self.epoch_starts or {self.leader_epoch: self.log_start}
+        if asked == self.leader_epoch:
+            return asked, self.log_end
+        above = [epoch for epoch in starts if epoch > asked]
+        return (max((e for e in starts if e <= asked), default=asked), starts[min(above)]) if above else (-1, -1)
 
     def readable_end(self, isolation: int) -> int:
         return self.stable if isolation else self.high
@@ -241,9 +258,24 @@ class FakeBroker:
                 log, code = self._led(topic.name, each.partition_index)
                 offset = -1 if log is None or code else _offset_at(log, each.timestamp, request.isolation_level)
                 partitions.append(topic_kind.ListOffsetsPartitionResponse(
-                    partition_index=each.partition_index, error_code=code, timestamp=-1, offset=offset, leader_epoch=-1))
+                    partition_index=each.partition_index, error_code=code, timestamp=-1, offset=offset,
+                    leader_epoch=-1 if log is None or code or version < 4 else log.leader_epoch))
             topics.append(topic_kind(name=topic.name, partitions=partitions))
         return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
+
+    def _leader_epochs(self, request: Any, version: int) -> Any:
+        kind = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for each in topic.partitions:
+                log, code = self._led(topic.topic, each.partition)
+                if log is not None and not code and each.current_leader_epoch not in (-1, log.leader_epoch):
+                    code = 74 if each.current_leader_epoch < log.leader_epoch else 75
+                epoch, end = (-1, -1) if log is None or code else log.end_of_epoch(each.leader_epoch)
+                partitions.append(kind.EpochEndOffset(error_code=code, partition=each.partition, leader_epoch=epoch, end_offset=end))
+            topics.append(kind(topic=topic.topic, partitions=partitions))
+        return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 
     def _fetch(self, request: Any, version: int) -> Any:
         names = [(topic.topic, each.partition) for topic in request.topics for each in topic.partitions]
@@ -381,6 +413,7 @@ _ANSWERS: dict[int, tuple[Any, Callable[[FakeBroker, Any, int], Any]]] = {
     OFFSET_FETCH: (OffsetFetchRequest, FakeBroker._offset_fetch),
     FIND_COORDINATOR: (FindCoordinatorRequest, FakeBroker._find_coordinator),
     API_VERSIONS: (ApiVersionsRequest, FakeBroker._api_versions),
+    LEADER_EPOCHS: (OffsetForLeaderEpochRequest, FakeBroker._leader_epochs),
     CONFIGS: (DescribeConfigsRequest, FakeBroker._configs),
     PRODUCERS: (DescribeProducersRequest, FakeBroker._producers),
     TRANSACTIONS: (DescribeTransactionsRequest, FakeBroker._transactions),

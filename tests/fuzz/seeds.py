@@ -13,7 +13,9 @@ from uuid import UUID
 from kafka.protocol.admin import (
     DescribeConfigsResponse, DescribeLogDirsResponse, DescribeProducersResponse, DescribeTransactionsResponse, ListTransactionsResponse,
 )
-from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse, OffsetCommitResponse, OffsetFetchResponse
+from kafka.protocol.consumer import (
+    FetchResponse, ListOffsetsResponse, OffsetCommitResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse,
+)
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import ProduceResponse
 
@@ -52,6 +54,10 @@ def _response(api: Api, version: int) -> Any:
         listed = ListOffsetsResponse.ListOffsetsTopicResponse
         return ListOffsetsResponse(throttle_time_ms=0, topics=[listed(name="clicks", partitions=[listed.ListOffsetsPartitionResponse(
             partition_index=3, error_code=0, timestamp=-1, offset=17, leader_epoch=2)])])
+    if api is Api.OFFSET_FOR_LEADER_EPOCH:
+        told = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+        return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=[told(topic="clicks", partitions=[
+            told.EpochEndOffset(error_code=0, partition=3, leader_epoch=2, end_offset=17)])])
     if api is Api.PRODUCE:
         made = ProduceResponse.TopicProduceResponse
         return ProduceResponse(throttle_time_ms=0, responses=[made(name="clicks", partition_responses=[made.PartitionProduceResponse(

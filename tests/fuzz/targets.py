@@ -78,7 +78,7 @@ _PARSERS: dict[Api, Callable[[Any], object]] = {
     Api.DESCRIBE_LOG_DIRS: kafka.parse_log_dirs, Api.OFFSET_COMMIT: kafka.parse_commit, Api.OFFSET_FETCH: kafka.parse_offset_fetch,
     Api.PRODUCE: kafka.parse_produce, Api.FIND_COORDINATOR: _coordinator, Api.DESCRIBE_CONFIGS: kafka.parse_retention,
     Api.DESCRIBE_PRODUCERS: kafka.parse_open_transactions, Api.LIST_TRANSACTIONS: kafka.parse_transactional_ids,
-    Api.DESCRIBE_TRANSACTIONS: kafka.parse_transactions,
+    Api.DESCRIBE_TRANSACTIONS: kafka.parse_transactions, Api.OFFSET_FOR_LEADER_EPOCH: kafka.parse_epoch_ends,
 }
 
 

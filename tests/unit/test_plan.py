@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.errors import BadOffset, BrokerUnreachable, DataLoss, NeedsDecision, NotYetReadable, SettingsError, TopicMissing
+from etl.errors import (
+    BadOffset, BrokerUnreachable, DataLoss, LogTruncated, NeedsDecision, NotYetReadable, SettingsError, TopicMissing,
+)
 from etl.model import (
     Broker, BrokerPartition, Committed, Dialect, Extent, FirstRun, Leader, Ledger, Loss, OffsetRange, Onward, Plan, PlanKind, Replay,
     Snapshot, Superseding, Table, Why,
@@ -179,9 +181,9 @@ def test_a_log_that_lost_all_it_had_moves_to_its_start_in_a_plan() -> None:
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
-def test_a_position_above_the_end_of_the_log_is_a_bad_offset(policy: str) -> None:
+def test_an_older_consumers_offset_above_the_end_of_the_log_is_a_bad_offset(policy: str) -> None:
     with pytest.raises(BadOffset, match="above the end") as caught:
-        next_plan(snapshot_of({A: (3, 10)}), onward({A: 11}), settings_of(on_data_loss=policy))
+        next_plan(snapshot_of({A: (3, 10)}, committed={A: Committed(11, 1)}), settings=settings_of(on_data_loss=policy))
     assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 11}
 
 
@@ -189,7 +191,7 @@ def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None
     with pytest.raises(NotYetReadable, match="above the last stable offset 10") as caught:
         next_plan(replace(snapshot_of({A: (3, 10)}), extents={A: Extent(3, 10, 12)}), onward({A: 12}))
     assert (caught.value.exit_code, caught.value.where) == (6, {"topic": "clicks", "partition": 0, "offset": 12})
-    with pytest.raises(BadOffset, match="above the end"):
+    with pytest.raises(LogTruncated, match="cut at offset 12 or below"):
         next_plan(replace(snapshot_of({A: (3, 10)}), extents={A: Extent(3, 10, 12)}), onward({A: 13}))
 
 

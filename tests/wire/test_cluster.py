@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from etl.edges.cluster import Cluster
-from etl.errors import BrokerUnreachable, SettingsError, TopicMissing
-from etl.model import Broker, BrokerPartition, Extent, Isolation, Leader, OpenTransaction, Retention
+from etl.errors import BrokerError, BrokerUnreachable, SettingsError, TopicMissing
+from etl.model import Broker, BrokerPartition, EpochEnd, Extent, Isolation, Leader, OpenTransaction, Retention
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
-    CONFIGS, LIST_OFFSETS, LOG_DIRS, METADATA, PRODUCERS, TRANSACTION_LIST, TRANSACTIONS, FakeBroker, FakeLog, World,
+    CONFIGS, LEADER_EPOCHS, LIST_OFFSETS, LOG_DIRS, METADATA, PRODUCERS, TRANSACTION_LIST, TRANSACTIONS, FakeBroker, FakeLog, World,
 )
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
@@ -181,3 +181,40 @@ def test_where_records_last_takes_one_request_per_broker_and_is_the_end_where_no
     assert cluster.lasting(found, {LOGS[3]: 0}, isolation=COMMITTED) == {LOGS[3]: 0}
     assert asked(brokers, LIST_OFFSETS) == [before[0] + 1, before[1] + 2]
     assert cluster.lasting(found, {}, isolation=COMMITTED) == {}
+
+
+def test_the_end_of_an_epoch_is_asked_of_each_leader_once(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    for log in LOGS:
+        brokers[0].world.logs["demo", log.partition].elect(4)
+        fill = brokers[log.partition % 2]
+        fill.append("demo", log.partition, encode(Batch(10 * log.partition, [Rec(0)])))
+    found = cluster.epoch_ends(dict.fromkeys(LOGS, 0), leaders=cluster.describe(["demo"]).leaders)
+    assert found == {log: EpochEnd(0, 0, 10 * log.partition) for log in LOGS}
+    assert asked(brokers, LEADER_EPOCHS) == [1, 1]
+    assert cluster.epoch_ends({LOGS[3]: 4}) == {LOGS[3]: EpochEnd(4, 4, 31)}
+
+
+def test_an_epoch_that_the_log_does_not_know_and_a_broker_that_knows_none_are_left_out(
+        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    assert cluster.epoch_ends({LOGS[0]: 9, LOGS[1]: 0}) == {LOGS[1]: EpochEnd(0, 0, 10)}
+    del brokers[1].versions[LEADER_EPOCHS]
+    with Cluster([(brokers[0].host, brokers[0].port)], timeout_s=5) as of_old_brokers:
+        assert of_old_brokers.epoch_ends({LOGS[1]: 0}) == {}
+
+
+def test_the_end_of_an_epoch_is_not_asked_of_a_leader_of_the_past(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    before = cluster.describe(["demo"]).leaders
+    brokers[0].world.logs["demo", 2].elect(1)
+    brokers[0].world.logs["demo", 2].leader_id = 2
+    assert cluster.epoch_ends({LOGS[2]: 0}, leaders=before) == {LOGS[2]: EpochEnd(0, 0, 20)}
+
+
+def test_not_to_know_where_an_epoch_ends_is_no_answer(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers[0].world.logs["demo", 2].leader_id = -1
+    with pytest.raises(BrokerError, match="nobody leads"):
+        cluster.epoch_ends({LOGS[2]: 0}, wait_for_leader_s=0)
+
+
+def test_the_leader_that_tells_an_end_tells_its_epoch(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers[0].world.logs["demo", 2].elect(6)
+    assert cluster.extents(LOGS[2:3], isolation=COMMITTED).epochs == {LOGS[2]: 6}

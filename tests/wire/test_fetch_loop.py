@@ -22,6 +22,7 @@ from etl.errors import (
     CorruptData,
     DataLoss,
     EtlError,
+    LogTruncated,
     MessageTooLarge,
     NeedsDecision,
     NotYetReadable,
@@ -307,6 +308,36 @@ def test_a_topic_that_stayed_what_it_was_is_read_and_so_is_one_of_brokers_withou
     for known in ({"demo": UUID(int=1)}, {}):
         broker.world.topic_ids = known
         assert Task(broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}}).rows() == offsets(0, 0, 30)
+
+
+def test_a_log_that_is_cut_and_written_anew_while_it_is_read_stops_the_task(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    log = BrokerPartition("demo", 0)
+    task = Task(broker, [wanted(0, 0, 30, leader(broker))], {"leader_epochs": {log: 0}, "fetch_max_bytes": 100})
+    rows = task.batches()
+    next(rows)
+    broker.log("demo").batches[1:] = []
+    broker.log("demo").elect(1)
+    fill(broker, 0, batches=3)
+    with pytest.raises(LogTruncated, match="cut at offset 10, and records up to 30"):
+        list(rows)
+
+
+def test_a_leader_that_is_elected_cleanly_while_a_log_is_read_stops_nothing(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    task = Task(broker, [wanted(0, 0, 30, leader(broker))], {"leader_epochs": {BrokerPartition("demo", 0): 0}, "fetch_max_bytes": 100})
+    rows = task.batches()
+    first = next(rows)
+    broker.log("demo").elect(1)
+    assert first.num_rows + sum(each.num_rows for each in rows) == 30
+
+
+def test_rows_carry_the_life_of_their_log(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    fill(broker, 1, batches=1)
+    task = Task(broker, [wanted(0, 0, 10), wanted(1, 0, 10)], {
+        "columns": ("partition", "log_epoch"), "log_epochs": {BrokerPartition("demo", 1): 2}})
+    assert {tuple(row.values()) for each in task.batches() for row in each.to_pylist()} == {(0, 0), (1, 2)}
 
 
 # Logs that give nothing, and other named ends

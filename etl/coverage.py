@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from etl.errors import LedgersDisagree
 from etl.model import Applied, BrokerPartition, Coverage, Foreign, Interval, OffsetRange, Plan, Receipt
 
 PLANS_KEPT = 100
@@ -56,7 +57,11 @@ def fold(coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool 
 
     What was given up is kept apart, whether it is this plan or, as this plan tells, those before it: no row of it is needed, and where
     the table has some (an operator may have copied them) they are no surprise.
+    Raises LedgersDisagree for the record of another plan.
     """
+    if not applied.is_of(plan):
+        what = f"the record of plan {plan.number} does not belong to it: it is of {applied.plan_id}, the plan is {plan.id}"
+        raise LedgersDisagree(what, check="whether ZooKeeper was restored from a copy")
     if plan.number <= coverage.through:
         return coverage
     loaded: dict[BrokerPartition, list[Interval]] = {}
@@ -77,6 +82,12 @@ def _joined(
     before: Mapping[BrokerPartition, Sequence[Interval]], more: Mapping[BrokerPartition, Sequence[Interval]],
 ) -> dict[BrokerPartition, tuple[Interval, ...]]:
     return {log: merge((*before.get(log, ()), *more.get(log, ()))) for log in {**before, **more}}
+
+
+def is_better(record: Applied, kept: Applied) -> bool:
+    """Whether a record takes the place of one that is kept for its number: that of another plan (a restored ledger), or one that was
+    counted again where the run whose append it was knows more. Otherwise what is kept stays."""
+    return record.plan_id != kept.plan_id or (kept.is_recounted and not record.is_recounted)
 
 
 def interval_of(r: OffsetRange, receipt: Receipt, log_epoch: int = 0) -> Interval:

@@ -196,9 +196,10 @@ def list_plans(settings: Settings) -> list[dict[str, Any]]:
     rows = []
     with open_world(settings, ALONE) as world:
         for number in world.ledger.plan_numbers():
-            plan, applied = world.ledger.read_plan(number), world.ledger.read_applied(number)
+            plan = world.ledger.read_plan(number)
             if plan is None:
                 continue
+            applied = world.ledger.read_record_of(plan)
             rows.append({
                 "number": number, "id": plan.id, "kind": plan.kind.value, "created_at": at(plan.created_at_ms),
                 "ranges": len(plan.ranges), "offsets": sum(r.size for r in plan.ranges),

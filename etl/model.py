@@ -261,6 +261,15 @@ class Applied:
     run_id: str | None = None
     """The run whose append it was; None when the commit does not say."""
 
+    def is_of(self, plan: Plan) -> bool:
+        """Whether this is what came of that very plan; a ledger restored from a copy may hold the record of another with its number."""
+        return self.plan_id == plan.id and len(self.receipts) == len(plan.ranges)
+
+    @property
+    def is_recounted(self) -> bool:
+        """Counted again from the table: nobody knew any more why offsets gave no row."""
+        return all(receipt.fetched_bytes is None for receipt in self.receipts)
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:

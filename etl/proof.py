@@ -14,12 +14,14 @@ from etl.audit import AuditedLog, Expected, LogFindings, Short, audit
 from etl.coverage import Lineage, lineage
 from etl.doors import ALONE, new_run_id
 from etl.edges.spark import telling_what_was_lost
-from etl.errors import LedgersDisagree
+from etl.errors import LedgersDisagree, Owned
 from etl.gaps import LogProof, Origin, blame, gaps_of, origin_of
 from etl.model import Adopt, Applied, BrokerPartition, Coverage, FirstRun, Foreign, Ledger, Loss, Plan, Replay, Standing, Table
 from etl.reconcile import compare, is_let_pass, naming_table, refusal_of, unacknowledged
 from etl.settings import Settings
 from etl.wiring import LiveWorld, Surroundings, open_world
+
+_LOOKS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +139,16 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
     from etl.edges.audit_scan import doubled_offsets, scan_buckets
 
     with open_world(settings, surroundings, name=f"{new_run_id()}-verify") as world, telling_what_was_lost():
-        ledger = world.ledger.read_ledger()
-        table = world.read_table(ledger)
+        told = _look(world)
+        ledger, table = told.ledger, told.table
         with naming_table(settings):
             standing = _compared(ledger, table)
         if table is None or isinstance(standing, FirstRun):
             return Proof((), (), None, (_nothing_there(standing),))
         by_others = tuple(
             found for found in unacknowledged(table, ledger.acknowledged) if not is_let_pass(found, settings.table.on_rows_removed))
-        loaded, led = _loaded(world, table)
-        expected, losses, notes = _expected(world, ledger, table, loaded, led)
+        loaded, led = _loaded(world, told, table)
+        expected, losses, notes = _expected(world, told, table, loaded, led)
         spark = world.spark()
         found = tuple(audit(expected, scan_buckets(spark, settings.table.path, delta_version=table.version)))
         doubles = tuple(
@@ -157,6 +159,30 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
         if given_up:
             notes += (f"{given_up:,} rows are of plans that were given up: each is there once, and whether more of them came is not asked",)
     return Proof(logs, doubles, table.version, notes, settings.transform, by_others)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What both ledgers tell, each of the same moment."""
+
+    ledger: Ledger
+    table: Table | None
+    kept: tuple[tuple[Plan, Applied | None], ...]
+    """The kept plans, and the record of each."""
+    coverage: Coverage
+
+
+def _look(world: LiveWorld) -> _Told:
+    """Read both ledgers, and read them again where a run beside us stored a plan or pruned plans meanwhile. Raises Owned."""
+    for _ in range(_LOOKS_MAX):
+        before = world.ledger.mark()
+        ledger = world.ledger.read_ledger()
+        table = world.read_table(ledger)
+        kept = tuple((plan, world.ledger.read_record_of(plan)) for plan in world.ledger.read_plans())
+        coverage = world.ledger.read_coverage()  # after the plans: one that was pruned meanwhile is in it, and counts once
+        if world.ledger.mark() == before:
+            return _Told(ledger, table, tuple(one for one in kept if one[0].number > coverage.through), coverage)
+    raise Owned("runs of this pipeline change its ledger while it is read", check="nothing; verify again")
 
 
 def _compared(ledger: Ledger, table: Table | None) -> Standing:
@@ -187,23 +213,19 @@ class _Loaded:
     """It went to another table, or to a state of this one that an old copy replaced, and an operator accepted that."""
 
 
-def _loaded(world: LiveWorld, table: Table) -> tuple[list[_Loaded], Lineage]:
+def _loaded(world: LiveWorld, told: _Told, table: Table) -> tuple[list[_Loaded], Lineage]:
     """The kept plans that were applied, and which of all plans led to the table as it is."""
-    ledger = world.ledger
-    plans = [plan for number in ledger.plan_numbers() if (plan := ledger.read_plan(number))]
-    led = lineage({plan.number: plan.table_bit for plan in plans}, table.transaction_version or 0)
+    led = lineage({plan.number: plan.table_bit for plan, _ in told.kept}, table.transaction_version or 0)
     found = []
-    for plan in plans:
-        applied = ledger.read_applied(plan.number)
-        is_its_own = applied is not None and applied.plan_id == plan.id
-        if not is_its_own and plan.number not in led.numbers:
+    for plan, recorded in told.kept:
+        if recorded is None and plan.number not in led.numbers:
             continue
-        applied = applied if is_its_own else world.recount(plan)
+        applied = recorded or world.recount(plan)
         if applied is None:
             what = f"the table holds another plan {plan.number} than ZooKeeper"
             raise LedgersDisagree(what, path=world.settings.table.path, check="`etl plan CONF`; the next run takes over the table's")
         is_given_up = plan.number not in led.numbers or applied.table_id != table.id
-        found.append(_Loaded(plan, applied, is_its_own, is_given_up))
+        found.append(_Loaded(plan, applied, recorded is not None, is_given_up))
     return found, led
 
 
@@ -223,7 +245,7 @@ def _covered(coverage: Coverage, table: Table, led: Lineage) -> dict[AuditedLog,
 
 
 def _expected(
-    world: LiveWorld, ledger: Ledger, table: Table, loaded: Sequence[_Loaded], led: Lineage,
+    world: LiveWorld, told: _Told, table: Table, loaded: Sequence[_Loaded], led: Lineage,
 ) -> tuple[dict[AuditedLog, Expected], dict[BrokerPartition, set[Loss]], tuple[str, ...]]:
     """What the table should hold, what its plans let go, and what a reader of the proof should know."""
     from etl.edges.losses import read_losses, recorded
@@ -232,8 +254,8 @@ def _expected(
     path = world.settings.table.losses_at
     if world.settings.transform:
         notes.append("the pipeline has a transform: the proof holds as long as it keeps topic, partition and offset and drops no row")
-    lost = set(read_losses(path, uid=ledger.uid) if ledger.uid else ())
-    expected = _covered(world.ledger.read_coverage(), table, led)
+    lost = set(read_losses(path, uid=told.ledger.uid) if told.ledger.uid else ())
+    expected = _covered(told.coverage, table, led)
     for one in loaded:
         plan = one.plan
         if not one.was_recorded:

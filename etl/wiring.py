@@ -389,7 +389,9 @@ class LiveWorld:
         return self._surroundings.progress(self._reading.ranges, self._reading.done)
 
     def _applied(self, plan: Plan, outcome: delta.Outcome) -> Applied:
-        reading = self._reading if self._reading and self._reading.plan_id == plan.id else None
+        # what this run read is what is in the table only where the append was its own: compaction may lie between two readings
+        was_ours = outcome.stamp is not None and outcome.stamp.run_id == self.run_id
+        reading = self._reading if was_ours and self._reading and self._reading.plan_id == plan.id else None
         receipts = reading.receipts.in_order(len(plan.ranges)) if reading else None
         if outcome.table is None:
             raise TableUnreachable(f"the table that held plan {plan.number} is gone", path=self.settings.table.path)

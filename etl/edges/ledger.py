@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
 
-from etl.coverage import fold, lineage, note, prunable
+from etl.coverage import fold, is_better, lineage, note, prunable
 from etl.edges.zookeeper import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import LedgersDisagree, Owned, ZooKeeperUnreachable
 from etl.model import Acknowledgement, Applied, Coverage, Foreign, Ledger, Plan
@@ -55,10 +55,8 @@ class PlanLedger:
         newest = numbers[-1]
         stored = self._read_document(self._paths.plan(newest))
         plan = plan_documents.parse_plan(stored[0], path=self._paths.plan(newest)) if stored else None
-        applied = self.read_applied(newest)
-        if applied and plan and applied.plan_id != plan.id:
-            applied = None
-        known = applied or self.read_applied(newest - 1)
+        applied = self.read_record_of(plan) if plan else None
+        known = applied or (self._read_record_before(plan) if plan else None)
         return Ledger(
             uid, plan, applied, known.delta_version if known else None, newest_version=stored[1] if stored else None,
             acknowledged=self._read_acknowledgement())
@@ -89,10 +87,24 @@ class PlanLedger:
         stored = self._read_document(self._paths.plan(number))
         return plan_documents.parse_plan(stored[0], path=self._paths.plan(number)) if stored else None
 
+    def read_plans(self) -> list[Plan]:
+        """The stored plans, ascending; one that is pruned meanwhile is left out."""
+        plans = (self.read_plan(number) for number in self.plan_numbers())
+        return [plan for plan in plans if plan]
+
     def read_applied(self, number: int) -> Applied | None:
         """What came of plan `number`, or None when nobody wrote it down."""
         stored = self._read_document(self._paths.applied(number))
         return plan_documents.parse_applied(stored[0], path=self._paths.applied(number)) if stored else None
+
+    def read_record_of(self, plan: Plan) -> Applied | None:
+        """What came of this very plan; the record of another one with its number, from before a copy was restored, is none."""
+        found = self.read_applied(plan.number)
+        return found if found and found.is_of(plan) else None
+
+    def _read_record_before(self, plan: Plan) -> Applied | None:
+        found = self.read_applied(plan.number - 1)
+        return found if found and plan.previous in (None, found.plan_id) else None
 
     def read_coverage(self) -> Coverage:
         """The loaded intervals that pruned plans left."""
@@ -145,11 +157,11 @@ class PlanLedger:
             self._put_document(self._paths.coverage, plan_documents.render_coverage(after), deleting=())
 
     def record_applied(self, applied: Applied) -> None:
-        """Keep what came of a plan; once kept it stays."""
+        """Keep what came of a plan; what is kept stays, unless this says more (`coverage.is_better`)."""
         path, payload = self._paths.applied(applied.number), plan_documents.render_applied(applied)
         if not self._zookeeper.create(path, self._head(payload)):
             found = self.read_applied(applied.number)
-            if found and found.plan_id != applied.plan_id:  # of a plan that the ledger held before it was restored from a copy
+            if found and is_better(applied, found):
                 self._put_document(path, payload, deleting=())
 
     def prune(self) -> None:
@@ -159,7 +171,8 @@ class PlanLedger:
         """
         self._zookeeper.require_session()
         for number in prunable(self._plan_sizes()):
-            plan, applied = self.read_plan(number), self.read_applied(number)
+            plan = self.read_plan(number)
+            applied = self.read_record_of(plan) if plan else None
             if not plan or not applied:
                 return
             folded = fold(self.read_coverage(), plan, applied, is_given_up=self._is_given_up(number))

@@ -118,6 +118,21 @@ def test_what_came_of_a_plan_stays_once_it_is_kept(ledger: PlanLedger) -> None:
     assert ledger.read_applied(1) == applied_of(plan_of(1))
 
 
+def test_the_record_of_the_run_that_appended_takes_the_place_of_one_that_was_counted_again(ledger: PlanLedger) -> None:
+    known = replace(applied_of(plan_of(1)), receipts=(Receipt(9, 100, control_records=1),))
+    for record in (applied_of(plan_of(1)), known, applied_of(plan_of(1))):
+        ledger.record_applied(record)
+    assert ledger.read_applied(1) == known
+
+
+def test_the_record_of_another_plan_is_no_record_of_the_stored_one(ledger: PlanLedger) -> None:
+    for number in (1, 2):
+        ledger.store_plan(plan_of(number, previous="another"))
+        ledger.record_applied(replace(applied_of(plan_of(number)), plan_id="from before a copy was restored"))
+        assert ledger.read_record_of(plan_of(number, previous="another")) is None
+    assert (ledger.read_ledger().applied, ledger.read_ledger().known_version) == (None, None)
+
+
 def test_a_plan_of_several_megabytes_goes_in_pieces_and_comes_back(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
     plan = large_plan(1)
     assert len(render_plan(plan)) > 1_200_000

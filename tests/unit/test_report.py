@@ -246,3 +246,8 @@ def test_the_newest_reports_of_a_pipeline_stay_and_older_ones_go_with_their_logs
         [f"clicks-{run}{end}" for run in runs[:2] for end in (".json", ".spark.log")] + [f"clicks-{runs[0]}-verify.spark.log"])
     assert outdated(names, "clicks", 5) == []
     assert outdated([f"clicks-{runs[0]}.spark.log"], "clicks", 1) == []
+
+
+@pytest.mark.parametrize("other", [replace(APPLIED, plan_id="plan-0"), replace(APPLIED, receipts=APPLIED.receipts[:1])])
+def test_the_record_of_another_plan_tells_nothing_of_this_one(other: Applied) -> None:
+    assert describe_plan(FIRST, other) == describe_plan(FIRST, None)

@@ -1,0 +1,52 @@
+"""What the real world of a run makes of an append, without servers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from etl.edges import audit_scan, delta
+from etl.edges.zookeeper import ZooKeeper
+from etl.model import BrokerPartition, Dialect, OffsetRange, Plan, PlanKind, Receipt, Stamp, Table
+from etl.settings import parse_settings
+from etl.wiring import LiveWorld, Surroundings, _Reading
+
+READ, COUNTED = Receipt(9, 100), Receipt(8, None, missing_offsets=2)
+PLAN = Plan(
+    number=1, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
+    ranges=(OffsetRange(BrokerPartition("clicks", 0), 0, 10),), positions={}, seen={}, id="plan-1")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> LiveWorld:
+    settings = parse_settings({
+        "version": 1, "pipeline": "clicks", "group": "g", "zookeeper": {"connect": "127.0.0.1:1"},
+        "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "clicks"}})
+    world = LiveWorld(settings, ZooKeeper("127.0.0.1:1"), Surroundings(), "run-1")
+    receipts = SimpleNamespace(in_order=lambda count: (READ,) * count)
+    world._reading = _Reading(cast(Any, receipts), 1, PLAN.id)
+    monkeypatch.setattr(audit_scan, "recount", lambda *arguments, **more: (COUNTED,))
+    return world
+
+
+def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> delta.Outcome:
+    stamp = Stamp(4, "app", "u", 1, plan_id, run_id=run_id)
+    return delta.Outcome(delta.Result.APPLIED, stamp, Table("t", 4, 1, stamp))
+
+
+def test_the_receipts_of_an_append_are_those_of_the_run_whose_append_it_was(world: LiveWorld) -> None:
+    assert world._applied(PLAN, outcome_by("run-1")).receipts == (READ,)
+
+
+@pytest.mark.parametrize("run_id", ["run-2", None])
+def test_what_was_read_beside_another_runs_append_is_not_what_is_in_the_table(world: LiveWorld, run_id: str | None) -> None:
+    """Compaction may lie between two drivers' readings of one plan."""
+    applied = world._applied(PLAN, outcome_by(run_id))
+    assert (applied.receipts, applied.run_id) == ((COUNTED,), run_id)
+
+
+def test_what_was_read_for_another_plan_is_no_receipt_of_this_one(world: LiveWorld) -> None:
+    world._reading = _Reading(cast(Any, world._reading).receipts, 1, "plan-0")
+    assert world._applied(PLAN, outcome_by("run-1")).receipts == (COUNTED,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from etl.errors import LedgersDisagree
 from etl.model import Applied, BrokerPartition, Coverage, Foreign, Interval, OffsetRange, Plan, Receipt
@@ -11,6 +12,8 @@ from etl.model import Applied, BrokerPartition, Coverage, Foreign, Interval, Off
 PLANS_KEPT = 100
 PLAN_BYTES_KEPT = 16 * 2**20
 REMOVALS_KEPT = 1000
+INTERVALS_KEPT = 400_000
+"""Of all logs together; where there are more, the oldest of each life of a log are told as one."""
 
 
 def prunable(sizes: Sequence[tuple[int, int]]) -> list[int]:
@@ -81,7 +84,29 @@ def fold(coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool 
 def _joined(
     before: Mapping[BrokerPartition, Sequence[Interval]], more: Mapping[BrokerPartition, Sequence[Interval]],
 ) -> dict[BrokerPartition, tuple[Interval, ...]]:
-    return {log: merge((*before.get(log, ()), *more.get(log, ()))) for log in {**before, **more}}
+    return _bounded({log: merge((*before.get(log, ()), *more.get(log, ()))) for log in {**before, **more}})
+
+
+def _bounded(intervals: dict[BrokerPartition, tuple[Interval, ...]]) -> dict[BrokerPartition, tuple[Interval, ...]]:
+    """Where there are too many, the oldest of each log become one with the holes between them: their rows are still counted right."""
+    if sum(map(len, intervals.values())) <= INTERVALS_KEPT:
+        return intervals
+    lives = {(log, interval.log_epoch) for log, found in intervals.items() for interval in found}
+    most = max(1, INTERVALS_KEPT // len(lives))
+    return {log: tuple(one for _, life in groupby(found, key=lambda i: i.log_epoch) for one in _at_most(list(life), most))
+            for log, found in intervals.items()}
+
+
+def _at_most(life: list[Interval], most: int) -> list[Interval]:
+    old = len(life) - most + 1
+    return life if old < 2 else [_one(life[:old]), *life[old:]]
+
+
+def _one(intervals: Sequence[Interval]) -> Interval:
+    """One interval from the first to the last of these, which are of one life of their log."""
+    return Interval(
+        intervals[0].from_offset, intervals[-1].until_offset, sum(i.rows for i in intervals), sum(i.control_records for i in intervals),
+        sum(i.aborted_records for i in intervals), sum(i.compacted for i in intervals), intervals[0].log_epoch)
 
 
 def is_better(record: Applied, kept: Applied) -> bool:
@@ -108,9 +133,6 @@ def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     merged: list[Interval] = []
     for interval in sorted(intervals, key=lambda i: (i.log_epoch, i.from_offset, i.until_offset)):
         if merged and (merged[-1].log_epoch, merged[-1].until_offset) == (interval.log_epoch, interval.from_offset):
-            before = merged.pop()
-            interval = Interval(
-                before.from_offset, interval.until_offset, before.rows + interval.rows, before.control_records + interval.control_records,
-                before.aborted_records + interval.aborted_records, before.compacted + interval.compacted, before.log_epoch)
+            interval = _one((merged.pop(), interval))
         merged.append(interval)
     return tuple(merged)

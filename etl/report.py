@@ -344,7 +344,7 @@ def _told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
 
 
 def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
-    """A plan for people and programs: its facts, and each range with its receipt where there is one. Another plan's record tells nothing."""
+    """A plan for people and programs: its facts, and each range with its receipt where there is one; another plan's tells nothing."""
     applied = applied if applied and applied.is_of(plan) else None
     receipts: list[Receipt | None] = list(applied.receipts) if applied else [None] * len(plan.ranges)
     return {

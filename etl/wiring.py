@@ -31,7 +31,7 @@ from etl.packing import pack_tasks
 from etl.phases import Phases, Stopwatch, Verb
 from etl.plan import refuse_missing_topics
 from etl.protocol.kafka import ClusterMetadata
-from etl.protocol.plan_documents import parse_plan
+from etl.protocol.plan_documents import parse_plan, render_stamp
 from etl.reconcile import plan_in_force
 from etl.retention import expiring
 from etl.settings import OwnershipMode, Settings, Timestamp
@@ -352,6 +352,8 @@ class LiveWorld:
         return delta.read_table(table.path, self.app_id, known=ledger.known_version)
 
     def _refuse_unwritable(self, plan: Plan) -> None:
+        """What could not be finished is not stored: stored, the plan would bind the pipeline."""
+        render_stamp(plan, self.app_id, self.run_id)
         check_writable(self.settings.table.path)
         if plan.losses:
             losses.recorded(plan, app_id=self.app_id, path=self.settings.table.losses_at)  # what lies there must be a losses table

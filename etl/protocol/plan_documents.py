@@ -15,7 +15,7 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -33,8 +33,15 @@ STAMP_FULL_BYTES = 64 * 2**10
 """Above this a stamp keeps the ids and the compressed plan, and no text for people."""
 STAMP_MAX_BYTES = 8 * 2**20
 """Above this a run refuses before the append: a commit with 20 MB of it makes a table that Spark can never read again."""
-DOCUMENT_MAX_BYTES = 64 * 2**20
-"""A decompressed document larger than this is not one of ours."""
+WRITTEN_MAX_BYTES = 64 * 2**20
+"""No document is written that is larger before it is compressed: a plan is refused, a record leaves gaps out."""
+DOCUMENT_MAX_BYTES = 4 * WRITTEN_MAX_BYTES
+"""A decompressed document larger than this is not one of ours. Earlier versions bounded no record that they wrote."""
+RANGES_MAX = 500_000
+"""A plan with more ranges than this is refused: its record could outgrow `WRITTEN_MAX_BYTES` without naming one gap."""
+_GAP_BYTES = 40
+"""What one gap costs at most: two offsets of 19 digits, each with a comma."""
+_FEWER_TOPICS = "that the expressions match what you mean; else split the topics over pipelines, each with a group of its own"
 
 
 def with_id(plan: Plan) -> Plan:
@@ -50,8 +57,16 @@ def plan_id(plan: Plan, form: int = FORMAT) -> str:
 
 
 def render_plan(plan: Plan) -> bytes:
-    """The znode of a plan."""
-    return zlib.compress(_canonical({**_content(plan), "id": plan.id}), 6)
+    """The znode of a plan. Raises SettingsError for one so large that it, or what comes of it, could not be read again."""
+    document = _canonical({**_content(plan), "id": plan.id})
+    if len(document) > WRITTEN_MAX_BYTES:
+        what = f"the plan knows {len(plan.positions):,} logs and would take {len(document):,} bytes of {WRITTEN_MAX_BYTES:,}"
+        raise SettingsError(what, key="source.topics", check=_FEWER_TOPICS)
+    if len(plan.ranges) > RANGES_MAX:
+        what = f"the plan would have {len(plan.ranges):,} ranges of {RANGES_MAX:,}"
+        check = "set limits.max_bytes_per_run or limits.max_records_per_run, so that one run takes on less, or raise target_task_bytes"
+        raise SettingsError(what, key="limits.target_task_bytes", check=check)
+    return zlib.compress(document, 6)
 
 
 def parse_plan(payload: bytes, *, path: str) -> Plan:
@@ -60,16 +75,33 @@ def parse_plan(payload: bytes, *, path: str) -> Plan:
 
 
 def render_applied(applied: Applied) -> bytes:
-    """The znode that says what came of a plan."""
+    """The znode that says what came of a plan. Where all gaps do not fit, as many ranges as can be keep theirs."""
+    document = _applied_content(applied, ((),) * len(applied.receipts))
+    left = (WRITTEN_MAX_BYTES - len(_canonical(document))) // _GAP_BYTES
+    return zlib.compress(_canonical(_applied_content(applied, _gaps_that_fit(applied.receipts, left))), 6)
+
+
+def _gaps_that_fit(receipts: Sequence[Receipt], left: int) -> list[tuple[tuple[int, int], ...]]:
+    """The gaps of each receipt, all of them or none: some of a range's gaps prove no more than their number does."""
+    kept: list[tuple[tuple[int, int], ...]] = [()] * len(receipts)
+    for i in sorted(range(len(receipts)), key=lambda i: len(receipts[i].gaps)):
+        left -= len(receipts[i].gaps)
+        if left < 0:
+            break
+        kept[i] = receipts[i].gaps
+    return kept
+
+
+def _applied_content(applied: Applied, gaps: Sequence[tuple[tuple[int, int], ...]]) -> dict[str, Any]:
     receipts = applied.receipts
-    document = {
+    return {
         "format": FORMAT, "number": applied.number, "plan_id": applied.plan_id, "delta_version": applied.delta_version,
         "table_id": applied.table_id, "rows": [r.rows for r in receipts], "fetched_bytes": [r.fetched_bytes for r in receipts],
         "control_records": [r.control_records for r in receipts], "aborted_records": [r.aborted_records for r in receipts],
-        "missing_offsets": [r.missing_offsets for r in receipts], "gaps": [[n for gap in r.gaps for n in gap] for r in receipts],
-        "gaps_complete": [r.gaps_complete for r in receipts], "run_id": applied.run_id, "last_epoch": [r.last_epoch for r in receipts],
+        "missing_offsets": [r.missing_offsets for r in receipts], "gaps": [[n for gap in some for n in gap] for some in gaps],
+        "gaps_complete": [r.gaps_complete and len(some) == len(r.gaps) for r, some in zip(receipts, gaps, strict=True)],
+        "run_id": applied.run_id, "last_epoch": [r.last_epoch for r in receipts],
     }
-    return zlib.compress(_canonical(document), 6)
 
 
 def parse_applied(payload: bytes, *, path: str) -> Applied:
@@ -133,7 +165,7 @@ def render_stamp(plan: Plan, app_id: str, run_id: str | None = None) -> str:
     short = json.dumps(known)
     if len(short) > STAMP_MAX_BYTES:
         what = f"the plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {STAMP_MAX_BYTES:,}"
-        raise SettingsError(what, key="source.topics", check="that the expressions match what you mean; else split them over pipelines")
+        raise SettingsError(what, key="source.topics", check=_FEWER_TOPICS)
     return short
 
 

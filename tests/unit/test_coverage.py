@@ -32,6 +32,15 @@ def test_intervals_with_a_hole_between_stay_two() -> None:
     assert merge([Interval(6, 9, 3), Interval(0, 5, 5)]) == (Interval(0, 5, 5), Interval(6, 9, 3))
 
 
+def test_too_many_intervals_become_fewer_and_keep_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INTERVALS_KEPT", 5)
+    holed = tuple((A, start, start + 5) for start in (0, 10, 20, 30, 40))
+    whole = fold(Coverage(), *plan_of(1, *holed))
+    assert whole.intervals[A] == tuple(Interval(start, start + 5, 4) for _, start, _ in holed)
+    assert fold(whole, *plan_of(2, (B, 0, 5))).intervals == {
+        A: (Interval(0, 35, 16), Interval(40, 45, 4)), B: (Interval(0, 5, 4),)}
+
+
 def test_intervals_of_two_lives_of_a_log_are_not_merged_even_where_their_offsets_meet() -> None:
     assert merge([Interval(0, 5, 5), Interval(5, 9, 4, log_epoch=1), Interval(2, 5, 3, log_epoch=1)]) == (
         Interval(0, 5, 5), Interval(2, 9, 7, log_epoch=1))

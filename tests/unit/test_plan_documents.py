@@ -19,8 +19,8 @@ from etl.model import (
     Stamp, Vanished, Why,
 )
 from etl.protocol.plan_documents import (
-    FORMAT, STAMP_FULL_BYTES, parse_applied, parse_coverage, parse_plan, parse_stamp, plan_id, render_applied, render_coverage, render_plan,
-    render_stamp, with_id,
+    FORMAT, RANGES_MAX, STAMP_FULL_BYTES, WRITTEN_MAX_BYTES, parse_applied, parse_coverage, parse_plan, parse_stamp, plan_id,
+    render_applied, render_coverage, render_plan, render_stamp, with_id,
 )
 
 APP_ID = "offset-range-etl/cluster/group/clicks"
@@ -261,6 +261,53 @@ def test_a_stamp_that_no_table_can_bear_is_refused_before_the_append(monkeypatch
     with pytest.raises(SettingsError, match="2,000 logs") as caught:
         render_stamp(plan_of(2000), APP_ID)
     assert caught.value.where["key"] == "source.topics"
+
+
+def test_no_plan_is_written_that_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(zlib.decompress(render_plan(plan_of(2000))))
+    monkeypatch.setattr("etl.protocol.plan_documents.WRITTEN_MAX_BYTES", size)
+    assert parse_plan(render_plan(plan_of(2000)), path="/p") == plan_of(2000)
+    monkeypatch.setattr("etl.protocol.plan_documents.WRITTEN_MAX_BYTES", size - 1)
+    with pytest.raises(SettingsError, match="2,000 logs") as caught:
+        render_plan(plan_of(2000))
+    assert caught.value.where["key"] == "source.topics"
+
+
+def test_a_plan_of_more_ranges_than_a_record_can_tell_of_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.protocol.plan_documents.RANGES_MAX", 3)
+    render_plan(plan_of(3))
+    with pytest.raises(SettingsError, match="4 ranges of 3") as caught:
+        render_plan(plan_of(4))
+    assert caught.value.check and "limits.max_bytes_per_run" in caught.value.check
+
+
+def test_the_record_of_the_most_ranges_is_written_whole_however_large_its_numbers_are() -> None:
+    longest, epoch = len(str(2**63)), len(str(2**31))
+    assert RANGES_MAX * (5 * (longest + 1) + epoch + 1 + len("[],") + len("false,")) < WRITTEN_MAX_BYTES
+
+
+@pytest.mark.parametrize(("short_of", "kept"), [(0, [3, 0, 1, 2]), (1, [0, 0, 1, 2]), (4 * 40, [0, 0, 1, 0]), (6 * 40, [0, 0, 0, 0])])
+def test_a_record_that_is_too_large_leaves_the_gaps_of_the_worst_ranges_out_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, short_of: int, kept: list[int],
+) -> None:
+    receipts = tuple(Receipt(5, 100, missing_offsets=n, gaps=tuple((2 * i, 2 * i + 1) for i in range(n))) for n in (3, 0, 1, 2))
+    applied = Applied(1, "p", 2, "t", receipts)
+    bare = len(zlib.decompress(render_applied(replace(applied, receipts=tuple(replace(r, gaps=()) for r in receipts)))))
+    monkeypatch.setattr("etl.protocol.plan_documents.WRITTEN_MAX_BYTES", bare + 3 * len("false") - 3 * len("true") + 6 * 40 - short_of)
+    found = parse_applied(render_applied(applied), path="/p").receipts
+    assert [len(r.gaps) for r in found] == kept
+    assert [r.gaps_complete for r in found] == [len(r.gaps) == r.missing_offsets for r in found]
+    assert [replace(r, gaps=(), gaps_complete=True) for r in found] == [replace(r, gaps=()) for r in receipts]
+
+
+def test_a_record_of_many_ranges_full_of_gaps_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 of them make 130 MB in all, which no reader of before took."""
+    monkeypatch.setattr("etl.protocol.plan_documents.WRITTEN_MAX_BYTES", WRITTEN_MAX_BYTES // 20)
+    gaps = tuple((10**15 + 3 * i, 10**15 + 3 * i + 1) for i in range(200))
+    applied = Applied(1, "p", 2, "t", (Receipt(5, 100, missing_offsets=200, gaps=gaps),) * 1_000)
+    payload = render_applied(applied)
+    assert len(zlib.decompress(payload)) <= WRITTEN_MAX_BYTES // 20
+    assert sum(r.missing_offsets for r in parse_applied(payload, path="/p").receipts) == 200_000
 
 
 @given(st.text() | JSON.map(json.dumps) | st.fixed_dictionaries(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,14 +10,17 @@ import pytest
 
 from etl.edges import audit_scan, delta
 from etl.edges.zookeeper import ZooKeeper
-from etl.model import BrokerPartition, Dialect, OffsetRange, Plan, PlanKind, Receipt, Stamp, Table
+from etl.errors import SettingsError
+from etl.model import NOTHING_COMMITTED, BrokerPartition, Dialect, Ledger, OffsetRange, Plan, PlanKind, Receipt, Stamp, Table
+from etl.protocol import plan_documents
 from etl.settings import parse_settings
 from etl.wiring import LiveWorld, Surroundings, _Reading
 
 READ, COUNTED = Receipt(9, 100), Receipt(8, None, missing_offsets=2)
+LOG = BrokerPartition("clicks", 0)
 PLAN = Plan(
     number=1, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
-    ranges=(OffsetRange(BrokerPartition("clicks", 0), 0, 10),), positions={}, seen={}, id="plan-1")
+    ranges=(OffsetRange(LOG, 0, 10),), positions={LOG: 10}, seen={LOG: NOTHING_COMMITTED}, id="plan-1")
 
 
 @pytest.fixture
@@ -29,6 +33,17 @@ def world(monkeypatch: pytest.MonkeyPatch) -> LiveWorld:
     world._reading = _Reading(cast(Any, receipts), 1, PLAN.id)
     monkeypatch.setattr(audit_scan, "recount", lambda *arguments, **more: (COUNTED,))
     return world
+
+
+@pytest.mark.parametrize("store", [lambda world: world.store(PLAN), lambda world: world.supersede(PLAN, Ledger(newest_version=0))])
+def test_a_plan_that_no_commit_can_carry_is_refused_before_anything_is_stored(
+    world: LiveWorld, store: Callable[[LiveWorld], None], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ZooKeeper is not there: whatever were written to it would end the test in another way."""
+    monkeypatch.setattr(plan_documents, "STAMP_MAX_BYTES", 10)
+    monkeypatch.setattr(plan_documents, "STAMP_FULL_BYTES", 10)
+    with pytest.raises(SettingsError, match="commit metadata"):
+        store(world)
 
 
 def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> delta.Outcome:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from etl.errors import (
     BadOffset, BrokerUnreachable, DataLoss, EtlError, NeedsDecision, NotYetReadable, SettingsError, TopicMissing,
@@ -21,6 +21,8 @@ from etl.model import (
 from etl.lineage import record_epochs, refuse_other_logs
 from etl.packing import share_caps, split_range
 from etl.settings import OnDataLoss, OnNoLeader, Settings, StartAt
+
+Span = TypeVar("Span", OffsetRange, Loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,20 @@ def plan_instead(standing: Superseding, snapshot: Snapshot, settings: Settings, 
     What the old plan let go stays let go, and what it saw of the offsets stays the expected side of compare-and-set. Raises as
     `plan_next`, and SettingsError when `skipped` names offsets that it does not read.
     """
-    old = standing.plan
-    plan = _plan_from(starts_of(old), old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms)
+    old, earlier = standing.plan, skipped_among(standing.plan)
+    skips = (*earlier, *standing.skipped)
+    _refuse_leaderless_skips(skips, snapshot)
+    plan = _plan_from(starts_of(old), old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms, beyond=skips)
+    ranges = tuple(leave_out(_without(plan.ranges, earlier), standing.skipped))
     return replace(
-        plan, ranges=tuple(leave_out(plan.ranges, standing.skipped)), seen={**plan.seen, **old.seen}, previous=old.previous,
-        supersedes=old.id, reason=standing.reason, losses=(*old.losses, *plan.losses, *standing.skipped))
+        plan, ranges=ranges, seen={**plan.seen, **old.seen}, previous=old.previous, supersedes=old.id, reason=standing.reason,
+        losses=(*old.losses, *_without(plan.losses, earlier), *standing.skipped))
+
+
+def skipped_among(plan: Plan) -> tuple[Loss, ...]:
+    """What operators left out of this plan and that lies where another plan in its place would read again: behind a range's start."""
+    starts = starts_of(plan)
+    return tuple(loss for loss in plan.losses if loss.why is Why.SKIPPED and loss.until_offset > starts[loss.log])
 
 
 def starts_of(plan: Plan) -> dict[BrokerPartition, int]:
@@ -111,7 +122,7 @@ def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterabl
     """The ranges without the skipped offsets. Raises SettingsError for offsets that no range holds."""
     left = list(ranges)
     for skip in skipped:
-        cut = [part for r in left for part in _around(r, skip)]
+        cut = _without(left, [skip])
         if sum(r.size for r in left) - sum(r.size for r in cut) != skip.until_offset - skip.from_offset:
             what = f"offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's ranges"
             check = "the ranges in `etl plans show CONF N`"
@@ -120,7 +131,15 @@ def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterabl
     return left
 
 
-def _around(r: OffsetRange, skip: Loss) -> Iterable[OffsetRange]:
+def _without(found: Iterable[Span], skipped: Iterable[Loss]) -> list[Span]:
+    """Ranges or losses without what was skipped of them."""
+    left = list(found)
+    for skip in skipped:
+        left = [part for one in left for part in _around(one, skip)]
+    return left
+
+
+def _around(r: Span, skip: Loss) -> Iterable[Span]:
     if r.log != skip.log or skip.until_offset <= r.from_offset or r.until_offset <= skip.from_offset:
         yield r
         return
@@ -132,14 +151,20 @@ def _around(r: OffsetRange, skip: Loss) -> Iterable[OffsetRange]:
 
 def _plan_from(
     known: Mapping[BrokerPartition, int], last: Plan | None, snapshot: Snapshot, settings: Settings,
-    *, number: int, uid: str, now_ms: int,
+    *, number: int, uid: str, now_ms: int, beyond: Iterable[Loss] = (),
 ) -> Plan:
-    """A plan that reads from the known positions, and from where policy says for logs that are not known, to the ends."""
+    """A plan that reads from the known positions, and from where policy says for logs that are not known, to the ends.
+
+    No cap ends a log before offsets of `beyond` do: they are this plan's to leave out, and no later plan knows of them.
+    """
     if last:
         refuse_other_logs(last, snapshot, {log: min(position, known.get(log, position)) for log, position in last.positions.items()})
     _refuse_leaderless(snapshot, settings)
     readings = {log: _reading(log, snapshot, known, settings) for log in sorted(snapshot.extents)}
     stops = share_caps({log: (r.position, r.end_offset) for log, r in readings.items()}, snapshot.bytes_per_offset, settings.limits, number)
+    for skip in beyond:
+        if skip.log in stops:
+            stops[skip.log] = max(stops[skip.log], min(skip.until_offset, readings[skip.log].end_offset))
     wholes = (OffsetRange(log, r.position, stops[log], snapshot.leaders.get(log)) for log, r in readings.items())
     ranges = tuple(piece for r in wholes for piece in split_range(r, snapshot.bytes_per_offset, settings.limits.target_task_bytes))
     positions = {**known, **stops}
@@ -249,3 +274,12 @@ def _refuse_leaderless(snapshot: Snapshot, settings: Settings) -> None:
         log = min(snapshot.leaderless)
         check = "the brokers that hold its replicas; to go on without it set source.on_no_leader: skip"
         raise BrokerUnreachable("the partition has no leader", topic=log.topic, partition=log.partition, check=check)
+
+
+def _refuse_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> None:
+    """What is skipped is let go by the plan that passes it, which cannot be one that does not read the log."""
+    for skip in skipped:
+        if skip.log in snapshot.leaderless:
+            what = "the partition has no leader, and the plan that is superseded leaves out offsets of it"
+            check = "the brokers that hold its replicas"
+            raise BrokerUnreachable(what, topic=skip.log.topic, partition=skip.log.partition, check=check)

@@ -20,10 +20,10 @@ def one_run(stage: Stage, *, verb: str, loaded: bool = False) -> Told:
     with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
         said = driver.wait()
     assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
-    pipeline.produce(200)
+    pipeline.produce(400)
     after, next_run = held(pipeline), pipeline.ran()
     figures = checked(pipeline)
-    assert set(pipeline.committed().values()) == {(800 if loaded else 400) // 4 + 50}, pipeline.committed()
+    assert set(pipeline.committed().values()) == {300 if loaded else 200}, pipeline.committed()
     return Told(after, said_in_short(next_run), figures)
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.ingest import ingest
-from etl.model import BrokerPartition, Foreign, Loss, PlanKind, Why
+from etl.model import BrokerPartition, Foreign, Loss, PlanKind, Superseding, Why
+from etl.plan import plan_instead
 from etl.protocol.plan_documents import with_id
 from etl.report import Outcome, Report
 from etl.settings import Settings, parse_settings
@@ -599,6 +600,30 @@ def test_a_crash_while_a_plan_is_superseded_loses_and_doubles_nothing(step: str,
     grow(outside, 1, 2, 3)
     run(outside, SKIPPING)
     refuse_unfinished(outside)
+
+
+def skipped_by_hand(outside: Outside, *skips: Loss) -> None:
+    """An operator supersedes the stored plan and leaves offsets out."""
+    world = FakeWorld(outside, SKIPPING)
+    snapshot = world.observe()
+    newest = outside.newest_plan()
+    assert newest is not None
+    world.supersede(with_id(plan_instead(Superseding(newest, "corrupt", skips), snapshot, SKIPPING, now_ms=1)), snapshot.ledger)
+
+
+@pytest.mark.parametrize("step", ["supersede", "append", "record losses", "record"])
+@pytest.mark.parametrize("when", When)
+def test_offsets_that_an_operator_skipped_stay_out_when_the_plans_start_expires_before_the_next_run(step: str, when: When) -> None:
+    outside = outside_of(9, 0, 0)
+    with pytest.raises(Crash):
+        run(outside, SKIPPING, at=crash_at("store plan", When.AFTER))
+    skipped_by_hand(outside, Loss(LOGS[0], 4, 6, Why.SKIPPED))
+    outside.logs[LOGS[0]].log_start = 5
+    with pytest.raises(Crash):
+        run(outside, SKIPPING, at=crash_at(step, when))
+    run(outside, SKIPPING)
+    assert set(outside.rows()) == {(LOGS[0], 6), (LOGS[0], 7), (LOGS[0], 8)}
+    assert [loss for _, loss in outside.losses] == [Loss(LOGS[0], 4, 6, Why.SKIPPED), Loss(LOGS[0], 0, 4, Why.EXPIRED)]
 
 
 def test_a_zombie_that_appends_the_plan_after_it_was_superseded_wins_and_the_next_run_adopts_it() -> None:

@@ -370,6 +370,70 @@ def test_offsets_that_the_plan_does_not_read_cannot_be_skipped(skip: tuple[int, 
         instead_of(snapshot_of({A: (0, 30)}), Loss(A, *skip, Why.SKIPPED))
 
 
+SKIPPING = settings_of(on_data_loss="skip")
+SKIPPED = Loss(A, 5, 8, Why.SKIPPED)
+
+
+def again(old: Plan, snapshot: Snapshot, *skipped: Loss, settings: Settings = SKIPPING) -> Plan:
+    return with_id(plan_instead(Superseding(old, "again", skipped), snapshot, settings, now_ms=NOW_MS))
+
+
+@pytest.mark.parametrize(("log_start", "expired", "left"), [
+    (0, [], [(3, 5), (8, 40)]), (4, [(3, 4)], [(4, 5), (8, 40)]), (5, [(3, 5)], [(8, 40)]), (7, [(3, 5)], [(8, 40)]),
+    (8, [(3, 5)], [(8, 40)]), (12, [(3, 5), (8, 12)], [(12, 40)]), (40, [(3, 5), (8, 40)], None),
+])
+def test_what_an_operator_skipped_stays_skipped_when_the_plan_is_superseded_again(
+    log_start: int, expired: list[tuple[int, int]], left: list[tuple[int, int]] | None,
+) -> None:
+    plan = again(instead_of(snapshot_of({A: (0, 30)}), SKIPPED), snapshot_of({A: (log_start, 40)}))
+    assert offsets_of(plan).get(A) == left
+    assert plan.losses == (*STORED.losses, SKIPPED, *(Loss(A, *gap, Why.EXPIRED) for gap in expired))
+
+
+def test_an_operator_may_skip_more_and_not_the_same_twice() -> None:
+    once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
+    twice = again(once, snapshot_of({A: (0, 40)}), more := Loss(A, 20, 21, Why.SKIPPED))
+    assert offsets_of(twice)[A] == [(3, 5), (8, 20), (21, 40)]
+    assert twice.losses == (*STORED.losses, SKIPPED, more)
+    with pytest.raises(SettingsError, match="not all in the plan's ranges"):
+        again(twice, snapshot_of({A: (0, 40)}), Loss(A, 7, 9, Why.SKIPPED))
+
+
+def test_a_skip_at_the_end_of_a_plan_is_kept_too_where_a_smaller_cap_would_end_before_it() -> None:
+    once = instead_of(snapshot_of({A: (0, 10)}), skip := Loss(A, 8, 10, Why.SKIPPED))
+    plan = again(once, snapshot_of({A: (0, 40)}), settings=settings_of({"max_records_per_run": 2}))
+    assert (offsets_of(plan)[A], plan.positions[A], plan.losses) == ([(3, 8)], 10, (*STORED.losses, skip))
+
+
+def test_a_plan_with_skips_is_not_superseded_while_their_partition_has_no_leader() -> None:
+    once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
+    with pytest.raises(BrokerUnreachable, match="leaves out offsets of it") as caught:
+        again(once, snapshot_of({B: (0, 5)}, leaderless=frozenset({A})), settings=settings_of(on_no_leader="skip"))
+    assert caught.value.retriable
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 40), st.integers(0, 40), st.integers(1, 8)), max_size=6), CAPS)
+def test_plans_that_take_each_others_place_and_those_after_them_have_every_offset_in_one_range_or_one_loss(
+    deeds: list[tuple[int, int, int, int]], cap: int | None,
+) -> None:
+    policy, start, end = settings_of({"max_records_per_run": cap}, on_data_loss="skip"), 0, 20
+    plan = with_id(planned(snapshot_of({A: (0, end)}), settings=policy))
+    for forgotten, more, at, size in deeds:
+        start, end = min(start + forgotten, end), end + more
+        skip = Loss(A, at, at + size, Why.SKIPPED)
+        try:
+            plan = again(plan, snapshot_of({A: (start, end)}), skip, settings=policy)
+        except SettingsError:
+            plan = again(plan, snapshot_of({A: (start, end)}), settings=policy)
+    plans = [plan]
+    while following := next_plan(snapshot_of({A: (start, end)}), Onward(plan, plan.positions), policy):
+        plans.append(plan := with_id(following))
+    read = [(r.from_offset, r.until_offset) for one in plans for r in one.ranges]
+    found = sorted(read + [(loss.from_offset, loss.until_offset) for one in plans for loss in one.losses])
+    assert found[0][0] == 0 and found[-1][1] == end
+    assert all(before[1] == after[0] for before, after in zip(found, found[1:])), found
+
+
 def test_a_stored_plan_whose_offsets_are_all_there_is_replayed() -> None:
     stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
     assert replay_or_supersede(stored, snapshot_of({A: (3, 30), B: (0, 5)}), SETTINGS) == stored

@@ -67,7 +67,7 @@ class Unequal:
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """An interval of the ledger, a range or what is left of several, of which the table lacks rows."""
+    """An interval of the ledger, a range or what is left of several, of which the table lacks rows, or may lack some."""
 
     from_offset: int
     until_offset: int
@@ -96,22 +96,26 @@ class LogFindings:
     """Where the missing offsets are; `missing` is their sum."""
     given_up_rows: int = 0
     """Rows of offsets that were given up: nobody misses them, and they are no surprise."""
+    unproven: tuple[Short, ...] = ()
+    """Intervals with offsets that have no row, where nobody can say whether one should be."""
 
     @property
     def is_right(self) -> bool:
         """Every expected offset is there once, and nothing else."""
-        return not (self.missing or self.double_rows or self.unexpected or self.unequal)
+        return not (self.missing or self.double_rows or self.unexpected or self.unequal or self.unproven)
 
 
 @dataclass(slots=True)
 class _Piece:
-    """Offsets [from, until) of which either all have a row (`rows` None), or `rows` do, and nobody knows which."""
+    """Offsets [from, until) of which either all have a row (`rows` None), or `rows` do, and nobody knows which; or it is `open`."""
 
     from_offset: int
     until_offset: int
     rows: int | None
     interval: tuple[int, int]
     """Of the ledger's interval that it is a part of: from, until."""
+    is_open: bool = False
+    """Its rows were never counted: any of its offsets may have one."""
     found: int = 0
     missing: int = 0
 
@@ -174,7 +178,7 @@ def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]
     unexpected.count += sum(max(0, u.found_rows - u.expected_rows) for u in unequal)
     return LogFindings(
         audited, sum(_rows(piece) for piece in pieces), found_rows, sum(s.missing for s in short), tuple(missing.first), double_rows,
-        tuple(double_buckets), unexpected.count, tuple(unexpected.first), unequal, short, given_up_rows,
+        tuple(double_buckets), unexpected.count, tuple(unexpected.first), unequal, short, given_up_rows, _unproven(expected, pieces),
     )
 
 
@@ -182,10 +186,11 @@ def _pieces(audited: AuditedLog, expected: Expected) -> list[_Piece]:
     """The expected offsets, ascending. A range that a crash left both in a plan and in the coverage counts once."""
     covered = [(i.from_offset, i.until_offset) for i in expected.coverage]
     pieces = [
-        _Piece(i.from_offset, i.until_offset, _unless_all(i.rows, i.until_offset - i.from_offset), (i.from_offset, i.until_offset))
+        _Piece(i.from_offset, i.until_offset, _unless_all(i.rows, i.until_offset - i.from_offset), (i.from_offset, i.until_offset),
+               is_open=i.rows is None)
         for i in expected.coverage]
     for applied, receipt in expected.applied:
-        if not any(start <= applied.from_offset and applied.until_offset <= end for start, end in covered):
+        if not _is_covered(applied, covered):
             pieces.extend(_pieces_of(applied, receipt))
     pieces = sorted((p for p in pieces if p.from_offset < p.until_offset), key=lambda piece: piece.from_offset)
     for before, after in zip(pieces, pieces[1:], strict=False):
@@ -200,6 +205,8 @@ def _pieces(audited: AuditedLog, expected: Expected) -> list[_Piece]:
 def _pieces_of(applied: OffsetRange, receipt: Receipt) -> list[_Piece]:
     """A range without its gaps, where the receipt names all of them."""
     interval = applied.from_offset, applied.until_offset
+    if receipt.rows is None:
+        return [_Piece(*interval, None, interval, is_open=True)]
     known = applied.size - sum(until - start for start, until in receipt.gaps)
     if not receipt.gaps_complete or known != receipt.rows:
         return [_Piece(*interval, receipt.rows, interval)]
@@ -208,11 +215,17 @@ def _pieces_of(applied: OffsetRange, receipt: Receipt) -> list[_Piece]:
     return [_Piece(start, end, None, interval) for start, end in zip(starts, ends, strict=True)]
 
 
-def _unless_all(rows: int, size: int) -> int | None:
+def _is_covered(applied: OffsetRange, covered: Iterable[tuple[int, int]]) -> bool:
+    return any(start <= applied.from_offset and applied.until_offset <= end for start, end in covered)
+
+
+def _unless_all(rows: int | None, size: int) -> int | None:
     return None if rows == size else rows
 
 
 def _rows(piece: _Piece) -> int:
+    if piece.is_open:
+        return piece.found
     return piece.until_offset - piece.from_offset if piece.rows is None else piece.rows
 
 
@@ -238,7 +251,7 @@ def _miss(pieces: Sequence[_Piece], first: int, start: int, end: int | None, mis
             return
         absent_from = max(piece.from_offset, start)
         absent_until = piece.until_offset if end is None else min(piece.until_offset, end)
-        if piece.rows is None and absent_from < absent_until:
+        if piece.rows is None and not piece.is_open and absent_from < absent_until:
             missing.add_interval(absent_from, absent_until)
             piece.missing += absent_until - absent_from
 
@@ -252,7 +265,7 @@ def _compare(pieces: Sequence[_Piece], first: int, flags: NDArray[numpy.bool_], 
             break
         inside = slice(max(0, piece.from_offset - start), piece.until_offset - start)
         beyond[inside] = False
-        if piece.rows is None:
+        if piece.rows is None and not piece.is_open:
             piece.missing += missing.add_flags(~flags[inside], start + (inside.start or 0))
         else:
             piece.found += int(numpy.count_nonzero(flags[inside]))
@@ -282,3 +295,13 @@ def _short(pieces: Iterable[_Piece]) -> tuple[Short, ...]:
         if lacking:
             found[p.interval] = found.get(p.interval, 0) + lacking
     return tuple(Short(*interval, missing) for interval, missing in found.items())
+
+
+def _unproven(expected: Expected, pieces: Iterable[_Piece]) -> tuple[Short, ...]:
+    """Intervals that were never counted and are not whole, and those that were counted behind a transform and lacked offsets."""
+    opened = {p.interval: p.until_offset - p.from_offset - p.found for p in pieces if p.is_open}
+    covered = [(i.from_offset, i.until_offset) for i in expected.coverage]
+    counted = {(i.from_offset, i.until_offset): i.unproven for i in expected.coverage} | {
+        (r.from_offset, r.until_offset): receipt.missing_offsets
+        for r, receipt in expected.applied if receipt.behind_transform and not _is_covered(r, covered)}
+    return tuple(Short(*interval, lacking) for interval, lacking in sorted({**counted, **opened}.items()) if lacking)

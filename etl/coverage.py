@@ -72,16 +72,18 @@ def fold(coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool 
         loaded.setdefault(r.log, []).append(interval_of(r, receipt, plan.log_epochs.get(r.log, 0)))
     held_through = coverage.through if coverage.held_through is None else coverage.held_through
     if is_given_up:
-        return replace(coverage, through=plan.number, held_through=held_through, given_up=_joined(coverage.given_up, loaded))
+        return replace(coverage, through=plan.number, held_through=held_through, given_up=_together(coverage.given_up, loaded))
     goes_on = coverage.table_id in (None, applied.table_id) and held_through <= plan.table_bit
+    unproven_before = coverage.unproven_through if goes_on else 0
     return replace(
         coverage, through=plan.number, held_through=None, table_id=applied.table_id,
-        intervals=_joined(coverage.intervals if goes_on else {}, loaded),
-        given_up=coverage.given_up if goes_on else _joined(coverage.given_up, coverage.intervals),
-        vanished=(*(coverage.vanished if goes_on else ()), *plan.vanished))
+        intervals=_together(coverage.intervals if goes_on else {}, loaded),
+        given_up=coverage.given_up if goes_on else _together(coverage.given_up, coverage.intervals),
+        vanished=(*(coverage.vanished if goes_on else ()), *plan.vanished),
+        unproven_through=plan.number if any(receipt.is_doubtful for receipt in applied.receipts) else unproven_before)
 
 
-def _joined(
+def _together(
     before: Mapping[BrokerPartition, Sequence[Interval]], more: Mapping[BrokerPartition, Sequence[Interval]],
 ) -> dict[BrokerPartition, tuple[Interval, ...]]:
     return _bounded({log: merge((*before.get(log, ()), *more.get(log, ()))) for log in {**before, **more}})
@@ -104,9 +106,11 @@ def _at_most(life: list[Interval], most: int) -> list[Interval]:
 
 def _one(intervals: Sequence[Interval]) -> Interval:
     """One interval from the first to the last of these, which are of one life of their log."""
+    rows = None if any(i.rows is None for i in intervals) else sum(i.rows or 0 for i in intervals)
     return Interval(
-        intervals[0].from_offset, intervals[-1].until_offset, sum(i.rows for i in intervals), sum(i.control_records for i in intervals),
-        sum(i.aborted_records for i in intervals), sum(i.compacted for i in intervals), intervals[0].log_epoch)
+        intervals[0].from_offset, intervals[-1].until_offset, rows, sum(i.control_records for i in intervals),
+        sum(i.aborted_records for i in intervals), sum(i.compacted for i in intervals), intervals[0].log_epoch,
+        sum(i.unproven for i in intervals))
 
 
 def is_better(record: Applied, kept: Applied) -> bool:
@@ -118,7 +122,8 @@ def is_better(record: Applied, kept: Applied) -> bool:
 def interval_of(r: OffsetRange, receipt: Receipt, log_epoch: int = 0) -> Interval:
     """What a range came to, without the places of its gaps."""
     counts = receipt.control_records, receipt.aborted_records, receipt.compacted
-    return Interval(r.from_offset, r.until_offset, receipt.rows, *counts, log_epoch)
+    unproven = receipt.missing_offsets if receipt.behind_transform else 0
+    return Interval(r.from_offset, r.until_offset, receipt.rows, *counts, log_epoch, unproven)
 
 
 def note(coverage: Coverage, removals: Iterable[Foreign]) -> Coverage:
@@ -129,10 +134,15 @@ def note(coverage: Coverage, removals: Iterable[Foreign]) -> Coverage:
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Intervals in order, those of one life of a log that touch made one."""
+    """Intervals in order, those of one life of a log that touch made one; but for a counted one beside one that nobody counted."""
     merged: list[Interval] = []
     for interval in sorted(intervals, key=lambda i: (i.log_epoch, i.from_offset, i.until_offset)):
-        if merged and (merged[-1].log_epoch, merged[-1].until_offset) == (interval.log_epoch, interval.from_offset):
+        if merged and _touch(merged[-1], interval):
             interval = _one((merged.pop(), interval))
         merged.append(interval)
     return tuple(merged)
+
+
+def _touch(before: Interval, after: Interval) -> bool:
+    same_kind = (before.rows is None) == (after.rows is None)
+    return same_kind and (before.log_epoch, before.until_offset) == (after.log_epoch, after.from_offset)

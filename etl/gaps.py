@@ -7,7 +7,7 @@ Nothing here does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.audit import Expected, LogFindings, Short
@@ -88,18 +88,42 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """Offsets of one log without a row of which nobody can say whether the log held a record there."""
+
+    offsets: int = 0
+    plans: tuple[int, ...] = ()
+    """The plans that read them; of those that were pruned the newest."""
+    first: tuple[int, int] = (0, 0)
+    """The first interval [from, until) with such offsets."""
+    allowed: bool = True
+    """An operator accepted the table as it is after all of these plans."""
+
+    @property
+    def says(self) -> str:
+        """A few words for a person; empty where there is no doubt."""
+        if not self.offsets:
+            return ""
+        plans = f"plan{'s' if self.plans[1:] else ''} {', '.join(map(str, self.plans))}"
+        return (
+            f"{self.offsets:,} offsets without a row cannot be proven (first between {self.first[0]} and {self.first[1]}; {plans}): "
+            "a crash took what the reader had counted, and from the table nobody can tell whether the log held a record there")
+
+
+@dataclass(frozen=True, slots=True)
 class LogProof:
     """One log: what the table holds, why offsets gave no row, and what became of missing rows."""
 
     findings: LogFindings
     gaps: Gaps = Gaps()
     missing: Missing = Missing()
+    doubt: Doubt = Doubt()
 
     @property
     def is_right(self) -> bool:
         """Every row that came and that nobody was allowed to remove is there once, and nothing else."""
         f, m = self.findings, self.missing
-        return not (f.double_rows or f.unexpected or m.never_came) and (m.allowed or not f.missing)
+        return not (f.double_rows or f.unexpected or m.never_came) and (m.allowed or not f.missing) and self.doubt.allowed
 
 
 def gaps_of(expected: Expected, losses: Iterable[Loss]) -> Gaps:
@@ -113,9 +137,22 @@ def gaps_of(expected: Expected, losses: Iterable[Loss]) -> Gaps:
         sum(i.unexplained for i in loaded), tuple(sorted(losses)))
 
 
+def doubt_of(unproven: Sequence[Short], plans: Mapping[tuple[int, int], int], *, pruned: int, accepted: int) -> Doubt:
+    """What cannot be proven of one log.
+
+    `plans` are the numbers of the kept plans by interval, `pruned` is the newest doubtful one of the others, and up to plan
+    `accepted` an operator accepted the table as it is.
+    """
+    if not unproven:
+        return Doubt()
+    numbers = sorted({plans.get((s.from_offset, s.until_offset), pruned) for s in unproven})
+    first = min((s.from_offset, s.until_offset) for s in unproven)
+    return Doubt(sum(s.missing for s in unproven), tuple(numbers), first, numbers[-1] <= accepted)
+
+
 def origin_of(short: Short, delta_version: int, planned: Receipt, committed: Receipt | None) -> Origin:
     """The origin of a range of a plan whose commit is known."""
-    return Origin(short, delta_version, planned.rows, committed.rows if committed else None)
+    return Origin(short, delta_version, planned.rows or 0, committed.rows if committed else None)
 
 
 def blame(origins: Iterable[Origin], removals: Iterable[Foreign], allowed: frozenset[int]) -> Missing:

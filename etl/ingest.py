@@ -23,7 +23,7 @@ from etl.phases import Verb
 from etl.plan import plan_instead, plan_next, refuse_shared_topics, replay_or_supersede
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import naming_table, refuse_what_others_did, unacknowledged, where_we_stand
-from etl.report import Outcome, Report
+from etl.report import Outcome, Report, doubt_of
 from etl.retention import expiring
 from etl.settings import Settings
 
@@ -181,7 +181,8 @@ def _repair(world: World, snapshot: Snapshot, standing: Onward, report: Report) 
         recounted = world.recount(last)
         if recounted:
             world.record(recounted)
-            report.add(Outcome.REPAIRED, f"the record of plan {last.number} was missing: its rows were counted from the table's files")
+            what = f"the record of plan {last.number} was missing: its rows were counted from the table's files"
+            report.add(Outcome.REPAIRED, what + doubt_of(recounted))
     for log, offset in sorted(standing.followed.items()):
         by = offset - last.positions[log]
         report.add(Outcome.FOLLOWED, f"{log.topic} {log.partition}: somebody else moved the offset by {by:+,} to {offset}, followed")

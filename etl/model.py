@@ -137,7 +137,8 @@ NOTHING_COMMITTED = Committed()
 class Receipt:
     """What reading one range came to. Counts are of records; `fetched_bytes` is what came over the wire."""
 
-    rows: int = 0
+    rows: int | None = 0
+    """None: a crash took the reader's count, and nobody could count them in the table."""
     fetched_bytes: int | None = None
     """None: counted again from the table's files after a crash, where nobody knows it any more."""
     control_records: int = 0
@@ -150,11 +151,21 @@ class Receipt:
     """False: there were more gaps than a receipt keeps; the counts still hold."""
     last_epoch: int | None = None
     """The leader epoch of the record batch that holds the range's last offset; None where none does (compaction), or nobody knows it."""
+    behind_transform: bool = False
+    """Counted again from rows that a transform had made: whether it dropped records at the missing offsets nobody knows."""
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether records may be lost of which this receipt cannot tell."""
+        return self.rows is None or (self.behind_transform and self.missing_offsets > 0)
 
     @property
     def compacted(self) -> int:
         """Missing offsets that are known to be compaction's: none of a receipt that was counted again, where nobody knows."""
         return 0 if self.fetched_bytes is None else self.missing_offsets
+
+
+NOT_COUNTED = Receipt(rows=None, gaps_complete=False)
 
 
 class Why(str, Enum):
@@ -260,6 +271,14 @@ class Applied:
     receipts: tuple[Receipt, ...]
     run_id: str | None = None
     """The run whose append it was; None when the commit does not say."""
+    uncounted: str | None = None
+    """Why nobody could count the rows after a crash; the receipts are then `NOT_COUNTED`."""
+
+    @property
+    def rows(self) -> int | None:
+        """Of all ranges together; None when nobody could count them."""
+        counts = [r.rows for r in self.receipts if r.rows is not None]
+        return sum(counts) if len(counts) == len(self.receipts) else None
 
     def is_of(self, plan: Plan) -> bool:
         """Whether this is what came of that very plan; a ledger restored from a copy may hold the record of another with its number."""
@@ -277,16 +296,22 @@ class Interval:
 
     from_offset: int
     until_offset: int
-    rows: int
+    rows: int | None
+    """None: nobody could count them."""
     control_records: int = 0
     aborted_records: int = 0
     compacted: int = 0
     log_epoch: int = 0
+    unproven: int = 0
+    """Offsets without a row where a transform may have dropped a record, and nobody knows."""
 
     @property
     def unexplained(self) -> int:
         """Offsets without a row for which nobody knows any more why."""
-        return max(0, self.until_offset - self.from_offset - self.rows - self.control_records - self.aborted_records - self.compacted)
+        if self.rows is None:
+            return 0
+        explained = self.rows + self.control_records + self.aborted_records + self.compacted
+        return max(0, self.until_offset - self.from_offset - explained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +331,8 @@ class Coverage:
     """Loaded into a table, or a state of it, that an operator gave up: rows of it may be there or not."""
     held_through: int | None = None
     """The last folded plan that was not given up; None: that is `through`."""
+    unproven_through: int = 0
+    """The newest of the folded plans of which not everything can be proven; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from etl.errors import (
     BadOffset, BrokerUnreachable, DataLoss, EtlError, NeedsDecision, NotYetReadable, SettingsError, TopicMissing,
 )
 from etl.model import (
-    NOTHING_COMMITTED, BrokerPartition, FirstRun, Loss, OffsetRange, Onward, Plan, PlanKind, Replay, Snapshot, Superseding, Why,
+    NOTHING_COMMITTED, BrokerPartition, FirstRun, Isolation, Loss, OffsetRange, Onward, Plan, PlanKind, Replay, Snapshot, Superseding, Why,
 )
 from etl.lineage import record_epochs, refuse_other_logs
 from etl.packing import share_caps, split_range
@@ -217,6 +217,13 @@ def shape_of_rows(settings: Settings) -> str:
     """Hash of the settings that shape the rows."""
     shaping = [settings.source.isolation.value, settings.transform, list(settings.table.partition_by)]
     return hashlib.sha256(json.dumps(shaping).encode()).hexdigest()[:16]
+
+
+def may_be_transformed(plan: Plan, settings: Settings) -> bool:
+    """Whether a transform may have made the plan's rows. Of what shaped them a plan keeps the hash alone, so: unless it is that of none."""
+    plain = (settings.model_copy(update={"transform": None, "source": settings.source.model_copy(update={"isolation": isolation})})
+             for isolation in Isolation)
+    return all(plan.shape != shape_of_rows(one) for one in plain)
 
 
 def _reading(log: BrokerPartition, snapshot: Snapshot, known: Mapping[BrokerPartition, int], settings: Settings) -> _Reading:

@@ -15,13 +15,16 @@ from etl.coverage import Lineage, lineage
 from etl.doors import ALONE, new_run_id
 from etl.edges.spark import telling_what_was_lost
 from etl.errors import LedgersDisagree, Owned
-from etl.gaps import LogProof, Origin, blame, gaps_of, origin_of
+from etl.gaps import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
 from etl.model import Adopt, Applied, BrokerPartition, Coverage, FirstRun, Foreign, Ledger, Loss, Plan, Replay, Standing, Table
+from etl.plan import may_be_transformed
 from etl.reconcile import compare, is_let_pass, naming_table, refusal_of, unacknowledged
 from etl.settings import Settings
 from etl.wiring import LiveWorld, Surroundings, open_world
 
 _LOOKS_MAX = 3
+_Place = tuple[BrokerPartition, int, int]
+"""A range: its log, from, until."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,13 @@ class Proof:
     def allowed(self) -> tuple[str, ...]:
         """A sentence for each log that lacks rows and is right all the same."""
         lacking = (log for log in self.logs if log.findings.missing and log.is_right)
-        return tuple(
+        removed = (
             f"{log.findings.audited.log.topic} {log.findings.audited.log.partition}: {log.missing.says}, as policy or an operator allows"
             for log in lacking)
+        accepted = (
+            f"{log.findings.audited.log.topic} {log.findings.audited.log.partition}: {log.doubt.says}; an operator accepted that"
+            for log in self.logs if log.doubt.offsets and log.doubt.allowed)
+        return (*removed, *accepted)
 
     @property
     def is_right(self) -> bool:
@@ -74,6 +81,8 @@ class Proof:
             said.append(f"{f.double_rows:,} double (first: {_first([o for a, o, _ in self.doubles if a == f.audited])})")
         if f.unexpected:
             said.append(f"{f.unexpected:,} that no plan put there (first: {_first(f.unexpected_first)})")
+        if not wrong.doubt.allowed:
+            said.append(wrong.doubt.says)
         blamed = f"; the transform {self.transform} may have done it" if self._is_transforms(wrong) else ""
         return f"topic {log.topic}, partition {log.partition}: " + ", ".join(said) + blamed
 
@@ -89,6 +98,10 @@ class Proof:
             return (
                 "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it: "
                 f"etl plans acknowledge CONF {self.delta_version} --reason ...")
+        if not wrong.doubt.allowed:
+            return (
+                "whether the topic still has records at these offsets, and what the transform makes of them; then accept the table as it "
+                f"is: etl plans acknowledge CONF {self.delta_version} --reason ...")
         return "DESCRIBE HISTORY of the table: who changed its rows besides this pipeline"
 
     @property
@@ -121,6 +134,7 @@ class Proof:
             "missing": f.missing, "missing_first": list(f.missing_first), "never_came": missing.never_came,
             "removed_by_others": missing.removed, "nobody_knows": missing.unknown, "in_a_table_before": missing.elsewhere,
             "removed_by": [_described(by) for by in missing.by],
+            "not_provable": log.doubt.offsets, "not_provable_in": [[u.from_offset, u.until_offset, u.missing] for u in f.unproven],
             "double_rows": f.double_rows, "double_first": [[offset, rows] for a, offset, rows in self.doubles if a == f.audited],
             "unexpected": f.unexpected, "unexpected_first": list(f.unexpected_first),
             "unequal": [[u.from_offset, u.until_offset, u.expected_rows, u.found_rows] for u in f.unequal],
@@ -154,7 +168,7 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
         doubles = tuple(
             (f.audited, offset, rows) for f in found for bucket in f.double_buckets[:1]
             for offset, rows in doubled_offsets(spark, settings.table.path, f.audited, bucket, delta_version=table.version))
-        logs = tuple(_explained(world, ledger, table, loaded, found, expected, losses))
+        logs = tuple(_explained(world, told, table, loaded, found, expected, losses))
         given_up = sum(f.given_up_rows for f in found)
         if given_up:
             notes += (f"{given_up:,} rows are of plans that were given up: each is there once, and whether more of them came is not asked",)
@@ -225,7 +239,7 @@ def _loaded(world: LiveWorld, told: _Told, table: Table) -> tuple[list[_Loaded],
             what = f"the table holds another plan {plan.number} than ZooKeeper"
             raise LedgersDisagree(what, path=world.settings.table.path, check="`etl plan CONF`; the next run takes over the table's")
         is_given_up = plan.number not in led.numbers or applied.table_id != table.id
-        found.append(_Loaded(plan, applied, recorded is not None, is_given_up))
+        found.append(_Loaded(plan, _as_known_now(plan, applied, world.settings), recorded is not None, is_given_up))
     return found, led
 
 
@@ -275,28 +289,40 @@ def _expected(
     return expected, losses, tuple(notes)
 
 
+def _as_known_now(plan: Plan, applied: Applied, settings: Settings) -> Applied:
+    """An older version did not write down that it had counted rows behind a transform."""
+    if not may_be_transformed(plan, settings):
+        return applied
+    return replace(applied, receipts=tuple(
+        replace(receipt, behind_transform=True) if receipt.fetched_bytes is None else receipt for receipt in applied.receipts))
+
+
 def _explained(
-    world: LiveWorld, ledger: Ledger, table: Table, loaded: Sequence[_Loaded], found: Sequence[LogFindings],
+    world: LiveWorld, told: _Told, table: Table, loaded: Sequence[_Loaded], found: Sequence[LogFindings],
     expected: Mapping[AuditedLog, Expected], losses: Mapping[BrokerPartition, set[Loss]],
 ) -> Iterator[LogProof]:
     """The findings with the reasons; only where rows are missing is anything more read."""
     short = {(f.audited.log, s.from_offset, s.until_offset): s for f in found for s in f.short}
     known = dict(_origins(world, loaded, short)) if short else {}
     origins = {place: known.get(place, Origin(s)) for place, s in short.items()}
-    removals, allowed = _removals(world, ledger, table, origins.values()) if short else ((), frozenset[int]())
+    removals, allowed = _removals(world, told.ledger, table, origins.values()) if short else ((), frozenset[int]())
     for f in found:
         log = f.audited.log
         gaps = gaps_of(expected.get(f.audited, Expected()), losses.get(log, ()))
         mine = [origins[log, s.from_offset, s.until_offset] for s in f.short]
-        yield LogProof(f, gaps, blame(mine, removals, allowed))
+        yield LogProof(f, gaps, blame(mine, removals, allowed), _doubt(told, table, loaded, f) if f.unproven else Doubt())
 
 
-_Place = tuple[BrokerPartition, int, int]
+def _doubt(told: _Told, table: Table, loaded: Sequence[_Loaded], found: LogFindings) -> Doubt:
+    word, log = told.ledger.acknowledged, found.audited.log
+    accepted = word.number if word and word.table_id == table.id else 0
+    plans = {(r.from_offset, r.until_offset): one.plan.number for one in loaded for r in one.plan.ranges if r.log == log}
+    return doubt_of(found.unproven, plans, pruned=told.coverage.unproven_through, accepted=accepted)
 
 
 def _origins(world: LiveWorld, loaded: Sequence[_Loaded], short: Mapping[_Place, Short]) -> Iterator[tuple[_Place, Origin]]:
     """Whether the commit that should hold the rows of a short range did hold them."""
-    from etl.edges.audit_scan import Stray, recount_commit
+    from etl.edges.recount import recount_commit
 
     for one in loaded:
         ranges, applied = one.plan.ranges, one.applied
@@ -305,7 +331,7 @@ def _origins(world: LiveWorld, loaded: Sequence[_Loaded], short: Mapping[_Place,
             yield from ((place, Origin(short[place], is_elsewhere=True)) for place in places.values())
         elif places:
             path, version = world.settings.table.path, applied.delta_version
-            committed = recount_commit(path, version, ranges, stray=Stray.PASSED_OVER)
+            committed = recount_commit(path, version, ranges, one.plan.log_epochs)
             for i, place in places.items():
                 yield place, origin_of(short[place], version, applied.receipts[i], committed[i] if committed else None)
 

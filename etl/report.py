@@ -84,7 +84,7 @@ class Executed:
     @property
     def records(self) -> int:
         """Rows that the plan gave."""
-        return sum(r.rows for r in self.applied.receipts) if self.applied else 0
+        return sum(r.rows or 0 for r in self.applied.receipts) if self.applied else 0
 
 
 @dataclass(slots=True)
@@ -151,13 +151,14 @@ class Report:
     def applied(self, applied: Applied) -> None:
         """The plan is in the table."""
         self.plans[-1].applied = applied
-        number, rows = applied.number, sum(r.rows for r in applied.receipts)
+        number, rows = applied.number, applied.rows
+        how_many = "its" if rows is None else f"{rows:,}"
+        in_table = f"records are in the table at version {applied.delta_version}"
         if applied.run_id not in (None, self.run_id):
-            sentence = f"plan {number}: its {rows:,} records are in the table at version {applied.delta_version}, by run {applied.run_id}"
-            self.add(Outcome.APPLIED_BY_ANOTHER, sentence)
+            its = "its" if rows is None else f"its {how_many}"
+            self.add(Outcome.APPLIED_BY_ANOTHER, f"plan {number}: {its} {in_table}, by run {applied.run_id}{doubt_of(applied)}")
         elif self.plans[-1].plan.ranges:
-            sentence = f"plan {number}: {rows:,} records are in the table at version {applied.delta_version}"
-            self.add(Outcome.INGESTED, sentence)
+            self.add(Outcome.INGESTED, f"plan {number}: {how_many} {in_table}{doubt_of(applied)}")
         else:
             self.add(Outcome.STARTED, f"plan {number} keeps where {len(self.plans[-1].plan.positions)} partitions start")
 
@@ -224,7 +225,7 @@ class Report:
 
     @property
     def records(self) -> int:
-        """Rows that this run's plans gave."""
+        """Rows that this run's plans gave, as far as they were counted."""
         return sum(one.records for one in self.plans)
 
     @property
@@ -290,6 +291,16 @@ def outdated(names: Iterable[str], pipeline: str, keep: int) -> list[str]:
     return sorted(name for name, (run_id, _) in runs.items() if kept and run_id < kept[0])
 
 
+def doubt_of(applied: Applied) -> str:
+    """What a record leaves open of a plan whose rows were counted again, as the end of a sentence; empty where it leaves nothing open."""
+    if applied.uncounted:
+        return f"; nobody can count them ({applied.uncounted}), so it is recorded that their number is not known"
+    lacking = sum(receipt.missing_offsets for receipt in applied.receipts if receipt.is_doubtful)
+    if lacking:
+        return f"; {lacking:,} offsets have no row, and behind a transform nobody can tell why: `etl verify` cannot prove them"
+    return ""
+
+
 def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
     """Which logs are left to whom: one sentence for each owner and topic."""
     return _told_together({log: f"left to {owner}" for log, owner in left.items()})
@@ -351,7 +362,7 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
         "number": plan.number, "id": plan.id, "uid": plan.uid, "kind": plan.kind.value, "created_at": at(plan.created_at_ms),
         "cluster": plan.cluster, "table_id": plan.table_id, "previous": plan.previous, "supersedes": plan.supersedes,
         "reason": plan.reason, "shape": plan.shape, "run_id": applied.run_id if applied else None,
-        "delta_version": applied.delta_version if applied else None,
+        "delta_version": applied.delta_version if applied else None, "uncounted": applied.uncounted if applied else None,
         "ranges": [
             {"topic": r.log.topic, "partition": r.log.partition, "from": r.from_offset, "until": r.until_offset,
              "leader": str(r.leader.broker) if r.leader else None, "leader_epoch": r.leader.epoch if r.leader else None,
@@ -370,10 +381,12 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
 
 
 def _describe_receipt(receipt: Receipt) -> dict[str, Any]:
+    if receipt.rows is None:
+        return {"rows": None, "fetched_bytes": None, "missing_offsets": None}
     return {
         "rows": receipt.rows, "fetched_bytes": receipt.fetched_bytes, "control_records": receipt.control_records,
         "aborted_records": receipt.aborted_records, "missing_offsets": receipt.missing_offsets,
-        "gaps": [list(gap) for gap in receipt.gaps], "gaps_complete": receipt.gaps_complete,
+        "gaps": [list(gap) for gap in receipt.gaps], "gaps_complete": receipt.gaps_complete, "behind_transform": receipt.behind_transform,
     }
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from etl.doors import ALONE, new_run_id, now_ms
 from etl.errors import NeedsDecision, SettingsError
-from etl.model import Acknowledgement, Applied, BrokerPartition, Foreign, Loss, Plan, Replay, Superseding, Table, Why
+from etl.model import Acknowledgement, Applied, BrokerPartition, Foreign, Loss, Plan, Receipt, Replay, Superseding, Table, Why
 from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.plan import plan_instead
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import is_told, unacknowledged, where_we_stand
 from etl.report import describe_plan
 from etl.settings import Settings
-from etl.wiring import open_world
+from etl.wiring import LiveWorld, open_world
 
 _SKIP = re.compile(r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d{1,9}):(?P<start>\d{1,18})-(?P<until>\d{1,18})")
 
@@ -45,7 +45,7 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         table = world.read_table(ledger)
         _refuse_another_version(version, table)
         done = unacknowledged(table, ledger.acknowledged)
-        found = () if is_told(ledger, table) else world.rows_of_today(ledger.newest)
+        found = () if is_told(ledger, table) else _looked_for(world, ledger.newest)
         lacks_plan = not is_told(ledger, table) and not any(receipt.rows for receipt in found)
         place = (table.id if table else None), (table.version if table else None)
         word = Acknowledgement(place[0], place[1], ledger.newest.number, reason, now_ms(), lacks_plan)
@@ -56,7 +56,7 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     what = "that there is no table" if table is None else f"the table {table.id} at version {table.version}"
     says = f"acknowledged {what}, after plan {word.number}: {reason}"
     if found:
-        rows = sum(receipt.rows for receipt in found)
+        rows = sum(receipt.rows or 0 for receipt in found)
         says += f"; {rows:,} rows of that plan are in it, " + ("so it counts as done" if rows else "so another one takes its place")
     return Ruling(says, {
         "says": says, "table_id": word.table_id, "delta_version": word.delta_version, "after_plan": word.number, "reason": reason,
@@ -94,6 +94,15 @@ def parse_skip(text: str) -> Loss:
         raise SettingsError(f"{text!r} names no offsets", key="--skip", check=check)
     log = BrokerPartition(found["topic"], int(found["partition"]))
     return Loss(log, int(found["start"]), int(found["until"]), Why.SKIPPED)
+
+
+def _looked_for(world: LiveWorld, plan: Plan) -> tuple[Receipt, ...]:
+    """What the table holds of the plan. Raises NeedsDecision where nobody can tell: taken for not there, its rows might come twice."""
+    counted = world.rows_of_today(plan)
+    if counted.uncounted:
+        what = f"nobody can tell whether plan {plan.number} is in the table: {counted.uncounted}"
+        raise NeedsDecision(what, path=world.settings.table.path, check="the table's columns and files: what is missing there")
+    return counted.receipts
 
 
 def _refuse_another_version(version: str, table: Table | None) -> None:

@@ -98,6 +98,8 @@ def show_plan(document: Mapping[str, Any]) -> None:
     version = document["delta_version"]
     state = "its outcome is not recorded" if version is None else f"in the table at version {version}"
     screen.print(f"plan {document['number']} ({document['kind']}), id {document['id']}, {state}")
+    if document["uncounted"]:
+        screen.print(f"a crash took the count of its rows, and nobody can count them: {document['uncounted']}", markup=False)
     if document["reason"]:
         screen.print(f"supersedes {document['supersedes']}: {document['reason']}")
     _table(("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets"), [

@@ -26,13 +26,11 @@ class SeenOffsets:
         self._starts: list[Offsets] = []
         self._ends: list[Offsets] = []
         self._loose_runs = 0
-        self.rows = 0
 
     def add(self, offsets: Offsets) -> None:
         """Note these offsets, ascending; all lie in the range."""
         if not len(offsets):
             return
-        self.rows += len(offsets)
         breaks = numpy.flatnonzero(numpy.diff(offsets) > 1)
         self._starts.append(offsets[numpy.concatenate(([0], breaks + 1))])
         self._ends.append(offsets[numpy.append(breaks, len(offsets) - 1)] + 1)
@@ -42,13 +40,16 @@ class SeenOffsets:
             self._loose_runs = 0
 
     def receipt(self, gaps_max: int) -> Receipt:
-        """The receipt of the range, as far as rows can tell: why an offset gave none nobody knows, all count as missing."""
+        """The receipt of the range, as far as rows can tell: why an offset gave none nobody knows, all count as missing.
+
+        An offset that came twice is one: that a row is double is the audit's finding.
+        """
         starts, ends = self._merged()
         starts, ends = numpy.append(starts, self._range.until_offset), numpy.insert(ends, 0, self._range.from_offset)
         gap = starts > ends
         gaps = zip(ends[gap][:gaps_max].tolist(), starts[gap][:gaps_max].tolist(), strict=True)
         missing = int((starts - ends).sum())
-        return Receipt(rows=self.rows, missing_offsets=missing, gaps=tuple(gaps), gaps_complete=int(gap.sum()) <= gaps_max)
+        return Receipt(rows=self._range.size - missing, missing_offsets=missing, gaps=tuple(gaps), gaps_complete=int(gap.sum()) <= gaps_max)
 
     def _merged(self) -> tuple[Offsets, Offsets]:
         """The runs in order, those that touch or overlap made one."""

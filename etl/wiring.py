@@ -26,10 +26,10 @@ from etl.edges.zookeeper import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
 from etl.frame import arrow_schema, spark_schema
 from etl.lineage import epochs_to_ask, is_creation_id
-from etl.model import Applied, BrokerPartition, Committed, Foreign, Ledger, Plan, Receipt, Retention, Snapshot, Stamp, Table
+from etl.model import Applied, BrokerPartition, Committed, Foreign, Ledger, Plan, Retention, Snapshot, Stamp, Table
 from etl.packing import pack_tasks
 from etl.phases import Phases, Stopwatch, Verb
-from etl.plan import refuse_missing_topics
+from etl.plan import may_be_transformed, refuse_missing_topics
 from etl.protocol.kafka import ClusterMetadata
 from etl.protocol.plan_documents import parse_plan, render_stamp
 from etl.reconcile import plan_in_force
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from etl.datasource import ReceiptAccumulator
+    from etl.edges.recount import Recount
 
 Progress = Callable[[int, Callable[[], tuple[int, int]]], contextlib.AbstractContextManager[None]]
 """Shows how far the reading is: (ranges in all, how to ask for ranges done and records read)."""
@@ -290,11 +291,9 @@ class LiveWorld:
             return None
         return self._applied(plan, outcome)
 
-    def rows_of_today(self, plan: Plan) -> tuple[Receipt, ...]:
+    def rows_of_today(self, plan: Plan) -> Recount:
         """What the table of today holds of the plan's ranges, whoever put it there."""
-        from etl.edges.audit_scan import recount
-
-        return recount(self.settings.table.path, None, plan.ranges)
+        return self._counted_again(plan, None)
 
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """See `ingest.World`. Raises Owned where it was another driver of this pipeline that went on to a later plan."""
@@ -338,12 +337,16 @@ class LiveWorld:
         return self._spark
 
     def _adopt(self, stamp: Stamp, table_id: str) -> None:
-        from etl.edges.audit_scan import recount
+        plan = parse_plan(stamp.document or b"", path=f"commit {stamp.delta_version} of {self.settings.table.path}")
+        counted = self._counted_again(plan, stamp.delta_version)
+        applied = Applied(plan.number, plan.id, stamp.delta_version, table_id, counted.receipts, stamp.run_id, counted.uncounted)
+        self.ledger.adopt_plan(plan, applied)
 
-        path = self.settings.table.path
-        plan = parse_plan(stamp.document or b"", path=f"commit {stamp.delta_version} of {path}")
-        receipts = recount(path, stamp.delta_version, plan.ranges)
-        self.ledger.adopt_plan(plan, Applied(plan.number, plan.id, stamp.delta_version, table_id, receipts, stamp.run_id))
+    def _counted_again(self, plan: Plan, delta_version: int | None) -> Recount:
+        from etl.edges.recount import recount
+
+        behind = may_be_transformed(plan, self.settings)
+        return recount(self.settings.table.path, delta_version, plan.ranges, plan.log_epochs, behind_transform=behind)
 
     def _observe_table(self, ledger: Ledger) -> Table | None:
         table = self.settings.table
@@ -397,12 +400,12 @@ class LiveWorld:
         receipts = reading.receipts.in_order(len(plan.ranges)) if reading else None
         if outcome.table is None:
             raise TableUnreachable(f"the table that held plan {plan.number} is gone", path=self.settings.table.path)
-        if receipts is None:
-            from etl.edges.audit_scan import recount
-
-            receipts = recount(self.settings.table.path, outcome.delta_version, plan.ranges)
         version = outcome.table.version if outcome.delta_version is None else outcome.delta_version
-        return Applied(plan.number, plan.id, version, outcome.table.id, receipts, outcome.stamp.run_id if outcome.stamp else None)
+        run_id = outcome.stamp.run_id if outcome.stamp else None
+        if receipts is not None:
+            return Applied(plan.number, plan.id, version, outcome.table.id, receipts, run_id)
+        counted = self._counted_again(plan, outcome.delta_version)
+        return Applied(plan.number, plan.id, version, outcome.table.id, counted.receipts, run_id, counted.uncounted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,4 +420,4 @@ class _Reading:
     def done(self) -> tuple[int, int]:
         """Ranges whose receipts came, and the records they gave."""
         receipts = self.receipts.receipts
-        return len(receipts), sum(receipt.rows for receipt in receipts.values())
+        return len(receipts), sum(receipt.rows or 0 for receipt in receipts.values())

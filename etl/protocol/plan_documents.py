@@ -5,8 +5,8 @@ makes a tenth of the plain form. Its id is the hash of the canonical content wit
 today's address.
 
 Whatever carries a newer format is refused, so that an old driver never misreads a new plan. Format 1 lacked what a plan
-knows of the table's transaction version, of log starts and of why offsets were let go; formats before 3 lacked leader epochs and the
-lives of logs. Their plans are still read.
+knows of the table's transaction version, of log starts and of why offsets were let go; formats before 3 lacked leader epochs, the
+lives of logs, and what is not known of rows that were counted again. Their documents are still read.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ def _applied_content(applied: Applied, gaps: Sequence[tuple[tuple[int, int], ...
         "missing_offsets": [r.missing_offsets for r in receipts], "gaps": [[n for gap in some for n in gap] for some in gaps],
         "gaps_complete": [r.gaps_complete and len(some) == len(r.gaps) for r, some in zip(receipts, gaps, strict=True)],
         "run_id": applied.run_id, "last_epoch": [r.last_epoch for r in receipts],
+        "behind_transform": [r.behind_transform for r in receipts], "uncounted": applied.uncounted,
     }
 
 
@@ -118,12 +119,13 @@ def render_coverage(coverage: Coverage) -> bytes:
         "intervals": [_render_intervals(coverage.intervals[log]) for log in logs], "table_id": coverage.table_id,
         "vanished": [[v.log.topic, partition_key(v.log), v.from_offset, v.until_offset, v.log_epoch] for v in coverage.vanished],
         "given_up": {"logs": _render_logs(left), "intervals": [_render_intervals(coverage.given_up[log]) for log in left]},
-        "held_through": coverage.held_through}
+        "held_through": coverage.held_through, "unproven_through": coverage.unproven_through}
     return zlib.compress(_canonical(document), 6)
 
 
-def _render_intervals(found: Iterable[Interval]) -> list[list[int]]:
-    return [[i.from_offset, i.until_offset, i.rows, i.control_records, i.aborted_records, i.compacted, i.log_epoch] for i in found]
+def _render_intervals(found: Iterable[Interval]) -> list[list[int | None]]:
+    return [
+        [i.from_offset, i.until_offset, i.rows, i.control_records, i.aborted_records, i.compacted, i.log_epoch, i.unproven] for i in found]
 
 
 def parse_coverage(payload: bytes, *, path: str) -> Coverage:
@@ -267,12 +269,15 @@ def _known_of(logs: list[BrokerPartition], column: list[int | None] | None) -> d
 def _applied(document: dict[str, Any]) -> Applied:
     columns = ("rows", "fetched_bytes", "control_records", "aborted_records", "missing_offsets", "gaps", "gaps_complete")
     epochs = document.get("last_epoch") or [None] * len(document["rows"])
+    behind = document.get("behind_transform") or [False] * len(document["rows"])
     receipts = tuple(
-        Receipt(rows, fetched, control, aborted, missing, tuple(zip(gaps[::2], gaps[1::2], strict=True)), complete, epoch)
-        for rows, fetched, control, aborted, missing, gaps, complete, epoch in zip(*(document[c] for c in columns), epochs, strict=True)
+        Receipt(rows, fetched, control, aborted, missing, tuple(zip(gaps[::2], gaps[1::2], strict=True)), complete, epoch, transformed)
+        for rows, fetched, control, aborted, missing, gaps, complete, epoch, transformed
+        in zip(*(document[c] for c in columns), epochs, behind, strict=True)
     )
     return Applied(
-        document["number"], document["plan_id"], document["delta_version"], document["table_id"], receipts, document.get("run_id"))
+        document["number"], document["plan_id"], document["delta_version"], document["table_id"], receipts, document.get("run_id"),
+        document.get("uncounted"))
 
 
 def _coverage(document: dict[str, Any]) -> Coverage:
@@ -281,7 +286,7 @@ def _coverage(document: dict[str, Any]) -> Coverage:
     given_up = _parse_intervals(document["given_up"]) if "given_up" in document else {}
     return Coverage(
         document["through"], _parse_intervals(document), removals, document.get("table_id"), vanished, given_up,
-        document.get("held_through"))
+        document.get("held_through"), document.get("unproven_through", 0))
 
 
 def _parse_intervals(document: dict[str, Any]) -> dict[BrokerPartition, tuple[Interval, ...]]:

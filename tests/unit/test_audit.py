@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from etl.audit import BUCKET_OFFSETS, AuditedLog, Bucket, Expected, LogFindings, Short, Unequal, audit, audit_log
 from etl.errors import LedgersDisagree
-from etl.model import BrokerPartition, Interval, OffsetRange, Receipt
+from etl.model import NOT_COUNTED, BrokerPartition, Interval, OffsetRange, Receipt
 
 LOG = BrokerPartition("clicks", 3)
 AUDITED = AuditedLog(LOG)
@@ -104,6 +105,30 @@ def test_logs_are_told_apart_and_those_without_a_row_are_not_forgotten() -> None
     findings = {f.audited: f for f in audit(expected, [*found, *((stray, b) for b in buckets_of([1]))])}
     assert {audited: (f.missing, f.unexpected) for audited, f in findings.items()} == {
         again: (0, 0), AUDITED: (0, 0), other: (1, 0), stray: (0, 1)}
+
+
+def test_a_range_that_nobody_counted_may_hold_any_of_its_rows_and_what_it_lacks_cannot_be_proven() -> None:
+    expected = Expected(((OffsetRange(LOG, 10, 40_000), NOT_COUNTED), applied(40_000, 40_010)))
+    found = find(expected, [*range(10, 39_000), *range(40_000, 40_010)])
+    assert (found.unproven, found.missing, found.unexpected, found.is_right) == ((Short(10, 40_000, 1000),), 0, 0, False)
+    assert found.expected_rows == found.found_rows
+    assert find(expected, range(10, 40_010)).is_right
+    assert find(Expected(coverage=(Interval(10, 40_000, None),)), range(10, 39_000)).unproven == found.unproven
+
+
+def test_what_was_counted_behind_a_transform_must_be_there_and_what_it_lacked_cannot_be_proven() -> None:
+    offset_range, receipt = applied(0, 10, (3, 5))
+    expected = Expected(((offset_range, replace(receipt, behind_transform=True)),), (Interval(10, 20, 9, unproven=1), Interval(20, 30, 10)))
+    present = [o for o in range(30) if o not in (3, 4, 15)]
+    assert find(expected, present).unproven == (Short(0, 10, 2), Short(10, 20, 1))
+    assert find(expected, present[1:]).missing_first == (0,)
+    assert find(expected, [*present, 3]).unexpected_first == (3,)
+
+
+def test_a_range_that_is_in_the_coverage_already_is_in_doubt_once() -> None:
+    offset_range, receipt = applied(0, 10, (3, 5))
+    expected = Expected(((offset_range, replace(receipt, behind_transform=True)),), (Interval(0, 20, 18, unproven=2),))
+    assert find(expected, [o for o in range(20) if o not in (3, 4)]).unproven == (Short(0, 20, 2),)
 
 
 small_offsets = st.lists(st.one_of(st.integers(0, 40), st.integers(BUCKET_OFFSETS - 20, BUCKET_OFFSETS + 20)), max_size=60)

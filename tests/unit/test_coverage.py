@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from etl import coverage as module
 from etl.coverage import PLAN_BYTES_KEPT, PLANS_KEPT, Lineage, fold, is_better, lineage, merge, note, prunable
 from etl.errors import LedgersDisagree
-from etl.model import Applied, BrokerPartition, Coverage, Dialect, Foreign, Interval, OffsetRange, Plan, PlanKind, Receipt, Vanished
+from etl.model import (
+    NOT_COUNTED, Applied, BrokerPartition, Coverage, Dialect, Foreign, Interval, OffsetRange, Plan, PlanKind, Receipt, Vanished,
+)
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
@@ -61,7 +63,7 @@ def test_merging_keeps_every_row_and_every_offset_in_whatever_order(sizes: list[
     shuffled = list(pieces)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     merged = merge(shuffled)
-    assert sum(i.rows for i in merged) == sum(i.rows for i in pieces)
+    assert sum(i.rows or 0 for i in merged) == sum(i.rows or 0 for i in pieces)
     assert [o for i in merged for o in range(i.from_offset, i.until_offset)] == [
         o for i in pieces for o in range(i.from_offset, i.until_offset)]
     assert all(before.until_offset < after.from_offset for before, after in zip(merged, merged[1:]))
@@ -107,6 +109,25 @@ def test_a_plan_that_is_folded_in_already_changes_nothing() -> None:
 
 def test_a_plan_without_ranges_is_folded_in_too() -> None:
     assert fold(Coverage(3, {A: (Interval(0, 1, 1),)}), *plan_of(4)) == Coverage(4, {A: (Interval(0, 1, 1),)}, table_id="t")
+
+
+def test_what_cannot_be_proven_stays_in_the_coverage_with_the_newest_plan_that_it_is_of() -> None:
+    found = Coverage()
+    for number, receipt in enumerate((
+            Receipt(9, 1), Receipt(8, missing_offsets=2, behind_transform=True), Receipt(10, behind_transform=True),
+            Receipt(9, missing_offsets=1), NOT_COUNTED, NOT_COUNTED, Receipt(10, 1)), 1):
+        plan, applied = plan_of(number, (A, number * 10 - 10, number * 10))
+        found = fold(found, plan, replace(applied, receipts=(receipt,)))
+        assert found.unproven_through == {1: 0, 2: 2, 3: 2, 4: 2, 5: 5}.get(number, 6)
+    assert found.intervals[A] == (Interval(0, 40, 36, unproven=2), Interval(40, 60, None), Interval(60, 70, 10))
+    assert [i.unexplained for i in found.intervals[A]] == [4, 0, 0]
+
+
+def test_what_could_not_be_proven_of_a_table_that_was_given_up_is_forgotten_with_it() -> None:
+    plan, applied = plan_of(1, (A, 0, 10))
+    before = fold(Coverage(), plan, replace(applied, receipts=(NOT_COUNTED,)))
+    plan, applied = plan_of(2, (A, 10, 20))
+    assert fold(before, plan, replace(applied, table_id="another")).unproven_through == 0
 
 
 def test_the_newest_hundred_plans_stay() -> None:

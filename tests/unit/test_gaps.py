@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etl.audit import AuditedLog, Expected, LogFindings, Short
-from etl.gaps import Gaps, LogProof, Missing, Origin, blame, gaps_of, origin_of
+from etl.gaps import Doubt, Gaps, LogProof, Missing, Origin, blame, doubt_of, gaps_of, origin_of
 from etl.model import BrokerPartition, Foreign, Interval, Loss, OffsetRange, Receipt, Why
 
 LOG = BrokerPartition("clicks", 0)
@@ -79,6 +79,21 @@ def test_a_log_is_right_when_all_that_is_missing_may_be_missing() -> None:
     assert not LogProof(short, missing=Missing(never_came=1, removed=3, by=(DELETE,))).is_right
     assert not LogProof(LogFindings(AuditedLog(LOG), 10, 11, double_rows=1)).is_right
     assert not LogProof(LogFindings(AuditedLog(LOG), 10, 11, unexpected=1)).is_right
+
+
+def test_what_cannot_be_proven_is_told_with_its_plans_and_is_wrong_until_an_operator_accepts_the_table_after_them() -> None:
+    unproven = (Short(0, 10, 4), Short(10, 30, 2), Short(90, 95, 1))
+    doubt = doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=8)
+    assert doubt == Doubt(7, (3, 7, 9), (0, 10), allowed=False)
+    assert doubt.says.startswith("7 offsets without a row cannot be proven (first between 0 and 10; plans 3, 7, 9): ")
+    findings = LogFindings(AuditedLog(LOG), 10, 10, unproven=unproven)
+    assert not LogProof(findings, doubt=doubt).is_right
+    assert LogProof(findings, doubt=doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=9)).is_right
+
+
+def test_where_nothing_is_in_doubt_nothing_is_said_of_it() -> None:
+    doubt = doubt_of((), {(0, 10): 7}, pruned=3, accepted=0)
+    assert (doubt, doubt.says, doubt.allowed) == (Doubt(), "", True)
 
 
 def test_the_origin_of_a_range_compares_what_was_planned_with_what_was_committed() -> None:

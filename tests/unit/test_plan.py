@@ -18,7 +18,7 @@ from etl.model import (
     Snapshot, Superseding, Table, Why,
 )
 from etl.packing import ASSUMED_BYTES_PER_OFFSET
-from etl.plan import plan_instead, plan_next, refuse_missing_topics, replay_or_supersede, shape_of_rows, starts_of
+from etl.plan import may_be_transformed, plan_instead, plan_next, refuse_missing_topics, replay_or_supersede, shape_of_rows, starts_of
 from etl.protocol.plan_documents import with_id
 from etl.settings import Settings, parse_settings
 from tests.unit.test_packing import CAPS, COSTS, EXTENTS
@@ -245,6 +245,19 @@ def test_a_stored_plan_of_another_shape_is_not_replayed(changed: Settings) -> No
     assert replay_or_supersede(stored, snapshot, SETTINGS) == stored
     with pytest.raises(NeedsDecision):
         replay_or_supersede(stored, snapshot, changed)
+
+
+@pytest.mark.parametrize("of_then, now, expected", [
+    (SETTINGS, SETTINGS, False),
+    (SETTINGS, SETTINGS.model_copy(update={"transform": "a:b"}), False),
+    (settings_of(isolation="read_uncommitted"), SETTINGS, False),
+    (SETTINGS.model_copy(update={"transform": "a:b"}), SETTINGS, True),
+    (SETTINGS.model_copy(update={"transform": "a:b"}), SETTINGS.model_copy(update={"transform": "c:d"}), True),
+])
+def test_of_a_plan_it_is_known_whether_a_transform_made_its_rows_whatever_the_conf_says_now(
+    of_then: Settings, now: Settings, expected: bool,
+) -> None:
+    assert may_be_transformed(last_plan({}, shape=shape_of_rows(of_then)), now) is expected
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------

@@ -36,10 +36,12 @@ LEADERS = st.none() | st.builds(
 EPOCHS = st.none() | st.integers(0, 9)
 NAMES = st.none() | st.text(max_size=10)
 RECEIPTS = st.builds(
-    Receipt, st.integers(0), st.none() | st.integers(0), st.integers(0), st.integers(0), st.integers(0),
-    st.lists(st.tuples(OFFSETS, OFFSETS), max_size=3).map(tuple), st.booleans(), EPOCHS)
-APPLIED = st.builds(Applied, st.integers(1), st.text(), st.integers(0), st.text(), st.lists(RECEIPTS, max_size=4).map(tuple))
-INTERVALS = st.lists(st.builds(Interval, OFFSETS, OFFSETS, *[st.integers(0)] * 5), max_size=3).map(tuple)
+    Receipt, st.none() | st.integers(0), st.none() | st.integers(0), st.integers(0), st.integers(0), st.integers(0),
+    st.lists(st.tuples(OFFSETS, OFFSETS), max_size=3).map(tuple), st.booleans(), EPOCHS, st.booleans())
+APPLIED = st.builds(
+    Applied, st.integers(1), st.text(), st.integers(0), st.text(), st.lists(RECEIPTS, max_size=4).map(tuple), NAMES, NAMES)
+INTERVALS = st.lists(
+    st.builds(Interval, OFFSETS, OFFSETS, st.none() | st.integers(0), *[st.integers(0)] * 5), max_size=3).map(tuple)
 
 
 def one_dialect(logs: list[BrokerPartition]) -> list[BrokerPartition]:
@@ -188,7 +190,8 @@ def test_what_came_of_a_plan_comes_back_from_its_znode(applied: Applied) -> None
     assert parse_applied(render_applied(applied), path="/p") == applied
 
 
-@given(st.builds(Coverage, st.integers(0), st.dictionaries(LOGS, INTERVALS, max_size=5)))
+@given(st.builds(
+    Coverage, st.integers(0), st.dictionaries(LOGS, INTERVALS, max_size=5), unproven_through=st.integers(0)))
 def test_coverage_comes_back_from_its_znode(coverage: Coverage) -> None:
     assert parse_coverage(render_coverage(coverage), path="/p") == coverage
 

@@ -11,11 +11,11 @@ import pytest
 
 from etl.errors import EtlError, SettingsError, Stopped, TableUnreachable
 from etl.model import (
-    Applied, Broker, BrokerPartition, Committed, Dialect, Extent, Leader, Ledger, Loss, OffsetRange, OpenTransaction, Plan, PlanKind,
-    Receipt, Snapshot, Why,
+    NOT_COUNTED, Applied, Broker, BrokerPartition, Committed, Dialect, Extent, Leader, Ledger, Loss, OffsetRange, OpenTransaction, Plan,
+    PlanKind, Receipt, Snapshot, Why,
 )
 from etl.phases import Verb
-from etl.report import Outcome, Process, Report, describe_plan, outdated, told_open
+from etl.report import Outcome, Process, Report, describe_plan, doubt_of, outdated, told_open
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
@@ -226,11 +226,30 @@ def test_only_offsets_that_moved_are_counted_as_committed() -> None:
     assert report.offsets_committed == 1
 
 
+def test_a_record_that_leaves_something_open_says_so() -> None:
+    report = new_report()
+    report.planned(FIRST)
+    report.applied(replace(APPLIED, receipts=(NOT_COUNTED, NOT_COUNTED), uncounted="the table has no column offset"))
+    assert report.outcomes[-1][1] == (
+        "plan 1: its records are in the table at version 0; nobody can count them (the table has no column offset), so it is recorded "
+        "that their number is not known")
+    assert report.records == 0
+    doubtful = replace(APPLIED, receipts=(Receipt(7, None, missing_offsets=1, behind_transform=True), Receipt(2, None)))
+    assert doubt_of(doubtful) == "; 1 offsets have no row, and behind a transform nobody can tell why: `etl verify` cannot prove them"
+    assert doubt_of(APPLIED) == ""
+
+
+def test_of_a_plan_that_nobody_could_count_the_numbers_are_missing_and_the_reason_is_there() -> None:
+    document = json.loads(json.dumps(describe_plan(FIRST, replace(APPLIED, receipts=(NOT_COUNTED,) * 2, uncounted="why"))))
+    assert (document["uncounted"], document["ranges"][0]["rows"], document["ranges"][0]["missing_offsets"]) == ("why", None, None)
+
+
 def test_a_plan_is_described_with_its_receipts_for_people_and_programs() -> None:
     document = json.loads(json.dumps(describe_plan(FIRST, APPLIED)))
     assert document["ranges"][0] == {
         "topic": "clicks", "partition": 0, "from": 2, "until": 10, "leader": "0 at h:9092", "leader_epoch": 4, "rows": 7,
-        "fetched_bytes": 90, "control_records": 0, "aborted_records": 0, "missing_offsets": 1, "gaps": [[3, 4]], "gaps_complete": True}
+        "fetched_bytes": 90, "control_records": 0, "aborted_records": 0, "missing_offsets": 1, "gaps": [[3, 4]], "gaps_complete": True,
+        "behind_transform": False}
     assert document["ranges"][1]["leader"] is None
     assert document["positions"] == [
         {"topic": "clicks", "partition": 0, "position": 10, "seen_offset": None, "seen_version": None},

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from etl.edges import audit_scan, delta
+from etl.edges import delta, recount
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import SettingsError
 from etl.model import NOTHING_COMMITTED, BrokerPartition, Dialect, Ledger, OffsetRange, Plan, PlanKind, Receipt, Stamp, Table
@@ -31,7 +31,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> LiveWorld:
     world = LiveWorld(settings, ZooKeeper("127.0.0.1:1"), Surroundings(), "run-1")
     receipts = SimpleNamespace(in_order=lambda count: (READ,) * count)
     world._reading = _Reading(cast(Any, receipts), 1, PLAN.id)
-    monkeypatch.setattr(audit_scan, "recount", lambda *arguments, **more: (COUNTED,))
+    monkeypatch.setattr(recount, "recount", lambda *arguments, **more: recount.Recount((COUNTED,)))
     return world
 
 

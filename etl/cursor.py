@@ -19,8 +19,13 @@ The position moves on when `feed` is called, so the next request can be sent whi
 - A record batch that is cut off is left alone, unless nothing whole came before it: then it is larger than what was
   asked for, and the size grows up to a limit.
 - An empty answer without an error: when the readable end is below `until`, the range was planned beyond it and the log
-  must grow back (`starved`). Otherwise, and only where the answer proves it, everything up to `until` is gone
-  (compaction): after several such answers in a row the range is complete.
+  must grow back (`starved`). Otherwise everything up to `until` may be gone, but only compaction leaves no record batch at
+  the end of a log: where the topic can have such holes and the answer proves it, the range is complete after several such
+  answers in a row. Else the records are there and are not given (`silent`): a broker answers so when its remote storage is
+  slow (KIP-405).
+- Offsets between two record batches that none of them has (`missing`): compaction's where the topic is compacted, else lost.
+  Offsets that are missing inside a record batch are always compaction's: producers write them without gaps, and only the
+  cleaner writes a record batch again.
 """
 
 from __future__ import annotations
@@ -30,13 +35,16 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from etl.errors import BrokerError, CorruptData, DataLoss, EtlError, MessageTooLarge, RanOutBeforeUntil
-from etl.model import Isolation, OffsetRange, Receipt
+from etl.model import Cleanup, Isolation, OffsetRange, Receipt
 from etl.protocol import FetchedPartition, error_codes
 from etl.protocol.columns import MAX_GAPS, Tally
 from etl.protocol.record_batches import MAX_UNPACKED_BYTES, Counts, Selection, Walk, decode, walk
 
 EMPTY_ANSWERS_THAT_PROVE = 3
 """Empty answers in a row after which the rest of a range counts as compacted away."""
+
+MISSING_MAX = 100
+"""How many stretches of missing offsets a cursor keeps; it counts all of them."""
 
 ALL_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers", "log_epoch")
 
@@ -45,11 +53,13 @@ class Cursor:
     """One range on its way from `from_offset` to `until_offset`.
 
     `fetch_max_bytes` is the size to ask with at first, `max_fetch_bytes` what it may grow to. `columns` are the columns
-    to build, None for all. A cursor that raised is of no further use.
+    to build, None for all. `cleanup` is what is known of how the topic is cleaned up. A cursor that raised is of no
+    further use.
     """
 
     def __init__(self, range: OffsetRange, *, isolation: Isolation, fetch_max_bytes: int, max_fetch_bytes: int,
-                 columns: tuple[str, ...] | None = None, log_epoch: int = 0, max_unpacked_bytes: int = MAX_UNPACKED_BYTES) -> None:
+                 columns: tuple[str, ...] | None = None, log_epoch: int = 0, max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
+                 cleanup: Cleanup = Cleanup()) -> None:
         self.range = range
         self._isolation = isolation
         self._limit = max(fetch_max_bytes, max_fetch_bytes)
@@ -58,6 +68,8 @@ class Cursor:
         self._tally, self._counts = Tally(range.from_offset), Counts()
         self._fetched_bytes, self._empty_answers, self._decoding = 0, 0, False
         self._last_epoch: int | None = None
+        self._missing, self.missing_count = list[tuple[int, int]](), 0
+        self.cleanup = cleanup
         self.position = range.from_offset
         """The next offset to ask."""
         self.max_bytes = fetch_max_bytes
@@ -66,10 +78,17 @@ class Cursor:
         """The last answer was empty and the readable end lies below `until`: wait, with a deadline, and ask again."""
         self.is_held_back = False
         """The same, and the high watermark does not: a transaction is open below."""
+        self.silent = False
+        """The last answer was empty, and by its readable end it should not be: wait, with a deadline, and ask again."""
 
     @property
     def done(self) -> bool:
         return self.position >= self.range.until_offset
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """Intervals [from, until) that no record batch had and nothing explains, the first `MISSING_MAX`; `missing_count` are all."""
+        return list(self._missing)
 
     def feed(self, fetched: FetchedPartition) -> Iterator[pa.RecordBatch]:
         """Take the answer to the last request, move on, and give its rows as Arrow batches.
@@ -108,11 +127,13 @@ class Cursor:
 
     def _move(self, fetched: FetchedPartition, found: Walk) -> None:
         """Where the answer takes us: behind its last whole record batch, or nowhere."""
-        self.starved = self.is_held_back = False
+        self.starved = self.is_held_back = self.silent = False
         reached = found.batches[-1].last_offset + 1 if found.batches else self.position
         if reached > self.position:
             self._empty_answers = 0
             self._last_epoch = _epoch_at(found, self.range.until_offset - 1)
+            if not self.cleanup.explains_missing:
+                self._note_missing(found)
             self.position = min(reached, self.range.until_offset)
         elif found.cut_off_bytes:
             self._empty_answers = 0
@@ -124,10 +145,25 @@ class Cursor:
         else:
             self._note_empty(fetched)
 
+    def _note_missing(self, found: Walk) -> None:
+        """Which offsets from the position on none of the record batches has; the last of them may lie beyond `until`."""
+        expected = self.position
+        for batch in found.batches:
+            if batch.base_offset > expected:
+                self._add_missing(expected, min(batch.base_offset, self.range.until_offset))
+            expected = max(expected, batch.last_offset + 1)
+
+    def _add_missing(self, from_offset: int, until_offset: int) -> None:
+        self.missing_count += 1
+        if len(self._missing) < MISSING_MAX:
+            self._missing.append((from_offset, until_offset))
+
     def _note_empty(self, fetched: FetchedPartition) -> None:
         if self._readable_end(fetched) < self.range.until_offset:
             self.starved, self._empty_answers = True, 0
             self.is_held_back = fetched.high_watermark >= self.range.until_offset
+        elif fetched.proves_empty and not self.cleanup.ends_in_silence:
+            self.silent = True
         elif fetched.proves_empty:
             self._empty_answers += 1
             if self._empty_answers >= EMPTY_ANSWERS_THAT_PROVE:

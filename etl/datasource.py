@@ -22,24 +22,27 @@ import atexit
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from etl.errors import BrokerUnreachable, EtlError, SparkLost, mark
 from etl.frame import spark_schema
-from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
+from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Receipt
 from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks, split_range
 from etl.reader_options import SIZES, TIMEOUT_S, Reading, inside, parse_options, ranges_of, refuse_missing_partitions
+from etl.retention import cleanup_of
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark import Accumulator
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+T = TypeVar("T")
 
 NAME = "offset_ranges"
 _INLINE_BYTES = 32 * 1024
@@ -65,6 +68,8 @@ class Task:
     """The same of the leaders' epochs."""
     log_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Which life of the log the rows are of, where it is not the first."""
+    cleanups: Mapping[str, Cleanup] = field(default_factory=dict)
+    """How the topics are cleaned up, where that is known."""
 
 
 class OffsetRanges(DataSource):
@@ -117,7 +122,8 @@ class RangesReader(DataSourceReader):
                 isolation=reading.isolation, columns=reading.columns, bootstrap=_addresses(task.ranges, reading.bootstrap),
                 fetch_max_bytes=reading.fetch_max_bytes, max_fetch_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
                 on_receipt=lambda at, receipt: note(task.indices[at], receipt), topic_ids=task.topic_ids,
-                leader_epochs=task.leader_epochs, log_epochs=task.log_epochs,
+                leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups,
+                fails_on_missing=reading.fails_on_data_loss,
             )
         except EtlError as error:
             raise TaskFailed(f"{error}\n{mark(error)}") from error
@@ -178,13 +184,14 @@ def read_tasks(
     isolation: Isolation, columns: Sequence[str] | None = None, fetch_max_bytes: int = SIZES["fetch_max_bytes"],
     fetch_limit_bytes: int = SIZES["fetch_limit_bytes"], timeout_s: float = TIMEOUT_S,
     topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
-    log_epochs: Mapping[BrokerPartition, int] | None = None,
+    log_epochs: Mapping[BrokerPartition, int] | None = None, cleanups: Mapping[str, Cleanup] | None = None,
 ) -> tuple[DataFrame, ReceiptAccumulator]:
     """The rows of a plan's ranges, packed as `tasks` says (indices of `ranges`), and the receipts to come.
 
     Leaders travel with the ranges, so executors ask nobody; only a task that is tried again looks them up at `bootstrap`
     (`host:port` each). A topic that no longer has the id of `topic_ids` when it was read fails the task (NeedsDecision), and so does a log
-    that no longer reaches up to its ranges in the epoch of `leader_epochs` (LogTruncated). Rows carry their log's epoch of `log_epochs`.
+    that no longer reaches up to its ranges in the epoch of `leader_epochs` (LogTruncated), and offsets missing from a topic whose
+    cleaning, by `cleanups`, does not explain it (MissingOffsets). Rows carry their log's epoch of `log_epochs`.
     """
     source, receipts = receiving(spark)
     spark.dataSource.register(source)
@@ -193,7 +200,7 @@ def read_tasks(
     reader = reader.option("timeout_s", timeout_s)
     if columns is not None:
         reader = reader.option("columns", ",".join(columns))
-    text = render_tasks(ranges, tasks, topic_ids or {}, leader_epochs or {}, log_epochs or {})
+    text = render_tasks(ranges, tasks, topic_ids or {}, leader_epochs or {}, log_epochs or {}, cleanups or {})
     reader = reader.option("tasks", text) if len(text) <= _INLINE_BYTES else reader.option("tasks_file", _keep(text))
     return _loaded(reader), receipts
 
@@ -215,12 +222,14 @@ _NOTHING_KNOWN: Mapping[Any, Any] = MappingProxyType({})
 def render_tasks(
     ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], topic_ids: Mapping[str, str] = _NOTHING_KNOWN,
     leader_epochs: Mapping[BrokerPartition, int] = _NOTHING_KNOWN, log_epochs: Mapping[BrokerPartition, int] = _NOTHING_KNOWN,
+    cleanups: Mapping[str, Cleanup] = _NOTHING_KNOWN,
 ) -> str:
     """Ranges with their leaders, what is known of their topics and logs, and the tasks, as the text that `parse_tasks` reads."""
-    known = {topic: topic_ids[topic] for topic in sorted({r.log.topic for r in ranges}) if topic in topic_ids}
+    topics = {r.log.topic for r in ranges}
     document = {
-        "ranges": [_row(r) for r in ranges], "tasks": [list(task) for task in tasks], "topic_ids": known,
-        "leader_epochs": [leader_epochs.get(r.log) for r in ranges], "log_epochs": [log_epochs.get(r.log) for r in ranges]}
+        "ranges": [_row(r) for r in ranges], "tasks": [list(task) for task in tasks], "topic_ids": _of(topic_ids, topics),
+        "leader_epochs": [leader_epochs.get(r.log) for r in ranges], "log_epochs": [log_epochs.get(r.log) for r in ranges],
+        "cleanups": {topic: [told.is_compacted, told.is_tiered] for topic, told in _of(cleanups, topics).items()}}
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -233,10 +242,15 @@ def parse_tasks(text: str) -> list[Task]:
         return {ranges[i].log: found[name][i] for i in task if found[name][i] is not None}
 
     topics = [{ranges[i].log.topic for i in task} for task in found["tasks"]]
-    ids = [{topic: topic_id for topic, topic_id in found["topic_ids"].items() if topic in read} for read in topics]
+    cleanups = {topic: Cleanup(*told) for topic, told in found["cleanups"].items()}
     return [
-        Task(tuple(task), tuple(ranges[i] for i in task), known_ids, known("leader_epochs", task), known("log_epochs", task))
-        for task, known_ids in zip(found["tasks"], ids, strict=True)]
+        Task(tuple(task), tuple(ranges[i] for i in task), _of(found["topic_ids"], read), known("leader_epochs", task),
+             known("log_epochs", task), _of(cleanups, read))
+        for task, read in zip(found["tasks"], topics, strict=True)]
+
+
+def _of(told: Mapping[str, T], topics: Iterable[str]) -> dict[str, T]:
+    return {topic: told[topic] for topic in sorted(topics) if topic in told}
 
 
 def _tasks(options: Mapping[str, str], reading: Reading) -> list[Task]:
@@ -245,12 +259,14 @@ def _tasks(options: Mapping[str, str], reading: Reading) -> list[Task]:
             return parse_tasks(file.read())
     if "tasks" in options:
         return parse_tasks(options["tasks"])
-    return _packed([r for r in _wanted(reading) if r.size], reading)
+    wanted, cleanups = _wanted(reading)
+    return _packed([r for r in wanted if r.size], cleanups, reading)
 
 
-def _wanted(reading: Reading) -> list[OffsetRange]:
-    """The ranges that the options ask for, as the brokers' answers make them, with today's leaders. One Metadata request, two ListOffsets
-    for each broker, and one more for each side that is given by time.
+def _wanted(reading: Reading) -> tuple[list[OffsetRange], dict[str, Cleanup]]:
+    """The ranges that the options ask for, as the brokers' answers make them, with today's leaders, and how their topics are cleaned up.
+
+    One Metadata request, two or three ListOffsets for each broker, one more for each side that is given by time, one DescribeConfigs.
     """
     from etl.edges.cluster import Cluster
 
@@ -271,15 +287,17 @@ def _wanted(reading: Reading) -> list[OffsetRange]:
             first, last = (
                 cluster.first_at(bounds.times(logs), isolation=reading.isolation) for bounds in (reading.starting, reading.ending))
             ranges = list(ranges_of(reading, found.extents, first, last))
-        return [replace(r, leader=found.leaders[r.log]) for r in ranges]
+        told = cluster.retention({r.log.topic for r in ranges})
+    cleanups = {r.log.topic: cleanup_of(told.get(r.log.topic), said_to_be_compacted=r.log.topic in reading.compacted) for r in ranges}
+    return [replace(r, leader=found.leaders[r.log]) for r in ranges], cleanups
 
 
-def _packed(ranges: Sequence[OffsetRange], reading: Reading) -> list[Task]:
+def _packed(ranges: Sequence[OffsetRange], cleanups: Mapping[str, Cleanup], reading: Reading) -> list[Task]:
     """Ranges cut and packed towards `target_task_bytes`; nobody asks the brokers how large their logs are."""
     target = _target_bytes(sum(r.size for r in ranges), reading)
     cut = [piece for r in ranges for piece in split_range(r, {}, target)]
     packed = pack_tasks(cut, {}, target, max(os.cpu_count() or 1, reading.least_tasks))
-    return [Task(tuple(task), tuple(cut[i] for i in task)) for task in packed]
+    return [Task(tuple(task), tuple(cut[i] for i in task), cleanups=_of(cleanups, {cut[i].log.topic for i in task})) for task in packed]
 
 
 def _target_bytes(offsets: int, reading: Reading) -> int:

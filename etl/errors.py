@@ -15,7 +15,8 @@
     │   ├── OffsetMoved
     │   ├── BadOffset                    a committed offset that is no number, or lies outside the log
     │   ├── LogTruncated                 records below a position are no longer the log's
-    │   ├── DataLoss                     wanted offsets lie below the log start
+    │   ├── DataLoss                     wanted offsets are not in the log any more
+    │   │   └── MissingOffsets           they lie inside it, and no record batch has them
     │   ├── CorruptData                  what the broker sent is not the protocol
     │   ├── RanOutBeforeUntil
     │   ├── OvershotUntil
@@ -144,7 +145,24 @@ class LogTruncated(NeedsDecision):
 
 
 class DataLoss(NeedsDecision):
-    """Wanted offsets lie below the log start, and policy says `fail`."""
+    """Wanted offsets are not in the log any more, and policy says `fail`."""
+
+
+class MissingOffsets(DataLoss):
+    """Offsets inside the log that no record batch has, and neither compaction nor anything else explains it.
+
+    `where["missing"]` names all of them, in the form that `--skip` takes.
+    """
+
+    @property
+    def stretches(self) -> tuple[tuple[str, int, int, int], ...]:
+        """Topic, partition, from and until offset of each stretch."""
+        found = []
+        for text in str(self.where["missing"]).split():
+            topic, partition, interval = text.split(":")
+            from_offset, until_offset = interval.split("-")
+            found.append((topic, int(partition), int(from_offset), int(until_offset)))
+        return tuple(found)
 
 
 class CorruptData(NeedsDecision):

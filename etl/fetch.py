@@ -22,12 +22,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from etl.cursor import Cursor
+from etl.cursor import MISSING_MAX, Cursor
 from etl.edges.broker import MIB, SimpleConsumer
 from etl.edges.cluster import Cluster
-from etl.errors import BrokerError, BrokerUnreachable, EtlError, NeedsDecision, NotYetReadable, RanOutBeforeUntil, TopicMissing
+from etl.errors import (
+    BrokerError, BrokerUnreachable, DataLoss, EtlError, MissingOffsets, NeedsDecision, NotYetReadable, RanOutBeforeUntil, TopicMissing,
+)
 from etl.lineage import Cut, accept_command
-from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
+from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Receipt
 from etl.protocol import FetchedPartition, error_codes
 from etl.protocol.kafka import EARLIEST, LATEST, FetchAnswer, Wanted
 
@@ -95,8 +97,8 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
                 columns: tuple[str, ...] | None = None, log_epochs: Mapping[BrokerPartition, int] | None = None, retry: int = 8,
                 backoff_s: float = 0.25, deadline_s: float = 120.0, connect_timeout_s: float = 10.0, timeout_s: float = 30.0,
                 max_wait_ms: int = 500, client_id: str = "offset-range-etl",
-                topic_ids: Mapping[str, str] | None = None,
-                leader_epochs: Mapping[BrokerPartition, int] | None = None) -> Iterator[pa.RecordBatch]:
+                topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
+                cleanups: Mapping[str, Cleanup] | None = None, fails_on_missing: bool = True) -> Iterator[pa.RecordBatch]:
     """The rows of `ranges` as Arrow batches: in order within a range, ranges in any order and interleaved.
 
     on_receipt        called as (index in `ranges`, receipt) once all rows of that range were taken from the iterator
@@ -111,18 +113,22 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     topic_ids         topic -> the id it had when the ranges were planned (KIP-516): once all is read it must still be that topic
     leader_epochs     log -> the epoch of the leader that told its end when the ranges were planned (KIP-320): once all is read, that
                       epoch must still reach up to them
+    cleanups          topic -> what is known of how it is cleaned up, which may explain missing offsets
+    fails_on_missing  once all is read, missing offsets that nothing explains are an error
 
-    Raises RanOutBeforeUntil, DataLoss, CorruptData, MessageTooLarge, NotYetReadable, BrokerUnreachable or BrokerError (may pass:
-    run the task again), NotKafka, TopicMissing, PermissionRefused, NeedsDecision for a topic that was made again, LogTruncated.
-    Closing the iterator closes the connections.
+    Raises RanOutBeforeUntil, DataLoss, MissingOffsets, CorruptData, MessageTooLarge, NotYetReadable, BrokerUnreachable or
+    BrokerError (may pass: run the task again), NotKafka, TopicMissing, PermissionRefused, NeedsDecision for a topic that was made
+    again, LogTruncated. Closing the iterator closes the connections.
     """
     addresses = [*bootstrap, *((each.leader.broker.host, each.leader.broker.port) for each in ranges if each.leader is not None)]
     manner = _Manner(isolation, tuple(dict.fromkeys(addresses)), fetch_max_bytes, max_fetch_bytes, retry, backoff_s, deadline_s,
                      connect_timeout_s, timeout_s, max_wait_ms, client_id, topic_ids or {})
     share = min(fetch_max_bytes, max(fetch_max_bytes // max(len(ranges), 1), _LEAST_SHARE_BYTES))
     walks = [_Walk(index, Cursor(each, isolation=isolation, fetch_max_bytes=share, max_fetch_bytes=max_fetch_bytes, columns=columns,
-                                 log_epoch=(log_epochs or {}).get(each.log, 0)), each.leader)
+                                 log_epoch=(log_epochs or {}).get(each.log, 0),
+                                 cleanup=(cleanups or {}).get(each.log.topic, Cleanup())), each.leader)
              for index, each in enumerate(ranges)]
+    cursors = [walk.cursor for walk in walks]
     for walk in walks:
         if walk.cursor.done:
             on_receipt(walk.index, walk.cursor.receipt)
@@ -131,6 +137,39 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
         for broker, group in _by_broker(walks).items():
             yield from _read_from(broker, group, manner, on_receipt)
     _refuse_cut_logs(ranges, leader_epochs or {}, manner)
+    if fails_on_missing:
+        _refuse_missing(cursors)
+
+
+def _refuse_missing(cursors: Sequence[Cursor]) -> None:
+    """What no record batch had is told once all is read, so that a person, or the driver, learns of all of it at once."""
+    found = [(cursor.range.log, *stretch) for cursor in cursors for stretch in cursor.missing]
+    if not found:
+        return
+    for cursor in cursors:
+        _refuse_many_missing(cursor)
+    count = sum(end - start for _, start, end in found)
+    missing = " ".join(f"{one.topic}:{one.partition}:{start}-{end}" for one, start, end in found)
+    log, first, _ = found[0]
+    cleanup = next(cursor.cleanup for cursor in cursors if cursor.missing)
+    check = f"the broker's disks and log for a lost segment, and {_cleanup_to_check(cleanup)}"
+    what = f"{count:,} offsets are missing from inside the log"
+    raise MissingOffsets(what, check=check, topic=log.topic, partition=log.partition, offset=first, missing=missing)
+
+
+def _refuse_many_missing(cursor: Cursor) -> None:
+    """So many holes are no lost segments. Nobody would name them one by one, and no plan could."""
+    if cursor.missing_count <= MISSING_MAX:
+        return
+    log, what = cursor.range.log, f"offsets are missing from inside the log in {cursor.missing_count:,} places, as compaction leaves them"
+    check = f"{_cleanup_to_check(cursor.cleanup)}; source.compacted_topics is for a topic that was compacted before"
+    raise DataLoss(what, check=check, topic=log.topic, partition=log.partition, offset=cursor.missing[0][0])
+
+
+def _cleanup_to_check(cleanup: Cleanup) -> str:
+    if cleanup.is_compacted is None:
+        return "that we may describe the topic's configuration (DescribeConfigs), which would tell whether it is compacted"
+    return "the topic's cleanup.policy, which does not say compact"
 
 
 def _find_leaders(walks: Sequence[_Walk], manner: _Manner) -> None:
@@ -315,7 +354,19 @@ def _check_patience(walk: _Walk, manner: _Manner) -> None:
         raise RanOutBeforeUntil(f"the log cannot be read up to {walk.cursor.range.until_offset}: its readable end stays below",
                                 check="for a truncated log (unclean leader election), or a topic made anew",
                                 **_place(walk))
+    if walk.cursor.silent:
+        until = walk.cursor.range.until_offset
+        what = f"the broker gave no records for {manner.deadline_s:g} s, though the log reaches to {until} or beyond"
+        raise NotYetReadable(what, check=_silence_to_check(walk.cursor.cleanup), **_place(walk))
     raise BrokerUnreachable(f"the broker gave no records for {manner.deadline_s:g} s", check="the broker's quotas and load", **_place(walk))
+
+
+def _silence_to_check(cleanup: Cleanup) -> str:
+    if cleanup.is_tiered:
+        return "the remote storage: it may be slower than the brokers' remote.fetch.max.wait.ms"
+    if cleanup.is_compacted is None:
+        return "that we may describe the topic's configuration (DescribeConfigs): it would tell whether the end was compacted away"
+    return "the broker's log; was the topic compacted before, source.compacted_topics says so"
 
 
 def _in_turn(walks: Sequence[_Walk], asked: Sequence[_Walk], moved: _Moved) -> list[_Walk]:

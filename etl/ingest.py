@@ -13,19 +13,19 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from etl.errors import Owned
+from etl.errors import MissingOffsets, Owned
 from etl.model import (
-    Acknowledgement, Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, Plan, Replay, Snapshot, Superseding,
-    Table,
+    Acknowledgement, Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Loss, Onward, Plan, Replay, Snapshot,
+    Superseding, Table, Why,
 )
 from etl.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
 from etl.phases import Verb
-from etl.plan import plan_instead, plan_next, refuse_shared_topics, replay_or_supersede
+from etl.plan import plan_instead, plan_next, plan_without, refuse_shared_topics, replay_or_supersede
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import naming_table, refuse_what_others_did, unacknowledged, where_we_stand
 from etl.report import Outcome, Report, doubt_of
 from etl.retention import expiring
-from etl.settings import Settings
+from etl.settings import OnDataLoss, Settings
 
 
 Settled = FirstRun | Replay | Superseding | Onward
@@ -55,6 +55,9 @@ class World(Protocol):
 
     def adopt(self, plan: Plan) -> Ledger:
         """Write the ledger anew from the table's commits, of which `plan` is the newest of ours; the ledger as it is then."""
+
+    def read_ledger(self) -> Ledger:
+        """The ledger as it is now."""
 
     def note_removals(self, removals: Collection[Foreign]) -> None:
         """Keep that others removed rows, and that it was let pass."""
@@ -123,10 +126,7 @@ def _one_plan(world: World, settings: Settings, report: Report) -> bool:
     for one in expiring(plan.ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=world.now_ms()):
         report.add(Outcome.EXPIRES_SOON, str(one))
     with world.claiming(plan):
-        with report.timed(Verb.FETCH):
-            rows = world.fetch(plan, snapshot)
-        with report.timed(Verb.APPEND):
-            applied = _append(world, plan, rows, snapshot, settings, report)
+        plan, applied = _load(world, plan, snapshot, settings, report)
         if applied is None:
             return False
         with report.timed(Verb.COMMIT):
@@ -218,6 +218,33 @@ def _plan(world: World, snapshot: Snapshot, standing: Settled, settings: Setting
     plan = with_id(new)
     world.store(plan)
     return plan
+
+
+def _load(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report) -> tuple[Plan, Applied | None]:
+    """The plan's rows into the table; where its logs lack offsets that policy lets go, those of the same plan without them."""
+    while True:
+        try:
+            with report.timed(Verb.FETCH):
+                rows = world.fetch(plan, snapshot)
+            with report.timed(Verb.APPEND):
+                return plan, _append(world, plan, rows, snapshot, settings, report)
+        except MissingOffsets as missing:
+            if settings.source.on_data_loss is OnDataLoss.FAIL:
+                raise
+            plan = _without(world, plan, missing, report)
+
+
+def _without(world: World, plan: Plan, missing: MissingOffsets, report: Report) -> Plan:
+    """Another plan in the place of this one. What is lost is kept in it before its first fetch, as all losses are."""
+    ledger = world.read_ledger()
+    if ledger.newest is None or ledger.newest.id != plan.id:
+        raise Owned(f"another driver put another plan in the place of plan {plan.number}", check="who else runs this conf")
+    losses = [Loss(BrokerPartition(topic, partition), start, until, Why.MISSING) for topic, partition, start, until in missing.stretches]
+    instead = with_id(plan_without(plan, losses, now_ms=world.now_ms()))
+    world.supersede(instead, ledger)
+    report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.id}) was superseded: {instead.reason}")
+    report.planned(instead)
+    return instead
 
 
 def _append(world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: Settings, report: Report) -> Applied | None:

@@ -175,6 +175,8 @@ class Why(str, Enum):
     """Retention had deleted them (`source.on_data_loss: skip`)."""
     MOVED = "offset moved"
     """Somebody moved the committed offset past them (`source.on_moved: follow`)."""
+    MISSING = "missing from the log"
+    """No record batch of the log had them, and nothing explains it (`source.on_data_loss: skip`)."""
     SKIPPED = "skipped by hand"
     """An operator superseded the plan that held them."""
 
@@ -413,6 +415,29 @@ class Retention:
     ms: int | None = None
     bytes: int | None = None
     """Of each partition."""
+    is_compacted: bool = False
+    """`cleanup.policy` contains `compact`: offsets may be missing anywhere in a log."""
+    is_tiered: bool = False
+    """`remote.storage.enable` (KIP-405): an answer without records may only mean that the remote storage is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanup:
+    """What a reader knows of how a topic is cleaned up, and so what offsets mean that no record batch has."""
+
+    is_compacted: bool | None = None
+    """None: the brokers do not tell."""
+    is_tiered: bool = False
+
+    @property
+    def explains_missing(self) -> bool:
+        """Missing offsets are compaction's. Else they are lost."""
+        return bool(self.is_compacted)
+
+    @property
+    def ends_in_silence(self) -> bool:
+        """Answers without records prove that nothing is left up to the end of the log."""
+        return bool(self.is_compacted) and not self.is_tiered
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +461,7 @@ class Snapshot:
     other_pipelines: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The group's other pipelines and the topics that they know."""
     retention: Mapping[str, Retention] = field(default_factory=dict)
-    """By topic, of those with something to read, where the brokers tell it."""
+    """By topic, of those with something to read, where the brokers tell it. Also says what missing offsets mean."""
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The epoch of the leader that told a log's end, where brokers have epochs."""
     epoch_ends: Mapping[BrokerPartition, EpochEnd] = field(default_factory=dict)

@@ -93,6 +93,16 @@ def skipped_among(plan: Plan) -> tuple[Loss, ...]:
     return tuple(loss for loss in plan.losses if loss.why is Why.SKIPPED and loss.until_offset > starts[loss.log])
 
 
+def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
+    """The plan that takes the place of one whose logs lack some of its offsets, without its id: the same, and those are let go."""
+    ranges = tuple(leave_out(plan.ranges, missing))
+    count = sum(loss.until_offset - loss.from_offset for loss in missing)
+    first = f"{missing[0].log.topic} {missing[0].log.partition} from {missing[0].from_offset}"
+    return replace(
+        plan, ranges=ranges, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms, supersedes=plan.id,
+        reason=f"{count:,} of its offsets are missing from the logs, the first of them {first}", losses=(*plan.losses, *missing), id="")
+
+
 def starts_of(plan: Plan) -> dict[BrokerPartition, int]:
     """The position of every log before this plan."""
     starts = dict(plan.positions)

@@ -36,7 +36,7 @@ SAME_AS = {
     "kafka.bootstrap.servers": "bootstrap", "subscribe": "topics", "kafka.isolation.level": "isolation",
 }
 """Spark's name -> ours, where both mean the same."""
-OURS = ("bootstrap", "topics", "ranges", "isolation", "columns", *SIZES, "timeout_s")
+OURS = ("bootstrap", "topics", "ranges", "isolation", "compacted_topics", "columns", *SIZES, "timeout_s")
 OF_SPARK = (
     *SAME_AS, "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss",
@@ -149,6 +149,8 @@ class Reading:
     ending: Bounds = Bounds(LogEnd.LATEST)
     late_start_is_latest: bool = False
     """Where no record is as late as a starting time: start at the end instead of failing."""
+    compacted: frozenset[str] = frozenset()
+    """Topics whose missing offsets are compaction's, whatever the brokers tell."""
     fails_on_data_loss: bool = True
     least_tasks: int = 1
     most_offsets: int | None = None
@@ -167,6 +169,7 @@ def parse_options(given: Mapping[str, str]) -> Reading:
         chosen=_chosen(options), ranges=parse_ranges(options["ranges"]) if "ranges" in options else None,
         starting=_refused(starting, LogEnd.LATEST), ending=_refused(ending, LogEnd.EARLIEST),
         late_start_is_latest=_one_of(options, "startingoffsetsbytimestampstrategy", ("error", "latest")) == "latest",
+        compacted=frozenset(names_in(options.get("compacted_topics", ""))),
         fails_on_data_loss=_one_of(options, "failondataloss", ("true", "false")) == "true",
         least_tasks=_positive(options, "minpartitions", 1, "Spark partitions"), most_offsets=most)
 

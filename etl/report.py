@@ -70,6 +70,7 @@ _NAMED = 5
 _LET_GO = {
     Why.EXPIRED: "had expired and were skipped",
     Why.MOVED: "were passed over by somebody who moved the committed offset",
+    Why.MISSING: "were missing from the log, with nothing that explains it",
     Why.SKIPPED: "were skipped by an operator's word",
 }
 
@@ -137,7 +138,9 @@ class Report:
             self.add(Outcome.OPEN_TRANSACTION, sentence)
 
     def planned(self, plan: Plan) -> None:
-        """The plan that is executed now, be it new or replayed."""
+        """The plan that is executed now, be it new or replayed; it may take the place of one that could not be finished."""
+        if self.plan and self.plan.number == plan.number and not self.plans[-1].applied:
+            self.plans.pop()
         if not self.plan or self.plan.id != plan.id:
             self.plans.append(Executed(plan))
         self.lost(plan)

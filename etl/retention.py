@@ -1,4 +1,4 @@
-"""Which ranges a log will soon drop the start of, so that they are told and read first. Pure.
+"""Which ranges a log will soon drop the start of, so that they are told and read first; what a topic's cleaning explains. Pure.
 
 A broker deletes whole segments, by the time of their records or by the size of the log (Kafka's `retention.ms` and `retention.bytes`
 under `cleanup.policy=delete`), some time after it may: what is said here is the earliest moment. Where brokers do not tell their
@@ -10,10 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from etl.model import BrokerPartition, OffsetRange, Snapshot
+from etl.model import BrokerPartition, Cleanup, OffsetRange, Retention, Snapshot
 
 NEARLY_FULL = 0.9
 """A log whose kept part, from the range's start on, reaches this share of `retention.bytes` loses that start with what comes next."""
+
+
+def cleanup_of(told: Retention | None, *, said_to_be_compacted: bool) -> Cleanup:
+    """What missing offsets of a topic mean, by what its brokers tell (None: nothing) and what an operator says."""
+    if told is None:
+        return Cleanup(True if said_to_be_compacted else None)
+    return Cleanup(told.is_compacted or said_to_be_compacted, told.is_tiered)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,15 @@ class ZooKeeperSettings(_Section):
         return value
 
 
+def _expressions(value: tuple[str, ...]) -> tuple[str, ...]:
+    for expression in value:
+        try:
+            re.compile(expression)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"{expression!r} is no regular expression: {error}") from error
+    return value
+
+
 class TopicFilter(_Section):
     """Which topics to read: full-match regular expressions."""
 
@@ -162,13 +171,8 @@ class TopicFilter(_Section):
 
     @field_validator("allow", "deny")
     @classmethod
-    def _expressions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for expression in value:
-            try:
-                re.compile(expression)
-            except (re.error, OverflowError, RecursionError) as error:
-                raise ValueError(f"{expression!r} is no regular expression: {error}") from error
-        return value
+    def _are_expressions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _expressions(value)
 
     def admits(self, topic: str) -> bool:
         """Whether a topic of this name is read."""
@@ -208,7 +212,10 @@ class SourceSettings(_Section):
     timeout_s: float = Field(default=30, gt=0, le=86_400)
     """Deadline of one request to a broker."""
     expiry_warning_s: float = Field(default=3600, ge=0)
-    """Ranges whose start may expire within this time are told and read first; 0 asks nobody."""
+    """Ranges whose start may expire within this time are told and read first; 0 tells of none."""
+    compacted_topics: tuple[str, ...] = ()
+    """Expressions for topics whose missing offsets are compaction's, whatever the brokers tell: they refuse to tell `cleanup.policy`, or
+    it was `compact` once."""
 
     @field_validator("dialect")
     @classmethod
@@ -225,6 +232,15 @@ class SourceSettings(_Section):
         for address in value or ():
             split_address(address)
         return value
+
+    @field_validator("compacted_topics")
+    @classmethod
+    def _are_expressions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _expressions(value)
+
+    def says_compacted(self, topic: str) -> bool:
+        """Whether `compacted_topics` names the topic."""
+        return any(re.fullmatch(expression, topic) for expression in self.compacted_topics)
 
     @model_validator(mode="after")
     def _limit_holds_one_fetch(self) -> SourceSettings:

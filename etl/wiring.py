@@ -26,14 +26,14 @@ from etl.edges.zookeeper import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
 from etl.frame import arrow_schema, spark_schema
 from etl.lineage import epochs_to_ask, is_creation_id
-from etl.model import Applied, BrokerPartition, Committed, Foreign, Ledger, Plan, Retention, Snapshot, Stamp, Table
+from etl.model import Applied, BrokerPartition, Cleanup, Committed, Foreign, Ledger, Plan, Retention, Snapshot, Stamp, Table
 from etl.packing import pack_tasks
 from etl.phases import Phases, Stopwatch, Verb
 from etl.plan import may_be_transformed, refuse_missing_topics
 from etl.protocol.kafka import ClusterMetadata
 from etl.protocol.plan_documents import parse_plan, render_stamp
 from etl.reconcile import plan_in_force
-from etl.retention import expiring
+from etl.retention import cleanup_of, expiring
 from etl.settings import OwnershipMode, Settings, Timestamp
 from etl.transform import apply_transform, making_rows
 
@@ -149,7 +149,7 @@ class LiveWorld:
             ends = cluster.epoch_ends(
                 {log: epoch for log, epoch in asked.items() if log in found.extents}, wait_for_leader_s=source.wait_for_leader_s,
                 leaders=found.leaders)
-            retention, lasting = self._ask_retention(cluster, found, positions)
+            retention, lasting = self._ask_retention(cluster, found, ledger)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
         creation_ids = read_creation_ids(self._zookeeper, metadata.topics.keys() - metadata.topic_ids.keys())
@@ -162,14 +162,16 @@ class LiveWorld:
         )
 
     def _ask_retention(
-        self, cluster: Cluster, found: Extents, positions: Mapping[BrokerPartition, int],
+        self, cluster: Cluster, found: Extents, ledger: Ledger,
     ) -> tuple[dict[str, Retention], dict[BrokerPartition, int]]:
-        """How long the topics with something to read are kept, and from where on their records last longer than the warning time."""
-        source = self.settings.source
+        """How topics with something to read, or of a plan that was left, are kept; from where on their records outlast the warning."""
+        source, newest = self.settings.source, ledger.newest
+        positions = newest.positions if newest else {}
         unread = [log for log, extent in found.extents.items() if extent.end_offset > positions.get(log, extent.log_start_offset)]
-        if not unread or not source.expiry_warning_s:
-            return {}, {}
-        retention = cluster.retention({log.topic for log in unread})
+        left = {r.log.topic for r in newest.ranges} if newest and ledger.applied is None else set[str]()
+        retention = cluster.retention({log.topic for log in unread} | left)
+        if not source.expiry_warning_s:
+            return retention, {}
         soon = self.now_ms() + round(source.expiry_warning_s * 1000)
         limits = {log: limit for log in unread if log.topic in retention and (limit := retention[log.topic].ms) is not None}
         times = {log: max(0, soon - limit) for log, limit in limits.items()}
@@ -217,6 +219,10 @@ class LiveWorld:
             self._adopt(stamp, table.id if table else "")
         return self.ledger.read_ledger()
 
+    def read_ledger(self) -> Ledger:
+        """See `ingest.World`."""
+        return self.ledger.read_ledger()
+
     def note_removals(self, removals: Collection[Foreign]) -> None:
         """See `ingest.World`."""
         self.ledger.note_removals(tuple(removals))
@@ -248,11 +254,16 @@ class LiveWorld:
         rows, receipts = datasource.read_tasks(
             spark, ranges, tasks, bootstrap=[f"{host}:{port}" for host, port in self._bootstrap()],
             isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
-            timeout_s=source.timeout_s,
+            timeout_s=source.timeout_s, cleanups=self._cleanups(plan, snapshot),
             topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not is_creation_id(topic_id)},
             leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs)
         self._reading = _Reading(receipts, len(plan.ranges), plan.id)
         return self._transformed(rows)
+
+    def _cleanups(self, plan: Plan, snapshot: Snapshot) -> dict[str, Cleanup]:
+        says = self.settings.source.says_compacted
+        topics = {r.log.topic for r in plan.ranges}
+        return {topic: cleanup_of(snapshot.retention.get(topic), said_to_be_compacted=says(topic)) for topic in topics}
 
     def _takes_spark_to_commit_nothing(self, table_id: str | None) -> bool:
         """A new table may have a transform's columns, an old one features that delta-rs cannot commit to."""

@@ -272,7 +272,7 @@ class SimpleConsumer:
         return kafka.parse_log_dirs(self._ask(Api.DESCRIBE_LOG_DIRS, kafka.log_dirs_fields(logs)))
 
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
-        """How long the brokers keep each topic (KIP-133); one that we may not describe is left out.
+        """How long the brokers keep each topic, and how they clean it up (KIP-133); one that we may not describe is left out.
 
         Raises SettingsError for a broker before 1.0.
         """

@@ -90,10 +90,14 @@ class Cluster:
 
     def describe(self, topics: Collection[str] | None = None) -> ClusterMetadata:
         """One Metadata request to the first broker that answers; None: of all topics. Creates none."""
+        return self._first(lambda consumer: consumer.topic_metadata(topics))
+
+    def _first(self, ask: Callable[[SimpleConsumer], Answer]) -> Answer:
+        """The answer of the first broker that gives one."""
         silent: list[str] = []
         for host, port in self._bootstrap:
             try:
-                return self._consumer(host, port).topic_metadata(topics)
+                return ask(self._consumer(host, port))
             except BrokerUnreachable as error:
                 silent.append(str(error))
         raise BrokerUnreachable(f"no broker answers: {'; '.join(silent)}", check="that brokers run at these addresses",
@@ -206,13 +210,15 @@ class Cluster:
         return failure
 
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
-        """How long each topic is kept: one request to one broker. Nothing where that broker refuses to tell or is too old to."""
+        """How long each topic is kept and how it is cleaned up: one request to the first broker that answers.
+
+        A topic that we may not describe is left out, and every one where the broker is too old to tell.
+        """
         if not topics:
             return {}
-        host, port = self._bootstrap[0]
         try:
-            return self._consumer(host, port).retention(topics)
-        except (SettingsError, BrokerUnreachable):  # a hint, as the sizes are: no failure of this question stops a run
+            return self._first(lambda consumer: consumer.retention(topics))
+        except SettingsError:
             return {}
 
     def lasting(self, found: Extents, since_ms: Mapping[BrokerPartition, int], *, isolation: Isolation) -> dict[BrokerPartition, int]:

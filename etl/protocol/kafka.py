@@ -356,11 +356,12 @@ def parse_transactions(response: Any) -> dict[int, tuple[str, int | None]]:
 # DescribeConfigs
 
 _TOPIC = 2
-_RETENTION_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes")
+_LIMIT_KEYS = ("retention.ms", "retention.bytes")
+_RETENTION_KEYS = ("cleanup.policy", "remote.storage.enable", *_LIMIT_KEYS)
 
 
 def configs_fields(topics: Collection[str]) -> dict[str, Any]:
-    """How long topics are kept (KIP-133)."""
+    """How long topics are kept, and how they are cleaned up (KIP-133)."""
     wanted = DescribeConfigsRequest.DescribeConfigsResource
     resources = [wanted(resource_type=_TOPIC, resource_name=name, configuration_keys=list(_RETENTION_KEYS)) for name in sorted(topics)]
     return {"resources": resources, "include_synonyms": False, "include_documentation": False}
@@ -376,15 +377,16 @@ def parse_retention(response: Any) -> dict[str, Retention]:
 
 
 def _retention(found: Mapping[str, str | None], topic: str) -> Retention:
-    if "delete" not in (found.get("cleanup.policy") or "delete"):
-        return Retention()
-    limits = []
-    for key in _RETENTION_KEYS[1:]:
-        value = found.get(key) or "-1"
-        if not re.fullmatch(r"-?[0-9]{1,19}", value):
-            raise CorruptData(f"the broker says that {key} is {value[:40]!r}", topic=topic)
-        limits.append(int(value) if int(value) >= 0 else None)
-    return Retention(*limits)
+    policy = [word.strip() for word in (found.get("cleanup.policy") or "delete").split(",")]
+    ms, size = (_limit(found.get(key), key, topic) if "delete" in policy else None for key in _LIMIT_KEYS)
+    return Retention(ms, size, is_compacted="compact" in policy, is_tiered=found.get("remote.storage.enable") == "true")
+
+
+def _limit(value: str | None, key: str, topic: str) -> int | None:
+    said = value or "-1"
+    if not re.fullmatch(r"-?[0-9]{1,19}", said):
+        raise CorruptData(f"the broker says that {key} is {said[:40]!r}", topic=topic)
+    return int(said) if int(said) >= 0 else None
 
 
 # A group's offsets, as the broker keeps them

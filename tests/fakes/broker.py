@@ -77,6 +77,8 @@ class FakeLog:
     leader_epoch: int = 0
     epoch_starts: dict[int, int] = field(default_factory=dict)
     """At which offset each epoch began; the current one at the log start where nothing is said."""
+    withheld: int = 0
+    """How many fetches get no records although there are some, as from a remote storage that is slow (KIP-405)."""
     refusals: deque[int] = field(default_factory=deque)
     """Error codes for the next fetches of this log, one each."""
 
@@ -306,7 +308,10 @@ class FakeBroker:
                 if log is not None and not code and not log.log_start <= each.fetch_offset <= log.log_end:
                     code = 1
                 known = log is not None and not code
-                records = b"" if log is None or code else _read_log(
+                withheld = log is not None and log.withheld > 0
+                if log is not None and withheld:
+                    log.withheld -= 1
+                records = b"" if log is None or code or withheld else _read_log(
                     log, each.fetch_offset, request.isolation_level, min(each.partition_max_bytes, max(left, 0)), whole=not first_found)
                 left, first_found, refused = left - len(records), first_found or bool(records), refused or bool(code)
                 aborted = topic_kind.PartitionData.AbortedTransaction

@@ -17,7 +17,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from etl.errors import CommitUnknown, OffsetMoved, Owned
+from etl.errors import CommitUnknown, MissingOffsets, OffsetMoved, Owned
 from etl.model import (
     NOTHING_COMMITTED, Acknowledgement, Applied, Broker, BrokerPartition, Committed, Extent, Foreign, Leader, Ledger, Loss, OffsetRange,
     Plan, Receipt, Snapshot, Stamp, Table,
@@ -50,12 +50,14 @@ class FakeLog:
     end: int = 0
     log_start: int = 0
     missing: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    """Missing as well, and nothing explains it: whoever reads them is told."""
     has_leader: bool = True
 
     def read(self, start: int, until: int) -> list[int]:
         """Offsets that a reader of [start, until) gets."""
         assert self.log_start <= start <= until <= self.end, "a driver asked for what the log does not hold"
-        return [offset for offset in range(start, until) if offset not in self.missing]
+        return [offset for offset in range(start, until) if offset not in self.missing | self.lost]
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,10 @@ class FakeWorld:
         self.outside.applied[commit.number] = plan_documents.render_applied(
             Applied(commit.number, commit.plan_id, version, "table-1", receipts, commit.run_id))
 
+    def read_ledger(self) -> Ledger:
+        """See World."""
+        return self._ledger()
+
     def note_removals(self, removals: Collection[Foreign]) -> None:
         """See World."""
         new = [found for found in removals if found not in self.outside.removals]
@@ -290,8 +296,15 @@ class FakeWorld:
     def append(self, plan: Plan, rows: list[OffsetRange]) -> tuple[Applied | None, Table | None]:
         """See World."""
         opened = self._do("open table", self.outside.transaction_version)
+        self._refuse_lost(rows)
         self._do("append", lambda: self._write(plan, rows, opened))
         return self.recount(plan), self._table()
+
+    def _refuse_lost(self, rows: list[OffsetRange]) -> None:
+        lost = [(r.log, at) for r in rows for at in sorted(self.outside.logs[r.log].lost) if r.from_offset <= at < r.until_offset]
+        if lost:
+            missing = " ".join(f"{log.topic}:{log.partition}:{at}-{at + 1}" for log, at in lost)
+            raise MissingOffsets("offsets are missing from inside the log", missing=missing)
 
     def _write(self, plan: Plan, rows: list[OffsetRange], opened: int) -> None:
         if opened >= plan.number or self.outside.transaction_version() != opened:

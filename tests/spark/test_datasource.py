@@ -15,7 +15,7 @@ from etl.edges import delta
 from etl.edges.delta import Result
 from etl.errors import NeedsDecision
 from etl.frame import spark_schema
-from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Plan, Receipt
+from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Plan, Receipt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +31,13 @@ def test_tasks_survive_their_text() -> None:
     ids = {"clicks": "id of clicks", "views": "id of views", "others": "id of others"}
     assert parse_tasks(render_tasks(ranges, [[2, 0], [1]], ids)) == [
         Task((2, 0), (ranges[2], ranges[0]), {"clicks": "id of clicks"}), Task((1,), (ranges[1],), {"views": "id of views"})]
+
+
+def test_what_is_known_of_how_topics_are_cleaned_up_goes_with_the_tasks_that_read_them() -> None:
+    known = {"clicks": Cleanup(True), "views": Cleanup(None, is_tiered=True), "others": Cleanup(False)}
+    ranges = [OffsetRange(CLICKS, 5, 9), OffsetRange(BrokerPartition("views", 0), 0, 4)]
+    tasks = parse_tasks(render_tasks(ranges, [[0], [1]], cleanups=known))
+    assert [task.cleanups for task in tasks] == [{"clicks": Cleanup(True)}, {"views": Cleanup(None, is_tiered=True)}]
 
 
 @pytest.mark.parametrize("said, seconds", [({}, 30.0), ({"timeout_s": "2.5"}, 2.5)])

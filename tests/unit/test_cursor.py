@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.cursor import EMPTY_ANSWERS_THAT_PROVE, Cursor
+from etl.cursor import EMPTY_ANSWERS_THAT_PROVE, MISSING_MAX, Cursor
 from etl.errors import BrokerError, CorruptData, DataLoss, EtlError, MessageTooLarge, PermissionRefused, RanOutBeforeUntil
-from etl.model import Isolation, Receipt
-from tests.fakes.batches import Batch, Rec, answer, encode
+from etl.model import Cleanup, Isolation, Receipt
+from tests.fakes.batches import Batch, Rec, answer, control, encode
 from tests.fakes.logs import cursor_of, encoded, logs, rows_in
 
 TEN = Batch(100, [Rec(delta, b"%d" % delta) for delta in range(10)])
+COMPACTED = Cleanup(True)
 BIG = Batch(100, [Rec(0, b"x" * 5000)])
 
 
@@ -174,12 +175,52 @@ def test_read_uncommitted_and_old_answers_wait_for_the_high_watermark_only() -> 
 
 
 def test_several_empty_answers_in_a_row_that_prove_it_complete_the_range() -> None:
-    cursor = cursor_of(100, 120)
+    cursor = cursor_of(100, 120, cleanup=COMPACTED)
     feed(cursor, encode(TEN))
     for _ in range(EMPTY_ANSWERS_THAT_PROVE):
         assert not cursor.done
         feed(cursor, high_watermark=120, last_stable_offset=120, proves_empty=True)
     assert cursor.done and cursor.receipt.gaps == ((110, 120),)
+
+
+@pytest.mark.parametrize("cleanup", [Cleanup(), Cleanup(False), Cleanup(False, is_tiered=True), Cleanup(True, is_tiered=True)])
+def test_only_compaction_leaves_nothing_at_the_end_of_a_log(cleanup: Cleanup) -> None:
+    """Kafka 3.9 answers so, without an error, when its remote storage is slower than the broker waits."""
+    cursor = cursor_of(100, 120, cleanup=cleanup)
+    for _ in range(10 * EMPTY_ANSWERS_THAT_PROVE):
+        feed(cursor, high_watermark=120, last_stable_offset=120, proves_empty=True)
+        assert cursor.silent and not cursor.starved and not cursor.done
+    assert len(feed(cursor, encode(TEN))) == 10
+    assert not cursor.silent
+
+
+def test_offsets_between_record_batches_are_missing_where_no_compaction_explains_them() -> None:
+    answered = encode(TEN) + encode(Batch(115, [Rec(0)], last_delta=2)) + encode(Batch(130, [Rec(0)]))
+    for cleanup, missing in ((Cleanup(), [(90, 100), (110, 115), (118, 125)]), (Cleanup(False), [(90, 100), (110, 115), (118, 125)]),
+                             (COMPACTED, [])):
+        cursor = cursor_of(90, 125, cleanup=cleanup)
+        feed(cursor, answered)
+        assert (cursor.done, cursor.missing, cursor.missing_count) == (True, missing, len(missing))
+
+
+def test_offsets_missing_inside_a_record_batch_are_always_compactions() -> None:
+    """A producer writes none with gaps, and only the cleaner writes one again."""
+    cursor = cursor_of(100, 141)
+    feed(cursor, encode(Batch(100, [Rec(0), Rec(7)], last_delta=40)))
+    assert cursor.missing == [] and cursor.receipt.missing_offsets == 39
+
+
+def test_transaction_markers_and_aborted_record_batches_leave_nothing_missing() -> None:
+    cursor = cursor_of(0, 4)
+    feed(cursor, encode(Batch(0, [Rec(0), Rec(1)], producer_id=7, transactional=True)) + encode(control(2, 7, kind=0)) + encode(
+        Batch(3, [Rec(0)])), aborted=((7, 0),))
+    assert cursor.missing == [] and cursor.receipt.rows == 1
+
+
+def test_of_very_many_holes_the_first_are_kept_and_all_are_counted() -> None:
+    cursor = cursor_of(0, 1000)
+    feed(cursor, b"".join(encode(Batch(4 * number, [Rec(0)])) for number in range(250)))
+    assert (len(cursor.missing), cursor.missing_count, cursor.missing[-1]) == (MISSING_MAX, 249, (397, 400))
 
 
 def test_empty_answers_that_prove_nothing_never_complete_a_range() -> None:
@@ -192,7 +233,7 @@ def test_empty_answers_that_prove_nothing_never_complete_a_range() -> None:
 
 
 def test_empty_answers_count_only_in_a_row() -> None:
-    cursor = cursor_of(100, 120)
+    cursor = cursor_of(100, 120, cleanup=COMPACTED)
     for _ in range(EMPTY_ANSWERS_THAT_PROVE - 1):
         feed(cursor, proves_empty=True)
     feed(cursor, encode(TEN))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, OffsetMoved, Owned, SettingsError
+from etl.errors import DataLoss, EtlError, LedgersDisagree, MissingOffsets, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.ingest import ingest
 from etl.model import BrokerPartition, Foreign, Loss, PlanKind, Superseding, Why
 from etl.plan import plan_instead
@@ -91,7 +91,7 @@ def refuse_broken(outside: Outside) -> None:
     assert not [row for row, times in rows.items() if times > 1]
     for log, (offset, _) in outside.offsets.items():
         loaded = {row[1] for row in rows if row[0] == log}
-        assert loaded >= set(range(outside.logs[log].log_start, offset)) - outside.logs[log].missing
+        assert loaded >= set(range(outside.logs[log].log_start, offset)) - outside.logs[log].missing - outside.logs[log].lost
 
 
 def refuse_unfinished(outside: Outside) -> None:
@@ -405,6 +405,65 @@ def test_what_others_read_is_refused_before_anything_is_stored(trouble: str) -> 
         run(outside)
     assert caught.value.exit_code == 4
     assert outside == Outside(outside.logs, live_consumers=outside.live_consumers, owners=outside.owners)
+
+
+LOSSES = settings_of(on_data_loss="skip")
+LOST_STEPS = ["observe", "store uid", "store plan", "claim", "fetch", "open table", "supersede", "fetch", "open table", "append",
+              "record losses", "record", "commit from 0", "commit from 2", "tidy", "release"]
+"""Every change of a first run that finds offsets missing from a log, and lets them go."""
+
+
+def outside_with_a_hole() -> Outside:
+    outside = outside_of(5, 3, 4)
+    outside.logs[LOGS[0]].lost = {1, 3}
+    return outside
+
+
+def test_offsets_missing_from_inside_a_log_stop_the_run_before_anything_is_written() -> None:
+    outside = outside_with_a_hole()
+    with pytest.raises(MissingOffsets) as raised:
+        run(outside)
+    assert raised.value.stretches == (("clicks", 0, 1, 2), ("clicks", 0, 3, 4))
+    assert not outside.rows() and not outside.losses and not outside.offsets
+
+
+def test_offsets_missing_from_inside_a_log_are_let_go_by_a_plan_that_names_them() -> None:
+    outside, report = outside_with_a_hole(), new_report()
+    world = FakeWorld(outside, LOSSES)
+    ingest(world, LOSSES, report)
+    assert world.steps == LOST_STEPS
+    refuse_unfinished(outside)
+    assert outside.losses == [(1, Loss(LOGS[0], 1, 2, Why.MISSING)), (1, Loss(LOGS[0], 3, 4, Why.MISSING))]
+    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert len(report.plans) == 1
+
+
+def test_a_plan_that_stopped_at_missing_offsets_is_finished_under_another_policy() -> None:
+    outside = outside_with_a_hole()
+    with pytest.raises(MissingOffsets):
+        run(outside)
+    run(outside, LOSSES)
+    refuse_unfinished(outside)
+
+
+def test_a_log_of_which_nothing_is_left_is_passed_by_a_plan_without_ranges() -> None:
+    outside = outside_of(2)
+    outside.logs[LOGS[0]].lost = {0, 1}
+    report = run(outside, LOSSES)
+    assert report.plan is not None and report.plan.kind is PlanKind.START
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("step", sorted(set(LOST_STEPS)))
+@pytest.mark.parametrize("when", When)
+def test_after_a_crash_what_is_missing_from_a_log_is_recorded_once(step: str, when: When) -> None:
+    outside = outside_with_a_hole()
+    with pytest.raises(Crash):
+        run(outside, LOSSES, at=crash_at(step, when))
+    refuse_broken(outside)
+    run(outside, LOSSES)
+    refuse_unfinished(outside)
+    assert len(outside.losses) == 2
 
 
 def test_a_moved_offset_stops_the_run_and_nothing_is_touched() -> None:

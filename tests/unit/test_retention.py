@@ -11,7 +11,7 @@ from etl.model import (
     Broker, BrokerPartition, Committed, Dialect, Extent, Leader, Ledger, OffsetRange, Plan, PlanKind, Retention, Snapshot,
 )
 from etl.packing import pack_tasks
-from etl.retention import Expiring, expiring
+from etl.retention import Expiring, cleanup_of, expiring
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 NOW_MS, HOUR = 1_700_000_000_000, 3600
@@ -32,6 +32,17 @@ def last_plan(log_starts: dict[BrokerPartition, int], ago_s: int) -> Ledger:
     return Ledger("u", Plan(
         number=1, uid="u", kind=PlanKind.INGEST, created_at_ms=NOW_MS - ago_s * 1000, dialect=Dialect.KAFKA, cluster="c", shape="s",
         ranges=(), positions={A: 400}, seen={A: Committed()}, log_starts=log_starts))
+
+
+@pytest.mark.parametrize(("told", "said", "explains", "ends"), [
+    (None, False, False, False), (None, True, True, True), (Retention(), False, False, False), (Retention(), True, True, True),
+    (Retention(is_compacted=True), False, True, True), (Retention(is_tiered=True), True, True, False),
+    (Retention(is_tiered=True), False, False, False)])
+def test_what_missing_offsets_mean_is_what_the_brokers_tell_or_an_operator_says(
+    told: Retention | None, said: bool, explains: bool, ends: bool,
+) -> None:
+    found = cleanup_of(told, said_to_be_compacted=said)
+    assert (found.explains_missing, found.ends_in_silence) == (explains, ends)
 
 
 def test_a_start_below_the_first_offset_that_lasts_expires_by_time() -> None:

@@ -156,8 +156,9 @@ def test_a_cluster_of_no_addresses_is_a_settings_error() -> None:
 
 @pytest.mark.parametrize(("configs", "told"), [
     ({"cleanup.policy": "delete", "retention.ms": "5000", "retention.bytes": "-1"}, Retention(5000, None)),
-    ({"cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "7"}, Retention(None, 7)),
-    ({"cleanup.policy": "compact", "retention.ms": "5000", "retention.bytes": "7"}, Retention()),
+    ({"cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "7"}, Retention(None, 7, is_compacted=True)),
+    ({"cleanup.policy": "compact", "retention.ms": "5000", "retention.bytes": "7"}, Retention(is_compacted=True)),
+    ({"cleanup.policy": "delete", "remote.storage.enable": "true"}, Retention(is_tiered=True)),
 ])
 def test_how_long_topics_are_kept_takes_one_request(
         brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, configs: dict[str, str], told: Retention) -> None:
@@ -170,6 +171,14 @@ def test_a_broker_that_cannot_tell_how_long_topics_are_kept_stops_nothing(broker
     brokers[0].versions = {key: spoken for key, spoken in brokers[0].versions.items() if key != CONFIGS}
     assert cluster.retention({"demo"}) == {}
     assert cluster.retention(()) == {}
+
+
+def test_how_topics_are_kept_is_asked_of_the_next_broker_when_one_is_silent(brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    brokers[0].world.configs["demo"] = {"cleanup.policy": "compact"}
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        silent: tuple[str, int] = nobody.getsockname()
+    with Cluster([silent, (brokers[1].host, brokers[1].port)]) as patient:
+        assert patient.retention({"demo"}) == {"demo": Retention(is_compacted=True)}
 
 
 def test_where_records_last_takes_one_request_per_broker_and_is_the_end_where_none_does(

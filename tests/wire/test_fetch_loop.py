@@ -24,6 +24,7 @@ from etl.errors import (
     EtlError,
     LogTruncated,
     MessageTooLarge,
+    MissingOffsets,
     NeedsDecision,
     NotYetReadable,
     PermissionRefused,
@@ -31,11 +32,14 @@ from etl.errors import (
     TopicMissing,
 )
 from etl.fetch import read_ranges
-from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange, Receipt
+from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Receipt
 from etl.protocol import error_codes
 from tests.fakes.batches import Batch, Rec, answer, control, encode
 from tests.fakes.broker import FETCH, METADATA, FakeBroker, World, cut_to, hang_up, never, reset_after
 from tests.fakes.logs import cursor_of
+
+
+COMPACTED = Cleanup(True)
 
 
 @dataclass
@@ -151,9 +155,53 @@ def test_a_range_whose_tail_was_compacted_away_is_complete(broker: FakeBroker) -
     log = broker.log("demo", 0)
     log.high_watermark = 20
     log.batches.append(encode(Batch(30, [Rec(0)])))
-    task = Task(broker, [wanted(0, 0, 20)])
+    task = Task(broker, [wanted(0, 0, 20)], {"cleanups": {"demo": COMPACTED}})
     assert task.rows() == offsets(0, 0, 11)
     assert task.receipts[0].gaps == ((11, 20),)
+
+
+def test_offsets_missing_from_inside_the_logs_are_named_together_once_all_is_read(broker: FakeBroker) -> None:
+    for partition in (0, 1):
+        broker.append("demo", partition, *(encode(Batch(start, [Rec(delta) for delta in range(10)])) for start in (0, 20, 30, 50)))
+    task = Task(broker, [wanted(0, 0, 60), wanted(1, 0, 45), wanted(1, 45, 60)], {"cleanups": {"demo": Cleanup(False)}})
+    with pytest.raises(MissingOffsets, match="40 offsets are missing.*does not say compact") as raised:
+        task.rows()
+    assert raised.value.where["missing"] == "demo:0:10-20 demo:0:40-50 demo:1:10-20 demo:1:40-45 demo:1:45-50"
+    assert (raised.value.exit_code, raised.value.stretches[0]) == (5, ("demo", 0, 10, 20))
+
+
+@pytest.mark.parametrize("settings", [{"cleanups": {"demo": Cleanup(True)}}, {"fails_on_missing": False}])
+def test_offsets_missing_from_inside_a_log_are_passed_where_they_are_compactions_or_allowed(
+        broker: FakeBroker, settings: dict[str, Any]) -> None:
+    broker.append("demo", 0, *(encode(Batch(start, [Rec(delta) for delta in range(10)])) for start in (0, 20)))
+    task = Task(broker, [wanted(0, 0, 30)], settings)
+    assert task.rows() == offsets(0, 0, 10) + offsets(0, 20, 30)
+    assert task.receipts[0].missing_offsets == 10
+
+
+def test_a_log_full_of_holes_is_told_as_one_that_may_have_been_compacted(broker: FakeBroker) -> None:
+    broker.append("demo", 0, *(encode(Batch(2 * number, [Rec(0)])) for number in range(200)))
+    with pytest.raises(DataLoss, match="199 places, as compaction leaves them.*DescribeConfigs.*compacted_topics") as raised:
+        Task(broker, [wanted(0, 0, 399)]).rows()
+    assert not isinstance(raised.value, MissingOffsets)
+
+
+@pytest.mark.parametrize(("cleanup", "check"), [
+    (Cleanup(False, is_tiered=True), "remote.fetch.max.wait.ms"), (Cleanup(), "DescribeConfigs"), (Cleanup(False), "compacted_topics")])
+def test_a_broker_that_gives_no_records_of_a_log_that_has_some_may_be_asked_by_a_later_run(
+        broker: FakeBroker, cleanup: Cleanup, check: str) -> None:
+    fill(broker, 0, batches=1)
+    broker.log("demo", 0).withheld = 10_000
+    task = Task(broker, [wanted(0, 0, 10)], {"deadline_s": 0.05, "cleanups": {"demo": cleanup}})
+    with pytest.raises(NotYetReadable, match=check) as raised:
+        task.rows()
+    assert (raised.value.exit_code, raised.value.where) == (6, {"topic": "demo", "partition": 0, "offset": 0})
+
+
+def test_a_broker_that_gives_no_records_for_a_while_loses_none(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    broker.log("demo", 0).withheld = 7
+    assert Task(broker, [wanted(0, 0, 30)]).rows() == offsets(0, 0, 30)
 
 
 @settings(max_examples=25, deadline=None)
@@ -172,7 +220,8 @@ def test_however_a_log_is_chopped_into_answers_the_rows_are_those_of_the_range(
         from_offset = data.draw(st.integers(0, end))
         cut = data.draw(st.integers(from_offset, end))
         until_offset = data.draw(st.integers(cut, end))
-        task = Task(broker, [wanted(0, from_offset, cut), wanted(0, cut, until_offset)], {"fetch_max_bytes": fetch_max_bytes})
+        settings = {"fetch_max_bytes": fetch_max_bytes, "cleanups": {"demo": COMPACTED}}
+        task = Task(broker, [wanted(0, from_offset, cut), wanted(0, cut, until_offset)], settings)
         assert sorted(task.rows()) == [(0, offset) for offset in kept if from_offset <= offset < until_offset]
         assert sorted(task.receipts) == [0, 1]
 

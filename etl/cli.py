@@ -1,7 +1,7 @@
-"""The doors: `etl demo | doctor | plan | run | verify | offsets show | plans list, show, supersede, acknowledge`, and their exit codes.
+"""The doors: `etl demo | doctor | plan | run | verify | offsets show | plans list, show, supersede, acknowledge, accept-log`.
 
 Each door loads the settings, calls one function of `doors`, and shows the value that comes back: with `--json` as one
-document on standard output, else for a person. Everything heavy is imported inside the door that needs it.
+document on standard output, else for a person. Everything heavy is imported inside the door that needs it. Their exit codes:
 
     0 done, nothing to do, or already applied        4 owned by another driver or consumer (retry)
     1 a bug                                          5 a person must decide
@@ -180,6 +180,24 @@ def plans_acknowledge(
     from etl import rulings, screens
 
     ruling = rulings.acknowledge(_settings(conf), version, reason)
+    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
+
+
+@plans.command("accept-log")
+def plans_accept_log(
+    conf: Conf,
+    logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="TOPIC or TOPIC:PARTITION, as the message names them.")],
+    reason: Reason,
+    at: Annotated[int | None, typer.Option(
+        min=0, metavar="OFFSET", help="Where one cut partition goes on, if its brokers cannot tell where it was cut.")] = None,
+    same_log: Annotated[bool, typer.Option(
+        "--same-log", help="The topics are the same, and only ZooKeeper's content was copied to another ensemble.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with logs that were cut, or whose topics were made again; rows of records that are gone stay, and are named."""
+    from etl import rulings, screens
+
+    ruling = rulings.accept_log(_settings(conf), tuple(logs), reason, at=at, is_same_log=same_log)
     _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
 
 

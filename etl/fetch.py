@@ -28,7 +28,7 @@ from etl.edges.cluster import Cluster
 from etl.errors import (
     BrokerError, BrokerUnreachable, DataLoss, EtlError, MissingOffsets, NeedsDecision, NotYetReadable, RanOutBeforeUntil, TopicMissing,
 )
-from etl.lineage import Cut, accept_command
+from etl.log_identity import Cut, accept_command
 from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Receipt
 from etl.protocol import FetchedPartition, error_codes
 from etl.protocol.kafka import EARLIEST, LATEST, FetchAnswer, Wanted

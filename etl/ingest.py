@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from etl.errors import MissingOffsets, Owned
 from etl.model import (
-    Acknowledgement, Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Loss, Onward, Plan, Replay, Snapshot,
+    Acknowledgement, Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Loss, Onward, Plan, PlanKind, Replay, Snapshot,
     Superseding, Table, Why,
 )
 from etl.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
@@ -116,7 +116,7 @@ def _one_plan(world: World, settings: Settings, report: Report) -> bool:
         snapshot, standing = _where_we_stand(world, snapshot, settings, report)
     if isinstance(standing, Onward):
         with report.timed(Verb.COMMIT):
-            snapshot = _repair(world, snapshot, standing, report)
+            snapshot = repair(world, snapshot, standing, report)
     with report.timed(Verb.PLAN):
         plan = _plan(world, snapshot, standing, settings, report)
     if plan is None:
@@ -172,7 +172,7 @@ def _where_we_stand(world: World, snapshot: Snapshot, settings: Settings, report
     return replace(snapshot, ledger=world.adopt(adopted)), settled
 
 
-def _repair(world: World, snapshot: Snapshot, standing: Onward, report: Report) -> Snapshot:
+def repair(world: World, snapshot: Snapshot, standing: Onward, report: Report) -> Snapshot:
     """Finish what the last run left: its record, and the offsets it did not move."""
     last = standing.last
     if snapshot.ledger.applied is None:
@@ -204,8 +204,9 @@ def _plan(world: World, snapshot: Snapshot, standing: Settled, settings: Setting
     if isinstance(standing, Replay):
         standing = replay_or_supersede(standing, snapshot, settings)
     if isinstance(standing, Replay):
-        sentence = f"plan {standing.plan.number} was stored and not in the table: it is executed again, word for word"
-        report.add(Outcome.REPLAYED, sentence)
+        if standing.plan.kind is not PlanKind.RESET:  # that one nobody has executed before: an operator's word stored it
+            sentence = f"plan {standing.plan.number} was stored and not in the table: it is executed again, word for word"
+            report.add(Outcome.REPLAYED, sentence)
         return standing.plan
     if isinstance(standing, Superseding):
         plan = with_id(plan_instead(standing, snapshot, settings, now_ms=world.now_ms()))

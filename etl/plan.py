@@ -18,7 +18,7 @@ from etl.errors import (
 from etl.model import (
     NOTHING_COMMITTED, BrokerPartition, FirstRun, Isolation, Loss, OffsetRange, Onward, Plan, PlanKind, Replay, Snapshot, Superseding, Why,
 )
-from etl.lineage import record_epochs, refuse_other_logs
+from etl.log_identity import record_epochs, refuse_other_logs
 from etl.packing import share_caps, split_range
 from etl.settings import OnDataLoss, OnNoLeader, Settings, StartAt
 
@@ -84,7 +84,7 @@ def plan_instead(standing: Superseding, snapshot: Snapshot, settings: Settings, 
     ranges = tuple(leave_out(_without(plan.ranges, earlier), standing.skipped))
     return replace(
         plan, ranges=ranges, seen={**plan.seen, **old.seen}, previous=old.previous, supersedes=old.id, reason=standing.reason,
-        losses=(*old.losses, *_without(plan.losses, earlier), *standing.skipped))
+        losses=(*old.losses, *_without(plan.losses, earlier), *standing.skipped), vanished=old.vanished)
 
 
 def skipped_among(plan: Plan) -> tuple[Loss, ...]:

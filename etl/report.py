@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from etl.errors import DataLost, EtlError
-from etl.model import Applied, BrokerPartition, Extent, Plan, Receipt, Snapshot, Why
+from etl.model import Applied, BrokerPartition, Extent, Plan, PlanKind, Receipt, Snapshot, Vanished, Why
 from etl.phases import Stopwatch, Verb
 from etl.settings import Limits
 
@@ -44,6 +44,7 @@ class Outcome(str, Enum):
 
     INGESTED = "ingested"
     STARTED = "kept the start"
+    RESET = "went on with another log"
     NOTHING_NEW = "nothing new"
     REPLAYED = "replayed"
     REPAIRED = "repaired"
@@ -162,8 +163,15 @@ class Report:
             self.add(Outcome.APPLIED_BY_ANOTHER, f"plan {number}: {its} {in_table}, by run {applied.run_id}{doubt_of(applied)}")
         elif self.plans[-1].plan.ranges:
             self.add(Outcome.INGESTED, f"plan {number}: {how_many} {in_table}{doubt_of(applied)}")
+        elif self.plans[-1].plan.kind is PlanKind.RESET:
+            self._reset(self.plans[-1].plan)
         else:
             self.add(Outcome.STARTED, f"plan {number} keeps where {len(self.plans[-1].plan.positions)} partitions start")
+
+    def _reset(self, plan: Plan) -> None:
+        self.add(Outcome.RESET, f"plan {plan.number}, by an operator's word: {plan.reason}")
+        for sentence in told_vanished(plan.vanished):
+            self.add(Outcome.RESET, sentence)
 
     def committed(self, plan: Plan) -> None:
         """The offsets are moved."""
@@ -304,6 +312,14 @@ def doubt_of(applied: Applied) -> str:
     return ""
 
 
+def told_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
+    """Which rows of the table are of records that their brokers no longer hold: one sentence for each stretch."""
+    for one in vanished:
+        yield (
+            f"{one.log.topic} {one.log.partition}: rows of offsets {one.from_offset} to {one.until_offset} with log_epoch {one.log_epoch} "
+            "are of records that are gone; they stay in the table")
+
+
 def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
     """Which logs are left to whom: one sentence for each owner and topic."""
     return _told_together({log: f"left to {owner}" for log, owner in left.items()})
@@ -379,7 +395,11 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
         ],
         "losses": [
             {"topic": loss.log.topic, "partition": loss.log.partition, "from": loss.from_offset, "until": loss.until_offset,
-             "why": loss.why.value} for loss in plan.losses],
+             "why": loss.why.value, "log_epoch": loss.log_epoch} for loss in plan.losses],
+        "log_epochs": [{"topic": log.topic, "partition": log.partition, "log_epoch": n} for log, n in sorted(plan.log_epochs.items())],
+        "vanished": [
+            {"topic": v.log.topic, "partition": v.log.partition, "from": v.from_offset, "until": v.until_offset, "log_epoch": v.log_epoch}
+            for v in plan.vanished],
     }
 
 
@@ -388,7 +408,7 @@ def _describe_receipt(receipt: Receipt) -> dict[str, Any]:
         return {"rows": None, "fetched_bytes": None, "missing_offsets": None}
     return {
         "rows": receipt.rows, "fetched_bytes": receipt.fetched_bytes, "control_records": receipt.control_records,
-        "aborted_records": receipt.aborted_records, "missing_offsets": receipt.missing_offsets,
+        "aborted_records": receipt.aborted_records, "missing_offsets": receipt.missing_offsets, "last_epoch": receipt.last_epoch,
         "gaps": [list(gap) for gap in receipt.gaps], "gaps_complete": receipt.gaps_complete, "behind_transform": receipt.behind_transform,
     }
 

@@ -11,12 +11,16 @@ from typing import Any
 
 from etl.doors import ALONE, new_run_id, now_ms
 from etl.errors import NeedsDecision, SettingsError
-from etl.model import Acknowledgement, Applied, BrokerPartition, Foreign, Loss, Plan, Receipt, Replay, Superseding, Table, Why
+from etl.ingest import repair
+from etl.model import (
+    Acknowledgement, Adopt, Applied, BrokerPartition, FirstRun, Foreign, Loss, Onward, Plan, Receipt, Replay, Superseding, Table, Why,
+)
 from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.plan import plan_instead
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import is_told, unacknowledged, where_we_stand
-from etl.report import describe_plan
+from etl.report import Report, describe_plan, told_vanished
+from etl.reset import Accepting, parse_named, plan_reset
 from etl.settings import Settings
 from etl.wiring import LiveWorld, open_world
 
@@ -84,6 +88,44 @@ def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ..
         world.supersede(instead, snapshot.ledger)
     says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
     return Ruling(says, {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(newest)})
+
+
+def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: int | None = None, is_same_log: bool = False) -> Ruling:
+    """Go on with logs that were cut, or whose topics were made again, each named `TOPIC` or `TOPIC:PARTITION`; the next run executes it.
+
+    `at` is for one partition of which the brokers cannot tell where it was cut. `is_same_log`: it is the topic's znode alone that was
+    made anew. Raises SettingsError for a log with which nothing is wrong, NeedsDecision where a run must first take over the table's plan.
+    """
+    wanted = Accepting(tuple(parse_named(name) for name in names), reason, at, is_same_log)
+    run_id = new_run_id()
+    with open_world(settings, ALONE) as world, world.driving(run_id):
+        snapshot = world.observe()
+        standing = where_we_stand(snapshot, settings)
+        if isinstance(standing, FirstRun):
+            raise SettingsError("this pipeline has made no plan yet: there is nothing to accept", check="`etl plan CONF`")
+        if isinstance(standing, Adopt):
+            what = f"the table holds plan {standing.plan.number}, which ZooKeeper does not have"
+            raise NeedsDecision(what, check="`etl run CONF`, which takes it over and then stops here again; accept the log after that")
+        if isinstance(standing, Superseding):
+            standing = Replay(standing.plan)
+        if isinstance(standing, Onward):
+            report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms())
+            snapshot = repair(world, snapshot, standing, report)
+        plan = with_id(plan_reset(standing, snapshot, settings, wanted, now_ms=now_ms()))
+        if isinstance(standing, Replay):
+            world.supersede(plan, snapshot.ledger)
+        else:
+            world.store(plan)
+    says = [f"plan {plan.number} ({plan.id}) is stored, and the next run executes it: {reason}"]
+    if plan.supersedes:
+        says.append(f"it takes the place of {plan.supersedes}, which was not in the table")
+    says += [f"{log.topic} {log.partition} goes on from {plan.positions[log]}" for log in sorted(_moved_logs(plan, standing))]
+    return Ruling("\n".join([*says, *told_vanished(plan.vanished)]), {"says": says, "plan": describe_plan(plan, None)})
+
+
+def _moved_logs(plan: Plan, standing: Onward | Replay) -> list[BrokerPartition]:
+    old = standing.last if isinstance(standing, Onward) else standing.plan
+    return [log for log, epoch in plan.log_epochs.items() if epoch != old.log_epochs.get(log, 0)]
 
 
 def parse_skip(text: str) -> Loss:

@@ -101,7 +101,10 @@ def show_plan(document: Mapping[str, Any]) -> None:
     if document["uncounted"]:
         screen.print(f"a crash took the count of its rows, and nobody can count them: {document['uncounted']}", markup=False)
     if document["reason"]:
-        screen.print(f"supersedes {document['supersedes']}: {document['reason']}")
+        screen.print((f"supersedes {document['supersedes']}: " if document["supersedes"] else "") + document["reason"], markup=False)
+    for v in document["vanished"]:
+        place = f"{v['topic']} {v['partition']}, offsets {v['from']} to {v['until']} with log_epoch {v['log_epoch']}"
+        screen.print(f"rows of {place}, are of records that are gone")
     _table(("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets"), [
         (r["topic"], r["partition"], r["from"], r["until"], r.get("rows"), r.get("fetched_bytes"), r.get("missing_offsets"))
         for r in document["ranges"]])

@@ -25,7 +25,7 @@ from etl.edges.table_features import takes_commits_of_delta_rs
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
 from etl.frame import arrow_schema, spark_schema
-from etl.lineage import epochs_to_ask, is_creation_id
+from etl.log_identity import epochs_to_ask, is_creation_id
 from etl.model import Applied, BrokerPartition, Cleanup, Committed, Foreign, Ledger, Plan, Retention, Snapshot, Stamp, Table
 from etl.packing import pack_tasks
 from etl.phases import Phases, Stopwatch, Verb

@@ -18,11 +18,13 @@ from functools import partial
 from typing import Any
 
 from etl.errors import CommitUnknown, MissingOffsets, OffsetMoved, Owned
+from etl.log_identity import Cut, epochs_to_ask
 from etl.model import (
-    NOTHING_COMMITTED, Acknowledgement, Applied, Broker, BrokerPartition, Committed, Extent, Foreign, Leader, Ledger, Loss, OffsetRange,
-    Plan, Receipt, Snapshot, Stamp, Table,
+    NOTHING_COMMITTED, Acknowledgement, Applied, Broker, BrokerPartition, Committed, EpochEnd, Extent, Foreign, Leader, Ledger, Loss,
+    OffsetRange, Plan, Receipt, Snapshot, Stamp, Table,
 )
 from etl.protocol import plan_documents, znodes
+from etl.reconcile import plan_in_force
 from etl.settings import OwnershipMode, Settings, TopicFilter
 
 CLUSTER = "cluster-1"
@@ -53,6 +55,34 @@ class FakeLog:
     lost: set[int] = field(default_factory=set)
     """Missing as well, and nothing explains it: whoever reads them is told."""
     has_leader: bool = True
+    epochs: dict[int, int] = field(default_factory=lambda: {0: 0})
+    """At which offset each leader's epoch began."""
+    lives: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    """(offset, life): from that offset on records are those of that life; a log that is cut and written anew has a new one."""
+    tells_epochs: bool = True
+
+    def cut(self, at: int) -> None:
+        """An unclean election: what came from `at` on is gone, and what comes now is written by another leader."""
+        self.end = at
+        self.lives = [*(life for life in self.lives if life[0] < at), (at, max(life for _, life in self.lives) + 1)]
+        self.epochs = {**{e: start for e, start in self.epochs.items() if start < at}, max(self.epochs) + 1: at}
+
+    def made_again(self) -> FakeLog:
+        """Another log of the same name, empty."""
+        life = max(life for _, life in self.lives) + 1
+        return FakeLog(lives=[(0, life)])
+
+    def life_of(self, offset: int) -> int:
+        """Which record of the log's history lies at this offset now."""
+        return next(life for start, life in reversed(self.lives) if start <= offset)
+
+    def end_of_epoch(self, asked: int) -> EpochEnd | None:
+        """As a leader answers."""
+        above = [epoch for epoch in self.epochs if epoch > asked]
+        if not self.tells_epochs or asked > max(self.epochs):
+            return None
+        below = max((epoch for epoch in self.epochs if epoch <= asked), default=asked)
+        return EpochEnd(asked, below, self.epochs[min(above)] if above else self.end)
 
     def read(self, start: int, until: int) -> list[int]:
         """Offsets that a reader of [start, until) gets."""
@@ -67,6 +97,8 @@ class FakeCommit:
     plan: Plan
     rows: tuple[tuple[BrokerPartition, int], ...]
     run_id: str = "run-1"
+    lives: tuple[int, ...] = ()
+    """Of each row's record, which life of its log it was of."""
 
     @property
     def number(self) -> int:
@@ -109,8 +141,16 @@ class Outside:
     topic_ids: dict[str, str] = field(default_factory=dict)
 
     def rows(self) -> Counter[tuple[BrokerPartition, int]]:
-        """How often the table holds each record."""
+        """How often the table holds each offset of each log."""
         return Counter(row for commit in self.table or () for row in commit.rows)
+
+    def records(self) -> Counter[tuple[BrokerPartition, int, int]]:
+        """How often the table holds each record that ever was: (log, life, offset)."""
+        return Counter((log, life, offset) for commit in self.table or () for (log, offset), life in zip(commit.rows, commit.lives))
+
+    def keys(self) -> Counter[tuple[BrokerPartition, int, int]]:
+        """How often the table holds each row by what makes it unique: (log, log_epoch, offset)."""
+        return Counter((log, commit.plan.log_epochs.get(log, 0), offset) for commit in self.table or () for log, offset in commit.rows)
 
     def transaction_version(self) -> int:
         """The commit bit, 0 for none."""
@@ -171,7 +211,10 @@ class FakeWorld:
             topic_ids=dict(out.topic_ids),
             bytes_per_offset={log: 100.0 for log in logs}, committed=out.committed(), starts=dict(out.starts), owners=dict(out.owners),
             live_consumers=out.live_consumers,
-            ledger=self._ledger(), table=self._table(),
+            ledger=(ledger := self._ledger()), table=(table := self._table()),
+            leader_epochs={log: max(found.epochs) for log, found in logs.items() if found.tells_epochs},
+            epoch_ends={log: end for log, epoch in epochs_to_ask(plan_in_force(ledger, table), ledger.applied).items()
+                        if log in logs and (end := logs[log].end_of_epoch(epoch))},
         )
 
     def _ledger(self) -> Ledger:
@@ -309,8 +352,13 @@ class FakeWorld:
     def _write(self, plan: Plan, rows: list[OffsetRange], opened: int) -> None:
         if opened >= plan.number or self.outside.transaction_version() != opened:
             return  # skipped by the writer, or lost to another one under the same app id: read back, do not guess
+        for r in rows:
+            end = self.outside.logs[r.log].end_of_epoch(plan.leader_epochs[r.log]) if r.log in plan.leader_epochs else None
+            if end and end.end_offset < r.until_offset:
+                raise Cut(r.log, r.until_offset, end.end_offset).error()  # as each task does once it has read all
         read = tuple((r.log, offset) for r in rows for offset in self.outside.logs[r.log].read(r.from_offset, r.until_offset))
-        self.outside.table = [*(self.outside.table or ()), FakeCommit(plan, read, self._run_id)]
+        lives = tuple(self.outside.logs[log].life_of(offset) for log, offset in read)
+        self.outside.table = [*(self.outside.table or ()), FakeCommit(plan, read, self._run_id, lives)]
 
     def recount(self, plan: Plan) -> Applied | None:
         """See World."""

@@ -209,7 +209,8 @@ def test_skipped_records_are_told_per_log() -> None:
     report.planned(replace(FIRST, losses=(Loss(A, 0, 2_000, Why.EXPIRED),)))
     assert report.lost_records
     assert report.outcomes == [(Outcome.RECORDS_LOST, "clicks 0: 2,000 offsets (0 to 2000) had expired and were skipped")]
-    assert document_of(report)["plan"]["losses"] == [{"topic": "clicks", "partition": 0, "from": 0, "until": 2000, "why": "expired"}]
+    assert document_of(report)["plan"]["losses"] == [
+        {"topic": "clicks", "partition": 0, "from": 0, "until": 2000, "why": "expired", "log_epoch": 0}]
 
 
 def test_a_plan_without_ranges_says_that_it_keeps_the_start() -> None:
@@ -248,8 +249,8 @@ def test_a_plan_is_described_with_its_receipts_for_people_and_programs() -> None
     document = json.loads(json.dumps(describe_plan(FIRST, APPLIED)))
     assert document["ranges"][0] == {
         "topic": "clicks", "partition": 0, "from": 2, "until": 10, "leader": "0 at h:9092", "leader_epoch": 4, "rows": 7,
-        "fetched_bytes": 90, "control_records": 0, "aborted_records": 0, "missing_offsets": 1, "gaps": [[3, 4]], "gaps_complete": True,
-        "behind_transform": False}
+        "fetched_bytes": 90, "control_records": 0, "aborted_records": 0, "missing_offsets": 1, "last_epoch": None,
+        "gaps": [[3, 4]], "gaps_complete": True, "behind_transform": False}
     assert document["ranges"][1]["leader"] is None
     assert document["positions"] == [
         {"topic": "clicks", "partition": 0, "position": 10, "seen_offset": None, "seen_version": None},

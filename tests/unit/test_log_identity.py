@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from etl.errors import LogTruncated, NeedsDecision, NotYetReadable
-from etl.lineage import Cut, cut_logs, epochs_to_ask, record_epochs, refuse_other_logs
+from etl.log_identity import Cut, cut_logs, epochs_to_ask, record_epochs, refuse_other_logs
 from etl.model import Applied, BrokerPartition, EpochEnd, Ledger, OffsetRange, Onward, Plan, Receipt, Snapshot
 from etl.plan import plan_next
 from tests.unit.test_plan import A, B, SETTINGS, last_plan, next_plan, onward, planned, settings_of, snapshot_of

@@ -258,6 +258,8 @@ class Plan:
     """The epoch of the record batch that ends where this plan begins, where it is known: the sharper of the two."""
     log_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Which life of a log the rows are of; 0 where not named, one more each time an operator accepted that its offsets start anew."""
+    pending_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Logs that could not be read when it was decided where they start: the moment, in milliseconds, of the first record to read."""
     vanished: tuple[Vanished, ...] = ()
     """Of a reset: offsets whose rows stay in the table and whose records are gone."""
 

@@ -51,7 +51,8 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
     if left and on_owned(settings.ownership) is not OnOwned.SKIP:
         raise _owned(left)
     extents = {log: extent for log, extent in snapshot.extents.items() if log not in left}
-    return replace(snapshot, extents=extents, leaderless=snapshot.leaderless - left.keys(), owners=left)
+    owners = {log: owner for log, owner in left.items() if log in snapshot.extents or log in snapshot.leaderless}
+    return replace(snapshot, extents=extents, leaderless=snapshot.leaderless - left.keys(), owners=owners)
 
 
 def refuse_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:

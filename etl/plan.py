@@ -1,7 +1,7 @@
 """Which offsets the next plan holds. Pure functions of values.
 
-What is decided here and nowhere else: where a log starts that was never read, what becomes of offsets that are gone, and of a stored
-plan that cannot be finished. How much of it one run reads is `packing`'s.
+What is decided here and nowhere else: what becomes of offsets that are gone, and of a stored plan that cannot be finished. Where a log
+starts that was never read is `starts`'s, how much of it one run reads `packing`'s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from etl.model import (
 )
 from etl.log_identity import record_epochs, refuse_other_logs
 from etl.packing import share_caps, split_range
-from etl.settings import OnDataLoss, OnNoLeader, Settings, StartAt
+from etl.settings import OnDataLoss, OnNoLeader, Settings
+from etl.starts import pending_starts, start_of
 
 Span = TypeVar("Span", OffsetRange, Loss)
 
@@ -66,9 +67,11 @@ def plan_next(snapshot: Snapshot, standing: FirstRun | Onward, settings: Setting
     number = last.number + 1 if last else 1
     plan = _plan_from(known, last, snapshot, settings, number=number, uid=uid, now_ms=now_ms)
     if isinstance(standing, Onward):
-        passed = (Loss(log, standing.last.positions[log], offset, Why.MOVED) for log, offset in sorted(standing.followed.items()))
+        passed = (Loss(log, standing.last.positions[log], offset, Why.MOVED, standing.last.log_epochs.get(log, 0))
+                  for log, offset in sorted(standing.followed.items()))
         plan = replace(plan, losses=(*passed, *plan.losses), previous=standing.last.id)
-    return plan if plan.ranges or plan.losses or plan.positions.keys() - known.keys() else None
+    is_news = plan.positions.keys() - known.keys() or plan.pending_starts.keys() - (last.pending_starts.keys() if last else ())
+    return plan if plan.ranges or plan.losses or is_news else None
 
 
 def plan_instead(standing: Superseding, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
@@ -77,24 +80,27 @@ def plan_instead(standing: Superseding, snapshot: Snapshot, settings: Settings, 
     What the old plan let go stays let go, and what it saw of the offsets stays the expected side of compare-and-set. Raises as
     `plan_next`, and SettingsError when `skipped` names offsets that it does not read.
     """
-    old, earlier = standing.plan, skipped_among(standing.plan)
-    skips = (*earlier, *standing.skipped)
+    old, earlier = standing.plan, let_go_among(standing.plan)
+    skipped = [replace(skip, log_epoch=old.log_epochs.get(skip.log, 0)) for skip in standing.skipped]
+    skips = (*earlier, *skipped)
     _refuse_leaderless_skips(skips, snapshot)
     plan = _plan_from(starts_of(old), old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms, beyond=skips)
-    ranges = tuple(leave_out(_without(plan.ranges, earlier), standing.skipped))
+    ranges = tuple(leave_out(_without(plan.ranges, earlier), skipped))
     return replace(
         plan, ranges=ranges, seen={**plan.seen, **old.seen}, previous=old.previous, supersedes=old.id, reason=standing.reason,
-        losses=(*old.losses, *_without(plan.losses, earlier), *standing.skipped), vanished=old.vanished)
+        losses=(*old.losses, *_without(plan.losses, earlier), *skipped), vanished=old.vanished)
 
 
-def skipped_among(plan: Plan) -> tuple[Loss, ...]:
-    """What operators left out of this plan and that lies where another plan in its place would read again: behind a range's start."""
+def let_go_among(plan: Plan) -> tuple[Loss, ...]:
+    """What this plan let go and another one in its place would read again, since it lies behind a range's start: skipped, or missing."""
     starts = starts_of(plan)
-    return tuple(loss for loss in plan.losses if loss.why is Why.SKIPPED and loss.until_offset > starts[loss.log])
+    current = (loss for loss in plan.losses if loss.log_epoch == plan.log_epochs.get(loss.log, 0))
+    return tuple(loss for loss in current if loss.until_offset > starts[loss.log])
 
 
 def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
     """The plan that takes the place of one whose logs lack some of its offsets, without its id: the same, and those are let go."""
+    missing = [replace(loss, log_epoch=plan.log_epochs.get(loss.log, 0)) for loss in missing]
     ranges = tuple(leave_out(plan.ranges, missing))
     count = sum(loss.until_offset - loss.from_offset for loss in missing)
     first = f"{missing[0].log.topic} {missing[0].log.partition} from {missing[0].from_offset}"
@@ -121,7 +127,7 @@ def replay_or_supersede(standing: Replay, snapshot: Snapshot, settings: Settings
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
-            _reading(r.log, snapshot, {r.log: r.from_offset}, settings)  # raises under `fail`
+            _reading(r.log, r.from_offset, snapshot, settings)  # raises under `fail`
             place = f"{r.log.topic} {r.log.partition}"
             return Superseding(plan, f"{place}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now")
     _refuse_another_shape(plan, settings)
@@ -170,7 +176,8 @@ def _plan_from(
     if last:
         refuse_other_logs(last, snapshot, {log: min(position, known.get(log, position)) for log, position in last.positions.items()})
     _refuse_leaderless(snapshot, settings)
-    readings = {log: _reading(log, snapshot, known, settings) for log in sorted(snapshot.extents)}
+    starts = {log: known[log] if log in known else start_of(log, snapshot, last, settings) for log in sorted(snapshot.extents)}
+    readings = {log: _reading(log, start, snapshot, settings) for log, start in starts.items() if start is not None}
     stops = share_caps({log: (r.position, r.end_offset) for log, r in readings.items()}, snapshot.bytes_per_offset, settings.limits, number)
     for skip in beyond:
         if skip.log in stops:
@@ -178,6 +185,7 @@ def _plan_from(
     wholes = (OffsetRange(log, r.position, stops[log], snapshot.leaders.get(log)) for log, r in readings.items())
     ranges = tuple(piece for r in wholes for piece in split_range(r, snapshot.bytes_per_offset, settings.limits.target_task_bytes))
     positions = {**known, **stops}
+    there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners)
     table, log_epochs = snapshot.table, dict(last.log_epochs) if last else {}
     return Plan(
         number=number, uid=uid, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms,
@@ -186,6 +194,7 @@ def _plan_from(
         table_id=table.id if table else None, table_bit=(table.transaction_version or 0) if table else 0,
         topic_ids={**(last.topic_ids if last else {}), **snapshot.topic_ids},
         losses=tuple(replace(loss, log_epoch=log_epochs.get(loss.log, 0)) for r in readings.values() for loss in r.lost),
+        pending_starts=pending_starts(there, positions, last, settings, now_ms=now_ms),
         log_starts={log: snapshot.extents[log].log_start_offset for log in readings},
         leader_epochs=_leader_epochs(last, known, readings, snapshot),
         record_epochs=_record_epochs(last, known, readings, snapshot, number), log_epochs=log_epochs,
@@ -236,11 +245,8 @@ def may_be_transformed(plan: Plan, settings: Settings) -> bool:
     return all(plan.shape != shape_of_rows(one) for one in plain)
 
 
-def _reading(log: BrokerPartition, snapshot: Snapshot, known: Mapping[BrokerPartition, int], settings: Settings) -> _Reading:
+def _reading(log: BrokerPartition, wanted: int, snapshot: Snapshot, settings: Settings) -> _Reading:
     extent = snapshot.extents[log]
-    wanted = known.get(log)
-    if wanted is None:
-        wanted = _start(log, snapshot, known, settings)
     if extent.end_offset < wanted <= extent.end_offset + extent.held_back:
         what = f"the position lies above the last stable offset {extent.end_offset}: a transaction is open there"
         check = "who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on"
@@ -266,24 +272,6 @@ def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> Etl
         return NotYetReadable("the readable end of the log lies below our position", check=check, **place)
     check = f"who committed it: {holds}; set the committed offset to one of these, or remove it to start by source.start"
     return BadOffset("the committed offset lies above the end of the log", check=check, **place)
-
-
-def _start(log: BrokerPartition, snapshot: Snapshot, known: Mapping[BrokerPartition, int], settings: Settings) -> int:
-    """Where a log starts that this pipeline never read; what an older consumer of the group committed comes first."""
-    extent = snapshot.extents[log]
-    committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
-    if committed is not None:
-        return committed
-    if not known:
-        start = settings.source.start
-    elif any(other.topic == log.topic for other in known):
-        start = StartAt.EARLIEST
-    else:
-        start = settings.source.start_new_topics
-    if isinstance(start, StartAt):
-        return extent.log_start_offset if start is StartAt.EARLIEST else extent.end_offset
-    # a record that came after the extent was read lies above its end: what is between is not yet known to be older
-    return min(max(extent.log_start_offset, snapshot.starts.get(log, extent.end_offset)), extent.end_offset)
 
 
 def _refuse_leaderless(snapshot: Snapshot, settings: Settings) -> None:

@@ -393,6 +393,9 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
              "seen_offset": plan.seen[log].offset, "seen_version": plan.seen[log].version}
             for log, position in sorted(plan.positions.items())
         ],
+        "pending_starts": [
+            {"topic": log.topic, "partition": log.partition, "first_record_at": at(moment)}
+            for log, moment in sorted(plan.pending_starts.items())],
         "losses": [
             {"topic": loss.log.topic, "partition": loss.log.partition, "from": loss.from_offset, "until": loss.until_offset,
              "why": loss.why.value, "log_epoch": loss.log_epoch} for loss in plan.losses],

@@ -89,7 +89,7 @@ def _reset(
         cluster=old.cluster, shape=shape_of_rows(settings), ranges=(), positions=positions, seen=seen if is_next else {**seen, **old.seen},
         table_id=table.id if table else None, table_bit=(table.transaction_version or 0) if table else 0,
         topic_ids={**old.topic_ids, **again}, previous=old.id if is_next else old.previous, supersedes=None if is_next else old.id,
-        reason=reason, losses=tuple(_losses(standing, moved)),
+        reason=reason, losses=tuple(_losses(standing, moved)), pending_starts=old.pending_starts,
         log_starts={log: extent.log_start_offset for log, extent in snapshot.extents.items() if log in positions},
         leader_epochs={**_without(old.leader_epochs, moved), **epochs}, record_epochs=_without(sharp, moved),
         log_epochs={**old.log_epochs, **{log: old.log_epochs.get(log, 0) + 1 for log in moved}},

@@ -34,7 +34,8 @@ from etl.protocol.kafka import ClusterMetadata
 from etl.protocol.plan_documents import parse_plan, render_stamp
 from etl.reconcile import plan_in_force
 from etl.retention import cleanup_of, expiring
-from etl.settings import OwnershipMode, Settings, Timestamp
+from etl.settings import OwnershipMode, Settings
+from etl.starts import moments_to_ask
 from etl.transform import apply_transform, making_rows
 
 if TYPE_CHECKING:
@@ -141,11 +142,13 @@ class LiveWorld:
             committed = self.group.committed({*logs, *positions})
             table = self._observe_table(ledger)
             found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
-            starts = {}
-            if isinstance(source.start, Timestamp) and ledger.newest is None:
-                starts = cluster.offsets_at(source.start.ms, list(found.extents), isolation=source.isolation)
+            in_force = plan_in_force(ledger, table)
+            moments = moments_to_ask(found.extents, in_force, self.settings)
+            starts = cluster.offsets_at(
+                moments, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s) if moments else {}
+            found = found.without(moments.keys() - starts.keys())  # nobody led them any more
             # after the extents: a leader that was elected in between is seen by one of the two
-            asked = epochs_to_ask(plan_in_force(ledger, table), ledger.applied)
+            asked = epochs_to_ask(in_force, ledger.applied)
             ends = cluster.epoch_ends(
                 {log: epoch for log, epoch in asked.items() if log in found.extents}, wait_for_leader_s=source.wait_for_leader_s,
                 leaders=found.leaders)

@@ -37,6 +37,14 @@ class Extents:
     epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The epoch of the leader that told the end, by its own word."""
 
+    def without(self, logs: Collection[BrokerPartition]) -> Extents:
+        """The same where these logs have lost their leader since."""
+        if not logs:
+            return self
+        extents = {log: extent for log, extent in self.extents.items() if log not in logs}
+        leaders = {log: leader for log, leader in self.leaders.items() if log not in logs}
+        return Extents(extents, leaders, self.leaderless | frozenset(logs), self.epochs)
+
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
@@ -143,13 +151,13 @@ class Cluster:
             known.update(begun)
         return {log: _named(one, known) for log, one in told.items()}
 
-    def offsets_at(self, timestamp_ms: int, logs: Collection[BrokerPartition], *, isolation: Isolation = Isolation.READ_COMMITTED,
+    def offsets_at(self, moments: Mapping[BrokerPartition, int], *, isolation: Isolation = Isolation.READ_COMMITTED,
                    wait_for_leader_s: float = 30.0) -> dict[BrokerPartition, int]:
-        """The first offset of each log whose record is at `timestamp_ms` or later; the readable end where none is.
+        """The first offset of each log whose record is at its moment (in milliseconds) or later; the readable end where none is.
 
         Logs that stay without a leader are left out.
         """
-        found = self._list(dict.fromkeys(logs, timestamp_ms), isolation, wait_for_leader_s, None)
+        found = self._list(moments, isolation, wait_for_leader_s, None)
         late = {log: LATEST for log, offset in found.offsets.items() if offset is None}
         ends = self._list(late, isolation, wait_for_leader_s, None, found.leaders)
         return {log: offset for log, offset in {**found.offsets, **ends.offsets}.items() if offset is not None}

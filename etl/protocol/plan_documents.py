@@ -6,7 +6,7 @@ today's address.
 
 Whatever carries a newer format is refused, so that an old driver never misreads a new plan. Format 1 lacked what a plan
 knows of the table's transaction version, of log starts and of why offsets were let go; formats before 3 lacked leader epochs, the
-lives of logs, and what is not known of rows that were counted again. Their documents are still read.
+lives of logs, the starts that wait for their log, and what is not known of rows that were counted again. Their documents are still read.
 """
 
 from __future__ import annotations
@@ -204,6 +204,9 @@ def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
         known["epochs"] = {
             "leader": [plan.leader_epochs.get(log) for log in logs], "record": [plan.record_epochs.get(log) for log in logs],
             "log": [plan.log_epochs.get(log, 0) for log in logs]}
+        if plan.pending_starts:
+            away = _sorted_items(plan.pending_starts)
+            known["pending_starts"] = {"logs": _render_logs(log for log, _ in away), "at_ms": [moment for _, moment in away]}
         known["vanished"] = [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished]
     return {
         **known, "format": form, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
@@ -250,6 +253,7 @@ def _plan(document: dict[str, Any]) -> Plan:
         log_starts={log: p - back for log, p, back in zip(logs, positions, kept, strict=True) if back is not None},
         leader_epochs=_known_of(logs, epochs.get("leader")), record_epochs=_known_of(logs, epochs.get("record")),
         log_epochs={log: epoch for log, epoch in _known_of(logs, epochs.get("log")).items() if epoch},
+        pending_starts=_pending(document.get("pending_starts")),
         vanished=tuple(Vanished(logs[i], start, stop, epoch) for i, start, stop, epoch in document.get("vanished", ())),
     )
     if plan_id(plan, document["format"]) != plan.id:
@@ -259,6 +263,10 @@ def _plan(document: dict[str, Any]) -> Plan:
 
 def _loss(log: BrokerPartition, start: int, stop: int, why: str = Why.EXPIRED.value, log_epoch: int = 0) -> Loss:
     return Loss(log, start, stop, Why(why), log_epoch)
+
+
+def _pending(found: Mapping[str, Any] | None) -> dict[BrokerPartition, int]:
+    return dict(zip(_parse_logs(found["logs"]), found["at_ms"], strict=True)) if found else {}
 
 
 def _known_of(logs: list[BrokerPartition], column: list[int | None] | None) -> dict[BrokerPartition, int]:

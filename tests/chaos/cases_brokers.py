@@ -199,6 +199,25 @@ def loses_its_leader(stage: Stage, *, on_no_leader: str) -> Told:
     return stage.finish(pipeline, after=after, next_run=stopped(pipeline.run(), 0, "replayed"))
 
 
+def starts_without_a_leader(stage: Stage) -> Told:
+    """The first run of a pipeline that starts at the latest record comes while some partitions have no leader."""
+    source = {"start": "latest", "on_no_leader": "skip", "wait_for_leader_s": 3}
+    pipeline = stage.pipeline(partitions=6, cluster=kept("three-brokers", three_brokers), source=source)
+    pipeline.produce(600, partitions=6)
+    old = pipeline.in_topic()
+    broker = pipeline.cluster.brokers[leader_of(pipeline, 1)]
+    stage.at_end.callback(broker.start)
+    broker.kill()
+    assert wait_until(lambda: leader_of(pipeline, 1) == -1, _SOON_S), partitions_of(pipeline)
+    said = stopped(pipeline.run(), 0, "no leader", "kept the start")
+    after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
+    broker.start()
+    wait_for_all(pipeline, 1)
+    with stage.writing(pipeline) as writer:
+        writer.wait_for(120)
+    return stage.finish(pipeline, after=after, next_run=pipeline.ran(), expected=pipeline.in_topic() - old)
+
+
 CASES: tuple[Case, ...] = (
     Case(15, "only-broker-killed-and-started", "the only broker killed in the middle of a fetch and started again",
          partial(only_broker, comes_back=True)),
@@ -216,4 +235,6 @@ CASES: tuple[Case, ...] = (
          partial(loses_its_leader, on_no_leader="fail")),
     Case(15, "partition-loses-its-leader-skip", "partitions lose their leader in the middle of a fetch, `skip`",
          partial(loses_its_leader, on_no_leader="skip")),
+    Case(23, "no leader at the first run", "`start: latest`, `on_no_leader: skip`, and a broker is dead at the very first run",
+         starts_without_a_leader),
 )

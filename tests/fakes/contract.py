@@ -149,7 +149,7 @@ class BrokerContract:
         with served.cluster() as cluster:
             found = cluster.extents(logs, isolation=Isolation.READ_COMMITTED)
             sizes = cluster.bytes_per_offset(found)
-            late = cluster.offsets_at(int(time.time() * 1000) + 3_600_000, logs)
+            late = cluster.offsets_at(dict.fromkeys(logs, int(time.time() * 1000) + 3_600_000))
         assert dict(found.extents) == {logs[0]: Extent(0, 0), logs[1]: Extent(0, 10), logs[2]: Extent(0, 0)}
         assert (set(found.leaders), found.leaderless) == (set(logs), frozenset())
         assert list(sizes) == [logs[1]] and 100 < sizes[logs[1]] < 200

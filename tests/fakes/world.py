@@ -26,6 +26,7 @@ from etl.model import (
 from etl.protocol import plan_documents, znodes
 from etl.reconcile import plan_in_force
 from etl.settings import OwnershipMode, Settings, TopicFilter
+from etl.starts import moments_to_ask
 
 CLUSTER = "cluster-1"
 BROKER = Broker(0, "127.0.0.1", 9092)
@@ -55,6 +56,8 @@ class FakeLog:
     lost: set[int] = field(default_factory=set)
     """Missing as well, and nothing explains it: whoever reads them is told."""
     has_leader: bool = True
+    later: dict[int, int] = field(default_factory=dict)
+    """Milliseconds of the records that are not from 1970."""
     epochs: dict[int, int] = field(default_factory=lambda: {0: 0})
     """At which offset each leader's epoch began."""
     lives: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
@@ -88,6 +91,10 @@ class FakeLog:
         """Offsets that a reader of [start, until) gets."""
         assert self.log_start <= start <= until <= self.end, "a driver asked for what the log does not hold"
         return [offset for offset in range(start, until) if offset not in self.missing | self.lost]
+
+    def first_at(self, moment: int) -> int:
+        """The first offset whose record is that late, the end where none is."""
+        return next((offset for offset in range(self.log_start, self.end) if self.later.get(offset, 0) >= moment), self.end)
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,6 @@ class Outside:
     """What others did to the table since our last commit."""
     live_consumers: tuple[str, ...] = ()
     owners: dict[BrokerPartition, str] = field(default_factory=dict)
-    starts: dict[BrokerPartition, int] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
 
     def rows(self) -> Counter[tuple[BrokerPartition, int]]:
@@ -182,6 +188,7 @@ class FakeWorld:
     ) -> None:
         self._run_id = run_id
         self.outside = outside
+        self._settings = settings
         self._topics: TopicFilter = settings.source.topics
         self._ownership = settings.ownership
         us = znodes.DriverNode("127.0.0.1", next(_processes), None, run_id)
@@ -205,13 +212,15 @@ class FakeWorld:
         out = self.outside
         ours = {log: found for log, found in out.logs.items() if self._topics.admits(log.topic)}
         logs = {log: found for log, found in ours.items() if found.has_leader}
+        ledger, table = self._ledger(), self._table()
+        moments = moments_to_ask(logs, plan_in_force(ledger, table), self._settings)
         return Snapshot(
             cluster=CLUSTER, extents={log: Extent(found.log_start, found.end) for log, found in logs.items()},
             leaders={log: Leader(BROKER, 0) for log in logs}, leaderless=frozenset(ours.keys() - logs.keys()),
             topic_ids=dict(out.topic_ids),
-            bytes_per_offset={log: 100.0 for log in logs}, committed=out.committed(), starts=dict(out.starts), owners=dict(out.owners),
-            live_consumers=out.live_consumers,
-            ledger=(ledger := self._ledger()), table=(table := self._table()),
+            bytes_per_offset={log: 100.0 for log in logs}, committed=out.committed(),
+            starts={log: logs[log].first_at(moment) for log, moment in moments.items()},
+            owners=dict(out.owners), live_consumers=out.live_consumers, ledger=ledger, table=table,
             leader_epochs={log: max(found.epochs) for log, found in logs.items() if found.tells_epochs},
             epoch_ends={log: end for log, epoch in epochs_to_ask(plan_in_force(ledger, table), ledger.applied).items()
                         if log in logs and (end := logs[log].end_of_epoch(epoch))},

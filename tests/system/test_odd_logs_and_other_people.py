@@ -18,6 +18,7 @@ from etl.address import split_address
 from etl.edges.broker import SimpleConsumer
 from etl.embedded.server import wait_until
 from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.broker import FakeBroker
 from tests.system.driving import Pipeline, broken_off_before, refused
 
 
@@ -45,6 +46,24 @@ def test_one_record_beside_empty_partitions_is_loaded_and_every_position_is_kept
         assert {key: client.get(f"{root}/{key}")[0] for key in client.get_children(root)} == {"0": b"0", "1": b"0", "2": b"1", "3": b"0"}
     assert pipeline.ran().outcomes == ["nothing new"]
     assert pipeline.door("verify").code == 0
+
+
+def test_a_partition_without_a_leader_at_the_first_run_starts_at_the_latest_record_of_that_day(
+    spoiled: tuple[Pipeline, FakeBroker],
+) -> None:
+    pipeline, broker = spoiled
+    pipeline.settings["source"] |= {"start": "latest", "on_no_leader": "skip", "wait_for_leader_s": 0}
+    away, there = broker.log(pipeline.topic, 0), encode(Batch(0, [Rec(0, b"there")]))
+    broker.append(pipeline.topic, 1, there)
+    away.leader_id = -1
+    assert pipeline.ran().outcomes == ["no leader", "kept the start"]
+    [kept] = pipeline.door("plans", "show").document["pending_starts"]
+    assert kept["partition"] == 0
+    away.leader_id = broker.broker_id
+    now_ms = round(time.time() * 1000)
+    broker.append(pipeline.topic, 0, encode(Batch(30, [Rec(0, b"new")], base_timestamp=now_ms, max_timestamp=now_ms)))
+    [r] = pipeline.door("plan").document["ranges"]
+    assert (r["partition"], r["from"], r["until"]) == (0, 30, 31)
 
 
 def test_a_range_of_aborted_records_and_markers_alone_gives_no_row_and_is_done(pipeline: Pipeline) -> None:

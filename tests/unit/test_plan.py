@@ -18,7 +18,9 @@ from etl.model import (
     Snapshot, Superseding, Table, Why,
 )
 from etl.packing import ASSUMED_BYTES_PER_OFFSET
-from etl.plan import may_be_transformed, plan_instead, plan_next, refuse_missing_topics, replay_or_supersede, shape_of_rows, starts_of
+from etl.plan import (
+    may_be_transformed, plan_instead, plan_next, plan_without, refuse_missing_topics, replay_or_supersede, shape_of_rows, starts_of,
+)
 from etl.protocol.plan_documents import with_id
 from etl.settings import Settings, parse_settings
 from tests.unit.test_packing import CAPS, COSTS, EXTENTS
@@ -104,7 +106,7 @@ def test_starting_at_the_latest_makes_a_plan_without_ranges_that_keeps_the_start
 
 def test_starting_at_a_time_is_where_the_first_record_that_late_lies() -> None:
     at_noon = settings_of(start={"timestamp": "2026-01-31T12:00:00+00:00"})
-    plan = planned(snapshot_of({A: (3, 10), B: (3, 10), C: (3, 10)}, starts={A: 6, B: 1}), settings=at_noon)
+    plan = planned(snapshot_of({A: (3, 10), B: (3, 10), C: (3, 10)}, starts={A: 6, B: 1, C: 10}), settings=at_noon)
     assert offsets_of(plan) == {A: [(6, 10)], B: [(3, 10)]}
     assert plan.positions == {A: 10, B: 10, C: 10}
 
@@ -403,6 +405,13 @@ def test_what_an_operator_skipped_stays_skipped_when_the_plan_is_superseded_agai
     assert plan.losses == (*STORED.losses, SKIPPED, *(Loss(A, *gap, Why.EXPIRED) for gap in expired))
 
 
+def test_offsets_that_were_missing_stay_let_go_when_the_plan_is_superseded_again() -> None:
+    once = with_id(plan_without(STORED, [Loss(A, 5, 8, Why.MISSING)], now_ms=NOW_MS))
+    plan = again(once, snapshot_of({A: (4, 40)}))
+    assert offsets_of(plan)[A] == [(4, 5), (8, 40)]
+    assert plan.losses == (*STORED.losses, Loss(A, 5, 8, Why.MISSING), Loss(A, 3, 4, Why.EXPIRED))
+
+
 def test_an_operator_may_skip_more_and_not_the_same_twice() -> None:
     once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
     twice = again(once, snapshot_of({A: (0, 40)}), more := Loss(A, 20, 21, Why.SKIPPED))
@@ -410,6 +419,14 @@ def test_an_operator_may_skip_more_and_not_the_same_twice() -> None:
     assert twice.losses == (*STORED.losses, SKIPPED, more)
     with pytest.raises(SettingsError, match="not all in the plan's ranges"):
         again(twice, snapshot_of({A: (0, 40)}), Loss(A, 7, 9, Why.SKIPPED))
+
+
+def test_what_is_skipped_or_passed_over_is_lost_of_the_life_that_the_log_has_now() -> None:
+    old = with_id(replace(STORED, log_epochs={A: 2}, losses=(Loss(A, 4, 5, Why.SKIPPED, 1),)))
+    plan = again(old, snapshot_of({A: (0, 30)}), SKIPPED)
+    assert (offsets_of(plan)[A], plan.losses[-1]) == ([(3, 5), (8, 30)], replace(SKIPPED, log_epoch=2))
+    standing = replace(onward({A: 4}, log_epochs={A: 2}), positions={A: 7}, followed={A: 7})
+    assert planned(snapshot_of({A: (0, 9)}), standing).losses == (Loss(A, 4, 7, Why.MOVED, 2),)
 
 
 def test_a_skip_at_the_end_of_a_plan_is_kept_too_where_a_smaller_cap_would_end_before_it() -> None:

@@ -201,6 +201,18 @@ def test_a_log_that_is_cut_while_it_is_read_stops_the_run_before_the_append() ->
     refuse_unfinished(outside)
 
 
+def test_a_start_that_waits_for_its_partition_waits_through_a_reset() -> None:
+    outside, settings = outside_of(15, 3), settings_of(start="latest", on_no_leader="skip")
+    outside.logs[B].has_leader = False
+    run(outside, settings)
+    outside.logs[A].cut(at=9)
+    plan = accept(outside, "clicks:0", settings=settings)
+    assert list(plan.pending_starts) == [B]
+    outside.logs[B].has_leader = True
+    run(outside, settings)
+    assert not outside.rows() and outside.offsets[B][0] == 3
+
+
 def test_a_log_may_be_cut_again_before_the_reset_was_executed() -> None:
     outside = cut_and_longer()
     accept(outside, "clicks:0")

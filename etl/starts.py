@@ -1,0 +1,69 @@
+"""Where a log starts that this pipeline never read. Pure functions of values.
+
+    the log                                            starts at
+    ------------------------------------------------   ---------------------------------------------------------------------
+    has an offset that the group committed             that offset: an older consumer read up to there
+    was there before and could not be read             the first record at or after the moment that the plan keeps for it
+    is there at the first run                          source.start
+    is of a topic that is there for the first time     source.start_new_topics
+    is a new partition of a known topic                its first record
+
+A start is decided once, by the run that first hears of the log, also where nobody leads it then or somebody else owns it: "latest" is
+then not an offset but a moment, and the plan keeps it (`Plan.pending_starts`) until the log can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from etl.model import NOTHING_COMMITTED, BrokerPartition, Plan, Snapshot
+from etl.settings import Settings, StartAt, Timestamp
+
+
+def start_of(log: BrokerPartition, snapshot: Snapshot, last: Plan | None, settings: Settings) -> int | None:
+    """The first offset to read of a log that was never read; None where the moment that it starts at was not asked for.
+
+    `last` is the newest plan, None for the first run; the snapshot has the log's extent.
+    """
+    extent, rule = snapshot.extents[log], _rule(log, last, settings)
+    committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
+    if committed is not None:
+        return committed
+    if isinstance(rule, StartAt):
+        return extent.log_start_offset if rule is StartAt.EARLIEST else extent.end_offset
+    found = snapshot.starts.get(log)
+    # a record that came after the extent was read lies above its end: what is between is not yet known to be older
+    return None if found is None else min(max(extent.log_start_offset, found), extent.end_offset)
+
+
+def moments_to_ask(logs: Iterable[BrokerPartition], last: Plan | None, settings: Settings) -> dict[BrokerPartition, int]:
+    """Of these logs, those that start at a moment: milliseconds since the epoch."""
+    known: Collection[BrokerPartition] = last.positions if last else ()
+    rules = {log: _rule(log, last, settings) for log in logs if log not in known}
+    return {log: rule for log, rule in rules.items() if not isinstance(rule, StartAt)}
+
+
+def pending_starts(
+    there: Iterable[BrokerPartition], positions: Mapping[BrokerPartition, int], last: Plan | None, settings: Settings, *, now_ms: int,
+) -> dict[BrokerPartition, int]:
+    """What the next plan keeps: the moments at which logs start that are `there` and have no position in that plan.
+
+    A log that starts at its first record needs none.
+    """
+    kept = {log: moment for log, moment in (last.pending_starts if last else {}).items() if log not in positions}
+    for log in there:
+        rule = _rule(log, last, settings)
+        if log not in positions and rule is not StartAt.EARLIEST:
+            kept[log] = now_ms if rule is StartAt.LATEST else int(rule)
+    return kept
+
+
+def _rule(log: BrokerPartition, last: Plan | None, settings: Settings) -> StartAt | int:
+    """The first or the latest record, or the moment of the first one to read."""
+    if last is None:
+        start = settings.source.start
+        return start.ms if isinstance(start, Timestamp) else start
+    if log in last.pending_starts:
+        return last.pending_starts[log]
+    topics = {other.topic for logs in (last.positions, last.pending_starts) for other in logs}
+    return StartAt.EARLIEST if log.topic in topics else settings.source.start_new_topics

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.log_identity import Cut, cut_logs, is_creation_id, record_epochs, topics_made_again
 from etl.model import NOTHING_COMMITTED, BrokerPartition, Loss, Onward, Plan, PlanKind, Replay, Snapshot, Vanished, Why
-from etl.plan import shape_of_rows, skipped_among, starts_of
+from etl.plan import shape_of_rows, let_go_among, starts_of
 from etl.settings import Settings, StartAt
 
 _NAMED = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)(:(?P<partition>\d{1,9}))?")
@@ -174,7 +174,7 @@ def _losses(standing: Onward | Replay, moved: Mapping[BrokerPartition, int]) -> 
     Of that not what an operator skipped in ranges that are now read anew, by a later plan: nothing of it was let go.
     """
     if isinstance(standing, Replay):
-        again = skipped_among(standing.plan)
+        again = let_go_among(standing.plan)
         yield from (loss for loss in standing.plan.losses if loss not in again)
         return
     for log, offset in sorted(standing.followed.items()):

@@ -44,6 +44,7 @@ _STOPPED = 130
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The pipeline's file, e.g. conf/clicks.yaml.", show_default=False)]
 Reason = Annotated[str, typer.Option(help="Why, for whoever reads it later.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing on standard error while it goes on.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -99,22 +100,23 @@ def run(
     conf: Conf,
     as_json: AsJson = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when policy let records go.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Read what is new and append it to the table, exactly once."""
     from etl import doors, screens
 
-    report = doors.run(_settings(conf), surroundings(), conf=str(conf), strict=strict)
+    report = doors.run(_settings(conf), surroundings(quiet=quiet), conf=str(conf), strict=strict)
     _show(as_json, report.as_json(), lambda: screens.show_report(report))
     if strict and report.lost_records:
         raise DataLost("records were lost, and source.on_data_loss let them go", check="the gaps named above, and the topic's retention")
 
 
 @app.command()
-def verify(conf: Conf, as_json: AsJson = False) -> None:
+def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Prove from the table's rows and the ledger that every record of every applied plan is there once."""
     from etl import proof as proving, screens
 
-    proof = proving.verify(_settings(conf), surroundings())
+    proof = proving.verify(_settings(conf), surroundings(quiet=quiet))
     _show(as_json, proof.as_json(), lambda: screens.show_proof(proof))
     if not proof.is_right:
         raise VerifyFailed(proof.first_finding, check=proof.check)
@@ -231,9 +233,9 @@ def _settings(conf: Path) -> Settings:
     return load_settings(conf)
 
 
-def surroundings() -> Surroundings:
-    """This machine's Java and Delta jars, unless spark-submit brought its own; and a line of progress on a terminal."""
-    from etl.screens import progress
+def surroundings(*, quiet: bool = False) -> Surroundings:
+    """This machine's Java and Delta jars, unless spark-submit brought its own; and, unless `quiet`, how far it is on standard error."""
+    from etl.showing import showing
     from etl.wiring import Surroundings
 
     def spark_defaults(given: Mapping[str, str]) -> dict[str, str]:
@@ -244,7 +246,7 @@ def surroundings() -> Surroundings:
         set_spark_environment()
         return jar_settings(given.get("spark.master", "local[*]"))
 
-    return Surroundings(progress, spark_defaults)
+    return Surroundings(spark_defaults=spark_defaults) if quiet else Surroundings(showing, spark_defaults)
 
 
 def _show(as_json: bool, document: Any, screen: Any) -> None:

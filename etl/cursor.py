@@ -210,6 +210,11 @@ class Cursor:
             check="whether the topic was deleted and made again, or an unclean leader was elected", **place)
 
     @property
+    def read_so_far(self) -> tuple[int, int, int]:
+        """Offsets passed, rows given and bytes fetched."""
+        return self.position - self.range.from_offset, self._tally.rows, self._fetched_bytes
+
+    @property
     def receipt(self) -> Receipt:
         """What reading came to so far; of the whole range when `done`.
 

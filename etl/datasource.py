@@ -22,14 +22,16 @@ import atexit
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from etl.edges.progress_port import ProgressAddress, Teller
 from etl.errors import BrokerUnreachable, EtlError, SparkLost, mark
 from etl.frame import spark_schema
 from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Receipt
@@ -71,6 +73,11 @@ class Task:
     cleanups: Mapping[str, Cleanup] = field(default_factory=dict)
     """How the topics are cleaned up, where that is known."""
 
+    @property
+    def number(self) -> int:
+        """Names it among the tasks of its plan: its first range, which no other one reads."""
+        return self.indices[0]
+
 
 class OffsetRanges(DataSource):
     """The data source; see the module. Wrong options raise SettingsError at `load()`."""
@@ -87,7 +94,10 @@ class OffsetRanges(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:
         """A reader of the options; `schema` is the one from above."""
-        return RangesReader(self.options, self.note)
+        return RangesReader(self.options, self.note, self.progress)
+
+    progress: ClassVar[ProgressAddress | None] = None
+    """Where tasks tell how far they are. Alone, nobody asks."""
 
     @staticmethod
     def note(index: int, receipt: Receipt) -> None:
@@ -97,10 +107,10 @@ class OffsetRanges(DataSource):
 class RangesReader(DataSourceReader):
     """Plans in a process of the driver's machine, reads in the executors."""
 
-    def __init__(self, options: Mapping[str, str], note: Any) -> None:
+    def __init__(self, options: Mapping[str, str], note: Any, progress: ProgressAddress | None = None) -> None:
         self._options = dict(options)
         self._reading = parse_options(options)
-        self._note = note
+        self._note, self._progress = note, progress
 
     def partitions(self) -> list[InputPartition]:
         """One Spark partition for each task."""
@@ -115,7 +125,8 @@ class RangesReader(DataSourceReader):
         task, context = partition.value, TaskContext.get()
         if task is None:
             return
-        reading, note, again = self._reading, self._note, bool(context and context.attemptNumber())
+        reading, note, attempt = self._reading, self._note, context.attemptNumber() if context else 0
+        again, teller = attempt > 0, Teller(self._progress, task.number, attempt)
         try:
             yield from read_ranges(
                 _afresh(task.ranges) if again else task.ranges, deadline_s=_LATER_PATIENCE_S if again else _PATIENCE_S,
@@ -123,22 +134,29 @@ class RangesReader(DataSourceReader):
                 fetch_max_bytes=reading.fetch_max_bytes, max_fetch_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
                 on_receipt=lambda at, receipt: note(task.indices[at], receipt), topic_ids=task.topic_ids,
                 leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups,
-                fails_on_missing=reading.fails_on_data_loss,
+                fails_on_missing=reading.fails_on_data_loss, on_read=teller.read,
             )
         except EtlError as error:
             raise TaskFailed(f"{error}\n{mark(error)}") from error
+        finally:
+            teller.close()
 
 
 class ReceiptAccumulator:
     """The receipts of a read, by the ranges' indices in the plan. A range that is read twice has one."""
 
-    def __init__(self, accumulator: Accumulator[dict[int, Receipt]]) -> None:
-        self._accumulator = accumulator
+    def __init__(self, accumulator: Accumulator[dict[int, Receipt]], merge: _Merge) -> None:
+        self._accumulator, self._merge = accumulator, merge
 
     @property
     def receipts(self) -> dict[int, Receipt]:
         """What came back by now; complete when the job has succeeded."""
         return dict(self._accumulator.value)
+
+    @property
+    def last_came(self) -> float | None:
+        """When the last of them came, by `time.monotonic`."""
+        return self._merge.last_came
 
     def in_order(self, count: int) -> tuple[Receipt, ...] | None:
         """A receipt for each of `count` ranges, or None when some are missing: the job failed, or Delta skipped it."""
@@ -149,24 +167,30 @@ class ReceiptAccumulator:
 class _Merge(AccumulatorParam[dict[int, Receipt]]):
     """Receipts of a range are equal, whichever attempt made them."""
 
+    last_came: float | None = None
+
     def zero(self, value: dict[int, Receipt]) -> dict[int, Receipt]:
         return {}
 
     def addInPlace(self, value1: dict[int, Receipt], value2: dict[int, Receipt]) -> dict[int, Receipt]:
+        self.last_came = time.monotonic()
         value1.update(value2)
         return value1
 
 
-def receiving(spark: SparkSession) -> tuple[type[OffsetRanges], ReceiptAccumulator]:
-    """A data source of its own name whose receipts come back to this driver.
+def receiving(spark: SparkSession, address: ProgressAddress | None = None) -> tuple[type[OffsetRanges], ReceiptAccumulator]:
+    """A data source of its own name whose receipts come back to this driver; meanwhile its tasks tell at `address` how far they are.
 
     Spark starts sources in other processes and hands them only text, but a class made here is pickled with what it closes over.
     """
-    accumulator: Accumulator[dict[int, Receipt]] = spark.sparkContext.accumulator({}, _Merge())
+    merge = _Merge()
+    accumulator: Accumulator[dict[int, Receipt]] = spark.sparkContext.accumulator({}, merge)
     own_name = f"{NAME}_{accumulator.aid}"
 
     class Receiving(OffsetRanges):
         """OffsetRanges that gives its receipts to the driver."""
+
+        progress = address
 
         @classmethod
         def name(cls) -> str:
@@ -176,7 +200,7 @@ def receiving(spark: SparkSession) -> tuple[type[OffsetRanges], ReceiptAccumulat
         def note(index: int, receipt: Receipt) -> None:
             accumulator.add({index: receipt})
 
-    return Receiving, ReceiptAccumulator(accumulator)
+    return Receiving, ReceiptAccumulator(accumulator, merge)
 
 
 def read_tasks(
@@ -185,6 +209,7 @@ def read_tasks(
     fetch_limit_bytes: int = SIZES["fetch_limit_bytes"], timeout_s: float = TIMEOUT_S,
     topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
     log_epochs: Mapping[BrokerPartition, int] | None = None, cleanups: Mapping[str, Cleanup] | None = None,
+    progress: ProgressAddress | None = None,
 ) -> tuple[DataFrame, ReceiptAccumulator]:
     """The rows of a plan's ranges, packed as `tasks` says (indices of `ranges`), and the receipts to come.
 
@@ -193,7 +218,7 @@ def read_tasks(
     that no longer reaches up to its ranges in the epoch of `leader_epochs` (LogTruncated), and offsets missing from a topic whose
     cleaning, by `cleanups`, does not explain it (MissingOffsets). Rows carry their log's epoch of `log_epochs`.
     """
-    source, receipts = receiving(spark)
+    source, receipts = receiving(spark, progress)
     spark.dataSource.register(source)
     reader = spark.read.format(source.name()).option("bootstrap", ",".join(bootstrap)).option("isolation", isolation.value)
     reader = reader.option("fetch_max_bytes", fetch_max_bytes).option("fetch_limit_bytes", fetch_limit_bytes)

@@ -42,7 +42,8 @@ def run(
     """
     run_id = new_run_id()
     report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms(), this_process(conf), strict=strict)
-    with kept_in(settings.report.path, report, keep=settings.report.keep):
+    kept = kept_in(settings.report.path, report, keep=settings.report.keep)
+    with kept, surroundings.progress(report.watch.doing):
         for left in reversed(range(SESSIONS_MAX)):
             try:
                 opened = open_world(settings, surroundings, name=run_id, phases=report.watch)

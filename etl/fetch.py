@@ -98,7 +98,8 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
                 backoff_s: float = 0.25, deadline_s: float = 120.0, connect_timeout_s: float = 10.0, timeout_s: float = 30.0,
                 max_wait_ms: int = 500, client_id: str = "offset-range-etl",
                 topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
-                cleanups: Mapping[str, Cleanup] | None = None, fails_on_missing: bool = True) -> Iterator[pa.RecordBatch]:
+                cleanups: Mapping[str, Cleanup] | None = None, fails_on_missing: bool = True,
+                on_read: Callable[[int, int, int, int], None] = lambda index, offsets, rows, size: None) -> Iterator[pa.RecordBatch]:
     """The rows of `ranges` as Arrow batches: in order within a range, ranges in any order and interleaved.
 
     on_receipt        called as (index in `ranges`, receipt) once all rows of that range were taken from the iterator
@@ -110,6 +111,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     retry             how often in a row a leader is looked up again before its error is raised
     backoff_s         pause before the second of these look-ups; it doubles, up to 5 s
     deadline_s        how long a log may give nothing before its range counts as out of reach
+    on_read           called as (index in `ranges`, offsets passed, rows, bytes fetched so far) each time that rows of it were taken
     topic_ids         topic -> the id it had when the ranges were planned (KIP-516): once all is read it must still be that topic
     leader_epochs     log -> the epoch of the leader that told its end when the ranges were planned (KIP-320): once all is read, that
                       epoch must still reach up to them
@@ -135,7 +137,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     while walks := [walk for walk in walks if not walk.cursor.done]:
         _find_leaders(walks, manner)
         for broker, group in _by_broker(walks).items():
-            yield from _read_from(broker, group, manner, on_receipt)
+            yield from _read_from(broker, group, manner, on_receipt, on_read)
     _refuse_cut_logs(ranges, leader_epochs or {}, manner)
     if fails_on_missing:
         _refuse_missing(cursors)
@@ -215,7 +217,8 @@ def _by_broker(walks: Sequence[_Walk]) -> dict[Broker, list[_Walk]]:
     return groups
 
 
-def _read_from(broker: Broker, walks: list[_Walk], manner: _Manner, on_receipt: Callable[[int, Receipt], None]) -> Iterator[pa.RecordBatch]:
+def _read_from(broker: Broker, walks: list[_Walk], manner: _Manner, on_receipt: Callable[[int, Receipt], None],
+               on_read: Callable[[int, int, int, int], None]) -> Iterator[pa.RecordBatch]:
     """Read all of `walks` from their leader, but for those that lose it on the way."""
     with SimpleConsumer(broker.host, broker.port, client_id=manner.client_id, connect_timeout_s=manner.connect_timeout_s,
                         timeout_s=manner.timeout_s, max_response_bytes=manner.max_fetch_bytes + manner.fetch_max_bytes + MIB) as consumer:
@@ -234,6 +237,7 @@ def _read_from(broker: Broker, walks: list[_Walk], manner: _Manner, on_receipt: 
             for walk, rows in moved:
                 if rows is not None:
                     yield from rows
+                    on_read(walk.index, *walk.cursor.read_so_far)
                     if walk.cursor.done:
                         on_receipt(walk.index, walk.cursor.receipt)
         if manner.topic_ids and all(walk.cursor.done for walk in group):  # who lost its leader comes by here later

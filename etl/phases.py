@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+from etl.progress import Reached
 
 
 class Verb(str, Enum):
@@ -30,6 +33,14 @@ class Verb(str, Enum):
     """Spark's end, and giving up the driver's lock."""
 
 
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What a run is at."""
+
+    verb: Verb | None
+    reached: Reached | None = None
+
+
 class Phases(Protocol):
     """Where whoever works says what it works at."""
 
@@ -38,6 +49,9 @@ class Phases(Protocol):
 
     def reckon(self, verb: Verb, seconds: float) -> None:
         """That many seconds of the verb that is open now were `verb`, as is known only afterwards."""
+
+    def reading(self, doing: Callable[[], Doing]) -> contextlib.AbstractContextManager[None]:
+        """Inside, tasks read: `doing` tells at any moment which verb that is by now and how far they are."""
 
 
 class Stopwatch:
@@ -48,14 +62,18 @@ class Stopwatch:
         self._clock = clock
         self._inside = 0.0
         """Seconds of the open verb that were given to others."""
+        self._open: list[Verb] = []
+        self._reading: Callable[[], Doing] | None = None
 
     @contextlib.contextmanager
     def timed(self, verb: Verb) -> Iterator[None]:
         """See `Phases`; however it ends."""
         began, around, self._inside = self._clock(), self._inside, 0.0
+        self._open.append(verb)
         try:
             yield
         finally:
+            self._open.pop()
             spent = self._clock() - began
             self._add(verb, spent - self._inside)
             self._inside = around + spent
@@ -64,6 +82,20 @@ class Stopwatch:
         """See `Phases`."""
         self._add(verb, seconds)
         self._inside += seconds
+
+    @contextlib.contextmanager
+    def reading(self, doing: Callable[[], Doing]) -> Iterator[None]:
+        """See `Phases`."""
+        self._reading = doing
+        try:
+            yield
+        finally:
+            self._reading = None
+
+    def doing(self) -> Doing:
+        """What goes on at this moment; may be asked from another thread."""
+        reading, verbs = self._reading, self._open[-1:]
+        return reading() if reading else Doing(verbs[0] if verbs else None)
 
     def _add(self, verb: Verb, seconds: float) -> None:
         self.seconds[verb] = self.seconds.get(verb, 0.0) + seconds

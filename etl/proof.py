@@ -17,6 +17,7 @@ from etl.edges.spark import telling_what_was_lost
 from etl.errors import LedgersDisagree, Owned
 from etl.gaps import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
 from etl.model import Adopt, Applied, BrokerPartition, Coverage, FirstRun, Foreign, Ledger, Loss, Plan, Replay, Standing, Table
+from etl.phases import Stopwatch
 from etl.plan import may_be_transformed
 from etl.reconcile import compare, is_let_pass, naming_table, refusal_of, unacknowledged
 from etl.settings import Settings
@@ -152,7 +153,9 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
     """
     from etl.edges.audit_scan import doubled_offsets, scan_buckets
 
-    with open_world(settings, surroundings, name=f"{new_run_id()}-verify") as world, telling_what_was_lost():
+    watch = Stopwatch()
+    opened = open_world(settings, surroundings, name=f"{new_run_id()}-verify", phases=watch)
+    with surroundings.progress(watch.doing), opened as world, telling_what_was_lost():
         told = _look(world)
         ledger, table = told.ledger, told.table
         with naming_table(settings):

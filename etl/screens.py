@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from etl.checks.line import Verdict
@@ -22,7 +19,6 @@ from etl.rulings import Ruling
 ROWS_SHOWN = 40
 
 screen = Console(highlight=False, soft_wrap=True)
-margin = Console(stderr=True, highlight=False)
 
 
 def show_report(report: Report) -> None:
@@ -108,35 +104,6 @@ def show_plan(document: Mapping[str, Any]) -> None:
     _table(("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets"), [
         (r["topic"], r["partition"], r["from"], r["until"], r.get("rows"), r.get("fetched_bytes"), r.get("missing_offsets"))
         for r in document["ranges"]])
-
-
-@contextmanager
-def progress(total: int, done: Callable[[], tuple[int, int]]) -> Iterator[None]:
-    """While the fetch and the write go on, a line on a terminal; nothing elsewhere.
-
-    `done` gives ranges finished and records read so far; it is asked from a thread of its own.
-    """
-    if not margin.is_terminal:
-        yield
-        return
-    columns = (SpinnerColumn(), TextColumn("fetch and write"), BarColumn(), TextColumn("{task.completed}/{task.total} ranges"),
-               TextColumn("{task.fields[records]:,} records"), TimeElapsedColumn())
-    ended = threading.Event()
-    with Progress(*columns, console=margin, transient=True) as bar:
-        line = bar.add_task("", total=total, records=0)
-
-        def follow() -> None:
-            while not ended.wait(0.2):
-                ranges, records = done()
-                bar.update(line, completed=min(ranges, total), records=records)
-
-        watcher = threading.Thread(target=follow, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            watcher.join()
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -24,11 +24,12 @@ from etl.edges.registry import read_brokers, read_cluster_id, read_creation_ids
 from etl.edges.table_features import takes_commits_of_delta_rs
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
+from etl.following import Following, follow
 from etl.frame import arrow_schema, spark_schema
 from etl.log_identity import epochs_to_ask, is_creation_id
 from etl.model import Applied, BrokerPartition, Cleanup, Committed, Foreign, Ledger, Plan, Retention, Snapshot, Stamp, Table
 from etl.packing import pack_tasks
-from etl.phases import Phases, Stopwatch, Verb
+from etl.phases import Doing, Phases, Stopwatch, Verb
 from etl.plan import may_be_transformed, refuse_missing_topics
 from etl.protocol.kafka import ClusterMetadata
 from etl.protocol.plan_documents import parse_plan, render_stamp
@@ -41,11 +42,10 @@ from etl.transform import apply_transform, making_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from etl.datasource import ReceiptAccumulator
     from etl.edges.recount import Recount
 
-Progress = Callable[[int, Callable[[], tuple[int, int]]], contextlib.AbstractContextManager[None]]
-"""Shows how far the reading is: (ranges in all, how to ask for ranges done and records read)."""
+Progress = Callable[[Callable[[], Doing]], contextlib.AbstractContextManager[None]]
+"""Shows inside what a run is at; given is how to ask for it, which may be done from any thread."""
 SparkDefaults = Callable[[Mapping[str, str]], Mapping[str, str]]
 """Plain Spark settings of this machine (where Delta's jars are, ...) beside those given, asked for when a session is built."""
 
@@ -56,7 +56,7 @@ _LOOKS_MAX = 3
 class Surroundings:
     """What a run takes from whoever opened the door."""
 
-    progress: Progress = lambda total, done: contextlib.nullcontext()
+    progress: Progress = lambda doing: contextlib.nullcontext()
     spark_defaults: SparkDefaults = lambda given: {}
 
 
@@ -96,7 +96,7 @@ class LiveWorld:
         self._owners = Owners(zookeeper, settings.group, settings.pipeline)
         self._cluster_name = ""
         self._known_version: int | None = None
-        self._reading: _Reading | None = None
+        self._reading: Following | None = None
         self._spark: SparkSession | None = None
 
     def close(self) -> None:
@@ -104,6 +104,8 @@ class LiveWorld:
 
         Its JVM may be gone already: who stops a run with SIGTERM, Airflow among them, often stops all processes of its group.
         """
+        if self._reading is not None:
+            self._reading.port.close()
         if self._spark is not None:
             with self._phases.timed(Verb.CLOSE), contextlib.suppress(Exception):  # whatever py4j says of it
                 self._spark.stop()
@@ -254,13 +256,13 @@ class LiveWorld:
         urgent = expiring(ranges, snapshot, within_s=source.expiry_warning_s, now_ms=self.now_ms())
         tasks = pack_tasks(
             ranges, snapshot.bytes_per_offset, self.settings.limits.target_task_bytes, parallelism, first={one.log for one in urgent})
-        rows, receipts = datasource.read_tasks(
+        self._reading = reading = follow(spark, plan.id, ranges, tasks)
+        rows, reading.receipts = datasource.read_tasks(
             spark, ranges, tasks, bootstrap=[f"{host}:{port}" for host, port in self._bootstrap()],
             isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
             timeout_s=source.timeout_s, cleanups=self._cleanups(plan, snapshot),
             topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not is_creation_id(topic_id)},
-            leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs)
-        self._reading = _Reading(receipts, len(plan.ranges), plan.id)
+            leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs, progress=reading.port.address)
         return self._transformed(rows)
 
     def _cleanups(self, plan: Plan, snapshot: Snapshot) -> dict[str, Cleanup]:
@@ -280,7 +282,7 @@ class LiveWorld:
             outcome = delta.append_empty(
                 plan, app_id=app_id, path=path, schema=arrow_schema(), partition_by=table.partition_by, known=known, run_id=self.run_id)
         else:
-            with self._showing_progress(), making_rows(self.settings.transform):
+            with self._read_meanwhile(), making_rows(self.settings.transform):
                 outcome = delta.append(
                     rows, plan, app_id=app_id, path=path, partition_by=table.partition_by, known=known, run_id=self.run_id)
         if outcome.result is delta.Result.NOT_APPLIED:
@@ -402,16 +404,27 @@ class LiveWorld:
         delta.check_shape(self.settings.table.path, to_arrow_schema(transformed.schema, timezone="UTC"), self.settings.table.partition_by)
         return transformed
 
-    def _showing_progress(self) -> contextlib.AbstractContextManager[None]:
-        if self._reading is None:
-            return contextlib.nullcontext()
-        return self._surroundings.progress(self._reading.ranges, self._reading.done)
+    @contextlib.contextmanager
+    def _read_meanwhile(self) -> Iterator[None]:
+        """Rows are read while they are written: what was what is known by what the tasks tell."""
+        reading = self._reading
+        if reading is None:
+            yield
+            return
+        began = time.monotonic()
+        try:
+            with self._phases.reading(reading.doing):
+                yield
+        finally:
+            reading.port.close()
+            for verb, seconds in reading.spent(began, time.monotonic()).items():
+                self._phases.reckon(verb, seconds)
 
     def _applied(self, plan: Plan, outcome: delta.Outcome) -> Applied:
         # what this run read is what is in the table only where the append was its own: compaction may lie between two readings
         was_ours = outcome.stamp is not None and outcome.stamp.run_id == self.run_id
         reading = self._reading if was_ours and self._reading and self._reading.plan_id == plan.id else None
-        receipts = reading.receipts.in_order(len(plan.ranges)) if reading else None
+        receipts = reading.receipts.in_order(len(plan.ranges)) if reading and reading.receipts else None
         if outcome.table is None:
             raise TableUnreachable(f"the table that held plan {plan.number} is gone", path=self.settings.table.path)
         version = outcome.table.version if outcome.delta_version is None else outcome.delta_version
@@ -420,18 +433,3 @@ class LiveWorld:
             return Applied(plan.number, plan.id, version, outcome.table.id, receipts, run_id)
         counted = self._counted_again(plan, outcome.delta_version)
         return Applied(plan.number, plan.id, version, outcome.table.id, counted.receipts, run_id, counted.uncounted)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """The reading under way: the receipts as they come."""
-
-    receipts: ReceiptAccumulator
-    ranges: int
-    plan_id: str
-    """Of the plan that is read: a run may execute two."""
-
-    def done(self) -> tuple[int, int]:
-        """Ranges whose receipts came, and the records they gave."""
-        receipts = self.receipts.receipts
-        return len(receipts), sum(receipt.rows or 0 for receipt in receipts.values())

@@ -25,6 +25,7 @@ from etl.edges.cluster import Extents
 from etl.edges.delta_path import open_table
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import DataLoss
+from etl.following import Following
 from etl.frame import arrow_schema
 from etl.model import Broker, BrokerPartition, Extent, Leader, OffsetRange, Plan, Receipt, Retention, Snapshot
 from etl.protocol.kafka import ClusterMetadata, PartitionMetadata, TopicMetadata
@@ -105,6 +106,8 @@ class MemoryCluster:
 class Rows:
     """The rows of a plan, read when the append asks for them; the receipts come with them."""
 
+    last_came = None
+
     def __init__(self, logs: Mapping[BrokerPartition, MemoryLog], ranges: Sequence[OffsetRange]) -> None:
         self._logs, self._ranges = logs, ranges
         self._receipts: list[Receipt] = []
@@ -161,7 +164,8 @@ class MemoryWorld(wiring.LiveWorld):
         if not plan.ranges:
             return None
         rows = Rows(_places[self._bootstrap()[0][0]], plan.ranges)
-        self._reading = wiring._Reading(cast(Any, rows), len(plan.ranges), plan.id)
+        self._reading = Following(plan.id, plan.ranges, [range(len(plan.ranges))])
+        self._reading.receipts = cast(Any, rows)
         return rows
 
 

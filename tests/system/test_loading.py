@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,10 +22,14 @@ import etl
 from etl import doors
 from etl.address import split_address
 from etl.edges.broker import SimpleConsumer
+from etl.embedded.server import wait_until
 from etl.frame import spark_schema
+from etl.phases import Doing, Verb
 from etl.report import Outcome, Report
 from etl.settings import load_settings
+from etl.wiring import Surroundings
 from tests.fakes.batches import Batch, Codec, Rec, encode
+from tests.fakes.broker import FETCH, FakeBroker, as_it_is
 from tests.system.driving import ROOT, Pipeline, broken_off_before, refused
 
 
@@ -57,6 +63,39 @@ def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pi
     assert [(r["partition"], r["from"], r["until"], r["rows"]) for r in report["plan"]["ranges"]] == [(p, 0, 100, 100) for p in range(4)]
     assert all(r["fetched_bytes"] > 0 for r in report["plan"]["ranges"])
     assert (report["delta_version"], report["exit_code"]) == (0, 0)
+
+
+def test_what_tasks_have_read_is_known_while_they_read(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+    pipeline, broker = spoiled
+    pipeline.settings["source"]["fetch_max_bytes"] = 1024
+    batches = [encode(Batch(30 + 10 * n, [Rec(delta, bytes(100)) for delta in range(10)])) for n in range(4)]
+    broker.append(pipeline.topic, 0, *batches)
+    seen, states = threading.Event(), set[Doing]()
+
+    def held(connection: socket.socket, response: bytes) -> None:
+        assert seen.wait(60), states
+        connection.sendall(response)
+
+    @contextlib.contextmanager
+    def watching(doing: Callable[[], Doing]) -> Iterator[None]:
+        def known() -> bool:
+            now = doing()
+            states.add(now)
+            return bool(now.verb is Verb.FETCH and now.reached and now.reached.records and not now.reached.ranges)
+
+        def watch() -> None:
+            if wait_until(known, 60):
+                seen.set()
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        yield
+        watcher.join()
+
+    broker.script[FETCH].extend([as_it_is, as_it_is, held])
+    report = doors.run(load_settings(pipeline.conf), Surroundings(progress=watching))
+    assert report.records == 70
+    assert all(report.seconds[verb] > 0 for verb in (Verb.FIRST_JOB, Verb.FETCH, Verb.APPEND))
 
 
 def test_a_run_that_was_killed_leaves_a_report_that_says_running(pipeline: Pipeline) -> None:

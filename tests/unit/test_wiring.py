@@ -11,10 +11,11 @@ import pytest
 from etl.edges import delta, recount
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import SettingsError
+from etl.following import Following
 from etl.model import NOTHING_COMMITTED, BrokerPartition, Dialect, Ledger, OffsetRange, Plan, PlanKind, Receipt, Stamp, Table
 from etl.protocol import plan_documents
 from etl.settings import parse_settings
-from etl.wiring import LiveWorld, Surroundings, _Reading
+from etl.wiring import LiveWorld, Surroundings
 
 READ, COUNTED = Receipt(9, 100), Receipt(8, None, missing_offsets=2)
 LOG = BrokerPartition("clicks", 0)
@@ -23,14 +24,20 @@ PLAN = Plan(
     ranges=(OffsetRange(LOG, 0, 10),), positions={LOG: 10}, seen={LOG: NOTHING_COMMITTED}, id="plan-1")
 
 
+def reading_of(plan_id: str) -> Following:
+    """A reading that gave its receipts."""
+    reading = Following(plan_id, PLAN.ranges, [(0,)])
+    reading.receipts = cast(Any, SimpleNamespace(in_order=lambda count: (READ,) * count))
+    return reading
+
+
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> LiveWorld:
     settings = parse_settings({
         "version": 1, "pipeline": "clicks", "group": "g", "zookeeper": {"connect": "127.0.0.1:1"},
         "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "clicks"}})
     world = LiveWorld(settings, ZooKeeper("127.0.0.1:1"), Surroundings(), "run-1")
-    receipts = SimpleNamespace(in_order=lambda count: (READ,) * count)
-    world._reading = _Reading(cast(Any, receipts), 1, PLAN.id)
+    world._reading = reading_of(PLAN.id)
     monkeypatch.setattr(recount, "recount", lambda *arguments, **more: recount.Recount((COUNTED,)))
     return world
 
@@ -63,5 +70,5 @@ def test_what_was_read_beside_another_runs_append_is_not_what_is_in_the_table(wo
 
 
 def test_what_was_read_for_another_plan_is_no_receipt_of_this_one(world: LiveWorld) -> None:
-    world._reading = _Reading(cast(Any, world._reading).receipts, 1, "plan-0")
+    world._reading = reading_of("plan-0")
     assert world._applied(PLAN, outcome_by("run-1")).receipts == (COUNTED,)

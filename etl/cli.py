@@ -1,4 +1,5 @@
-"""The doors: `etl demo | doctor | plan | run | verify | offsets show | plans list, show, supersede, acknowledge, accept-log`.
+"""The doors: `etl demo | doctor | plan | run | verify | offsets show | plans list, show, supersede, acknowledge, accept-log |
+pipelines list, retire, resume`.
 
 Each door loads the settings, calls one function of `doors`, and shows the value that comes back: with `--json` as one
 document on standard output, else for a person. Everything heavy is imported inside the door that needs it. Their exit codes:
@@ -38,10 +39,14 @@ offsets = typer.Typer(rich_markup_mode=None, help="Look at the group's committed
 plans = typer.Typer(rich_markup_mode=None, help="Look at the numbered plans of a pipeline, and rule on them.")
 app.add_typer(offsets, name="offsets")
 app.add_typer(plans, name="plans")
+pipelines = typer.Typer(rich_markup_mode=None, help="Look at the pipelines of a group, and take one out of service.")
+app.add_typer(pipelines, name="pipelines")
 
 _STOPPED = 130
 
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The pipeline's file, e.g. conf/clicks.yaml.", show_default=False)]
+Name = Annotated[str | None, typer.Argument(
+    metavar="NAME", help="Another pipeline of the same group; the conf's own by default.", show_default=False)]
 Reason = Annotated[str, typer.Option(help="Why, for whoever reads it later.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing on standard error while it goes on.")]
@@ -200,6 +205,33 @@ def plans_accept_log(
     from etl import rulings, screens
 
     ruling = rulings.accept_log(_settings(conf), tuple(logs), reason, at=at, is_same_log=same_log)
+    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
+
+
+@pipelines.command("list")
+def pipelines_list(conf: Conf, as_json: AsJson = False) -> None:
+    """The pipelines of the conf's group, and the topics that each of them reads."""
+    from etl import pipelines as group, screens
+
+    rows = group.list_pipelines(_settings(conf))
+    _show(as_json, rows, lambda: screens.show_pipelines(rows))
+
+
+@pipelines.command("retire")
+def pipelines_retire(conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False) -> None:
+    """Take a pipeline out of service: it loads no more, and others may read its topics. Nothing is deleted."""
+    from etl import pipelines as group, screens
+
+    ruling = group.retire(_settings(conf), name, reason)
+    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
+
+
+@pipelines.command("resume")
+def pipelines_resume(conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False) -> None:
+    """Take a retired pipeline into service again; it goes on from its own positions."""
+    from etl import pipelines as group, screens
+
+    ruling = group.resume(_settings(conf), name, reason)
     _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
 
 

@@ -16,7 +16,7 @@ from etl.ingest import World, ingest
 from etl.model import Adopt, BrokerPartition, OffsetRange, Onward, Plan, Replay, Snapshot, Standing, Superseding
 from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks
-from etl.plan import plan_instead, plan_next, refuse_shared_topics, replay_or_supersede, starts_of
+from etl.plan import plan_instead, plan_next, refuse_what_cannot_run, replay_or_supersede, starts_of
 from etl.reconcile import compare, naming_table, where_we_stand
 from etl.report import Outcome, Report, at, describe_plan, told_by_owner, told_held_back, told_leaderless, told_open
 from etl.retention import Expiring, expiring
@@ -116,7 +116,7 @@ def preview(settings: Settings) -> Preview:
 
 def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     """What a run would do that saw this."""
-    refuse_shared_topics(snapshot)
+    refuse_what_cannot_run(snapshot)
     left = leave_to_owners(snapshot, settings)
     standing = where_we_stand(snapshot, settings)
     says, plans = _next(left, standing, settings)

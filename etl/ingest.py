@@ -20,7 +20,7 @@ from etl.model import (
 )
 from etl.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
 from etl.phases import Verb
-from etl.plan import plan_instead, plan_next, plan_without, refuse_shared_topics, replay_or_supersede
+from etl.plan import plan_instead, plan_next, plan_without, refuse_what_cannot_run, replay_or_supersede
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import naming_table, refuse_what_others_did, unacknowledged, where_we_stand
 from etl.report import Outcome, Report, doubt_of
@@ -110,7 +110,7 @@ def _one_plan(world: World, settings: Settings, report: Report) -> bool:
         snapshot = _observe(world, settings)
         report.saw(snapshot)
     with report.timed(Verb.RECONCILE):
-        refuse_shared_topics(snapshot)
+        refuse_what_cannot_run(snapshot)
         snapshot = leave_to_owners(snapshot, settings)
         report.left(snapshot)
         snapshot, standing = _where_we_stand(world, snapshot, settings, report)

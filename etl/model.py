@@ -355,6 +355,14 @@ class Acknowledgement:
 
 
 @dataclass(frozen=True, slots=True)
+class Retirement:
+    """An operator's word: this pipeline loads no more."""
+
+    reason: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """The numbered plans of one pipeline as ZooKeeper holds them."""
 
@@ -369,6 +377,8 @@ class Ledger:
     """The version of `newest`'s znode: the expected side when the plan is superseded."""
     acknowledged: Acknowledgement | None = None
     """The last word of an operator on what others did to the table."""
+    retired: Retirement | None = None
+    """Why this pipeline loads no more; None while it is in service."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from etl.protocol.znodes import parse_owner
 from etl.settings import OnLiveGroup, OnOwned, OwnershipSettings, Settings
 
 _NAMED = 3
-_STOP_IT = "that this consumer is stopped, or give the pipeline a group of its own"
+_STOP_IT = "that this consumer is stopped"
 
 
 def foreign_owners(owners: Mapping[BrokerPartition, str], settings: Settings) -> dict[BrokerPartition, str]:
@@ -45,7 +45,7 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
     """
     if _is_refused(snapshot, settings.ownership):
         what = f"live consumers are registered in the group: {', '.join(snapshot.live_consumers[:_NAMED])}"
-        check = "that they are stopped, or give the pipeline a group of its own; a crashed one leaves after its session timeout"
+        check = "that they are stopped; a crashed one leaves after its session timeout"
         raise Owned(what, check=check)
     left = foreign_owners(snapshot.owners, settings)
     if left and on_owned(settings.ownership) is not OnOwned.SKIP:

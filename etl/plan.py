@@ -16,7 +16,8 @@ from etl.errors import (
     BadOffset, BrokerUnreachable, DataLoss, EtlError, NeedsDecision, NotYetReadable, SettingsError, TopicMissing,
 )
 from etl.model import (
-    NOTHING_COMMITTED, BrokerPartition, FirstRun, Isolation, Loss, OffsetRange, Onward, Plan, PlanKind, Replay, Snapshot, Superseding, Why,
+    NOTHING_COMMITTED, BrokerPartition, FirstRun, Isolation, Ledger, Loss, OffsetRange, Onward, Plan, PlanKind, Replay, Snapshot,
+    Superseding, Why,
 )
 from etl.log_identity import record_epochs, refuse_other_logs
 from etl.packing import share_caps, split_range
@@ -35,13 +36,32 @@ class _Reading:
     lost: tuple[Loss, ...] = ()
 
 
-def refuse_shared_topics(snapshot: Snapshot) -> None:
-    """Offsets belong to the group, plans to the pipeline: two pipelines would move the same offsets. Raises SettingsError."""
-    ours = {log.topic for log in snapshot.extents}
-    for name, topics in sorted(snapshot.other_pipelines.items()):
-        if ours & topics:
+def refuse_retired(ledger: Ledger) -> None:
+    """A pipeline that was taken out of service loads nothing. Raises NeedsDecision."""
+    if ledger.retired:
+        what = f"this pipeline was retired: {ledger.retired.reason}"
+        raise NeedsDecision(what, check="nothing where that is meant; else `etl pipelines resume CONF --reason ...`")
+
+
+def refuse_shared_topics(topics: Collection[str], others: Mapping[str, frozenset[str]], *, has_plans: bool) -> None:
+    """Offsets belong to the group, plans to the pipeline: two pipelines would move the same offsets. Raises SettingsError.
+
+    `others` are the group's other pipelines with their topics; `has_plans`: this one may have loaded rows already.
+    """
+    for name, theirs in sorted(others.items()):
+        if shared := theirs.intersection(topics):
             what = f"pipeline {name} of the same group reads this topic too"
-            raise SettingsError(what, key="group", topic=min(ours & topics), check="give each of the two a group of its own")
+            check = f"which of the two is to go on: `etl pipelines retire CONF {name} --reason ...` takes the other out of service"
+            if not has_plans:
+                check = f"a group of its own for this pipeline, which has loaded nothing yet; or {check}"
+            raise SettingsError(what, key="group", topic=min(shared), check=check)
+
+
+def refuse_what_cannot_run(snapshot: Snapshot) -> None:
+    """Raises NeedsDecision for a retired pipeline, SettingsError for topics that another one of the group reads."""
+    refuse_retired(snapshot.ledger)
+    topics = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)}
+    refuse_shared_topics(topics, snapshot.other_pipelines, has_plans=snapshot.ledger.newest is not None)
 
 
 def refuse_missing_topics(settings: Settings, topics: Iterable[str]) -> None:

@@ -89,6 +89,12 @@ def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
         (r["number"], r["created_at"], r["kind"], r["ranges"], r["offsets"], r["rows"], r["delta_version"], r["id"]) for r in rows])
 
 
+def show_pipelines(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The pipelines of a group, a line each."""
+    _table(("pipeline", "plans", "topics", "retired"), [
+        (r["pipeline"], r["newest_plan"], ", ".join(r["topics"]), r["retired"]) for r in rows])
+
+
 def show_plan(document: Mapping[str, Any]) -> None:
     """One plan."""
     version = document["delta_version"]

@@ -96,6 +96,7 @@ class LiveWorld:
         self._owners = Owners(zookeeper, settings.group, settings.pipeline)
         self._cluster_name = ""
         self._known_version: int | None = None
+        self._pipelines_version: int | None = None
         self._reading: Following | None = None
         self._spark: SparkSession | None = None
 
@@ -134,6 +135,8 @@ class LiveWorld:
         """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that is asked for after it."""
         source = self.settings.source
         ledger = self.ledger.read_ledger()
+        self._pipelines_version = self.ledger.pipelines_version()
+        other_pipelines = self.ledger.other_pipelines()
         with Cluster(self._bootstrap(), timeout_s=source.timeout_s) as cluster:
             metadata = chosen_topics(cluster.describe(self._asked_topics()), source.topics)
             refuse_missing_topics(self.settings, metadata.topics)
@@ -162,7 +165,7 @@ class LiveWorld:
             cluster=self._cluster_name, extents=found.extents, leaders=found.leaders, leaderless=found.leaderless,
             topic_ids={**creation_ids, **metadata.topic_ids}, bytes_per_offset=sizes, committed=committed, starts=starts,
             owners=self.group.owners(metadata.topics), live_consumers=self.group.live_consumers(),
-            ledger=ledger, table=table, other_pipelines=self.ledger.other_pipelines(), retention=retention, lasting=lasting,
+            ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, lasting=lasting,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends,
         )
 
@@ -200,15 +203,14 @@ class LiveWorld:
         if self.settings.transform and (plan.ranges or self._takes_spark_to_commit_nothing(plan.table_id)):
             # stored, the plan would bind the conf to a transform that never works
             self._transformed(self.spark().createDataFrame([], spark_schema()))
-        self.ledger.store_uid(plan.uid)
-        self.ledger.store_plan(plan)
+        self.ledger.store_plan(plan, beside=self._pipelines_version)
 
     def supersede(self, plan: Plan, ledger: Ledger) -> None:
         """See `ingest.World`."""
         if ledger.newest_version is None:
             raise LedgersDisagree(f"there is no plan {plan.number} to supersede", check="`etl plans list`")
         self._refuse_unwritable(plan)
-        self.ledger.supersede_plan(plan, ledger.newest_version)
+        self.ledger.supersede_plan(plan, ledger.newest_version, beside=self._pipelines_version)
 
     def adopt(self, plan: Plan) -> Ledger:
         """See `ingest.World`. Goes back to the newest plan that both sides know, and writes what came after it, oldest first."""

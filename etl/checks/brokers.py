@@ -13,9 +13,9 @@ from etl.edges.group import ConsumerGroup
 from etl.edges.ledger import PlanLedger
 from etl.edges.registry import read_brokers, read_cluster_id
 from etl.errors import BrokerUnreachable, EtlError, Owned, SettingsError
-from etl.model import Broker, BrokerPartition
+from etl.model import Broker, BrokerPartition, Ledger
 from etl.ownership import foreign_owners, on_owned
-from etl.plan import refuse_missing_topics
+from etl.plan import refuse_missing_topics, refuse_retired, refuse_shared_topics
 from etl.protocol import znodes
 from etl.protocol.kafka import Api, Spoken, choose_version
 from etl.settings import OnLiveGroup, OnNoLeader, OnOwned, Settings
@@ -112,16 +112,21 @@ def group(name: str, findings: Findings) -> Iterator[Line]:
         yield ok(name, f"a run of this pipeline is at work: {driver or 'by a driver that does not say who it is'}")
     else:
         yield from _others(name, ConsumerGroup(findings.zookeeper, settings.group), names, settings)
-    for other, theirs in sorted(PlanLedger(findings.zookeeper, settings.group, settings.pipeline).other_pipelines().items()):
-        if names & theirs:
-            what = f"pipeline {other} of the same group reads this topic too"
-            check = "give each of the two a group of its own"
-            yield failed(name, SettingsError(what, key="group", topic=min(names & theirs), check=check))
+    yield from _other_pipelines(name, PlanLedger(findings.zookeeper, settings.group, settings.pipeline), names)
+
+
+def _other_pipelines(name: str, ledger: PlanLedger, names: set[str]) -> Iterator[Line]:
+    """What `plan.refuse_what_cannot_run` would refuse."""
+    try:
+        refuse_retired(Ledger(retired=ledger.read_retirement()))
+        refuse_shared_topics(names, ledger.other_pipelines(), has_plans=bool(ledger.plan_numbers()))
+    except EtlError as refusal:
+        yield failed(name, refusal)
 
 
 def _others(name: str, members: ConsumerGroup, names: set[str], settings: Settings) -> Iterator[Line]:
     live, owners = members.live_consumers(), foreign_owners(members.owners(names), settings)
-    check = "that they are stopped, or give the pipeline a group of its own; a crashed one leaves after its session timeout"
+    check = "that they are stopped; a crashed one leaves after its session timeout"
     if live:
         what = f"{len(live)} live consumers are registered in the group: {_some(live)}"
         allowed = settings.ownership.on_live_group is OnLiveGroup.UNOWNED

@@ -10,14 +10,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from etl.edges.zookeeper import ZooKeeper
-from etl.errors import Owned
+from etl.errors import Owned, PermissionRefused, Unreachable
 from etl.protocol import znodes
 
 
@@ -36,20 +36,24 @@ class DriverLock:
         """
         us = this_process(run_id)
         deadline = time.monotonic() + wait_s
-        self._zookeeper.ensure(self._paths.root)
+        made = self._zookeeper.missing(self._paths.root)
         while not self._try_driving(us):
             self._wait_for_driver(deadline)
         try:
             yield
         finally:
-            with contextlib.suppress(KazooException, KazooTimeoutError):
+            with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
                 self._delete_own_driver_node()
+                self._delete_unused(made)
 
     def _try_driving(self, us: znodes.DriverNode) -> bool:
         path, payload = self._paths.driver, znodes.render_driver(us)
         try:
+            self._zookeeper.ensure(self._paths.root)
             # tried again when the answer was lost: our own node is then found, and known by its payload
             self._zookeeper.guarded(lambda: self._zookeeper.client.retry(self._zookeeper.client.create, path, payload, ephemeral=True))
+        except NoNodeError:
+            return self._try_driving(us)  # a driver that was refused took what it had made away, between our two steps
         except NodeExistsError:
             found = self._zookeeper.read(path)
             other = znodes.parse_driver(found[0]) if found else None
@@ -70,6 +74,16 @@ class DriverLock:
             other = znodes.parse_driver(node[0]) if node else None
             check = "whether that run is meant to be; a second one waits ownership.wait_for_driver_s for it"
             raise Owned(f"another driver is at work on this pipeline: {other or 'unknown'}", znode=self._paths.driver, check=check)
+
+    def _delete_unused(self, made: Collection[str]) -> None:
+        """A run that stored nothing leaves nothing: znodes of our names that are empty, and those above them that it made.
+
+        ZooKeeper deletes no znode with a child, such as the node of a driver that came meanwhile.
+        """
+        ours = (self._paths.root, self._paths.root.rpartition("/")[0])
+        for path in (*ours, *(above for above in made if above not in ours)):
+            if not self._zookeeper.delete_unused(path):
+                return
 
     def _delete_own_driver_node(self) -> None:
         stat = self._zookeeper.client.exists(self._paths.driver)

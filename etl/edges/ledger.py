@@ -13,19 +13,17 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
+from kazoo.client import TransactionRequest
 
 from etl.coverage import fold, is_better, lineage, note, prunable
 from etl.edges.zookeeper import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import LedgersDisagree, Owned, ZooKeeperUnreachable
-from etl.model import Acknowledgement, Applied, Coverage, Foreign, Ledger, Plan
+from etl.model import Acknowledgement, Applied, Coverage, Foreign, Ledger, Plan, Retirement
 from etl.protocol import plan_documents, znodes
 
 
 _PIECES_MAX = 10_000
 """A document in more pieces than this is not one of ours."""
-_OVERTAKEN = (NoNodeError, NodeExistsError, BadVersionError, RolledBackError, RuntimeInconsistency)
-"""What a transaction answers when somebody else changed what it was about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,16 @@ class PlanLedger:
     def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
         self._zookeeper = zookeeper
         self._paths = znodes.PipelinePaths(group, pipeline)
+        self._pipelines = znodes.GroupPaths(group).pipelines
+
+    @property
+    def pipeline(self) -> str:
+        """The pipeline's name."""
+        return self._paths.pipeline
+
+    def beside(self, pipeline: str) -> PlanLedger:
+        """That of another pipeline of the group."""
+        return PlanLedger(self._zookeeper, self._paths.group, pipeline)
 
     def read_ledger(self) -> Ledger:
         """The pipeline's uid, its newest plan, and what came of it."""
@@ -59,7 +67,7 @@ class PlanLedger:
         known = applied or (self._read_record_before(plan) if plan else None)
         return Ledger(
             uid, plan, applied, known.delta_version if known else None, newest_version=stored[1] if stored else None,
-            acknowledged=self._read_acknowledgement())
+            acknowledged=self._read_acknowledgement(), retired=self.read_retirement())
 
     def mark(self) -> tuple[int, int | None]:
         """Number and znode version of the newest plan: while both are the same, no other driver planned or superseded."""
@@ -68,15 +76,30 @@ class PlanLedger:
         return newest, found[1] if found else None
 
     def other_pipelines(self) -> dict[str, frozenset[str]]:
-        """The group's other pipelines that have made a plan, and the topics that their newest one knows."""
+        """The group's other pipelines at work, those that have made a plan and are not retired, and the topics that they know."""
         found = {}
-        for name in self._zookeeper.children(znodes.GroupPaths(self._paths.group).pipelines) or ():
-            other = PlanLedger(self._zookeeper, self._paths.group, name)
-            newest = max(other.plan_numbers(), default=0) if name != self._paths.pipeline else 0
-            plan = other.read_plan(newest) if newest else None
-            if plan:
-                found[name] = frozenset(log.topic for log in plan.positions)
+        for name in self.pipelines():
+            other = self.beside(name)
+            topics = other.topics() if name != self._paths.pipeline and not other.read_retirement() else None
+            if topics:
+                found[name] = topics
         return found
+
+    def pipelines(self) -> list[str]:
+        """Names of all pipelines of the group."""
+        return sorted(self._zookeeper.children(self._pipelines) or ())
+
+    def topics(self) -> frozenset[str]:
+        """The topics that the newest plan knows: no other pipeline of the group may read them."""
+        newest = max(self.plan_numbers(), default=0)
+        plan = self.read_plan(newest) if newest else None
+        return _topics_of(plan) if plan else frozenset()
+
+    def pipelines_version(self) -> int | None:
+        """What stays the same as long as no pipeline of the group takes a topic. Read before `other_pipelines`, it lets `store_plan`
+        find out that another one took the same topic since."""
+        found = self._zookeeper.read(self._pipelines)
+        return found[1] if found else None
 
     def plan_numbers(self) -> list[int]:
         """Numbers of the stored plans, ascending."""
@@ -119,20 +142,76 @@ class PlanLedger:
         if not found or found[0] or not self._zookeeper.replace(self._paths.root, uid.encode("ascii"), version=found[1]):
             raise Owned("another driver named this pipeline at this moment", znode=self._paths.root, check="nothing; run again")
 
-    def store_plan(self, plan: Plan) -> None:
-        """Write plan N ahead of its first fetch, put-if-absent. Raises Owned when another driver stored another plan N."""
-        path = self._paths.plan(plan.number)
-        if not self._zookeeper.create(path, self._head(plan_documents.render_plan(plan))):
-            found = self.read_plan(plan.number)
-            if not found or found.id != plan.id:
-                what = f"another driver stored plan {plan.number} at this moment"
-                raise Owned(what, znode=path, check="nothing; the next run goes on from it")
+    def store_plan(self, plan: Plan, *, beside: int | None = None) -> None:
+        """Write plan N ahead of its first fetch, put-if-absent, and with it the uid of a new pipeline: all or nothing.
 
-    def supersede_plan(self, plan: Plan, version: int) -> None:
-        """Put another plan in the place of one, if its znode still has that version. Raises Owned when it has not."""
-        path, head = self._paths.plan(plan.number), self._head(plan_documents.render_plan(plan))
-        if not self._zookeeper.replace(path, head, version=version):
-            raise Owned(f"another driver changed plan {plan.number} at this moment", znode=path, check="nothing; run again")
+        A plan that takes a topic is stored only while `pipelines_version` is `beside`, where that is given. Raises Owned when another
+        driver stored another plan N, or another pipeline of the group took a topic meanwhile.
+        """
+        head = self._head(plan_documents.render_plan(plan))
+        self._zookeeper.ensure(self._paths.root)
+        request = self._zookeeper.client.transaction()
+        self._add_uid(request, plan.uid)
+        self._add_topics(request, plan, beside)
+        if self._zookeeper.children(self._paths.plans) is None:
+            request.create(self._paths.plans, b"")
+        request.create(self._paths.plan(plan.number), head)
+        self._transact_plan(request, plan)
+
+    def supersede_plan(self, plan: Plan, version: int, *, beside: int | None = None) -> None:
+        """Put another plan in the place of one, if its znode still has that version. Raises Owned when it has not, and as `store_plan`."""
+        head = self._head(plan_documents.render_plan(plan))
+        request = self._zookeeper.client.transaction()
+        self._add_topics(request, plan, beside)
+        request.set_data(self._paths.plan(plan.number), head, version=version)
+        self._transact_plan(request, plan)
+
+    def _add_uid(self, request: TransactionRequest, uid: str) -> None:
+        found = self._zookeeper.read(self._paths.root)
+        if found and not found[0]:
+            request.set_data(self._paths.root, uid.encode("ascii"), version=found[1])
+        elif found and found[0] != uid.encode("ascii"):
+            raise Owned("another driver named this pipeline at this moment", znode=self._paths.root, check="nothing; run again")
+
+    def _add_topics(self, request: TransactionRequest, plan: Plan, beside: int | None) -> None:
+        """Two pipelines that take topics at the same moment write the same znode: one of them is refused."""
+        if beside is not None and _topics_of(plan) - self.topics():
+            request.set_data(self._pipelines, b"", version=beside)
+
+    def _transact_plan(self, request: TransactionRequest, plan: Plan) -> None:
+        path = self._paths.plan(plan.number)
+        try:
+            if self._zookeeper.transact(request, path):
+                return
+        except ZooKeeperUnreachable:
+            if not self._is_stored(plan):  # the answer may be lost, and not the write
+                raise
+        if not self._is_stored(plan):
+            what = f"another driver stored or changed plan {plan.number}, or another pipeline of this group took a topic, at this moment"
+            raise Owned(what, znode=path, check="nothing; the next run goes on from what is stored")
+
+    def _is_stored(self, plan: Plan) -> bool:
+        found = self.read_plan(plan.number)
+        return found is not None and found.id == plan.id
+
+    def read_retirement(self) -> Retirement | None:
+        """Why this pipeline was taken out of service; None while it is in service."""
+        found = self._zookeeper.read(self._paths.retired)
+        return plan_documents.parse_retirement(found[0], path=self._paths.retired) if found else None
+
+    def retire(self, word: Retirement) -> None:
+        """Take the pipeline out of service; nothing of it is deleted."""
+        if not self._zookeeper.create(self._paths.retired, plan_documents.render_retirement(word)):
+            raise Owned("somebody else retired this pipeline at this moment", znode=self._paths.retired, check="nothing; look again")
+
+    def resume(self, *, beside: int) -> None:
+        """Take it into service again, and with it its topics; `beside` as in `store_plan`."""
+        request = self._zookeeper.client.transaction()
+        request.set_data(self._pipelines, b"", version=beside)
+        request.delete(self._paths.retired)
+        if not self._zookeeper.transact(request, self._paths.retired):
+            what = "another pipeline of this group took a topic at this moment"
+            raise Owned(what, znode=self._paths.retired, check="nothing; look again")
 
     def adopt_plan(self, plan: Plan, applied: Applied | None) -> None:
         """Write plan and outcome as the table tells them, whatever was there under that number."""
@@ -226,10 +305,7 @@ class PlanLedger:
             request.create(path, head)
         for gone in deleting:
             request.delete(gone)
-        failures = [r for r in self._zookeeper.guarded(request.commit) if isinstance(r, Exception)]
-        if failures and not all(isinstance(f, _OVERTAKEN) for f in failures):
-            raise ZooKeeperUnreachable(f"a change of the ledger was refused: {failures!r}", znode=path, check="its ACLs, ZooKeeper's log")
-        return not failures
+        return self._zookeeper.transact(request, path)
 
     def _head(self, payload: bytes) -> bytes:
         """What the znode itself holds: the document, or the hash of pieces that were written before."""
@@ -262,6 +338,10 @@ def _index(payload: bytes, path: str) -> _Index:
         return index
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise LedgersDisagree("the znode does not hold what it should", znode=path, check="who wrote it") from error
+
+
+def _topics_of(plan: Plan) -> frozenset[str]:
+    return frozenset(log.topic for log in plan.positions)
 
 
 def new_uid() -> str:

@@ -187,5 +187,5 @@ def _owned_by(owners: Mapping[BrokerPartition, _Node], waited: str = "") -> Owne
         return Owned(f"the partitions had owners until just now{waited}", check="nothing: run again")
     log, node = min(owners.items())
     more = f" (and {len(owners) - 1:,} more partitions have owners)" if len(owners) > 1 else ""
-    check = "that this consumer is stopped, or give the pipeline a group of its own"
+    check = "that this consumer is stopped"
     return Owned(f"the partition is owned by {node.owner}{more}{waited}", topic=log.topic, partition=log.partition, check=check)

@@ -17,10 +17,10 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from kazoo.client import KazooClient, KazooState
+from kazoo.client import KazooClient, KazooState, TransactionRequest
 from kazoo.exceptions import (
     AuthFailedError, BadVersionError, ConnectionClosedError, ConnectionLoss, KazooException, NoAuthError, NodeExistsError,
-    NoNodeError, OperationTimeoutError, SessionExpiredError,
+    NoNodeError, NotEmptyError, OperationTimeoutError, RolledBackError, RuntimeInconsistency, SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry, RetryFailedError
@@ -37,6 +37,9 @@ NO_ANSWER = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, Operati
 """What kazoo raises when a call got no answer: a write among them may have happened."""
 
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
+
+_OVERTAKEN = (NoNodeError, NodeExistsError, BadVersionError, RolledBackError, RuntimeInconsistency)
+"""What a transaction answers when somebody else changed what it was about."""
 
 
 def in_requests(wanted: Iterable[T], cost: Callable[[T], int]) -> Iterator[list[T]]:
@@ -156,6 +159,37 @@ class ZooKeeper:
         try:
             self.guarded(lambda: self.client.set(path, payload, version=version))
         except (BadVersionError, NoNodeError):
+            return False
+        return True
+
+    def transact(self, request: TransactionRequest, path: str) -> bool:
+        """All of it or nothing; False when somebody else changed what it is about meanwhile. `path` is named in what it raises."""
+        failures = [result for result in self.guarded(request.commit) if isinstance(result, Exception)]
+        refused = next((failure for failure in failures if isinstance(failure, NoAuthError)), None)
+        if refused:
+            raise PermissionRefused("ZooKeeper does not let us change the ledger", znode=path, check="the znodes' ACLs") from refused
+        if failures and not all(isinstance(failure, _OVERTAKEN) for failure in failures):
+            raise ZooKeeperUnreachable(f"a change was refused: {failures!r}", znode=path, check="ZooKeeper's log")
+        return not failures
+
+    def missing(self, path: str) -> list[str]:
+        """The znode and those above it that are not there, deepest first, as far as we may ask."""
+        names, found = path.strip("/").split("/"), list[str]()
+        for depth in range(len(names), 0, -1):
+            above = "/" + "/".join(names[:depth])
+            try:
+                if self.guarded(lambda: self.client.retry(self.client.exists, above)):  # noqa: B023, asked at once
+                    break
+            except PermissionRefused:
+                break
+            found.append(above)
+        return found
+
+    def delete_unused(self, path: str) -> bool:
+        """Delete a znode that holds nothing, was never written and has no children; False when it is another, or not there."""
+        try:
+            self.guarded(lambda: self.client.delete(path, version=0))
+        except (NoNodeError, NotEmptyError, BadVersionError):
             return False
         return True
 

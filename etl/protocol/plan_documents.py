@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model import (
     Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Foreign, Interval, Leader, Loss, OffsetRange, Plan,
-    PlanKind, Receipt, Stamp, Vanished, Why,
+    PlanKind, Receipt, Retirement, Stamp, Vanished, Why,
 )
 from etl.protocol.znodes import parse_partition_key, partition_key
 
@@ -145,6 +145,16 @@ def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
     return _parsed(zlib.compress(payload), path, lambda found: Acknowledgement(
         found["table_id"], found["delta_version"], int(found["number"]), str(found["reason"]), int(found["at_ms"]),
         bool(found.get("lacks_plan"))))
+
+
+def render_retirement(word: Retirement) -> bytes:
+    """The znode of a pipeline that was taken out of service, readable as it is."""
+    return json.dumps({"format": 1, "reason": word.reason, "at_ms": word.at_ms}, sort_keys=True).encode()
+
+
+def parse_retirement(payload: bytes, *, path: str) -> Retirement:
+    """Why a pipeline was taken out of service. Raises LedgersDisagree when the znode does not say."""
+    return _parsed(zlib.compress(payload), path, lambda found: Retirement(str(found["reason"]), int(found["at_ms"])))
 
 
 def render_stamp(plan: Plan, app_id: str, run_id: str | None = None) -> str:

@@ -13,6 +13,7 @@
     /consumers/<group>/etl/<pipeline>/applied/<N>  what came of it
     /consumers/<group>/etl/<pipeline>/coverage     the loaded intervals that pruned plans leave
     /consumers/<group>/etl/<pipeline>/acknowledged an operator's last word on what others did to the table
+    /consumers/<group>/etl/<pipeline>/retired      why this pipeline loads no more
 
 `<key>` is `<partition>` from Kafka 0.8 on and `<broker>-<partition>` on the 0.7 family. All paths are relative to the
 chroot of the connection string. Parents that were made on the way hold no data.
@@ -58,7 +59,7 @@ class GroupPaths:
 
     @property
     def pipelines(self) -> str:
-        """Children are the pipelines of this group."""
+        """Children are the pipelines of this group. Written, with nothing, each time that one of them takes a topic."""
         return f"/consumers/{self.group}/etl"
 
     def owner(self, log: BrokerPartition) -> str:
@@ -114,6 +115,11 @@ class PipelinePaths:
     def acknowledged(self) -> str:
         """An operator's last word."""
         return f"{self.root}/acknowledged"
+
+    @property
+    def retired(self) -> str:
+        """That it loads no more."""
+        return f"{self.root}/retired"
 
     def plan(self, number: int) -> str:
         """Plan `number`."""

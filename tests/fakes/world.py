@@ -262,7 +262,6 @@ class FakeWorld:
 
     def store(self, plan: Plan) -> None:
         """See World."""
-        self._do("store uid", lambda: self._store_uid(plan.uid))
         self._do("store plan", lambda: self._store_plan(plan))
 
     def _store_uid(self, uid: str) -> None:
@@ -271,6 +270,7 @@ class FakeWorld:
         self.outside.uid = uid
 
     def _store_plan(self, plan: Plan) -> None:
+        self._store_uid(plan.uid)
         kept = self.outside.plans.setdefault(plan.number, plan_documents.render_plan(plan))
         if plan_documents.parse_plan(kept, path="plans").id != plan.id:
             raise Owned("another driver stored this number")

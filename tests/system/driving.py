@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,11 +101,11 @@ class Pipeline:
                 assert wait_until(took, 60), f"{broker.address} does not lead {partition}"
         self.produced += count
 
-    def door(self, *words: str, json_too: bool = True) -> Said:
+    def door(self, *words: str, after: Sequence[str] = (), json_too: bool = True) -> Said:
         """The command in this process, which shares its Spark session."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main([*words, str(self.conf), *(["--json"] if json_too else [])])
+            code = main([*words, str(self.conf), *after, *(["--json"] if json_too else [])])
         return Said(code, out.getvalue(), err.getvalue())
 
     def run(self) -> Said:

@@ -68,6 +68,66 @@ def test_a_second_driver_that_waits_goes_on_when_the_first_ends(connect: str, zo
     assert [driver.run_id for driver in drove if driver] == ["run-2"]
 
 
+def tree(session: ZooKeeper, path: str = "") -> list[str]:
+    below = [f"{path}/{child}" for child in session.children(path or "/") or ()]
+    return sorted(below + [deeper for child in below for deeper in tree(session, child)])
+
+
+def test_a_run_that_stored_nothing_leaves_no_znode(zookeeper: ZooKeeper) -> None:
+    with lock_of(zookeeper).driving("run-1", wait_s=0):
+        pass
+    assert tree(zookeeper) == []
+
+
+def test_a_run_that_stored_nothing_leaves_what_was_there(zookeeper: ZooKeeper) -> None:
+    zookeeper.ensure("/consumers/g/ids")
+    zookeeper.create("/consumers/g/etl/other", b"uid")
+    before = tree(zookeeper)
+    with lock_of(zookeeper).driving("run-1", wait_s=0):
+        pass
+    assert tree(zookeeper) == before
+
+
+def test_the_empty_znodes_of_a_killed_run_go_with_the_next_one_that_stores_nothing(zookeeper: ZooKeeper) -> None:
+    zookeeper.ensure("/consumers/g/etl/clicks")
+    with lock_of(zookeeper).driving("run-1", wait_s=0):
+        pass
+    assert tree(zookeeper) == ["/consumers", "/consumers/g"], "who made these nobody knows"
+
+
+@pytest.mark.parametrize("kept", ["uid", "plan"])
+def test_what_a_run_stored_stays(zookeeper: ZooKeeper, kept: str) -> None:
+    with lock_of(zookeeper).driving("run-1", wait_s=0):
+        if kept == "uid":
+            assert zookeeper.replace("/consumers/g/etl/clicks", b"feedbeef", version=0)
+        else:
+            zookeeper.create("/consumers/g/etl/clicks/plans/1", b"a plan")
+        during = tree(zookeeper)
+    assert tree(zookeeper) == [path for path in during if not path.endswith("/driver")]
+
+
+def test_drivers_that_store_nothing_leave_nothing_however_they_come_together(connect: str, zookeeper: ZooKeeper) -> None:
+    """Each takes away what the other has just found there."""
+    failures: list[BaseException] = []
+
+    def drive(pipeline: str, name: str) -> None:
+        try:
+            with ZooKeeper(connect) as session:
+                for n in range(30):
+                    with DriverLock(session, "g", pipeline).driving(f"run-{name}-{n}", wait_s=60):
+                        assert session.children(f"/consumers/g/etl/{pipeline}") == ["driver"]
+        except BaseException as error:
+            failures.append(error)
+
+    together = [threading.Thread(target=drive, args=args) for args in (("clicks", "a"), ("clicks", "b"), ("other", "c"))]
+    for thread in together:
+        thread.start()
+    for thread in together:
+        thread.join(120)
+    assert not failures
+    assert [path for path in tree(zookeeper) if "/etl" in path] == []
+
+
 def test_pipelines_of_one_group_do_not_wait_for_each_other(zookeeper: ZooKeeper) -> None:
     with lock_of(zookeeper).driving("run-1", wait_s=0), DriverLock(zookeeper, "g", "other").driving("run-2", wait_s=0):
         assert sorted(zookeeper.children("/consumers/g/etl") or []) == ["clicks", "other"]

@@ -13,10 +13,10 @@ from etl.edges import ledger as ledger_module
 from etl.edges.ledger import PlanLedger, new_uid
 from etl.edges.zookeeper import ZooKeeper
 from etl.embedded import zookeeper as embedded
-from etl.errors import LedgersDisagree, NeedsDecision, Owned
+from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
 from etl.model import (
     Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Foreign, Interval, Leader, Ledger, OffsetRange, Plan,
-    PlanKind, Receipt,
+    PlanKind, Receipt, Retirement,
 )
 from etl.protocol.plan_documents import render_plan, with_id
 
@@ -94,7 +94,7 @@ def test_a_plan_without_a_record_knows_the_version_of_the_one_before(ledger: Pla
     ledger.store_plan(plan_of(1))
     ledger.record_applied(applied_of(plan_of(1)))
     ledger.store_plan(plan_of(2))
-    assert ledger.read_ledger() == Ledger(None, plan_of(2), None, 5, newest_version=0)
+    assert ledger.read_ledger() == Ledger("feedbeef", plan_of(2), None, 5, newest_version=0)
 
 
 def test_storing_the_same_plan_twice_is_one_plan(ledger: PlanLedger) -> None:
@@ -110,6 +110,89 @@ def test_storing_another_plan_under_a_taken_number_is_refused_and_keeps_the_firs
         ledger.store_plan(plan_of(1, created_at_ms=2))
     assert caught.value.exit_code == 4
     assert ledger.read_plan(1) == plan_of(1)
+
+
+def another(ledger: PlanLedger, topic: str = "clicks") -> tuple[PlanLedger, Plan]:
+    """Another pipeline of the group, and its first plan."""
+    log = BrokerPartition(topic, 0)
+    return ledger.beside("other"), plan_of(
+        1, uid="deadbeef", ranges=(OffsetRange(log, 10, 20),), positions={log: 20}, seen={log: Committed(10, 1)})
+
+
+@pytest.fixture
+def group(zookeeper: ZooKeeper) -> str:
+    """As it is while two drivers hold their locks."""
+    for pipeline in ("clicks", "other"):
+        zookeeper.ensure(f"/consumers/g/etl/{pipeline}")
+    return "/consumers/g/etl"
+
+
+@pytest.mark.parametrize("topic", ["clicks", "views"])
+def test_of_two_pipelines_that_take_topics_at_the_same_moment_one_wins_and_the_other_stores_nothing(
+    ledger: PlanLedger, zookeeper: ZooKeeper, group: str, topic: str,
+) -> None:
+    other, first = another(ledger, topic)
+    versions = ledger.pipelines_version(), other.pipelines_version()
+    assert not ledger.other_pipelines() and not other.other_pipelines(), "each sees that it is alone"
+    ledger.store_plan(plan_of(1), beside=versions[0])
+    with pytest.raises(Owned) as caught:
+        other.store_plan(first, beside=versions[1])
+    assert caught.value.exit_code == 4
+    assert zookeeper.read(f"{group}/other") == (b"", 0) and not zookeeper.children(f"{group}/other")
+    assert other.other_pipelines() == {"clicks": frozenset({"clicks"})}, "and at the next look it sees the winner"
+
+
+def test_a_superseding_plan_takes_topics_as_a_new_one_does(ledger: PlanLedger, group: str) -> None:
+    other, first = another(ledger, "views")
+    ledger.store_plan(plan_of(1))
+    version = ledger.pipelines_version()
+    other.store_plan(first, beside=version)
+    logs = [LOG, BrokerPartition("views", 0)]
+    wider = plan_of(1, positions=dict.fromkeys(logs, 20), seen=dict.fromkeys(logs, Committed()))
+    with pytest.raises(Owned):
+        ledger.supersede_plan(wider, 0, beside=version)
+    assert ledger.read_plan(1) == plan_of(1)
+
+
+def test_a_pipeline_that_takes_no_new_topic_does_not_mind_the_others(ledger: PlanLedger, group: str) -> None:
+    other, first = another(ledger, "views")
+    ledger.store_plan(plan_of(1), beside=ledger.pipelines_version())
+    version = ledger.pipelines_version()
+    other.store_plan(first, beside=version)
+    ledger.store_plan(plan_of(2), beside=version)
+    ledger.supersede_plan(plan_of(2, created_at_ms=9), 0, beside=version)
+    assert ledger.read_plan(2) == plan_of(2, created_at_ms=9)
+
+
+def test_a_plan_whose_answer_was_lost_is_stored(ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = zookeeper.transact
+
+    def transact(request: Any, path: str) -> bool:
+        real(request, path)
+        raise ZooKeeperUnreachable("the answer was lost")
+
+    monkeypatch.setattr(zookeeper, "transact", transact)
+    ledger.store_plan(plan_of(1))
+    with pytest.raises(ZooKeeperUnreachable):
+        ledger.store_plan(plan_of(1, created_at_ms=2))
+    assert ledger.read_plan(1) == plan_of(1)
+
+
+def test_a_retired_pipeline_leaves_its_topics_to_others_until_it_is_resumed(ledger: PlanLedger, group: str) -> None:
+    other, first = another(ledger)
+    ledger.store_plan(plan_of(1))
+    ledger.retire(Retirement("moved", 5))
+    assert ledger.read_ledger().retired == Retirement("moved", 5) and other.other_pipelines() == {}
+    with pytest.raises(Owned):
+        ledger.retire(Retirement("again", 6))
+    version = ledger.pipelines_version()
+    assert version is not None
+    other.store_plan(first, beside=version)
+    with pytest.raises(Owned):
+        ledger.resume(beside=version)
+    assert ledger.read_ledger().retired
+    ledger.resume(beside=version + 1)
+    assert ledger.read_ledger().retired is None and "clicks" in other.other_pipelines()
 
 
 def test_what_came_of_a_plan_stays_once_it_is_kept(ledger: PlanLedger) -> None:

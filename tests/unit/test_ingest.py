@@ -21,7 +21,7 @@ from tests.fakes.world import Crash, FakeCommit, FakeLog, FakeWorld, Outside, Wh
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]
 STEPS = [
-    "observe", "store uid", "store plan", "claim", "fetch", "open table", "append", "record", "commit from 0", "commit from 2", "tidy",
+    "observe", "store plan", "claim", "fetch", "open table", "append", "record", "commit from 0", "commit from 2", "tidy",
     "release"]
 """Every change of a first run. A new one makes the test of this list fail: it needs its crash rows."""
 CRASHES = [(step, when) for step in STEPS for when in When]
@@ -408,7 +408,7 @@ def test_what_others_read_is_refused_before_anything_is_stored(trouble: str) -> 
 
 
 LOSSES = settings_of(on_data_loss="skip")
-LOST_STEPS = ["observe", "store uid", "store plan", "claim", "fetch", "open table", "supersede", "fetch", "open table", "append",
+LOST_STEPS = ["observe", "store plan", "claim", "fetch", "open table", "supersede", "fetch", "open table", "append",
               "record losses", "record", "commit from 0", "commit from 2", "tidy", "release"]
 """Every change of a first run that finds offsets missing from a log, and lets them go."""
 

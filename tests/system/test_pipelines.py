@@ -1,0 +1,95 @@
+"""Several pipelines of one group: one of them has a topic, an operator retires the other, and who is refused leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl import doors
+from etl.errors import Owned
+from etl.ingest import World
+from etl.model import Plan
+from etl.settings import load_settings
+from tests.system.driving import Pipeline, refused
+
+
+class Meanwhile:
+    """A world in which something happens just before the plan is stored."""
+
+    def __init__(self, world: World, happens: Callable[[], object]) -> None:
+        self._world, self._happens = world, happens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    def store(self, plan: Plan) -> None:
+        self._happens()
+        self._world.store(plan)
+
+
+def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_retired(pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.produce(80)
+    other = replace(pipeline, folder=tmp_path / "b", settings={"pipeline": "other"})
+    other.folder.mkdir()
+    with pytest.raises(Owned, match="took a topic"):
+        doors.run(load_settings(other.conf), around=lambda world: Meanwhile(world, pipeline.ran))
+    refused(other.run(), 2, "pipeline clicks of the same group", "group of its own", "pipelines retire CONF clicks")
+    assert not other.table.exists() and pipeline.run().outcomes == ["nothing new"]
+    with pipeline.zookeeper() as client:
+        assert client.get_children(f"/consumers/{pipeline.group}/etl") == ["clicks"], "the one that was refused left nothing"
+
+    assert other.door("pipelines", "retire", after=("clicks", "--reason", "moved")).document["topics"] == [pipeline.topic]
+    refused(pipeline.run(), 5, "was retired: moved", "pipelines resume CONF")
+    assert other.door("plan").code == 0
+    assert pipeline.door("verify").code == 0, "what it loaded is still proven"
+    assert pipeline.door("pipelines", "resume", after=("--reason", "back")).code == 0
+    assert pipeline.run().outcomes == ["nothing new"]
+
+
+def test_two_pipelines_that_both_have_loaded_one_topic_are_led_out_by_retiring_one(pipeline: Pipeline, tmp_path: Path) -> None:
+    """Earlier versions let both begin; then each was refused because of the other, for ever."""
+    pipeline.produce(80)
+    pipeline.ran()
+    other = replace(pipeline, folder=tmp_path / "b", settings={"pipeline": "other"})
+    other.folder.mkdir()
+    with pipeline.zookeeper() as client:  # as if both had stored their first plan
+        root = f"/consumers/{pipeline.group}/etl"
+        client.create(f"{root}/other/plans/1", client.get(f"{root}/clicks/plans/1")[0], makepath=True)
+    for one in (pipeline, other):
+        refused(one.run(), 2, "of the same group", "pipelines retire CONF")
+        refused(one.door("plan"), 2, "of the same group")
+    listed = pipeline.door("pipelines", "list").document
+    assert [(row["pipeline"], row["newest_plan"], row["topics"], row["retired"]) for row in listed] == [
+        (name, 1, [pipeline.topic], None) for name in ("clicks", "other")]
+    assert pipeline.door("pipelines", "retire", after=("other", "--reason", "by mistake")).code == 0
+    assert pipeline.run().outcomes == ["nothing new"]
+    refused(pipeline.door("pipelines", "resume", after=("other", "--reason", "no")), 2, "pipeline clicks of the same group")
+    refused(pipeline.door("pipelines", "retire", after=("other", "--reason", "again")), 2, "retired already: by mistake")
+    refused(pipeline.door("pipelines", "retire", after=("nobody", "--reason", "x")), 2, "its pipelines: clicks, other")
+    with pipeline.zookeeper() as client:
+        assert sorted(client.get_children(root)) == ["clicks", "other"]
+
+
+@pytest.mark.parametrize(("settings", "code"), [
+    ({"source": {"topics": {"allow": ["no-such-topic"]}}}, 2),
+    ({"transform": "no_such_module:rows"}, 2),
+    ({"table": {"partition_by": ["no_such_column"]}}, 2),
+    ({"source": {"start": {"timestamp": "2026-01-31T00:00:00+00:00"}, "bootstrap": "127.0.0.1:1"}}, 6),
+    ({}, 4),
+], ids=["topic", "transform", "table", "broker", "live consumer"])
+def test_a_first_run_that_is_refused_leaves_no_znode(make_pipeline: Callable[..., Pipeline], settings: dict[str, Any], code: int) -> None:
+    pipeline = make_pipeline(partitions=1, **settings)
+    pipeline.produce(4, partitions=1)
+    with pipeline.zookeeper() as client:
+        before = [f"/consumers/{pipeline.group}/ids/someone"] if code == 4 else []
+        for path in before:
+            client.create(path, b"", ephemeral=True, makepath=True)
+        for _ in range(2):
+            said = pipeline.run()
+            assert said.code == code, said.err
+        assert bool(client.exists(f"/consumers/{pipeline.group}")) == bool(before)
+        assert not client.exists(f"/consumers/{pipeline.group}/etl")

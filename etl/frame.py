@@ -17,7 +17,7 @@ pyarrow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from etl.errors import SettingsError
@@ -60,6 +60,24 @@ def raw_columns(names: Sequence[str] | None = None) -> tuple[str, ...]:
 def spark_schema(names: Sequence[str] | None = None) -> str:
     """The schema as the DDL string that Spark's `schema()` takes, e.g. `key binary, value binary, ...`."""
     return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in raw_columns(names))
+
+
+_NUMBERS = ("tinyint", "smallint", "int", "bigint")
+_NAMING_A_RECORD = {"topic": ("string",), "partition": _NUMBERS, "offset": _NUMBERS}
+
+
+def misfit(types: Iterable[tuple[str, str]]) -> str | None:
+    """Why rows of these columns, (name, Spark SQL type), cannot be told from one another by their records; None where they can.
+
+    Whoever counts or proves rows needs topic, partition and offset as the log has them; `log_epoch` may be missing.
+    """
+    found = dict(types)
+    for name, fitting in {**_NAMING_A_RECORD, "log_epoch": _NUMBERS}.items():
+        if name not in found and name in _NAMING_A_RECORD:
+            return f"there is no column {name}"
+        if name in found and found[name] not in fitting:
+            return f"the column {name} is {found[name]}"
+    return None
 
 
 def arrow_schema(names: Sequence[str] | None = None) -> pa.Schema:

@@ -1,7 +1,7 @@
 """Why an offset has no row: what the receipts say of it, what a plan let go, and who took a row that was there.
 
 Owns the words for it and the judgement whether a table that lacks rows is right all the same. What is missing comes from `audit`, what
-commits of others did from the table's log (`edges.delta_log`), what a plan's own commit held from its files (`edges.audit_scan`).
+commits of others did from the table's log (`edges.delta_log`), what a plan's own commit held from its files (`edges.recount`).
 Nothing here does I/O.
 """
 

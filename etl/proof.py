@@ -24,6 +24,7 @@ from etl.settings import Settings
 from etl.wiring import LiveWorld, Surroundings, open_world
 
 _LOOKS_MAX = 3
+_WHO_WROTE = "DESCRIBE HISTORY of the table: who changed its rows besides this pipeline"
 _Place = tuple[BrokerPartition, int, int]
 """A range: its log, from, until."""
 
@@ -40,11 +41,15 @@ class Proof:
     transform: str | None = None
     by_others: tuple[Foreign, ...] = ()
     """What somebody else did to the table and neither policy nor an operator lets pass: a run stops at it, whatever the rows say."""
+    of_no_log: int = 0
+    """Rows that name no record of any log."""
+    of_no_log_first: tuple[tuple[str | None, int | None, int | None], ...] = ()
+    """Topic, partition and offset of the first of them."""
 
     @property
     def found_rows(self) -> int:
         """Rows in the table."""
-        return sum(log.findings.found_rows for log in self.logs)
+        return sum(log.findings.found_rows for log in self.logs) + self.of_no_log
 
     @property
     def missing(self) -> int:
@@ -66,14 +71,14 @@ class Proof:
     @property
     def is_right(self) -> bool:
         """Every record of every applied plan is there once, but for rows that others were allowed to remove, and nothing else."""
-        return all(log.is_right for log in self.logs) and not self.by_others
+        return all(log.is_right for log in self.logs) and not (self.by_others or self.of_no_log)
 
     @property
     def first_finding(self) -> str:
-        """One sentence on the first log that is wrong; where all are right, on what somebody else did."""
+        """One sentence on the first log that is wrong; where all are right, on rows of no log, or on what somebody else did."""
         wrong = self._first_wrong
         if wrong is None:
-            return self._refusal.what
+            return self._strangers if self.of_no_log else self._refusal.what
         f, log = wrong.findings, wrong.findings.audited.log
         said = []
         if f.missing:
@@ -84,17 +89,20 @@ class Proof:
             said.append(f"{f.unexpected:,} that no plan put there (first: {_first(f.unexpected_first)})")
         if not wrong.doubt.allowed:
             said.append(wrong.doubt.says)
-        blamed = f"; the transform {self.transform} may have done it" if self._is_transforms(wrong) else ""
+        blamed = self._blamed if self._is_transforms(wrong) else ""
         return f"topic {log.topic}, partition {log.partition}: " + ", ".join(said) + blamed
 
     @property
     def check(self) -> str:
         """What to look at or do about the first log that is wrong."""
         wrong = self._first_wrong
-        if wrong is None:
+        if wrong is None and not self.of_no_log:
             return self._refusal.check
         if self._is_transforms(wrong):
             return "the transform: a proof needs one row for each record, with its topic, partition and offset"
+        return self._check_of(wrong) if wrong else _WHO_WROTE
+
+    def _check_of(self, wrong: LogProof) -> str:
         if wrong.missing.by:
             return (
                 "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it: "
@@ -103,7 +111,7 @@ class Proof:
             return (
                 "whether the topic still has records at these offsets, and what the transform makes of them; then accept the table as it "
                 f"is: etl plans acknowledge CONF {self.delta_version} --reason ...")
-        return "DESCRIBE HISTORY of the table: who changed its rows besides this pipeline"
+        return _WHO_WROTE
 
     @property
     def _first_wrong(self) -> LogProof | None:
@@ -113,9 +121,22 @@ class Proof:
     def _refusal(self) -> LedgersDisagree:
         return refusal_of(self.by_others[0], self.delta_version)
 
-    def _is_transforms(self, wrong: LogProof) -> bool:
-        """Rows that no commit ever held, or that it held twice, may be the work of a transform."""
-        return bool(self.transform and (wrong.missing.never_came or wrong.findings.double_rows or wrong.findings.unexpected))
+    @property
+    def _strangers(self) -> str:
+        names = ("topic", "partition", "offset")
+        shown = "; ".join(
+            ", ".join(f"{name} {'NULL' if value is None else value}" for name, value in zip(names, one, strict=True))
+            for one in self.of_no_log_first)
+        return f"{self.of_no_log:,} rows name no record of any log (first: {shown}){self._blamed}"
+
+    @property
+    def _blamed(self) -> str:
+        return f"; the transform {self.transform} may have done it" if self.transform else ""
+
+    def _is_transforms(self, wrong: LogProof | None) -> bool:
+        """Rows that no commit ever held, that it held twice, or that are of no log may be the work of a transform."""
+        return bool(self.transform) and (
+            wrong is None or bool(wrong.missing.never_came or wrong.findings.double_rows or wrong.findings.unexpected))
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl verify`."""
@@ -124,6 +145,7 @@ class Proof:
             "expected_rows": sum(log.findings.expected_rows for log in self.logs), "missing": self.missing,
             "delta_version": self.delta_version, "notes": [*self.notes, *self.allowed],
             "by_others": [_described(found) for found in self.by_others],
+            "rows_of_no_log": self.of_no_log, "rows_of_no_log_first": [list(one) for one in self.of_no_log_first],
             "logs": [self._log_as_json(log) for log in sorted(self.logs, key=lambda log: log.findings.audited)],
         }
 
@@ -151,7 +173,7 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
 
     Raises LedgersDisagree where a run would, and for a table that is ahead of the ledger.
     """
-    from etl.edges.audit_scan import doubled_offsets, scan_buckets
+    from etl.edges.audit_scan import Scan, doubled_offsets
 
     watch = Stopwatch()
     opened = open_world(settings, surroundings, name=f"{new_run_id()}-verify", phases=watch)
@@ -167,7 +189,8 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
         loaded, led = _loaded(world, told, table)
         expected, losses, notes = _expected(world, told, table, loaded, led)
         spark = world.spark()
-        found = tuple(audit(expected, scan_buckets(spark, settings.table.path, delta_version=table.version)))
+        scan = Scan(spark, settings.table.path, table.version)
+        found = tuple(audit(expected, scan.buckets()))
         doubles = tuple(
             (f.audited, offset, rows) for f in found for bucket in f.double_buckets[:1]
             for offset, rows in doubled_offsets(spark, settings.table.path, f.audited, bucket, delta_version=table.version))
@@ -175,7 +198,8 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
         given_up = sum(f.given_up_rows for f in found)
         if given_up:
             notes += (f"{given_up:,} rows are of plans that were given up: each is there once, and whether more of them came is not asked",)
-    return Proof(logs, doubles, table.version, notes, settings.transform, by_others)
+        of_no_log = tuple(scan.first_of_no_log()) if scan.rows_of_no_log else ()
+    return Proof(logs, doubles, table.version, notes, settings.transform, by_others, scan.rows_of_no_log, of_no_log)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from etl.audit import AuditedLog, Expected, LogFindings, audit
 from etl.edges import delta
-from etl.edges.audit_scan import doubled_offsets, scan_buckets
+from etl.edges.audit_scan import Scan, doubled_offsets
 from etl.edges.recount import Recount, recount, recount_commit
-from etl.errors import SettingsError
+from etl.errors import SettingsError, TableUnreachable
 from etl.model import BrokerPartition, Interval, OffsetRange, Plan, Receipt
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ def filled(path: str, make_plan: Callable[..., Plan], rows_of: Callable[[Plan], 
     return rows
 
 
+def rows_of_others(rows: list[tuple[Any, Any, Any]]) -> pyarrow.Table:
+    kinds = zip(("topic", "partition", "offset"), (pyarrow.string(), pyarrow.int32(), pyarrow.int64()), strict=True)
+    return pyarrow.table({name: pyarrow.array([row[i] for row in rows], kind) for i, (name, kind) in enumerate(kinds)})
+
+
 RECEIPTS = (
     Receipt(rows=69_996, missing_offsets=4, gaps=((5, 8), (33_000, 33_001))), Receipt(rows=10), Receipt(rows=20))
 
@@ -46,7 +52,7 @@ def find(spark: SparkSession, path: str) -> dict[BrokerPartition, LogFindings]:
         AuditedLog(CLICKS): Expected(((RANGES[0], RECEIPTS[0]),), (Interval(70_000, 70_020, 20),)),
         AuditedLog(VIEWS): Expected(((RANGES[1], RECEIPTS[1]),)),
     }
-    return {found.audited.log: found for found in audit(expected, scan_buckets(spark, path))}
+    return {found.audited.log: found for found in audit(expected, Scan(spark, path).buckets())}
 
 
 def test_a_table_is_right_until_rows_are_missing_double_or_strange_and_each_is_found_where_it_is(
@@ -66,16 +72,44 @@ def test_a_table_is_right_until_rows_are_missing_double_or_strange_and_each_is_f
     assert (found[VIEWS].double_rows, found[VIEWS].unexpected_first, found[VIEWS].missing) == (3, (2_000_000,), 0)
     (bucket,) = found[VIEWS].double_buckets
     assert doubled_offsets(spark, path, AuditedLog(VIEWS), bucket) == [(1_000_008, 2), (1_000_009, 3)]
-    before = scan_buckets(spark, path, delta_version=0)
+    before = Scan(spark, path, 0).buckets()
     assert sum(bucket.rows for _, bucket in before) == 70_026
 
 
 def test_a_table_without_log_epoch_can_be_proved_and_one_without_offsets_cannot(spark: SparkSession, filled: DataFrame, path: str) -> None:
     for column in ("log_epoch", "offset"):
         filled.where("topic = 'views'").drop(column).write.format("delta").save(f"{path}-{column}")
-    assert [a for a, _ in scan_buckets(spark, f"{path}-log_epoch")] == [AuditedLog(VIEWS)]
+    assert [a for a, _ in Scan(spark, f"{path}-log_epoch").buckets()] == [AuditedLog(VIEWS)]
     with pytest.raises(SettingsError, match="no column offset"):
-        list(scan_buckets(spark, f"{path}-offset"))
+        list(Scan(spark, f"{path}-offset").buckets())
+
+
+def test_rows_of_no_log_are_counted_apart_and_named_and_in_nobodys_way(spark: SparkSession, path: str) -> None:
+    strange = [
+        (None, 0, 1), ("clicks", None, 1), ("clicks", 0, None), ("clicks", -1, 1), ("clicks", 0, -1), ("clicks", 0, 2**63 - 1),
+        (None, None, None)]
+    write_deltalake(path, rows_of_others([*strange, ("clicks", 0, 2**63 - 2), ("clicks", 0, 0)]))
+    scan = Scan(spark, path)
+    assert [(audited, bucket.number, bucket.rows) for audited, bucket in scan.buckets()] == [
+        (AuditedLog(CLICKS), 0, 1), (AuditedLog(CLICKS), 2**48 - 1, 1)]
+    assert scan.rows_of_no_log == len(strange)
+    assert set(scan.first_of_no_log(10)) == set(strange)
+
+
+@pytest.mark.parametrize("damage, says", [
+    (None, "not there"), (lambda whole: whole[:-9], "cannot be read"),
+    (lambda whole: whole[:8] + b"\xff" * 60 + whole[68:], "cannot be read"),
+], ids=["lost", "cut off", "overwritten"])
+def test_a_file_that_is_lost_or_damaged_is_named(spark: SparkSession, path: str, damage: Any, says: str) -> None:
+    write_deltalake(path, rows_of_others([("clicks", 0, 0)]))
+    [file] = Path(path).glob("*.parquet")
+    whole = file.read_bytes()
+    file.unlink()
+    if damage:
+        file.write_bytes(damage(whole))
+    with pytest.raises(TableUnreachable, match=says) as caught:
+        list(Scan(spark, path).buckets())
+    assert caught.value.where["file"] == file.name
 
 
 def test_receipts_are_counted_again_from_the_files_of_the_commit(filled: Any, path: str) -> None:

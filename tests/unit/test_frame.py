@@ -37,3 +37,13 @@ def test_a_column_that_is_not_there_is_named() -> None:
 
 def test_the_row_key_is_made_of_columns() -> None:
     assert set(frame.ROW_KEY) < set(frame.COLUMNS)
+
+
+@pytest.mark.parametrize("changed, why", [
+    ({}, None), ({"log_epoch": None}, None), ({"log_epoch": "smallint", "partition": "bigint"}, None), ({"value": "string"}, None),
+    ({"offset": None}, "there is no column offset"), ({"topic": None}, "there is no column topic"),
+    ({"partition": "string"}, "the column partition is string"), ({"offset": "double"}, "the column offset is double"),
+    ({"topic": "binary"}, "the column topic is binary"), ({"log_epoch": "string"}, "the column log_epoch is string"),
+])
+def test_rows_can_be_proven_only_with_what_names_their_records(changed: dict[str, str | None], why: str | None) -> None:
+    assert frame.misfit((name, kind) for name, kind in {**frame.SPARK_TYPES, **changed}.items() if kind) == why

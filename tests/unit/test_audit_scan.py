@@ -1,0 +1,30 @@
+"""Which failure it is when Spark cannot read a file of the table, by what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl.edges.audit_scan import unreadable
+
+AWAITED = (
+    "An error occurred while calling o125.getResult.\n"
+    ": org.apache.spark.SparkException: Exception thrown in awaitResult: \nCaused by: ")
+
+
+@pytest.mark.parametrize("text, says, file", [
+    ("org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file "
+     "file:/data/a%20table/topic=clicks/part-0.snappy.parquet. File does not exist. It is possible", "not there", "part-0.snappy.parquet"),
+    ("org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/t/part-0.parquet.  "
+     "SQLSTATE: KD001", "cannot be read", "part-0.parquet"),
+    ("org.apache.spark.sql.delta.DeltaFileNotFoundException: [DELTA_TRUNCATED_TRANSACTION_LOG] "
+     "file:/t/_delta_log/00000000000000000000.json: Unable to reconstruct state at version 1", "not there", "00000000000000000000.json"),
+], ids=["lost", "damaged", "lost from the log"])
+def test_a_file_that_cannot_be_read_is_named(text: str, says: str, file: str) -> None:
+    found = unreadable(AWAITED + text, "/data/a table")
+    assert found is not None and says in found.what
+    assert (found.where["file"], found.where["path"], found.exit_code) == (file, "/data/a table", 7)
+
+
+@pytest.mark.parametrize("text", ["", "java.lang.OutOfMemoryError", "[ARITHMETIC_OVERFLOW] overflow. Use 'try_add' to tolerate"])
+def test_any_other_failure_of_spark_is_not_the_tables(text: str) -> None:
+    assert unreadable(AWAITED + text, "/data") is None

@@ -37,7 +37,7 @@ import pyarrow as pa
 from etl.errors import BrokerError, CorruptData, DataLoss, EtlError, MessageTooLarge, RanOutBeforeUntil
 from etl.model import Cleanup, Isolation, OffsetRange, Receipt
 from etl.protocol import FetchedPartition, error_codes
-from etl.protocol.columns import MAX_GAPS, Tally
+from etl.protocol.columns import MAX_GAPS, MAX_RECORD_BYTES, Tally
 from etl.protocol.record_batches import MAX_UNPACKED_BYTES, Counts, Selection, Walk, decode, walk
 
 EMPTY_ANSWERS_THAT_PROVE = 3
@@ -53,18 +53,18 @@ class Cursor:
     """One range on its way from `from_offset` to `until_offset`.
 
     `fetch_max_bytes` is the size to ask with at first, `max_fetch_bytes` what it may grow to. `columns` are the columns
-    to build, None for all. `cleanup` is what is known of how the topic is cleaned up. A cursor that raised is of no
-    further use.
+    to build, None for all. What `max_record_bytes` and `max_unpacked_bytes` bound is told in `record_batches.Selection`.
+    `cleanup` is what is known of how the topic is cleaned up. A cursor that raised is of no further use.
     """
 
     def __init__(self, range: OffsetRange, *, isolation: Isolation, fetch_max_bytes: int, max_fetch_bytes: int,
                  columns: tuple[str, ...] | None = None, log_epoch: int = 0, max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
-                 cleanup: Cleanup = Cleanup()) -> None:
+                 max_record_bytes: int = MAX_RECORD_BYTES, cleanup: Cleanup = Cleanup()) -> None:
         self.range = range
         self._isolation = isolation
         self._limit = max(fetch_max_bytes, max_fetch_bytes)
         self._columns = ALL_COLUMNS if columns is None else columns
-        self._log_epoch, self._max_unpacked_bytes = log_epoch, max_unpacked_bytes
+        self._log_epoch, self._max_unpacked_bytes, self._max_record_bytes = log_epoch, max_unpacked_bytes, max_record_bytes
         self._tally, self._counts = Tally(range.from_offset), Counts()
         self._fetched_bytes, self._empty_answers, self._decoding = 0, 0, False
         self._last_epoch: int | None = None
@@ -96,8 +96,8 @@ class Cursor:
         The rows are decoded while the iterator is read, which must happen to its end, and before the next `feed`.
 
         Raises CorruptData, MessageTooLarge, DataLoss (the position fell below the log start), RanOutBeforeUntil (the
-        log ends before the position), or what `error_codes` makes of the answer's code; CorruptData and MessageTooLarge
-        also while the iterator is read. Most brokers leave `log_start_offset` out of an answer with OFFSET_OUT_OF_RANGE:
+        log ends before the position), or what `error_codes` makes of the answer's code; CorruptData and RecordTooLarge
+        while the iterator is read. Most brokers leave `log_start_offset` out of an answer with OFFSET_OUT_OF_RANGE:
         ask for it and feed the answer with it filled in to learn which of the two it is, or else it is a BrokerError.
         """
         self._check_idle()
@@ -114,7 +114,7 @@ class Cursor:
             Selection(
                 from_offset=asked, until_offset=self.range.until_offset, columns=self._columns,
                 skips_aborted=self._isolation is Isolation.READ_COMMITTED, log_epoch=self._log_epoch,
-                max_unpacked_bytes=self._max_unpacked_bytes),
+                max_unpacked_bytes=self._max_unpacked_bytes, max_record_bytes=self._max_record_bytes),
             self._tally, self._counts))
 
     def _rows(self, decoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -134,7 +134,7 @@ class RangesReader(DataSourceReader):
                 fetch_max_bytes=reading.fetch_max_bytes, max_fetch_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
                 on_receipt=lambda at, receipt: note(task.indices[at], receipt), topic_ids=task.topic_ids,
                 leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups,
-                fails_on_missing=reading.fails_on_data_loss, on_read=teller.read,
+                fails_on_missing=reading.fails_on_data_loss, on_read=teller.read, max_record_bytes=reading.max_record_bytes,
             )
         except EtlError as error:
             raise TaskFailed(f"{error}\n{mark(error)}") from error
@@ -209,7 +209,7 @@ def read_tasks(
     fetch_limit_bytes: int = SIZES["fetch_limit_bytes"], timeout_s: float = TIMEOUT_S,
     topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
     log_epochs: Mapping[BrokerPartition, int] | None = None, cleanups: Mapping[str, Cleanup] | None = None,
-    progress: ProgressAddress | None = None,
+    progress: ProgressAddress | None = None, max_record_bytes: int = SIZES["max_record_bytes"],
 ) -> tuple[DataFrame, ReceiptAccumulator]:
     """The rows of a plan's ranges, packed as `tasks` says (indices of `ranges`), and the receipts to come.
 
@@ -222,7 +222,7 @@ def read_tasks(
     spark.dataSource.register(source)
     reader = spark.read.format(source.name()).option("bootstrap", ",".join(bootstrap)).option("isolation", isolation.value)
     reader = reader.option("fetch_max_bytes", fetch_max_bytes).option("fetch_limit_bytes", fetch_limit_bytes)
-    reader = reader.option("timeout_s", timeout_s)
+    reader = reader.option("max_record_bytes", max_record_bytes).option("timeout_s", timeout_s)
     if columns is not None:
         reader = reader.option("columns", ",".join(columns))
     text = render_tasks(ranges, tasks, topic_ids or {}, leader_epochs or {}, log_epochs or {}, cleanups or {})

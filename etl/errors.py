@@ -18,6 +18,7 @@
     │   ├── DataLoss                     wanted offsets are not in the log any more
     │   │   └── MissingOffsets           they lie inside it, and no record batch has them
     │   ├── CorruptData                  what the broker sent is not the protocol
+    │   ├── RecordTooLarge               a record, or what a record batch unpacks to, is more than Spark's memory takes
     │   ├── RanOutBeforeUntil
     │   ├── OvershotUntil
     │   └── VerifyFailed
@@ -167,6 +168,10 @@ class MissingOffsets(DataLoss):
 
 class CorruptData(NeedsDecision):
     """What the broker sent is not the protocol: a bad CRC, an absurd length, a batch that cannot be."""
+
+
+class RecordTooLarge(NeedsDecision):
+    """A record, or what a record batch unpacks to, is more than Spark's memory takes."""
 
 
 class RanOutBeforeUntil(NeedsDecision):

@@ -31,7 +31,9 @@ from etl.errors import (
 from etl.log_identity import Cut, accept_command
 from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Receipt
 from etl.protocol import FetchedPartition, error_codes
+from etl.protocol.columns import MAX_RECORD_BYTES
 from etl.protocol.kafka import EARLIEST, LATEST, FetchAnswer, Wanted
+from etl.protocol.record_batches import MAX_UNPACKED_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,6 +101,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
                 max_wait_ms: int = 500, client_id: str = "offset-range-etl",
                 topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
                 cleanups: Mapping[str, Cleanup] | None = None, fails_on_missing: bool = True,
+                max_record_bytes: int = MAX_RECORD_BYTES,
                 on_read: Callable[[int, int, int, int], None] = lambda index, offsets, rows, size: None) -> Iterator[pa.RecordBatch]:
     """The rows of `ranges` as Arrow batches: in order within a range, ranges in any order and interleaved.
 
@@ -117,8 +120,9 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
                       epoch must still reach up to them
     cleanups          topic -> what is known of how it is cleaned up, which may explain missing offsets
     fails_on_missing  once all is read, missing offsets that nothing explains are an error
+    max_record_bytes  a larger record is refused
 
-    Raises RanOutBeforeUntil, DataLoss, MissingOffsets, CorruptData, MessageTooLarge, NotYetReadable, BrokerUnreachable or
+    Raises RanOutBeforeUntil, DataLoss, MissingOffsets, CorruptData, RecordTooLarge, MessageTooLarge, NotYetReadable, BrokerUnreachable or
     BrokerError (may pass: run the task again), NotKafka, TopicMissing, PermissionRefused, NeedsDecision for a topic that was made
     again, LogTruncated. Closing the iterator closes the connections.
     """
@@ -127,7 +131,8 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
                      connect_timeout_s, timeout_s, max_wait_ms, client_id, topic_ids or {})
     share = min(fetch_max_bytes, max(fetch_max_bytes // max(len(ranges), 1), _LEAST_SHARE_BYTES))
     walks = [_Walk(index, Cursor(each, isolation=isolation, fetch_max_bytes=share, max_fetch_bytes=max_fetch_bytes, columns=columns,
-                                 log_epoch=(log_epochs or {}).get(each.log, 0),
+                                 log_epoch=(log_epochs or {}).get(each.log, 0), max_record_bytes=max_record_bytes,
+                                 max_unpacked_bytes=max(MAX_UNPACKED_BYTES, max_record_bytes),
                                  cleanup=(cleanups or {}).get(each.log.topic, Cleanup())), each.leader)
              for index, each in enumerate(ranges)]
     cursors = [walk.cursor for walk in walks]

@@ -23,9 +23,10 @@ from etl.model import BrokerPartition, Extent, Isolation, OffsetRange
 
 T = TypeVar("T")
 MIB = 1 << 20
-SIZES: Mapping[str, int] = {"fetch_max_bytes": 16 * MIB, "fetch_limit_bytes": 256 * MIB, "target_task_bytes": 256 * MIB}
+SIZES: Mapping[str, int] = {
+    "fetch_max_bytes": 16 * MIB, "fetch_limit_bytes": 256 * MIB, "max_record_bytes": 32 * MIB, "target_task_bytes": 256 * MIB}
 """Options that are a number of bytes, and their defaults."""
-_MOST: Mapping[str, int] = {"fetch_max_bytes": 2**30, "fetch_limit_bytes": 2**31 - MIB}
+_MOST: Mapping[str, int] = {"fetch_max_bytes": 2**30, "fetch_limit_bytes": 2**31 - MIB, "max_record_bytes": 2**30}
 """A fetch says its size as an int32, and an answer is a little longer than that."""
 _MOST_OF_ANYTHING = 2**62
 TIMEOUT_S, _LONGEST_TIMEOUT_S = 30.0, 86_400.0
@@ -140,6 +141,7 @@ class Reading:
     columns: tuple[str, ...]
     fetch_max_bytes: int
     fetch_limit_bytes: int
+    max_record_bytes: int
     target_task_bytes: int
     timeout_s: float
     chosen: Chosen = Chosen()

@@ -209,6 +209,8 @@ class SourceSettings(_Section):
     fetch_max_bytes: int = Field(default=16 * 2**20, ge=1024, le=2**30)
     """Bytes asked for in one Fetch; doubled for a record batch that does not fit, up to `fetch_limit_bytes`."""
     fetch_limit_bytes: int = Field(default=256 * 2**20, ge=1024, le=2**31 - 2**20)
+    max_record_bytes: int = Field(default=32 * 2**20, ge=1024, le=2**30)
+    """A record of more bytes stops the run; a task's JVM takes about ten times as much memory for one."""
     timeout_s: float = Field(default=30, gt=0, le=86_400)
     """Deadline of one request to a broker."""
     expiry_warning_s: float = Field(default=3600, ge=0)

@@ -262,7 +262,7 @@ class LiveWorld:
         rows, reading.receipts = datasource.read_tasks(
             spark, ranges, tasks, bootstrap=[f"{host}:{port}" for host, port in self._bootstrap()],
             isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
-            timeout_s=source.timeout_s, cleanups=self._cleanups(plan, snapshot),
+            timeout_s=source.timeout_s, max_record_bytes=source.max_record_bytes, cleanups=self._cleanups(plan, snapshot),
             topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not is_creation_id(topic_id)},
             leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs, progress=reading.port.address)
         return self._transformed(rows)

@@ -27,13 +27,23 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 from numpy.typing import NDArray
 
-from etl.errors import CorruptData, MessageTooLarge
+from etl.errors import CorruptData, RecordTooLarge
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
-MAX_GROUP_BYTES = 2**31 - 1 - 64
-"""Offsets into the buffers of a column are int32."""
+MOST_ROWS = (1 << 18) + (1 << 16)
+"""Rows of one Arrow batch: the topic is repeated with each."""
+MOST_BYTES = 32 << 20
+"""Bytes of keys, values and headers in one Arrow batch, its last record not counted."""
+MOST_HEADERS = 1 << 20
+"""Headers in one Arrow batch, those of its last record not counted."""
+MAX_RECORD_HEADERS = 100_000
+"""Headers of one record. A JVM with the default memory still takes 4,000,000 and dies of 8,000,000, which come in a few hundred bytes."""
+MAX_RECORD_BYTES = 32 << 20
+"""Bytes of one record as long as nobody says otherwise. A JVM with the default memory takes one of 64 MiB and dies of 120 MiB."""
+LARGEST_MAX_RECORD_BYTES = 1 << 30
+"""What others may say: offsets into the buffers of a column are int32."""
 SMALLEST_RECORD = 7
 """length, attributes, two deltas, two lengths, header count: a byte each."""
 MAX_GAPS = 1000
@@ -46,12 +56,14 @@ TABLE_WIDTH = 9
 # Fill state of the buffers, kept from one call to the next.
 _BATCH, _ROWS, _KEY_BYTES, _VALUE_BYTES, _HEADERS, _HEADER_KEY_BYTES, _HEADER_VALUE_BYTES = range(7)
 _NO_KEY, _NO_VALUE, _NO_TIMESTAMP, _NO_HEADERS, _NO_HEADER_VALUE, _NON_ASCII = range(7, 13)
-_STATE_WIDTH = 13
+# Where it goes on inside a record batch: records done, place of the next one, the lowest offset it may have. And which record was refused.
+_RECORD, _AT, _LOWEST, _OFFSET = range(13, 17)
+_STATE_WIDTH = 17
 
 # Tally: what the whole walk through a range has seen so far.
 _EXPECTED, _GAPS, _SEEN_ROWS = range(3)
 
-_FILLED, _MORE_HEADERS = 0, 1
+_FILLED, _MORE_HEADERS, _FULL = 0, 1, 8
 _WRONG = {
     2: "a record's length or offset does not fit its record batch",
     3: "a record's key, value or header is longer than the record, or the record is longer than they are",
@@ -59,6 +71,7 @@ _WRONG = {
     5: "bytes are left after the last record of a record batch",
 }
 _BAD_RECORD, _BAD_FIELD, _BAD_OFFSET, _BYTES_LEFT = _WRONG
+_TOO_LARGE, _TOO_MANY_HEADERS = 6, 7
 
 _FAR = 1 << 62
 """A place no buffer reaches: what a malformed varint ends at, so that one check after several reads is enough."""
@@ -138,15 +151,16 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
     plain, unpacked, table, from_offset, until_offset, want_key, want_value, want_headers,
     offsets, timestamps, timestamp_bits, timestamp_types, key_ends, key_bytes, key_bits, value_ends, value_bytes, value_bits,
     header_ends, header_bits, header_key_ends, header_key_bytes, header_value_ends, header_value_bytes, header_value_bits,
-    state, tally, gaps,
+    most_record_bytes, most_bytes, most_headers, state, tally, gaps,
 ):
-    """Decode the record batches of `table` from `state[_BATCH]` on; the code says how it ended.
+    """Decode the record batches of `table` from where `state` says on; the code says how it ended.
 
-    The state is written back after each whole record batch: one that did not fit is decoded again from its start.
+    The state is written back after each whole record batch, and where the Arrow batch is full, between two records. A record whose
+    headers found no room is decoded again, and what came before it since then.
     """
     for batch in range(state[_BATCH], table.shape[0]):
         source = unpacked if table[batch, COMPRESSED] else plain
-        at, until = table[batch, START], table[batch, UNTIL]
+        at, until, done = table[batch, START], table[batch, UNTIL], state[_RECORD]
         base_offset, last_offset = table[batch, BASE_OFFSET], table[batch, LAST_OFFSET]
         base_ms, max_ms, append_time = table[batch, BASE_TIMESTAMP], table[batch, MAX_TIMESTAMP], table[batch, APPEND_TIME]
         row, key_at, value_at, header = state[_ROWS], state[_KEY_BYTES], state[_VALUE_BYTES], state[_HEADERS]
@@ -155,7 +169,14 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
         no_headers, no_header_value, non_ascii = state[_NO_HEADERS], state[_NO_HEADER_VALUE], state[_NON_ASCII]
         expected, gap, first_row = tally[_EXPECTED], tally[_GAPS], row
         lowest = base_offset
-        for _ in range(table[batch, COUNT]):
+        if done:
+            at, lowest = state[_AT], state[_LOWEST]
+        used, full = key_at + value_at + header_key_at + header_value_at, False
+        while done < table[batch, COUNT]:
+            if used >= most_bytes or row >= offsets.shape[0] or header >= most_headers:
+                full = True
+                break
+            done += 1
             length, at = _varint(source, at, until, 28)
             if at > until or length < SMALLEST_RECORD - 1 or length > until - at:
                 return _BAD_RECORD
@@ -201,6 +222,9 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
             header_count, at = _varint(source, at, end, 28)
             if at > end or header_count < 0 or header_count > (end - at) // 2:
                 return _BAD_FIELD
+            if want_headers and header_count > MAX_RECORD_HEADERS:
+                state[_OFFSET] = offset
+                return _TOO_MANY_HEADERS
             if want_headers and header + header_count >= header_key_ends.shape[0]:
                 return _MORE_HEADERS
             for _ in range(header_count):
@@ -231,6 +255,10 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
                     at += size
             if at != end:
                 return _BAD_FIELD
+            before, used = used, key_at + value_at + header_key_at + header_value_at
+            if used - before > most_record_bytes:
+                state[_OFFSET] = offset
+                return _TOO_LARGE
             if want_headers:
                 header_ends[row + 1] = header
                 if header_count == 0:
@@ -255,14 +283,17 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
                 gap += 1
             expected = offset + 1
             row += 1
-        if at != until:
+        if at != until and not full:
             return _BYTES_LEFT
-        state[_BATCH], state[_ROWS], state[_KEY_BYTES], state[_VALUE_BYTES], state[_HEADERS] = batch + 1, row, key_at, value_at, header
+        state[_BATCH], state[_RECORD], state[_AT], state[_LOWEST] = (batch, done, at, lowest) if full else (batch + 1, 0, 0, 0)
+        state[_ROWS], state[_KEY_BYTES], state[_VALUE_BYTES], state[_HEADERS] = row, key_at, value_at, header
         state[_HEADER_KEY_BYTES], state[_HEADER_VALUE_BYTES] = header_key_at, header_value_at
         state[_NO_KEY], state[_NO_VALUE], state[_NO_TIMESTAMP] = no_key, no_value, no_timestamp
         state[_NO_HEADERS], state[_NO_HEADER_VALUE], state[_NON_ASCII] = no_headers, no_header_value, non_ascii
         tally[_EXPECTED], tally[_GAPS] = expected, gap
         tally[_SEEN_ROWS] += row - first_row
+        if full:
+            return _FULL
     return _FILLED
 
 
@@ -329,16 +360,15 @@ class Tally:
 
 
 class ColumnBuffers:
-    """Buffers for the rows of one group, and the group's way through the kernel into one Arrow batch.
+    """Buffers for the rows of one Arrow batch, and the way of a group of record batches through the kernel into them.
 
-    `rows` and `size` are upper bounds: records, and bytes of records (decompressed) in the group. Only the chosen
-    columns are built. Used once. Raises MessageTooLarge for more bytes than one Arrow batch can hold.
+    `rows` and `size` are upper bounds: records, and bytes of records (decompressed) in the group. Only the chosen columns are built.
+    Filled once; a group that does not fit into one Arrow batch goes on in the buffers `behind` the full ones.
     """
 
-    def __init__(self, columns: Collection[str], *, rows: int, size: int) -> None:
-        if size > MAX_GROUP_BYTES:
-            raise MessageTooLarge(f"record batches of {size} bytes do not fit into one Arrow batch", check="who produced them")
-        self._columns = columns
+    def __init__(self, columns: Collection[str], *, rows: int, size: int, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+        self._columns, self._size, self._max_record_bytes = columns, size, max_record_bytes
+        rows = min(rows, MOST_ROWS)
         self._key, self._value, self._with_headers = ("key" in columns, "value" in columns, "headers" in columns)
         keyed, valued, headed = (rows if wanted else 0 for wanted in (self._key, self._value, self._with_headers))
         self._state: Ints = np.zeros(_STATE_WIDTH, dtype=np.int64)
@@ -354,11 +384,19 @@ class ColumnBuffers:
         headers = min(self._most_headers, 2 * headed)
         self._header_key_ends, self._header_value_ends, self._header_value_bits = _ends(headers), _ends(headers), _bits(headers)
 
+    def behind(self) -> ColumnBuffers:
+        """Empty buffers for what of the group did not fit into these."""
+        following = ColumnBuffers(self._columns, rows=MOST_ROWS, size=self._size, max_record_bytes=self._max_record_bytes)
+        kept = [_BATCH, _RECORD, _AT, _LOWEST]
+        following._state[kept] = self._state[kept]
+        return following
+
     def fill(self, plain: Bytes, unpacked: Bytes, table: Ints, *, from_offset: int, until_offset: int, tally: Tally,
-             **place: Any) -> None:
+             **place: Any) -> bool:
         """Decode the record batches of `table`, rows within [from, until) only, and add what was seen to `tally`.
 
-        `plain` and `unpacked` are the buffers that START and UNTIL of the table are places in. Raises CorruptData.
+        `plain` and `unpacked` are the buffers that START and UNTIL of the table are places in. True: they are full, and the group goes
+        on in the buffers `behind` these. Raises CorruptData, and RecordTooLarge naming the record.
         """
         while True:
             code = tally.fill((
@@ -366,14 +404,29 @@ class ColumnBuffers:
                 self._offsets, self._timestamps, self._timestamp_bits, self._timestamp_types,
                 self._key_ends, self._key_bytes, self._key_bits, self._value_ends, self._value_bytes, self._value_bits,
                 self._header_ends, self._header_bits, self._header_key_ends, self._header_key_bytes,
-                self._header_value_ends, self._header_value_bytes, self._header_value_bits, self._state,
+                self._header_value_ends, self._header_value_bytes, self._header_value_bits,
+                self._max_record_bytes, MOST_BYTES, MOST_HEADERS, self._state,
             ))
-            if code == _FILLED:
-                return
+            if code in (_FILLED, _FULL):
+                return code == _FULL
+            if code in (_TOO_LARGE, _TOO_MANY_HEADERS):
+                raise self._too_large(code, place)
             if code != _MORE_HEADERS:
                 base_offset = int(table[self._state[_BATCH], BASE_OFFSET])
                 raise CorruptData(_WRONG[code], check="the log on the broker, or a bug here", **place, offset=base_offset)
             self._grow_headers()
+
+    def _too_large(self, code: int, place: dict[str, Any]) -> RecordTooLarge:
+        offset = int(self._state[_OFFSET])
+        if code == _TOO_LARGE:
+            what = f"a record has more than {self._max_record_bytes} bytes"
+            check = (
+                "who produced it; max_record_bytes may be raised where Spark has ten times as much memory for each core that reads; or "
+                "`etl plans supersede --help`")
+        else:
+            what = f"a record has more than {MAX_RECORD_HEADERS} headers, which Spark's memory would not hold"
+            check = "who produced it, and `etl plans supersede --help`"
+        return RecordTooLarge(what, check=check, **place, offset=offset)
 
     def _grow_headers(self) -> None:
         """Room for twice as many headers; `size // 2` of them always fit, because a header is two bytes at least."""
@@ -455,8 +508,6 @@ def _varied(kind: pa.DataType, count: int, ends: NDArray[np.int32], content: Byt
 def _repeated(text: str, count: int) -> pa.Array:
     """`text`, `count` times, as a plain string column."""
     encoded = text.encode()
-    if len(encoded) * count > MAX_GROUP_BYTES:
-        raise MessageTooLarge(f"{count} rows of one record batch do not fit into one Arrow batch", check="who produced them", topic=text)
     ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(encoded))
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(encoded * count)], 0)
 

@@ -30,16 +30,16 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from etl.errors import CorruptData, MessageTooLarge
+from etl.errors import CorruptData, RecordTooLarge
 from etl.protocol import FetchedPartition, codecs
-from etl.protocol.columns import SMALLEST_RECORD, TABLE_WIDTH, Bytes, ColumnBuffers, Tally, count_records
+from etl.protocol.columns import MAX_RECORD_BYTES, SMALLEST_RECORD, TABLE_WIDTH, Bytes, ColumnBuffers, Tally, count_records
 
 MAX_UNPACKED_BYTES = 128 << 20
 """What one record batch may decompress to. Reserved once per thread; only what is used becomes resident memory."""
 GROUP_BYTES = 16 << 20
-"""Record batches are decoded together, into one Arrow batch, until their records come to this many bytes ..."""
+"""Record batches are decoded together until their records come to this many bytes ..."""
 GROUP_RECORDS = 1 << 18
-"""... or to this many records: the topic is repeated with each row."""
+"""... or to this many records. How much of them one Arrow batch takes is `columns`'."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _START_OF_ENTRY = struct.Struct(">qiib")
@@ -115,6 +115,9 @@ class Selection:
     skips_aborted: bool
     log_epoch: int = 0
     max_unpacked_bytes: int = MAX_UNPACKED_BYTES
+    """What one record batch may decompress to."""
+    max_record_bytes: int = MAX_RECORD_BYTES
+    """What one record may have in the chosen columns."""
 
 
 def walk(fetched: FetchedPartition, until_offset: int) -> Walk:
@@ -184,14 +187,14 @@ def _corrupt(fetched: FetchedPartition, offset: int, what: str) -> CorruptData:
 
 def decode(fetched: FetchedPartition, batches: Sequence[BatchHeader], selection: Selection, tally: Tally,
            counts: Counts) -> Iterator[pa.RecordBatch]:
-    """The rows of `batches` within the selected offsets, as Arrow batches of about GROUP_BYTES each.
+    """The rows of `batches` within the selected offsets, as Arrow batches of about GROUP_BYTES each, or of one record that is larger.
 
     `batches` are all that `walk` found, also those outside the range: the aborted transactions of an answer are only
     understood from its first record batch on, and a CRC vouches also for the one that ended the walk. Read to the end before the buffer
     below `fetched.records` is used again; `tally` and `counts` are right only then.
 
-    Raises CorruptData for a wrong CRC or structure, MessageTooLarge for a record batch that would decompress to more
-    than `max_unpacked_bytes`.
+    Raises CorruptData for a wrong CRC or structure, RecordTooLarge for a record batch that would decompress to more
+    than `max_unpacked_bytes`, and for a record with more than `max_record_bytes` or too many headers.
     """
     group = _Group(fetched, selection, tally)
     aborted = _AbortedTransactions(fetched.aborted if selection.skips_aborted else ())
@@ -301,16 +304,22 @@ class _Group:
             return
         table = np.array(self._rows, dtype=np.int64).reshape(-1, TABLE_WIDTH)
         selection = self._selection
-        buffers = ColumnBuffers(selection.columns, rows=self._records, size=self._size)
+        buffers = ColumnBuffers(
+            selection.columns, rows=self._records, size=self._size, max_record_bytes=selection.max_record_bytes)
         unpacked = _frozen(_scratch.bytes) if self._unpacked_size else self._plain
-        buffers.fill(
-            self._plain, unpacked, table, from_offset=selection.from_offset, until_offset=selection.until_offset,
-            tally=self._tally, **self._place)
-        if self._unpacked_size > 4 * GROUP_BYTES:
-            del _scratch.bytes  # one monster should not stay resident
+        compressed, monster = self._unpacked_size > 0, self._unpacked_size > 4 * GROUP_BYTES
         self._empty()
-        if buffers.rows:
-            yield buffers.arrow_batch(self._fetched.topic, self._fetched.partition, selection.log_epoch)
+        more = True
+        while more:
+            more = buffers.fill(
+                self._plain, unpacked, table, from_offset=selection.from_offset, until_offset=selection.until_offset,
+                tally=self._tally, **self._place)
+            if monster or (more and compressed):
+                _let_go_of_scratch()  # one monster should not stay resident, nor another cursor write over what is still to be decoded
+            if buffers.rows:
+                yield buffers.arrow_batch(self._fetched.topic, self._fetched.partition, selection.log_epoch)
+            if more:
+                buffers = buffers.behind()
 
 
 def _frozen(content: Bytes) -> Bytes:
@@ -328,14 +337,20 @@ def _scratch_bytes(size: int) -> Bytes:
     return content
 
 
+def _let_go_of_scratch() -> None:
+    """Whoever still has it keeps it; the next to decompress makes another."""
+    _scratch.__dict__.pop("bytes", None)
+
+
 def _decompress(fetched: FetchedPartition, header: BatchHeader, content: Bytes, target: Bytes) -> int:
     """Decompress the records of one batch into `target`; the number of bytes written."""
     try:
         return codecs.decompress(header.codec, content, target)
     except codecs.DoesNotFit as error:
-        raise MessageTooLarge(
-            f"a record batch of {header.until - header.start} bytes decompresses to more than {target.size}",
-            check="who produced it; such a ratio is rare for data and usual for a decompression bomb",
+        raise RecordTooLarge(
+            f"a record batch of {header.until - header.start} bytes, up to offset {header.last_offset}, decompresses to more than "
+            f"{target.size}",
+            check="who produced it (such a ratio is rare for data and usual for a decompression bomb), and `etl plans supersede --help`",
             topic=fetched.topic, partition=fetched.partition, offset=header.base_offset) from error
     except ValueError as error:
         raise _corrupt(fetched, header.base_offset, f"a record batch is no {codecs.NAMES[header.codec]}: {error}") from error

@@ -263,7 +263,7 @@ def _unmark(content: bytes) -> object:
 _MARKED = tuple((f"Traceback\n x\n{errors.mark(error)}\tat y\n").encode() for error in (
     errors.CorruptData("no", check="it", topic="clicks", offset=5), errors.EtlError("what")))
 _DOCUMENT = (errors.LedgersDisagree, errors.NeedsDecision)
-_RECORDS = (errors.CorruptData, errors.MessageTooLarge)
+_RECORDS = (errors.CorruptData, errors.MessageTooLarge, errors.RecordTooLarge)
 _FEED = (*_RECORDS, errors.DataLoss, errors.RanOutBeforeUntil, errors.BrokerError, errors.PermissionRefused, errors.EtlError)
 _PLAIN_RECORDS = b"".join(record_bytes(record) for record in seeds.RECORDS)
 _OWNED = znodes.render_owner("g", znodes.OwnerNode("p", znodes.DriverNode("h", 7, "99", "r", "0a1b2c3d-7")))

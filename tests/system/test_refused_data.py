@@ -10,6 +10,8 @@ from deltalake import DeltaTable
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
+from etl import rulings
+from etl.settings import load_settings
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, altered, cut_to, instead
 from tests.system.driving import Pipeline, refused
@@ -79,6 +81,21 @@ def test_a_record_batch_that_lies_under_a_right_crc_is_named_to_the_offset(spoil
     broker.log(pipeline.topic, 0).batches[1] = batch
     refused(pipeline.run(), 5, f"topic {pipeline.topic}", "partition 0", "offset 10")
     assert not DeltaTable.is_deltatable(str(pipeline.table))
+
+
+def test_records_that_are_too_much_for_spark_are_named_one_by_one_and_can_be_left_out(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+    pipeline, broker = spoiled
+    pipeline.settings["source"]["max_record_bytes"] = 2_000_000
+    crowd, giant = Rec(5, b"x", headers=((b"", b""),) * 100_001), Rec(7, bytes(2_000_001))
+    broker.log(pipeline.topic, 0).batches[1:3] = [
+        encode(Batch(base, [poison if record.delta == poison.delta else record for record in RECORDS], Codec.ZSTD))
+        for base, poison in ((10, crowd), (20, giant))]
+    for offset, words in ((15, "100000 headers"), (27, "2000000 bytes")):
+        refused(pipeline.run(), 5, words, f"topic {pipeline.topic}", "partition 0", f"offset {offset}")
+        rulings.supersede(load_settings(pipeline.conf), 1, "too much", (f"{pipeline.topic}:0:{offset}-{offset + 1}",))
+    pipeline.ran()
+    assert sorted(offset for _, offset, _ in pipeline.in_table()) == [offset for offset in range(30) if offset not in (15, 27)]
+    assert pipeline.door("verify").code == 0
 
 
 def test_a_topic_in_the_format_from_before_0_11_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:

@@ -6,19 +6,22 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etl
-from etl.errors import CorruptData
+from etl.errors import CorruptData, RecordTooLarge
 from etl.protocol import columns
-from etl.protocol.columns import MAX_GAPS
-from tests.fakes.batches import Batch, Codec, Rec, compress, control, encode, record_bytes, varint
-from tests.fakes.logs import cursor_of, headers, record_lists, rows_between, rows_in
+from etl.protocol.columns import MAX_GAPS, MAX_RECORD_HEADERS
+from tests.fakes.batches import Batch, Codec, Rec, answer, compress, control, encode, record_bytes, varint
+from tests.fakes.logs import cursor_of, encoded, headers, logs, record_lists, rows_between, rows_in
 
 MINUS_ONE, BIG = varint(-1), varint(2**31 - 1)
 
@@ -178,3 +181,79 @@ def test_the_kernels_of_this_package_can_be_kept() -> None:
     assert rows_between(encode(Batch(0, [Rec(0)])), 0, 1)
     cached = Path(columns.__file__).parent / "__pycache__"
     assert list(cached.glob("columns._fill*.nbi")) or not os.access(cached, os.W_OK)
+
+
+def large(delta: int, headers: int = 0, value: bytes = b"") -> Rec:
+    return Rec(delta, value, headers=((b"", b""),) * headers)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_record_with_more_headers_than_sparks_memory_takes_is_named_itself(codec: Codec) -> None:
+    batch = Batch(40, [large(0, 5), large(1, MAX_RECORD_HEADERS), large(3, MAX_RECORD_HEADERS + 1), large(4, 5)], codec)
+    cursor = cursor_of(40, 45, max_fetch_bytes=1 << 22)
+    with pytest.raises(RecordTooLarge, match="more than 100000 headers") as caught:
+        rows_in(cursor, encode(batch))
+    assert caught.value.where == {"topic": "clicks", "partition": 3, "offset": 43}
+
+
+def test_what_lies_around_a_record_that_is_refused_is_read_once_it_is_left_out() -> None:
+    batch = encode(Batch(40, [large(0, 5), large(1, MAX_RECORD_HEADERS + 1), large(2, 1, bytes(3000))], Codec.ZSTD))
+    with pytest.raises(RecordTooLarge) as caught:
+        rows_in(cursor_of(40, 43, max_record_bytes=2000), batch)
+    first = caught.value.where["offset"]
+    with pytest.raises(RecordTooLarge) as caught:
+        rows_in(cursor_of(first + 1, 43, max_record_bytes=2000), batch)
+    second = caught.value.where["offset"]
+    assert (first, second) == (41, 42)
+    assert [row["offset"] for row in rows_in(cursor_of(40, first, max_record_bytes=2000), batch)] == [40]
+
+
+@pytest.mark.parametrize("record", [Rec(2, bytes(2000)), Rec(2, b"", bytes(2000)), Rec(2, b"", headers=((bytes(1000), bytes(1000)),))])
+@pytest.mark.parametrize(("more", "refused"), [(b"", False), (b"x", True)], ids=["at the bound", "a byte more"])
+def test_a_record_larger_than_its_bound_is_named_itself(record: Rec, more: bytes, refused: bool) -> None:
+    record = replace(record, value=(record.value or b"") + more)
+    records = encode(Batch(7, [Rec(0, bytes(1900)), record, Rec(3, bytes(1900))], Codec.GZIP))
+    if not refused:
+        assert len(rows_in(cursor_of(7, 11, max_record_bytes=2000), records)) == 3
+        return
+    with pytest.raises(RecordTooLarge, match="more than 2000 bytes") as caught:
+        rows_in(cursor_of(7, 11, max_record_bytes=2000), records)
+    assert caught.value.where == {"topic": "clicks", "partition": 3, "offset": 9}
+
+
+def test_what_no_chosen_column_holds_may_be_of_any_size() -> None:
+    records = encode(Batch(7, [large(0, MAX_RECORD_HEADERS + 1, bytes(3000))]))
+    assert rows_in(cursor_of(7, 8, max_record_bytes=2000, columns=("key", "offset")), records) == [{"key": None, "offset": 7}]
+
+
+@settings(max_examples=40, deadline=None)
+@given(logs(most_batches=4), st.sampled_from(["MOST_ROWS", "MOST_BYTES", "MOST_HEADERS"]), st.integers(1, 9), st.data())
+def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_the_same(
+        batches: list[Batch], bound: str, limit: int, data: st.DataObject) -> None:
+    start, until = batches[0].base_offset, batches[-1].last_offset + 1
+    start = data.draw(st.integers(start, until - 1))
+    whole, cut = cursor_of(start, until), cursor_of(start, until)
+    rows = rows_in(whole, encoded(batches))
+    with mock.patch.object(columns, bound, limit):
+        assert rows_in(cut, encoded(batches)) == rows
+    assert cut.receipt == whole.receipt
+
+
+@pytest.mark.parametrize(("bound", "limit", "sizes"), [
+    ("MOST_ROWS", 2, [2, 2, 1]), ("MOST_BYTES", 20, [3, 2]), ("MOST_HEADERS", 3, [2, 2, 1])])
+def test_an_arrow_batch_is_full_by_rows_bytes_and_headers(bound: str, limit: int, sizes: list[int]) -> None:
+    records = encode(Batch(0, [Rec(delta, b"seven b", headers=((b"", None),) * 2) for delta in range(5)], Codec.LZ4))
+    with mock.patch.object(columns, bound, limit):
+        arrow_batches = list(cursor_of(0, 5).feed(answer(records)))
+    assert [arrow_batch.num_rows for arrow_batch in arrow_batches] == sizes
+
+
+def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_mix() -> None:
+    """They share the room to decompress into."""
+    def read(value: bytes) -> Iterator[Any]:
+        records = encode(Batch(0, [Rec(delta, value) for delta in range(40)], Codec.ZSTD))
+        return ((row["offset"], row["value"]) for each in cursor_of(0, 40).feed(answer(records)) for row in each.to_pylist())
+
+    with mock.patch.object(columns, "MOST_ROWS", 3):
+        both = list(zip(read(b"left"), read(b"right"), strict=True))
+    assert both == [((offset, b"left"), (offset, b"right")) for offset in range(40)]

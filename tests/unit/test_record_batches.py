@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.errors import CorruptData, EtlError, MessageTooLarge
+from etl.errors import CorruptData, EtlError, RecordTooLarge
 from etl.model import Isolation
 from tests.fakes import oracle
 from tests.fakes.batches import Batch, Codec, Rec, compress, control, crc32c, encode, record_bytes
@@ -106,7 +106,7 @@ def test_mutated_bytes_raise_an_error_of_ours_and_nothing_else(batches: list[Bat
     try:
         rows_between(bytes(records), 0, batches[-1].last_offset + 1)
     except EtlError as error:
-        assert isinstance(error, (CorruptData, MessageTooLarge))
+        assert isinstance(error, (CorruptData, RecordTooLarge))
 
 
 @settings(max_examples=50, deadline=None)
@@ -115,7 +115,7 @@ def test_random_bytes_raise_an_error_of_ours_or_give_nothing(records: bytes) -> 
     try:
         assert rows_between(records, 0, 100) == []
     except EtlError as error:
-        assert isinstance(error, (CorruptData, MessageTooLarge))
+        assert isinstance(error, (CorruptData, RecordTooLarge))
 
 
 def test_a_wrong_crc_names_topic_partition_and_offset() -> None:
@@ -197,7 +197,7 @@ def test_record_batches_that_overlap_are_corrupt() -> None:
 def test_a_decompression_bomb_is_refused_by_name(codec: Codec) -> None:
     bomb = encode(Batch(9, [Rec(0, bytes(3 << 20))], codec=codec))
     cursor = cursor_of(9, 10, max_unpacked_bytes=1 << 20)
-    with pytest.raises(MessageTooLarge, match="decompresses to more than 1048576") as caught:
+    with pytest.raises(RecordTooLarge, match="decompresses to more than 1048576") as caught:
         rows_in(cursor, bomb)
     assert caught.value.where["offset"] == 9
 

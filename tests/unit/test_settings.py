@@ -46,6 +46,7 @@ source:
   isolation: read_uncommitted
   fetch_max_bytes: 16777216
   fetch_limit_bytes: 33554432
+  max_record_bytes: 1048576
   timeout_s: 2.5
 table: {path: "warehouse/clicks", writer: spark, partition_by: [topic, event_date], on_rows_removed: fail}
 limits: {max_records_per_run: 10, max_bytes_per_run: null, target_task_bytes: 268435456}

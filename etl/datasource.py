@@ -35,7 +35,7 @@ from etl.edges.progress_port import ProgressAddress, Teller
 from etl.errors import BrokerUnreachable, EtlError, SparkLost, mark
 from etl.frame import spark_schema
 from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Receipt
-from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks, split_range
+from etl.packing import ASSUMED_BYTES_PER_OFFSET, cut_ranges, pack_tasks
 from etl.reader_options import SIZES, TIMEOUT_S, Reading, inside, parse_options, ranges_of, refuse_missing_partitions
 from etl.retention import cleanup_of
 
@@ -320,8 +320,9 @@ def _wanted(reading: Reading) -> tuple[list[OffsetRange], dict[str, Cleanup]]:
 def _packed(ranges: Sequence[OffsetRange], cleanups: Mapping[str, Cleanup], reading: Reading) -> list[Task]:
     """Ranges cut and packed towards `target_task_bytes`; nobody asks the brokers how large their logs are."""
     target = _target_bytes(sum(r.size for r in ranges), reading)
-    cut = [piece for r in ranges for piece in split_range(r, {}, target)]
-    packed = pack_tasks(cut, {}, target, max(os.cpu_count() or 1, reading.least_tasks))
+    parallelism = max(os.cpu_count() or 1, reading.least_tasks)
+    cut = cut_ranges(ranges, {}, target, parallelism)
+    packed = pack_tasks(cut, {}, target, parallelism)
     return [Task(tuple(task), tuple(cut[i] for i in task), cleanups=_of(cleanups, {cut[i].log.topic for i in task})) for task in packed]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks
 from etl.plan import plan_instead, plan_next, refuse_what_cannot_run, replay_or_supersede, starts_of
 from etl.reconcile import compare, naming_table, where_we_stand
-from etl.report import Outcome, Report, at, describe_plan, told_by_owner, told_held_back, told_leaderless, told_open
+from etl.report import Outcome, Report, at, describe_plan, keeps_starts, told_by_owner, told_held_back, told_leaderless, told_open
 from etl.retention import Expiring, expiring
 from etl.settings import Settings
 from etl.wiring import Surroundings, open_world
@@ -65,7 +65,8 @@ class Preview:
     plans: tuple[Plan, ...]
     """What it would execute, in that order: a plan that is left, and one of its own."""
     snapshot: Snapshot
-    tasks: int
+    tasks: tuple[int, int]
+    """At least and at most: the same where it is known how many of them Spark works on at once."""
     left: tuple[str, ...] = ()
     """Which logs it would leave to their owners, a sentence for each owner."""
     leaderless: tuple[str, ...] = ()
@@ -90,7 +91,8 @@ class Preview:
             "records_at_most": sum(r.size for r in self.ranges),
             "estimated_bytes": round(sum(r.size * cost.get(r.log, ASSUMED_BYTES_PER_OFFSET) for r in self.ranges)),
             "bytes_are_assumed": any(r.log not in cost for r in self.ranges),
-            "tasks": self.tasks,
+            "tasks": self.tasks[0] if self.tasks[0] == self.tasks[1] else None,
+            "tasks_at_least": self.tasks[0], "tasks_at_most": self.tasks[1],
             "left_to_owners": list(self.left), "leaderless": list(self.leaderless),
             "expires_soon": [str(one) for one in self.expires_soon], "open_transactions": list(self.open_transactions),
             "lag": sum(e.end_offset - max(e.log_start_offset, self._position(log, e.log_start_offset))
@@ -120,11 +122,21 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     left = leave_to_owners(snapshot, settings)
     standing = where_we_stand(snapshot, settings)
     says, plans = _next(left, standing, settings)
-    tasks = sum(len(pack_tasks(plan.ranges, snapshot.bytes_per_offset, settings.limits.target_task_bytes, 1)) for plan in plans)
+    tasks = _tasks(plans, snapshot, settings)
     ranges = [r for plan in plans for r in plan.ranges]
     soon = expiring(ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms())
     return Preview(
         says, plans, snapshot, tasks, tuple(told_by_owner(left.owners)), tuple(told_leaderless(left.leaderless)), soon)
+
+
+def _tasks(plans: Sequence[Plan], snapshot: Snapshot, settings: Settings) -> tuple[int, int]:
+    """How many tasks a run will have, at least and at most; the same where it is known how many work at once."""
+    def packed(parallelism: int) -> int:
+        target = settings.limits.target_task_bytes
+        return sum(len(pack_tasks(plan.ranges, snapshot.bytes_per_offset, target, parallelism)) for plan in plans)
+
+    most = sum(len(plan.ranges) for plan in plans)
+    return packed(snapshot.parallelism or 1), packed(snapshot.parallelism or max(1, most))
 
 
 def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[str, tuple[Plan, ...]]:
@@ -148,7 +160,7 @@ def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[s
     if plan is None:
         return repair + "finds nothing new", ()
     if not plan.ranges:
-        return repair + f"makes plan {plan.number}, which keeps where {len(plan.positions)} partitions start", (plan,)
+        return repair + f"makes plan {plan.number}, which {keeps_starts(plan)}", (plan,)
     return repair + f"makes plan {plan.number}", (plan,)
 
 

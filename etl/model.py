@@ -482,6 +482,8 @@ class Snapshot:
     """The first offset that will not have expired by time within `source.expiry_warning_s`, where `retention` has a time."""
     open_transactions: Mapping[BrokerPartition, OpenTransaction] = field(default_factory=dict)
     """Of logs whose extent holds offsets back, where the brokers tell."""
+    parallelism: int | None = 1
+    """How many of Spark's tasks work at once; None where only the cluster knows."""
 
 
 @dataclass(frozen=True, slots=True)

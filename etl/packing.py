@@ -6,6 +6,7 @@ Owns the costs of offsets and what is made of them. Where a log is read from and
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,6 +15,10 @@ from etl.settings import Limits
 
 ASSUMED_BYTES_PER_OFFSET = 1024.0
 """Where a broker does not tell the size of its logs."""
+ASSUMED_PARALLELISM = 8
+"""How many tasks work at once on a cluster that is not asked."""
+LEAST_TASK_BYTES = 4 * 2**20
+"""Less than that is not worth a task of its own: starting one takes about as long as reading it."""
 LEAST_BYTES_PER_OFFSET = 2.0**-20
 """A log whose offsets cost nothing (all compacted away) is cheap, not free: shares are found by dividing."""
 
@@ -40,10 +45,26 @@ def share_caps(
     return {log: logs[log][0] + wanted[log] for log in sorted(logs)}
 
 
-def split_range(whole: OffsetRange, bytes_per_offset: Mapping[BrokerPartition, float], target_bytes: int) -> Iterator[OffsetRange]:
-    """Pieces of even size, none much larger than `target_bytes`; nothing for an empty range."""
+def cut_ranges(
+    wholes: Iterable[OffsetRange], bytes_per_offset: Mapping[BrokerPartition, float], target_bytes: int, parallelism: int | None,
+) -> tuple[OffsetRange, ...]:
+    """Ranges in pieces of about `target_bytes`, and in so many that `parallelism` tasks have something to read where there is enough.
+
+    None: only the cluster knows how many work at once.
+    """
+    ranges = list(wholes)
+    whole = sum(r.size * _cost(r.log, bytes_per_offset) for r in ranges)
+    share = max(whole / max(1, ASSUMED_PARALLELISM if parallelism is None else parallelism), float(LEAST_TASK_BYTES))
+    return tuple(piece for r in ranges for piece in split_range(r, bytes_per_offset, target_bytes, share))
+
+
+def split_range(
+    whole: OffsetRange, bytes_per_offset: Mapping[BrokerPartition, float], target_bytes: int, share_bytes: float = math.inf,
+) -> Iterator[OffsetRange]:
+    """Pieces of even size, none much larger than `target_bytes` and none larger than `share_bytes`; nothing for an empty range."""
     start, size = whole.from_offset, whole.size
-    pieces = min(size, max(1, round(size * _cost(whole.log, bytes_per_offset) / target_bytes)))
+    cost = size * _cost(whole.log, bytes_per_offset)
+    pieces = min(size, max(1, round(cost / target_bytes), _at_most(cost, share_bytes)))
     cuts = [start + size * i // pieces for i in range(pieces + 1)] if size else []
     for piece_from, piece_until in zip(cuts, cuts[1:]):
         yield replace(whole, from_offset=piece_from, until_offset=piece_until)
@@ -55,22 +76,28 @@ def pack_tasks(
 ) -> tuple[tuple[int, ...], ...]:
     """Indices of `ranges` packed into tasks: one leader a task, about `target_bytes` each, and as many as can work at once.
 
-    When all is small the target shrinks until `parallelism` tasks have something to do. Tasks begin in their order: those with a
-    range of the logs in `first` come first, and it comes first in them.
+    When all is small they are smaller, so that `parallelism` tasks have something to do where there are as many ranges. Tasks begin in
+    their order: those with a range of the logs in `first` come first, and it comes first in them.
     """
     costs = [r.size * _cost(r.log, bytes_per_offset) for r in ranges]
-    target = min(float(target_bytes), max(sum(costs) / max(1, parallelism), 1.0))
+    share = sum(costs) / max(1, parallelism)
     by_leader: dict[int | None, list[int]] = {}
     for i, r in enumerate(ranges):
         by_leader.setdefault(r.leader.broker.id if r.leader else None, []).append(i)
-    tasks = (task for _, indices in sorted(by_leader.items(), key=str) for task in _fill(indices, costs, target))
+    tasks = (task for _, indices in sorted(by_leader.items(), key=str) for task in _fill(indices, costs, target_bytes, share))
     late = [r.log not in first for r in ranges]
     return tuple(sorted((tuple(sorted(task, key=lambda i: (late[i], i))) for task in tasks), key=lambda task: late[task[0]]))
 
 
-def _fill(indices: Sequence[int], costs: Sequence[float], target: float) -> list[tuple[int, ...]]:
+def _at_most(cost: float, share: float) -> int:
+    """How many pieces none of which is larger than `share`, but for what arithmetic rounds."""
+    return math.ceil(cost / share - 1e-9) if share else 1
+
+
+def _fill(indices: Sequence[int], costs: Sequence[float], target: float, share: float) -> list[tuple[int, ...]]:
     """The dearest range first, each into the task that has least so far: even tasks, in n log n."""
-    count = min(len(indices), max(1, round(sum(costs[i] for i in indices) / target)))
+    cost = sum(costs[i] for i in indices)
+    count = min(len(indices), max(1, round(cost / target), _at_most(cost, share)))
     tasks: list[tuple[float, int, list[int]]] = [(0.0, n, []) for n in range(count)]
     for i in sorted(indices, key=lambda i: (-costs[i], i)):
         cost, n, members = tasks[0]

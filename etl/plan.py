@@ -20,7 +20,7 @@ from etl.model import (
     Superseding, Why,
 )
 from etl.log_identity import record_epochs, refuse_other_logs
-from etl.packing import share_caps, split_range
+from etl.packing import cut_ranges, share_caps
 from etl.settings import OnDataLoss, OnNoLeader, Settings
 from etl.starts import pending_starts, start_of
 
@@ -203,7 +203,7 @@ def _plan_from(
         if skip.log in stops:
             stops[skip.log] = max(stops[skip.log], min(skip.until_offset, readings[skip.log].end_offset))
     wholes = (OffsetRange(log, r.position, stops[log], snapshot.leaders.get(log)) for log, r in readings.items())
-    ranges = tuple(piece for r in wholes for piece in split_range(r, snapshot.bytes_per_offset, settings.limits.target_task_bytes))
+    ranges = cut_ranges(wholes, snapshot.bytes_per_offset, settings.limits.target_task_bytes, snapshot.parallelism)
     positions = {**known, **stops}
     there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners)
     table, log_epochs = snapshot.table, dict(last.log_epochs) if last else {}

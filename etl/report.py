@@ -166,7 +166,7 @@ class Report:
         elif self.plans[-1].plan.kind is PlanKind.RESET:
             self._reset(self.plans[-1].plan)
         else:
-            self.add(Outcome.STARTED, f"plan {number} keeps where {len(self.plans[-1].plan.positions)} partitions start")
+            self.add(Outcome.STARTED, f"plan {number} {keeps_starts(self.plans[-1].plan)}")
 
     def _reset(self, plan: Plan) -> None:
         self.add(Outcome.RESET, f"plan {plan.number}, by an operator's word: {plan.reason}")
@@ -318,6 +318,17 @@ def told_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
         yield (
             f"{one.log.topic} {one.log.partition}: rows of offsets {one.from_offset} to {one.until_offset} with log_epoch {one.log_epoch} "
             "are of records that are gone; they stay in the table")
+
+
+def counted(count: int, noun: str) -> str:
+    """1 task, 2 tasks."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def keeps_starts(plan: Plan) -> str:
+    """What a plan without ranges is for."""
+    count = len(plan.positions)
+    return f"keeps where {counted(count, 'partition')} start{'s' if count == 1 else ''}"
 
 
 def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:

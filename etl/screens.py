@@ -13,7 +13,8 @@ from etl.doctor import Diagnosis
 from etl.doors import Preview
 from etl.phases import Verb
 from etl.proof import Proof
-from etl.report import Outcome, Report
+from etl.progress import size_in_words
+from etl.report import Outcome, Report, counted
 from etl.rulings import Ruling
 
 ROWS_SHOWN = 40
@@ -29,7 +30,8 @@ def show_report(report: Report) -> None:
         screen.print(f"[{style}]{outcome.value}[/]: {sentence}", markup=True)
     if report.result:
         seconds = sum(report.seconds.values())
-        screen.print(f"{report.records:,} records, {report.offsets_committed} offsets moved, {seconds:.1f} s: " + ", ".join(
+        moved = counted(report.offsets_committed, "offset")
+        screen.print(f"{counted(report.records, 'record')}, {moved} moved, {seconds:.1f} s: " + ", ".join(
             f"{verb.value.replace('_', ' ')} {report.seconds[verb]:.1f}" for verb in Verb if verb in report.seconds))
 
 
@@ -40,7 +42,9 @@ def show_preview(preview: Preview) -> None:
         screen.print(sentence)
     if preview.ranges:
         told = preview.as_json()
-        screen.print(f"{told['records_at_most']:,} records at most, about {told['estimated_bytes']:,} bytes, {told['tasks']} tasks")
+        least, most = preview.tasks
+        tasks = counted(most, "task") if least == most else f"{least:,} to {counted(most, 'task')}, by the cluster's cores"
+        screen.print(f"{counted(told['records_at_most'], 'record')} at most, about {size_in_words(told['estimated_bytes'])}, {tasks}")
         _table(("plan", "topic", "partition", "from", "until", "offsets", "leader"), [
             (r["plan"], r["topic"], r["partition"], r["from"], r["until"], r["until"] - r["from"], r["leader"]) for r in told["ranges"]])
 

@@ -21,6 +21,7 @@ from etl.edges.group import ConsumerGroup
 from etl.edges.ledger import PlanLedger, new_uid
 from etl.edges.owners import Owners
 from etl.edges.registry import read_brokers, read_cluster_id, read_creation_ids
+from etl.edges.spark import parallelism_of
 from etl.edges.table_features import takes_commits_of_delta_rs
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
@@ -167,6 +168,7 @@ class LiveWorld:
             owners=self.group.owners(metadata.topics), live_consumers=self.group.live_consumers(),
             ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, lasting=lasting,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends,
+            parallelism=parallelism_of(self.settings.spark),
         )
 
     def _ask_retention(

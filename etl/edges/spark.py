@@ -131,6 +131,37 @@ _LOST = re.compile(
     r"|SparkContext was shut down|stopped SparkContext|Python worker (?:exited unexpectedly|failed to connect back)[^\n]*")
 
 
+def parallelism_of(settings: Mapping[str, str]) -> int | None:
+    """How many tasks will work at once, as Spark's `defaultParallelism` says it; None where only the cluster knows.
+
+    Starts nothing: a session that is there is asked, else it is what the settings say.
+    """
+    if "pyspark" in sys.modules:
+        there = session_there()
+        if there is not None:
+            return int(there.sparkContext.defaultParallelism)
+    given = {**_submitted(), **settings}
+    said = given.get("spark.default.parallelism", "")
+    if said.isascii() and said.isdecimal() and int(said):
+        return int(said)
+    found = _LOCAL.fullmatch(given.get("spark.master", LOCAL_MASTER))
+    if found is None:
+        return None
+    return _cores() if found[1] == "*" else int(found[1] or 1)
+
+
+_LOCAL = re.compile(r"local(?:\[(\*|\d{1,6})(?:,\s*\d+)?\])?")
+
+
+def _cores() -> int:
+    """The cores that a JVM counts: those that this process may use, and no more than its control group's share."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, -(-int(quota) // int(period)))  # `max` is no number: no limit
+    return max(1, cores)
+
+
 def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
     """What to set: `settings`, and each of our defaults that neither they nor `submitted` mention."""
     given = {**submitted, **settings}

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -19,11 +20,12 @@ from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 import etl
-from etl import doors
+from etl import doors, wiring
 from etl.address import split_address
 from etl.edges.broker import SimpleConsumer
 from etl.embedded.server import wait_until
 from etl.frame import spark_schema
+from etl.packing import pack_tasks
 from etl.phases import Doing, Verb
 from etl.report import Outcome, Report
 from etl.settings import load_settings
@@ -276,11 +278,25 @@ def test_rows_that_a_constraint_of_the_table_refuses_are_told_as_that(pipeline: 
 def test_a_plan_is_shown_with_numbers_before_it_is_made_and_nothing_is_stored(pipeline: Pipeline) -> None:
     pipeline.produce(4_000)
     told = pipeline.door("plan").document
-    assert (told["records_at_most"], told["lag"], told["tasks"], told["bytes_are_assumed"]) == (4_000, 4_000, 1, False)
+    assert (told["records_at_most"], told["lag"], told["tasks"], told["bytes_are_assumed"]) == (4_000, 4_000, 2, False)
     assert 0 < told["estimated_bytes"] < 4_000 * 200
     with pipeline.zookeeper() as client:
         assert not client.exists(f"/consumers/{pipeline.group}")
     assert not pipeline.table.exists()
+
+
+def test_a_plan_is_shown_with_as_many_tasks_as_the_run_has(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[tuple[tuple[int, ...], ...]] = []
+
+    def recorded(*arguments: Any, **more: Any) -> tuple[tuple[int, ...], ...]:
+        packed.append(pack_tasks(*arguments, **more))
+        return packed[-1]
+
+    monkeypatch.setattr(wiring, "pack_tasks", recorded)
+    pipeline.produce(4_000)
+    told = pipeline.door("plan").document
+    pipeline.ran()
+    assert [len(tasks) for tasks in packed] == [told["tasks"]]
 
 
 def test_records_that_expired_are_skipped_loudly_where_policy_says_so(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.model import Broker, BrokerPartition, Leader, OffsetRange
-from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks, share_caps, split_range
+from etl.packing import (
+    ASSUMED_BYTES_PER_OFFSET, ASSUMED_PARALLELISM, LEAST_TASK_BYTES, cut_ranges, pack_tasks, share_caps, split_range,
+)
 from etl.settings import Limits
 
 A, B = (BrokerPartition("clicks", p) for p in range(2))
@@ -136,3 +138,42 @@ def test_ranges_of_two_leaders_do_not_share_a_task() -> None:
 
 def test_nothing_to_read_needs_no_task() -> None:
     assert pack_tasks([], {}, 1, parallelism=4) == ()
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.integers(0, 2)), min_size=1, max_size=12), st.integers(1, 12), st.integers(1, 2**30))
+def test_a_run_uses_as_many_tasks_as_work_at_once_where_there_is_enough_to_read(
+    sizes: list[tuple[int, int]], parallelism: int, target: int,
+) -> None:
+    cost = 2.0**20
+    wholes = [OffsetRange(BrokerPartition("clicks", i), 0, size, Leader(Broker(leader, "h", 1))) for i, (size, leader) in enumerate(sizes)]
+    costs = {r.log: cost for r in wholes}
+    cut = cut_ranges(wholes, costs, target, parallelism)
+    tasks = pack_tasks(cut, costs, target, parallelism)
+    enough = sum(size for size, _ in sizes) * cost >= parallelism * LEAST_TASK_BYTES
+    assert len(tasks) >= parallelism or not enough
+    for whole in wholes:
+        pieces = [r for r in cut if r.log == whole.log]
+        assert [offset for r in pieces for offset in range(r.from_offset, r.until_offset)] == list(range(whole.size))
+
+
+def test_one_large_partition_is_read_by_all_cores() -> None:
+    whole = OffsetRange(A, 0, 100_000, Leader(BROKER))
+    cut = cut_ranges([whole], {A: 1000.0}, 2**28, 8)
+    assert [r.size for r in cut] == [12_500] * 8
+    assert len(pack_tasks(cut, {A: 1000.0}, 2**28, 8)) == 8
+
+
+def test_little_is_not_cut_for_the_sake_of_many_cores() -> None:
+    whole = OffsetRange(A, 0, 4000, Leader(BROKER))
+    assert cut_ranges([whole], {A: 1000.0}, 2**28, 64) == (whole,)
+
+
+def test_where_only_the_cluster_knows_its_cores_some_are_assumed() -> None:
+    whole = OffsetRange(A, 0, 1_000_000, Leader(BROKER))
+    assert len(cut_ranges([whole], {A: 1000.0}, 2**30, None)) == ASSUMED_PARALLELISM
+
+
+def test_seven_leaders_keep_eight_cores_busy() -> None:
+    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 10, Leader(Broker(p % 7, "h", 1))) for p in range(28)]
+    assert len(pack_tasks(ranges, {}, 2**28, parallelism=8)) >= 8

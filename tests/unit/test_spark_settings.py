@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from etl.edges.spark import DELTA_PACKAGE, LOCAL_MASTER, complete
+from etl.edges import spark
+from etl.edges.spark import DELTA_PACKAGE, LOCAL_MASTER, complete, parallelism_of
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +43,26 @@ def test_delta_joins_the_extensions_that_are_there(given: dict[str, str]) -> Non
     if given:
         assert complete({}, given)["spark.sql.extensions"] == wanted
         assert complete({"spark.sql.extensions": wanted}, {})["spark.sql.extensions"] == wanted
+
+
+@pytest.fixture
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark, "_cores", lambda: 4)
+    monkeypatch.setattr(spark, "session_there", lambda: None)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+
+
+@pytest.mark.parametrize(("settings", "parallelism"), [
+    ({}, 4), ({"spark.master": "local"}, 1), ({"spark.master": "local[3]"}, 3), ({"spark.master": "local[3, 2]"}, 3),
+    ({"spark.master": "local[*]"}, 4), ({"spark.master": "spark://host:7077"}, None), ({"spark.master": "yarn"}, None),
+    ({"spark.master": "local-cluster[2,1,1024]"}, None), ({"spark.master": "yarn", "spark.default.parallelism": "24"}, 24),
+    ({"spark.default.parallelism": "7"}, 7),
+])
+def test_how_many_tasks_work_at_once_is_known_without_a_session(
+    four_cores: None, settings: dict[str, str], parallelism: int | None,
+) -> None:
+    assert parallelism_of(settings) == parallelism
+
+
+def test_the_cores_are_some() -> None:
+    assert spark._cores() >= 1

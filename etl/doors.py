@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import secrets
 import time
@@ -11,14 +12,15 @@ from typing import Any
 
 from etl.edges.report_file import kept_in, this_process
 from etl.edges.spark import telling_what_was_lost
-from etl.errors import LedgersDisagree, SessionLost, SettingsError
+from etl.errors import LedgersDisagree, OffsetMoved, SessionLost, SettingsError
 from etl.ingest import World, ingest
-from etl.model import Adopt, BrokerPartition, OffsetRange, Onward, Plan, Replay, Snapshot, Standing, Superseding
+from etl.lag import lag_in_all, lag_of, reached
+from etl.model import NOTHING_COMMITTED, Adopt, OffsetRange, Onward, Plan, Replay, Snapshot, Standing, Superseding
 from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks
-from etl.plan import plan_instead, plan_next, refuse_what_cannot_run, replay_or_supersede, starts_of
+from etl.plan import plan_instead, plan_next, refuse_what_cannot_run, replay_or_supersede
 from etl.reconcile import compare, naming_table, where_we_stand
-from etl.report import Outcome, Report, at, describe_plan, keeps_starts, told_by_owner, told_held_back, told_leaderless, told_open
+from etl.report import Outcome, Report, at, describe_plan, keeps_starts, logs_of, told_by_owner, told_extent, told_leaderless, told_open
 from etl.retention import Expiring, expiring
 from etl.settings import Settings
 from etl.wiring import Surroundings, open_world
@@ -67,6 +69,8 @@ class Preview:
     snapshot: Snapshot
     tasks: tuple[int, int]
     """At least and at most: the same where it is known how many of them Spark works on at once."""
+    lag: int = 0
+    """Offsets that could be read and are not in the table yet, of all partitions whose end is known."""
     left: tuple[str, ...] = ()
     """Which logs it would leave to their owners, a sentence for each owner."""
     leaderless: tuple[str, ...] = ()
@@ -95,19 +99,11 @@ class Preview:
             "tasks_at_least": self.tasks[0], "tasks_at_most": self.tasks[1],
             "left_to_owners": list(self.left), "leaderless": list(self.leaderless),
             "expires_soon": [str(one) for one in self.expires_soon], "open_transactions": list(self.open_transactions),
-            "lag": sum(e.end_offset - max(e.log_start_offset, self._position(log, e.log_start_offset))
-                       for log, e in self.snapshot.extents.items()),
+            "lag": self.lag,
             "least_headroom": min((r.from_offset - self.snapshot.extents[r.log].log_start_offset
                                    for r in self.ranges if r.log in self.snapshot.extents), default=None),
             "ranges": [{"plan": plan.number, **r} for plan in self.plans for r in describe_plan(plan, None)["ranges"]],
         }
-
-    def _position(self, log: Any, start: int) -> int:
-        newest = self.snapshot.ledger.newest
-        if newest and log in newest.positions:
-            return newest.positions[log]
-        committed = self.snapshot.committed.get(log)
-        return committed.offset if committed and committed.offset is not None else start
 
 
 def preview(settings: Settings) -> Preview:
@@ -126,7 +122,8 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     ranges = [r for plan in plans for r in plan.ranges]
     soon = expiring(ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms())
     return Preview(
-        says, plans, snapshot, tasks, tuple(told_by_owner(left.owners)), tuple(told_leaderless(left.leaderless)), soon)
+        says, plans, snapshot, tasks, lag_in_all(snapshot, reached(standing), settings), tuple(told_by_owner(left.owners)),
+        tuple(told_leaderless(left.leaderless)), soon)
 
 
 def _tasks(plans: Sequence[Plan], snapshot: Snapshot, settings: Settings) -> tuple[int, int]:
@@ -182,25 +179,23 @@ class Offsets:
 def offsets(settings: Settings) -> Offsets:
     """Committed offset, position and lag of each partition."""
     with open_world(settings, ALONE) as world:
-        snapshot = world.observe()
-    positions, disagreement = dict[BrokerPartition, int](), None
+        return offsets_of(world.observe(), settings)
+
+
+def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
+    """The same of what was observed."""
+    so_far, disagreement = None, None
     try:
         with naming_table(settings):
-            standing = compare(snapshot.ledger, snapshot.table)
-        positions = dict(standing.positions if isinstance(standing, Onward) else starts_of(standing.plan) if (
-            isinstance(standing, (Replay, Superseding))) else {})
+            so_far = reached(compare(snapshot.ledger, snapshot.table))
+        with contextlib.suppress(LedgersDisagree, OffsetMoved):  # then a run begins no plan, and what is in the table is known all the same
+            so_far = reached(where_we_stand(snapshot, settings))
     except LedgersDisagree as error:
         disagreement = error
-    rows = []
-    for log, extent in sorted(snapshot.extents.items()):
-        committed = snapshot.committed.get(log)
-        offset = committed.offset if committed else None
-        position = positions.get(log)
-        behind = position if position is not None else offset
-        lag = extent.end_offset - max(extent.log_start_offset, extent.log_start_offset if behind is None else behind)
-        rows.append({"topic": log.topic, "partition": log.partition, "log_start": extent.log_start_offset, "log_end": extent.end_offset,
-                     "committed": offset, "position": position, "lag": None if disagreement else lag,
-                     **told_held_back(snapshot, log)})
+    rows = [
+        {"topic": log.topic, "partition": log.partition, **told_extent(snapshot, log),
+         "committed": snapshot.committed.get(log, NOTHING_COMMITTED).offset, "position": so_far.positions.get(log) if so_far else None,
+         "lag": lag_of(log, snapshot, so_far, settings) if so_far else None} for log in sorted(logs_of(snapshot))]
     return Offsets(rows, disagreement)
 
 

@@ -114,6 +114,7 @@ def _one_plan(world: World, settings: Settings, report: Report) -> bool:
         snapshot = leave_to_owners(snapshot, settings)
         report.left(snapshot)
         snapshot, standing = _where_we_stand(world, snapshot, settings, report)
+        report.stands(standing, settings)
     if isinstance(standing, Onward):
         with report.timed(Verb.COMMIT):
             snapshot = repair(world, snapshot, standing, report)

@@ -22,7 +22,7 @@ from etl.model import (
 from etl.log_identity import record_epochs, refuse_other_logs
 from etl.packing import cut_ranges, share_caps
 from etl.settings import OnDataLoss, OnNoLeader, Settings
-from etl.starts import pending_starts, start_of
+from etl.starts import pending_starts, start_of, starts_of
 
 Span = TypeVar("Span", OffsetRange, Loss)
 
@@ -127,14 +127,6 @@ def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
     return replace(
         plan, ranges=ranges, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms, supersedes=plan.id,
         reason=f"{count:,} of its offsets are missing from the logs, the first of them {first}", losses=(*plan.losses, *missing), id="")
-
-
-def starts_of(plan: Plan) -> dict[BrokerPartition, int]:
-    """The position of every log before this plan."""
-    starts = dict(plan.positions)
-    for r in plan.ranges:
-        starts[r.log] = min(starts[r.log], r.from_offset)
-    return starts
 
 
 def replay_or_supersede(standing: Replay, snapshot: Snapshot, settings: Settings) -> Replay | Superseding:

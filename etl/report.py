@@ -10,15 +10,16 @@ import contextlib
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
 from etl.errors import DataLost, EtlError
-from etl.model import Applied, BrokerPartition, Extent, Plan, PlanKind, Receipt, Snapshot, Vanished, Why
+from etl.lag import Reached, lag_of, reached
+from etl.model import Applied, BrokerPartition, Plan, PlanKind, Receipt, Snapshot, Standing, Vanished, Why
 from etl.phases import Stopwatch, Verb
-from etl.settings import Limits
+from etl.settings import Limits, Settings
 
 
 class State(str, Enum):
@@ -108,8 +109,8 @@ class Report:
     error: EtlError | None = None
     strict: bool = False
     """`--strict`: a loss that policy allowed is an exit code of its own."""
-    _first: Snapshot | None = None
-    _last: Snapshot | None = None
+    _began: _Stand | None = None
+    _stands: _Stand | None = None
 
     def timed(self, verb: Verb) -> contextlib.AbstractContextManager[None]:
         """Add what passes inside to the verb's seconds, however it ends."""
@@ -122,8 +123,15 @@ class Report:
 
     def saw(self, snapshot: Snapshot) -> None:
         """The world at the start, and again at each later look."""
-        self._first = self._first or snapshot
-        self._last = snapshot
+        self._stands = _Stand(snapshot)
+        self._began = self._began or self._stands
+
+    def stands(self, standing: Standing, settings: Settings) -> None:
+        """Where the pipeline stood at that look."""
+        if self._stands:
+            is_first = self._began is self._stands
+            self._stands = replace(self._stands, reached=reached(standing), settings=settings)
+            self._began = self._stands if is_first else self._began
 
     def left(self, snapshot: Snapshot) -> None:
         """The logs that this run leaves alone: to whom, or because nobody leads them; and what an open transaction holds back.
@@ -154,7 +162,9 @@ class Report:
 
     def applied(self, applied: Applied) -> None:
         """The plan is in the table."""
-        self.plans[-1].applied = applied
+        self.plans[-1].applied, plan = applied, self.plans[-1].plan
+        if self._stands:
+            self._stands = replace(self._stands, reached=Reached(plan, plan.positions))
         number, rows = applied.number, applied.rows
         how_many = "its" if rows is None else f"{rows:,}"
         in_table = f"records are in the table at version {applied.delta_version}"
@@ -270,20 +280,26 @@ class Report:
 
     def _lag(self) -> list[dict[str, Any]]:
         """Offsets between position and readable end per log, before and after."""
-        if not self._first or not self._last:
+        began, stands = self._began, self._stands
+        if not began or not stands:
             return []
-        committed = {log: c.offset for log, c in self._first.committed.items()}
-        last, own = self._first.ledger.newest, self.plans[0].plan if self.plans else None
-        before = {**committed, **(last.positions if last and not (own and own.number == last.number) else {})}
-        applied = [one.plan.positions for one in self.plans if one.applied]
-        after = applied[-1] if applied else before
-        first = self._first.extents
         return [
-            {"topic": log.topic, "partition": log.partition, "log_start": extent.log_start_offset, "log_end": extent.end_offset,
-             "before": _behind(before, log, first.get(log, extent)), "after": _behind(after, log, extent),
-             **told_held_back(self._last, log)}
-            for log, extent in sorted(self._last.extents.items())
-        ]
+            {"topic": log.topic, "partition": log.partition, **told_extent(stands.snapshot, log),
+             "before": began.lag_of(log), "after": stands.lag_of(log)} for log in sorted(logs_of(stands.snapshot))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """What one look saw, and how far the pipeline was then; None: nobody knows, the run ended before it was decided."""
+
+    snapshot: Snapshot
+    reached: Reached | None = None
+    settings: Settings | None = None
+
+    def lag_of(self, log: BrokerPartition) -> int | None:
+        if self.reached is None or self.settings is None:
+            return None
+        return lag_of(log, self.snapshot, self.reached, self.settings)
 
 
 def at(ms: int | None) -> str | None:
@@ -366,11 +382,17 @@ def _who_holds(snapshot: Snapshot, logs: Collection[BrokerPartition]) -> str:
     return f"the open transaction{name} of producer {oldest.producer_id}{since}"
 
 
-def told_held_back(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
-    """For programs: how far the high watermark of a log is from its readable end, and who holds it there."""
-    extent, held_by = snapshot.extents[log], snapshot.open_transactions.get(log)
+def logs_of(snapshot: Snapshot) -> set[BrokerPartition]:
+    """Every log that is there, with a leader or without."""
+    return snapshot.extents.keys() | snapshot.leaderless
+
+
+def told_extent(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
+    """For programs: where a log starts and ends, how far the high watermark is from there, and who holds it; null where nobody leads it."""
+    extent, held_by = snapshot.extents.get(log), snapshot.open_transactions.get(log)
     return {
-        "high_watermark": extent.end_offset + extent.held_back, "held_back": extent.held_back,
+        "log_start": extent.log_start_offset if extent else None, "log_end": extent.end_offset if extent else None,
+        "high_watermark": extent.end_offset + extent.held_back if extent else None, "held_back": extent.held_back if extent else None,
         "transaction_began_at": at(held_by.since_ms) if held_by else None,
         "held_back_by": (held_by.transactional_id or f"producer {held_by.producer_id}") if held_by else None}
 
@@ -425,8 +447,3 @@ def _describe_receipt(receipt: Receipt) -> dict[str, Any]:
         "aborted_records": receipt.aborted_records, "missing_offsets": receipt.missing_offsets, "last_epoch": receipt.last_epoch,
         "gaps": [list(gap) for gap in receipt.gaps], "gaps_complete": receipt.gaps_complete, "behind_transform": receipt.behind_transform,
     }
-
-
-def _behind(positions: Mapping[BrokerPartition, int | None], log: BrokerPartition, extent: Extent) -> int:
-    position, start = positions.get(log), extent.log_start_offset
-    return max(0, extent.end_offset - (start if position is None else max(start, position)))  # a position above the end is its own error

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.log_identity import Cut, cut_logs, is_creation_id, record_epochs, topics_made_again
 from etl.model import NOTHING_COMMITTED, BrokerPartition, Loss, Onward, Plan, PlanKind, Replay, Snapshot, Vanished, Why
-from etl.plan import shape_of_rows, let_go_among, starts_of
+from etl.plan import let_go_among, shape_of_rows
 from etl.settings import Settings, StartAt
+from etl.starts import starts_of
 
 _NAMED = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)(:(?P<partition>\d{1,9}))?")
 

@@ -1,4 +1,4 @@
-"""Where a log starts that this pipeline never read. Pure functions of values.
+"""Where a log starts: one that this pipeline never read, and each in a plan. Pure functions of values.
 
     the log                                            starts at
     ------------------------------------------------   ---------------------------------------------------------------------
@@ -34,6 +34,14 @@ def start_of(log: BrokerPartition, snapshot: Snapshot, last: Plan | None, settin
     found = snapshot.starts.get(log)
     # a record that came after the extent was read lies above its end: what is between is not yet known to be older
     return None if found is None else min(max(extent.log_start_offset, found), extent.end_offset)
+
+
+def starts_of(plan: Plan) -> dict[BrokerPartition, int]:
+    """The position of every log before this plan."""
+    starts = dict(plan.positions)
+    for r in plan.ranges:
+        starts[r.log] = min(starts[r.log], r.from_offset)
+    return starts
 
 
 def moments_to_ask(logs: Iterable[BrokerPartition], last: Plan | None, settings: Settings) -> dict[BrokerPartition, int]:

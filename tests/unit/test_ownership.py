@@ -255,7 +255,7 @@ def test_claims_are_given_back_when_a_run_fails() -> None:
 
 
 def test_a_preview_says_what_would_be_left() -> None:
-    preview = Preview("the next run makes plan 1", (), snapshot_of(), (0, 0), tuple(told_by_owner({B: FOREIGN})))
+    preview = Preview("the next run makes plan 1", (), snapshot_of(), (0, 0), 0, tuple(told_by_owner({B: FOREIGN})))
     assert preview.as_json()["left_to_owners"] == [f"clicks 1: left to {FOREIGN}"]
 
 

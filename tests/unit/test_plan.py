@@ -19,10 +19,11 @@ from etl.model import (
 )
 from etl.packing import ASSUMED_BYTES_PER_OFFSET
 from etl.plan import (
-    may_be_transformed, plan_instead, plan_next, plan_without, refuse_missing_topics, replay_or_supersede, shape_of_rows, starts_of,
+    may_be_transformed, plan_instead, plan_next, plan_without, refuse_missing_topics, replay_or_supersede, shape_of_rows,
 )
 from etl.protocol.plan_documents import with_id
 from etl.settings import Settings, parse_settings
+from etl.starts import starts_of
 from tests.unit.test_packing import CAPS, COSTS, EXTENTS
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))

@@ -11,12 +11,16 @@ import pytest
 
 from etl.errors import EtlError, SettingsError, Stopped, TableUnreachable
 from etl.model import (
-    NOT_COUNTED, Applied, Broker, BrokerPartition, Committed, Dialect, Extent, Leader, Ledger, Loss, OffsetRange, OpenTransaction, Plan,
-    PlanKind, Receipt, Snapshot, Why,
+    NOT_COUNTED, Applied, Broker, BrokerPartition, Committed, Dialect, Extent, FirstRun, Leader, Ledger, Loss, OffsetRange, Onward,
+    OpenTransaction, Plan, PlanKind, Receipt, Replay, Snapshot, Standing, Why,
 )
 from etl.phases import Verb
 from etl.report import Outcome, Process, Report, describe_plan, doubt_of, outdated, told_open
+from etl.settings import parse_settings
 
+SETTINGS = parse_settings({
+    "version": 1, "pipeline": "p", "group": "g", "zookeeper": {"connect": "h:1"}, "source": {"topics": {"allow": ["clicks"]}},
+    "table": {"path": "t"}})
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
 
@@ -45,6 +49,12 @@ def new_report() -> Report:
 
 def document_of(report: Report) -> dict[str, Any]:
     return json.loads(json.dumps(report.as_json(), allow_nan=False))  # type: ignore[no-any-return]
+
+
+def looked(report: Report, snapshot: Snapshot, standing: Standing = FirstRun()) -> None:
+    """What `ingest` tells the report of a look."""
+    report.saw(snapshot)
+    report.stands(standing, SETTINGS)
 
 
 def lag_of(report: Report) -> list[tuple[int, int]]:
@@ -121,7 +131,7 @@ def test_what_an_open_transaction_holds_back_is_told_by_topic_with_its_start_whe
 
 def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
     report = new_report()
-    report.saw(snapshot_of((10, 6)))
+    looked(report, snapshot_of((10, 6)))
     report.planned(FIRST)
     assert lag_of(report) == [(8, 8), (6, 6)]
     report.applied(APPLIED)
@@ -134,13 +144,13 @@ def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
 
 def test_the_first_run_of_a_group_with_offsets_lags_behind_those() -> None:
     report = new_report()
-    report.saw(snapshot_of((10, 6), {A: 9}))
+    looked(report, snapshot_of((10, 6), {A: 9}))
     assert lag_of(report) == [(1, 1), (6, 6)]
 
 
 def test_a_replay_lags_behind_what_was_committed_before_it() -> None:
     report = new_report()
-    report.saw(snapshot_of((20, 6), {A: 10, B: 6}, SECOND))
+    looked(report, snapshot_of((20, 6), {A: 10, B: 6}, SECOND), Replay(SECOND))
     report.planned(SECOND)
     assert lag_of(report) == [(10, 10), (0, 0)]
     report.applied(Applied(2, "plan-2", 1, "t", (Receipt(rows=4),)))
@@ -149,14 +159,14 @@ def test_a_replay_lags_behind_what_was_committed_before_it() -> None:
 
 def test_nothing_new_lags_behind_the_last_plan_even_where_offsets_were_not_committed() -> None:
     report = new_report()
-    report.saw(snapshot_of((14, 6), {A: 10}, SECOND))
+    looked(report, snapshot_of((14, 6), {A: 10}, SECOND), Onward(SECOND, SECOND.positions, (A,)))
     report.add(Outcome.NOTHING_NEW, "nothing new to read")
     assert lag_of(report) == [(0, 0), (0, 0)]
 
 
 def test_a_next_plan_lags_from_the_last_ones_positions() -> None:
     report = new_report()
-    report.saw(snapshot_of((14, 6), {A: 10, B: 6}, FIRST))
+    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), Onward(FIRST, FIRST.positions))
     report.planned(SECOND)
     report.applied(Applied(2, "plan-2", 1, "t", (Receipt(rows=4),)))
     assert lag_of(report) == [(4, 0), (0, 0)]
@@ -164,7 +174,7 @@ def test_a_next_plan_lags_from_the_last_ones_positions() -> None:
 
 def test_a_run_that_failed_before_its_append_keeps_its_lag_and_tells_why() -> None:
     report = new_report()
-    report.saw(snapshot_of((14, 6), {A: 10, B: 6}, FIRST))
+    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), Onward(FIRST, FIRST.positions))
     report.planned(SECOND)
     report.failed(TableUnreachable("the table cannot be written", path=Path("/t")))
     report.finished(1_700_000_001_000)
@@ -176,7 +186,7 @@ def test_a_run_that_failed_before_its_append_keeps_its_lag_and_tells_why() -> No
 
 def test_a_run_that_failed_after_its_append_has_the_lag_of_the_table() -> None:
     report = new_report()
-    report.saw(snapshot_of((14, 6), {A: 10, B: 6}, FIRST))
+    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), Onward(FIRST, FIRST.positions))
     report.planned(SECOND)
     report.applied(Applied(2, "plan-2", 1, "t", (Receipt(rows=4),)))
     report.failed(SettingsError("later"))
@@ -191,15 +201,21 @@ def test_a_run_that_failed_before_it_saw_anything_has_no_lag() -> None:
     assert (document["exit_code"], document["lag"]) == (2, [])
 
 
+def test_a_run_that_ended_before_it_knew_where_it_stands_has_logs_without_a_lag() -> None:
+    report = new_report()
+    report.saw(snapshot_of((10, 6)))
+    assert [(log["before"], log["after"]) for log in document_of(report)["lag"]] == [(None, None)] * 2
+
+
 def test_a_position_above_the_end_is_no_negative_lag() -> None:
     report = new_report()
-    report.saw(snapshot_of((10, 6), {A: 99}))
+    looked(report, snapshot_of((10, 6), {A: 99}))
     assert lag_of(report)[0] == (0, 0)
 
 
 def test_a_log_that_lost_records_lags_from_its_start() -> None:
     report = new_report()
-    report.saw(snapshot_of((10, 6), {A: 0}))
+    looked(report, snapshot_of((10, 6), {A: 0}))
     assert lag_of(report)[0] == (8, 8)
 
 

@@ -104,6 +104,23 @@ def test_a_topic_in_the_format_from_before_0_11_is_named(spoiled: tuple[Pipeline
     refused(pipeline.run(), 5, "format v1", f"topic {pipeline.topic}", "partition 0", "offset 0")
 
 
+def test_offsets_missing_from_inside_a_log_stop_the_run_and_are_let_go_where_policy_says_so(
+    spoiled: tuple[Pipeline, FakeBroker],
+) -> None:
+    pipeline, broker = spoiled
+    broker.world.configs[pipeline.topic] = {"cleanup.policy": "delete"}
+    del broker.log(pipeline.topic, 0).batches[1]
+    refused(pipeline.run(), 5, f"missing {pipeline.topic}:0:10-20", "cleanup.policy")
+    assert not DeltaTable.is_deltatable(str(pipeline.table))
+    pipeline.settings["source"] = {**pipeline.settings["source"], "on_data_loss": "skip"}
+    said = pipeline.door("run", "--strict")
+    assert (said.code, said.outcomes) == (3, ["replayed", "superseded", "records lost", "ingested"])
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["logs"][0]["without_row"]["losses"]) == (0, [[10, 20, "missing from the log"]])
+    rows = DeltaTable(f"{pipeline.table}_losses").to_pyarrow_table(columns=["from_offset", "until_offset", "why"]).to_pylist()
+    assert rows == [{"from_offset": 10, "until_offset": 20, "why": "missing from the log"}]
+
+
 def _old_format(offset: int) -> bytes:
     """A message of format 1, as logs written before 0.11 hold them.
 

@@ -16,6 +16,8 @@ from etl.edges.delta import Result
 from etl.errors import NeedsDecision
 from etl.frame import spark_schema
 from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Plan, Receipt
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.broker import FakeBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +40,18 @@ def test_what_is_known_of_how_topics_are_cleaned_up_goes_with_the_tasks_that_rea
     ranges = [OffsetRange(CLICKS, 5, 9), OffsetRange(BrokerPartition("views", 0), 0, 4)]
     tasks = parse_tasks(render_tasks(ranges, [[0], [1]], cleanups=known))
     assert [task.cleanups for task in tasks] == [{"clicks": Cleanup(True)}, {"views": Cleanup(None, is_tiered=True)}]
+
+
+@pytest.mark.parametrize(("configs", "said", "known"), [
+    ({"cleanup.policy": "compact"}, {}, Cleanup(True)), ({"cleanup.policy": "delete"}, {}, Cleanup(False)), (None, {}, Cleanup()),
+    (None, {"compacted_topics": "views, clicks"}, Cleanup(True)),
+    ({"cleanup.policy": "delete", "remote.storage.enable": "true"}, {"compacted_topics": "clicks"}, Cleanup(True, is_tiered=True))])
+def test_the_brokers_are_asked_what_explains_missing_offsets(configs: dict[str, str] | None, said: dict[str, str], known: Cleanup) -> None:
+    with FakeBroker() as broker:
+        broker.append("clicks", 0, encode(Batch(0, [Rec(0)])))
+        broker.world.configs = {} if configs is None else {"clicks": configs}
+        reader = OffsetRanges({"bootstrap": f"{broker.host}:{broker.port}", "topics": "clicks", **said}).reader(None)
+        assert [partition.value.cleanups for partition in reader.partitions()] == [{"clicks": known}]
 
 
 @pytest.mark.parametrize("said, seconds", [({}, 30.0), ({"timeout_s": "2.5"}, 2.5)])
@@ -177,7 +191,7 @@ def test_a_task_that_is_tried_again_asks_for_the_leader(spark: SparkSession, clu
     ranges = [OffsetRange(BrokerPartition(filled, 0), 0, 40, gone)]
     frame, received = read_tasks(spark, ranges, [[0]], bootstrap=[cluster.bootstrap], isolation=Isolation.READ_COMMITTED)
     assert frame.count() == 40
-    assert received.in_order(1) == (Receipt(rows=40, fetched_bytes=received.receipts[0].fetched_bytes),)
+    assert received.in_order(1) == (Receipt(rows=40, fetched_bytes=received.receipts[0].fetched_bytes, last_epoch=0),)
 
 
 def test_a_failure_in_a_task_comes_back_as_itself(

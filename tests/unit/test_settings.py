@@ -48,6 +48,7 @@ source:
   fetch_limit_bytes: 33554432
   max_record_bytes: 1048576
   timeout_s: 2.5
+  compacted_topics: ["click-.*"]
 table: {path: "warehouse/clicks", writer: spark, partition_by: [topic, event_date], on_rows_removed: fail}
 limits: {max_records_per_run: 10, max_bytes_per_run: null, target_task_bytes: 268435456}
 ownership: {mode: observe, on_owned: fail, on_live_group: fail, wait_for_driver_s: 60}
@@ -153,7 +154,7 @@ def test_a_missing_key_is_refused_with_its_path(key: str) -> None:
     ("zookeeper.session_timeout_s", float("inf"), "zookeeper.session_timeout_s"),
     ("source.topics.allow", "clicks", "source.topics.allow"), ("source.topics.allow", [], "source.topics.allow"),
     ("source.topics.allow", ["("], "source.topics.allow"), ("source.topics.deny", ["a{99999999999999}"], "source.topics.deny"),
-    ("source.topics.allow", [7], "source.topics.allow.0"),
+    ("source.topics.allow", [7], "source.topics.allow.0"), ("source.compacted_topics", ["("], "source.compacted_topics"),
     ("source.bootstrap", "localhost", "source.bootstrap"), ("source.bootstrap", "localhost:0", "source.bootstrap"),
     ("source.bootstrap", "localhost:65536", "source.bootstrap"), ("source.bootstrap", "", "source.bootstrap"),
     ("source.bootstrap", [9092], "source.bootstrap.0"),
@@ -278,6 +279,11 @@ def test_a_file_that_cannot_be_read_is_refused_and_named(tmp_path: Path) -> None
 @pytest.mark.parametrize(("topic", "admitted"), [("clicks", True), ("click-de", True), ("click-test", False), ("my-clicks", False)])
 def test_topics_match_whole_and_deny_wins(topic: str, admitted: bool) -> None:
     assert parse(WHOLE).source.topics.admits(topic) is admitted
+
+
+@pytest.mark.parametrize(("topic", "said"), [("click-de", True), ("my-click-de", False), ("clicks", False)])
+def test_topics_that_an_operator_says_are_compacted_match_whole(topic: str, said: bool) -> None:
+    assert parse(WHOLE).source.says_compacted(topic) is said
 
 
 def test_expressions_in_plain_letters_name_topics_that_must_exist() -> None:

@@ -17,7 +17,7 @@ Step = Callable[[Reader], None]
 """Reads one field, or several of fixed size. Raises CorruptData."""
 
 _FIXED = {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "float64": 8, "bitfield": 4, "uuid": 16}
-_INDEXES = {"PartitionIndex", "Index"}
+_INDEXES = {"PartitionIndex", "Index", "Partition"}
 _NAMES = {"Name", "Topic"}
 """Never null for us: we ask for topics by name (from Metadata 12 on a broker may answer for an id that it does not know)."""
 _MAX_PORT = 65535

@@ -24,7 +24,7 @@ from etl.address import split_address
 from etl.cursor import Cursor
 from etl.edges import delta_log
 from etl.edges.ledger import PlanLedger
-from etl.model import Isolation, OffsetRange
+from etl.model import Isolation, OffsetRange, Retirement
 from etl.protocol import error_codes, kafka, plan_documents, znodes
 from etl.protocol.kafka import FETCH_LAYOUTS, Api
 from etl.protocol.primitives import Reader
@@ -304,6 +304,8 @@ TARGETS: tuple[Target, ...] = (
         ("coverage", _deflated(plan_documents.parse_coverage), (plan_documents.render_coverage(seeds.COVERAGE),)))),
     Target("acknowledgement", _znode(plan_documents.parse_acknowledgement), (plan_documents.render_acknowledgement(seeds.WORD),), _DOCUMENT,
            is_json=True),
+    Target("retirement", _znode(plan_documents.parse_retirement), (plan_documents.render_retirement(Retirement("not needed", 5)),),
+           _DOCUMENT, is_json=True),
     Target("stamp", _stamp, seeds.stamps(), _DOCUMENT, is_json=True),
     Target("ledger-znode", _ledger, (plan_documents.render_coverage(seeds.COVERAGE),), _DOCUMENT, is_json=True, bad=(_INDEX,)),
     Target("commit-file", lambda c: delta_log.parse_commit(5, c), seeds.COMMITS, (errors.TableUnreachable,), is_json=True),

@@ -176,6 +176,20 @@ def plans_supersede(
     _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
 
 
+@plans.command("take-over")
+def plans_take_over(
+    conf: Conf,
+    place: Annotated[str, typer.Option("--from", metavar="GROUP/PIPELINE", help="The pipeline that loaded into this table until now.")],
+    reason: Reason,
+    as_json: AsJson = False,
+) -> None:
+    """Take the place of another pipeline in this table (a group or pipeline renamed): go on where it ended, and load nothing twice."""
+    from etl import screens, take_over
+
+    ruling = take_over.take_over(_settings(conf), place, reason, surroundings())
+    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
+
+
 @plans.command("acknowledge")
 def plans_acknowledge(
     conf: Conf,

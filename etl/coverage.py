@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -32,7 +32,7 @@ def prunable(sizes: Sequence[tuple[int, int]]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class Ancestry:
     """Which plans led to the table as it is."""
 
     numbers: frozenset[int]
@@ -41,7 +41,7 @@ class Lineage:
     """Of those that are not kept any more, all up to this number."""
 
 
-def lineage(bits: Mapping[int, int], transaction_version: int) -> Lineage:
+def ancestry(bits: Mapping[int, int], transaction_version: int) -> Ancestry:
     """The plans whose rows the table should hold, of the kept ones, {number: the table's transaction version when it was made}.
 
     A plan says which one the table held before it. What lies between the two went to another table, or to a state of this one that
@@ -52,7 +52,7 @@ def lineage(bits: Mapping[int, int], transaction_version: int) -> Lineage:
         if number <= before:
             found.add(number)
             before = bits[number]
-    return Lineage(frozenset(found), before)
+    return Ancestry(frozenset(found), before)
 
 
 def fold(coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool = False) -> Coverage:
@@ -81,6 +81,25 @@ def fold(coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool 
         given_up=coverage.given_up if goes_on else _together(coverage.given_up, coverage.intervals),
         vanished=(*(coverage.vanished if goes_on else ()), *plan.vanished),
         unproven_through=plan.number if any(receipt.is_doubtful for receipt in applied.receipts) else unproven_before)
+
+
+def take_in(
+    coverage: Coverage, theirs: Coverage | None, taken: Mapping[BrokerPartition, int], *, table_id: str, known: Collection[BrokerPartition],
+) -> Coverage:
+    """Coverage that has in it what another pipeline loaded into the table up to `taken`; taking it in twice changes nothing.
+
+    `theirs` is all that it loaded, where its ledger is at hand. Else, and in the logs that this pipeline knows already, nobody misses a
+    row of it.
+    """
+    is_here = theirs is not None and theirs.table_id in (None, table_id) and coverage.table_id in (None, table_id)
+    judged = {log: found for log, found in theirs.intervals.items() if log in taken and log not in known} if theirs and is_here else {}
+    left = {
+        log: (Interval(0, position, 0, log_epoch=epoch),) for log, position in taken.items()
+        for epoch in {i.log_epoch for i in judged.get(log, ())} or {0}}
+    removals = theirs.removals if theirs else ()
+    return replace(
+        note(coverage, removals), table_id=coverage.table_id or (table_id if judged else None),
+        intervals={**coverage.intervals, **judged}, given_up={**coverage.given_up, **left})
 
 
 def _together(

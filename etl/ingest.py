@@ -270,7 +270,7 @@ def _note_removals(
 
     Before the record: from then on nobody looks at the commits before ours again.
     """
-    new = [found for found in (table.foreign if table else ()) if found not in told]
+    new = [found for found in (table.foreign if table else ()) if found not in told and not found.by]
     if new:
         world.note_removals(new)
     for found in unacknowledged(table, acknowledged):

@@ -212,6 +212,18 @@ class PlanKind(str, Enum):
     """No ranges: an operator accepted that logs were cut or made again, and it moves their positions."""
     REPLAY = "replay"
     BACKFILL = "backfill"
+    TAKE_OVER = "take-over"
+    """No ranges: an operator ruled that this pipeline takes another's place, and it begins at the other's positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class TookOver:
+    """Whose place a pipeline took."""
+
+    app_id: str
+    """The other's application id in the table: `offset-range-etl/<cluster>/<group>/<pipeline>`."""
+    number: int
+    """The other's newest plan in the table when it was taken over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +274,8 @@ class Plan:
     """Logs that could not be read when it was decided where they start: the moment, in milliseconds, of the first record to read."""
     vanished: tuple[Vanished, ...] = ()
     """Of a reset: offsets whose rows stay in the table and whose records are gone."""
+    took_over: TookOver | None = None
+    """Of a take-over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +374,8 @@ class Retirement:
 
     reason: str
     at_ms: int
+    taken_over_by: str | None = None
+    """`GROUP/PIPELINE` that goes on in its place: this one's own positions are of the past."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +405,8 @@ class Foreign:
     operation: str
     why: str
     """What it did: `removed rows`, `redefined the table`."""
+    by: TookOver | None = None
+    """Of rows of a topic of ours that another pipeline loaded: its application id and the number of its plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +425,23 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherPipeline:
+    """Another pipeline that has loaded into the same table, by its newest commit there."""
+
+    app_id: str
+    number: int
+    delta_version: int | None = None
+    """None: the table's log no longer holds that commit."""
+    plan: Plan | None = None
+    """None: nobody knows what it loaded."""
+
+    @property
+    def topics(self) -> frozenset[str] | None:
+        """The topics that it loaded, or decided where to start in; None when nobody knows."""
+        return frozenset(log.topic for log in self.plan.positions) if self.plan else None
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """The table's side: which plan it holds last, and what others did to it since."""
 
@@ -417,7 +452,11 @@ class Table:
     stamp: Stamp | None = None
     """The commit found by its `txn`; None when D is None or the log no longer holds that commit."""
     foreign: tuple[Foreign, ...] = ()
-    """Commits since the last one of ours that removed rows or redefined the table."""
+    """Commits since the last one of ours that removed rows, redefined the table, or loaded a topic of ours."""
+    others: tuple[OtherPipeline, ...] = ()
+    """The other pipelines of the table; asked only where we would read a topic that we do not know."""
+    topics_with_rows: frozenset[str] = frozenset()
+    """Of the topics that we do not know, asked where it is not known what another pipeline loaded: those that the table has rows of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,10 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
             before = world.ledger.read_retirement()
             if not before:
                 raise SettingsError(f"pipeline {chosen.pipeline} is not retired", check="`etl pipelines list CONF`")
+            if before.taken_over_by:
+                what = f"pipeline {chosen.pipeline} was taken over by {before.taken_over_by}, which went on from its positions"
+                check = f"that one; to go on with this one instead: `etl plans take-over CONF --from {before.taken_over_by} --reason ...`"
+                raise SettingsError(what, check=check)
             version, topics = world.ledger.pipelines_version(), sorted(world.ledger.topics())
             refuse_shared_topics(topics, world.ledger.other_pipelines(), has_plans=True)
             world.ledger.resume(beside=version or 0)

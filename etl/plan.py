@@ -40,7 +40,9 @@ def refuse_retired(ledger: Ledger) -> None:
     """A pipeline that was taken out of service loads nothing. Raises NeedsDecision."""
     if ledger.retired:
         what = f"this pipeline was retired: {ledger.retired.reason}"
-        raise NeedsDecision(what, check="nothing where that is meant; else `etl pipelines resume CONF --reason ...`")
+        taker = ledger.retired.taken_over_by
+        back = f"`etl plans take-over CONF --from {taker} --reason ...`" if taker else "`etl pipelines resume CONF --reason ...`"
+        raise NeedsDecision(what, check=f"nothing where that is meant; else {back}")
 
 
 def refuse_shared_topics(topics: Collection[str], others: Mapping[str, frozenset[str]], *, has_plans: bool) -> None:
@@ -108,7 +110,8 @@ def plan_instead(standing: Superseding, snapshot: Snapshot, settings: Settings, 
     ranges = tuple(leave_out(_without(plan.ranges, earlier), skipped))
     return replace(
         plan, ranges=ranges, seen={**plan.seen, **old.seen}, previous=old.previous, supersedes=old.id, reason=standing.reason,
-        losses=(*old.losses, *_without(plan.losses, earlier), *skipped), vanished=old.vanished)
+        losses=(*old.losses, *_without(plan.losses, earlier), *skipped), vanished=old.vanished,
+        took_over=old.took_over)
 
 
 def let_go_among(plan: Plan) -> tuple[Loss, ...]:

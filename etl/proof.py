@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.audit import AuditedLog, Expected, LogFindings, Short, audit
-from etl.coverage import Lineage, lineage
+from etl.coverage import Ancestry, ancestry
 from etl.doors import ALONE, new_run_id
+from etl.edges.delta_others import other_pipelines
 from etl.edges.spark import telling_what_was_lost
 from etl.errors import LedgersDisagree, Owned
 from etl.gaps import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
 from etl.model import Adopt, Applied, BrokerPartition, Coverage, FirstRun, Foreign, Ledger, Loss, Plan, Replay, Standing, Table
 from etl.phases import Stopwatch
 from etl.plan import may_be_transformed
-from etl.reconcile import compare, is_let_pass, naming_table, refusal_of, unacknowledged
+from etl.reconcile import compare, is_let_pass, name_of, naming_table, refusal_of, unacknowledged
 from etl.settings import Settings
 from etl.wiring import LiveWorld, Surroundings, open_world
 
@@ -182,6 +183,8 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
         ledger, table = told.ledger, told.table
         with naming_table(settings):
             standing = _compared(ledger, table)
+            if isinstance(standing, FirstRun):
+                _refuse_lost_ledger(world)
         if table is None or isinstance(standing, FirstRun):
             return Proof((), (), None, (_nothing_there(standing),))
         by_others = tuple(
@@ -190,16 +193,40 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
         expected, losses, notes = _expected(world, told, table, loaded, led)
         spark = world.spark()
         scan = Scan(spark, settings.table.path, table.version)
-        found = tuple(audit(expected, scan.buckets()))
+        found, others_rows = _without_others(world, ledger, expected, tuple(audit(expected, scan.buckets())))
         doubles = tuple(
             (f.audited, offset, rows) for f in found for bucket in f.double_buckets[:1]
             for offset, rows in doubled_offsets(spark, settings.table.path, f.audited, bucket, delta_version=table.version))
         logs = tuple(_explained(world, told, table, loaded, found, expected, losses))
+        if others_rows:
+            notes += (f"{others_rows:,} rows are of topics that other pipelines load into this table: they are not judged",)
         given_up = sum(f.given_up_rows for f in found)
         if given_up:
             notes += (f"{given_up:,} rows are of plans that were given up: each is there once, and whether more of them came is not asked",)
         of_no_log = tuple(scan.first_of_no_log()) if scan.rows_of_no_log else ()
     return Proof(logs, doubles, table.version, notes, settings.transform, by_others, scan.rows_of_no_log, of_no_log)
+
+
+def _refuse_lost_ledger(world: LiveWorld) -> None:
+    """Raises LedgersDisagree for a table that this very pipeline has loaded, while no ledger tells of it."""
+    us = f"/{world.settings.group}/{world.settings.pipeline}"
+    for other in other_pipelines(world.settings.table.path, ""):
+        if other.app_id.endswith(us):
+            what = f"the table holds plan {other.number} of {name_of(other.app_id)}, ZooKeeper knows none"
+            check = "that ZooKeeper was not emptied; `etl plan CONF`: the next run writes the ledger anew from the table"
+            raise LedgersDisagree(what, table_version=other.delta_version, check=check)
+
+
+def _without_others(
+    world: LiveWorld, ledger: Ledger, expected: Mapping[AuditedLog, Expected], found: tuple[LogFindings, ...],
+) -> tuple[tuple[LogFindings, ...], int]:
+    """The findings but for topics that we never knew and that another pipeline loads into this table, and how many rows those have."""
+    ours = {audited.log.topic for audited in expected} | {log.topic for log in (ledger.newest.positions if ledger.newest else ())}
+    strange = {f.audited.log.topic for f in found} - ours
+    others = other_pipelines(world.settings.table.path, world.app_id) if strange else ()
+    theirs = {topic for topic in strange if any(one.topics is None or topic in one.topics for one in others)}
+    return (tuple(f for f in found if f.audited.log.topic not in theirs),
+            sum(f.found_rows for f in found if f.audited.log.topic in theirs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +281,9 @@ class _Loaded:
     """It went to another table, or to a state of this one that an old copy replaced, and an operator accepted that."""
 
 
-def _loaded(world: LiveWorld, told: _Told, table: Table) -> tuple[list[_Loaded], Lineage]:
+def _loaded(world: LiveWorld, told: _Told, table: Table) -> tuple[list[_Loaded], Ancestry]:
     """The kept plans that were applied, and which of all plans led to the table as it is."""
-    led = lineage({plan.number: plan.table_bit for plan, _ in told.kept}, table.transaction_version or 0)
+    led = ancestry({plan.number: plan.table_bit for plan, _ in told.kept}, table.transaction_version or 0)
     found = []
     for plan, recorded in told.kept:
         if recorded is None and plan.number not in led.numbers:
@@ -270,7 +297,7 @@ def _loaded(world: LiveWorld, told: _Told, table: Table) -> tuple[list[_Loaded],
     return found, led
 
 
-def _covered(coverage: Coverage, table: Table, led: Lineage) -> dict[AuditedLog, Expected]:
+def _covered(coverage: Coverage, table: Table, led: Ancestry) -> dict[AuditedLog, Expected]:
     """What pruned plans loaded; where they did not all lead to this table nobody knows any more which of it should be there."""
     held_through = coverage.through if coverage.held_through is None else coverage.held_through
     is_judged = coverage.table_id in (None, table.id) and held_through <= led.before
@@ -286,7 +313,7 @@ def _covered(coverage: Coverage, table: Table, led: Lineage) -> dict[AuditedLog,
 
 
 def _expected(
-    world: LiveWorld, told: _Told, table: Table, loaded: Sequence[_Loaded], led: Lineage,
+    world: LiveWorld, told: _Told, table: Table, loaded: Sequence[_Loaded], led: Ancestry,
 ) -> tuple[dict[AuditedLog, Expected], dict[BrokerPartition, set[Loss]], tuple[str, ...]]:
     """What the table should hold, what its plans let go, and what a reader of the proof should know."""
     from etl.edges.losses import read_losses, recorded

@@ -19,8 +19,10 @@ made: plan N was applied exactly if D >= N.
     N        the same, acknowledged             Onward with the table as it is, Replay, or Superseding where that table holds no
                                                 row of plan N
     any      another uid, or another table id   LedgersDisagree: not our table
-    any      rows removed, table redefined      LedgersDisagree, by somebody else, since our last commit; not when
-                                                acknowledged, nor for a DELETE under `on_rows_removed: record`
+    any      a topic that we do not know, and   LedgersDisagree: its rows would be there twice
+             that another pipeline loaded there
+    any      rows removed, table redefined,     LedgersDisagree, by somebody else, since our last commit; not when
+             a topic of ours loaded             acknowledged, nor for a DELETE under `on_rows_removed: record`
 
 What every LedgersDisagree has in common: nothing was read or written, and a person must say which side is right.
 """
@@ -33,8 +35,8 @@ from dataclasses import replace
 
 from etl.errors import LedgersDisagree, OffsetMoved
 from etl.model import (
-    NOTHING_COMMITTED, Acknowledgement, Adopt, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, Plan, Replay, Snapshot,
-    Standing, Superseding, Table,
+    NOTHING_COMMITTED, Acknowledgement, Adopt, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, OtherPipeline, Plan, Replay,
+    Snapshot, Standing, Superseding, Table,
 )
 from etl.protocol.plan_documents import parse_plan
 from etl.settings import OnMoved, OnRowsRemoved, Settings
@@ -44,7 +46,9 @@ def where_we_stand(snapshot: Snapshot, settings: Settings) -> Standing:
     """`reconcile` with what a run has observed and what its conf says. Raises as it does, naming the table's place."""
     with naming_table(settings):
         policies = settings.source.on_moved, settings.table.on_rows_removed
-        return reconcile(snapshot.ledger, snapshot.table, snapshot.committed, *policies)
+        standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, *policies)
+        refuse_topics_of_others(standing, snapshot)
+        return standing
 
 
 @contextmanager
@@ -107,6 +111,53 @@ def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
     return plan
 
 
+def refuse_topics_of_others(standing: Standing, snapshot: Snapshot) -> None:
+    """Stop before a topic is read that another pipeline has loaded into this table, whatever group or cluster it is of.
+
+    Topics that we know were asked for when they were new, unless the table has no commit of ours. Raises LedgersDisagree.
+    """
+    table, plan = snapshot.table, None if isinstance(standing, FirstRun) else plan_of(standing)
+    is_known = bool(plan and table and table.transaction_version)
+    known = {log.topic for log in plan.positions} if plan and is_known else set()
+    unknown = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)} - known
+    for other in table.others if table else ():
+        is_taken = bool(plan and plan.took_over and plan.took_over.app_id == other.app_id)
+        shared = unknown & (topics_loaded_by(other, table) if table else frozenset())
+        if shared and not is_taken:
+            raise _loaded_by(other, min(shared))
+
+
+def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
+    """What that pipeline loaded into the table; where nobody knows, every topic that we do not know and that the table has rows of."""
+    return table.topics_with_rows if other.topics is None else other.topics
+
+
+def plan_of(standing: Replay | Superseding | Adopt | Onward) -> Plan:
+    """The plan that a standing is about."""
+    return standing.last if isinstance(standing, Onward) else standing.plan
+
+
+def name_of(app_id: str) -> str:
+    """A pipeline's application id for a person."""
+    _, cluster, group, pipeline = app_id.split("/", 3) if app_id.count("/") >= 3 else ("", "unknown", "unknown", app_id)
+    return f"pipeline {pipeline} of group {group} on cluster {cluster}"
+
+
+def _take_over(app_id: str) -> str:
+    place = "/".join(app_id.split("/")[2:]) or app_id
+    return f"stop that pipeline for good, then: etl plans take-over CONF --from {place} --reason ..."
+
+
+def _loaded_by(other: OtherPipeline, topic: str) -> LedgersDisagree:
+    what = f"{name_of(other.app_id)} " + (
+        "has loaded this topic into this table" if other.plan else
+        "may have loaded this topic into this table: it holds rows of it, and its log no longer says who loaded them")
+    check = (
+        "that table.path is the table you mean: its rows would be there twice. Where this pipeline takes the other's place, "
+        f"{_take_over(other.app_id)}; where both stay, or the clusters are two, this one needs another table")
+    return LedgersDisagree(what, topic=topic, table_version=other.delta_version, check=check)
+
+
 def refuse_what_others_did(
     table: Table | None, acknowledged: Acknowledgement | None = None, on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
 ) -> None:
@@ -117,7 +168,13 @@ def refuse_what_others_did(
 
 
 def refusal_of(found: Foreign, newest_version: int | None) -> LedgersDisagree:
-    """The error for what somebody else did to the table, whose newest version an operator may accept."""
+    """The error for what somebody else did to the table, whose newest version an operator may accept; not that rows come twice."""
+    if found.by:
+        what = f"since our last commit {name_of(found.by.app_id)} {found.why} in this table"
+        check = (
+            "whether it took the place of this pipeline: then run that one, and this one never again. To go on with this one instead, "
+            f"{_take_over(found.by.app_id)}; `etl verify CONF` names rows that are there twice")
+        return LedgersDisagree(what, table_version=found.delta_version, check=check)
     what = f"since our last commit somebody else's {found.operation} {found.why}"
     check = (
         "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it: "
@@ -126,11 +183,14 @@ def refusal_of(found: Foreign, newest_version: int | None) -> LedgersDisagree:
 
 
 def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) -> tuple[Foreign, ...]:
-    """What others did to the table since our last commit and since an operator's last word on it."""
+    """What others did to the table since our last commit and since an operator's last word on it.
+
+    No word accepts that another pipeline loads the same topics: going on would load them twice.
+    """
     if not table:
         return ()
     accepted = acknowledged.delta_version if acknowledged and acknowledged.table_id == table.id else None
-    return tuple(found for found in table.foreign if accepted is None or found.delta_version > accepted)
+    return tuple(found for found in table.foreign if found.by or accepted is None or found.delta_version > accepted)
 
 
 def is_let_pass(found: Foreign, on_rows_removed: OnRowsRemoved) -> bool:
@@ -176,7 +236,9 @@ def _adopt(number: int, bit: int, table: Table) -> Adopt:
     stamp = table.stamp
     if stamp is None or stamp.document is None:
         what = _two_stories(number, bit) + ", and the table's log no longer says what that plan was"
-        check = _WHICH_LEDGER + "; restore a newer copy of ZooKeeper"
+        check = (
+            _WHICH_LEDGER + "; restore a newer copy of ZooKeeper, or go on behind the rows that the table holds: "
+            "etl plans take-over CONF --from GROUP/PIPELINE --reason ..., with this pipeline's own names")
         raise LedgersDisagree(what, table_version=table.version, check=check)
     plan = parse_plan(stamp.document, path=f"commit {stamp.delta_version} of the table")
     if (plan.number, plan.id, plan.uid) != (stamp.number, stamp.plan_id, stamp.uid) or plan.table_id not in (None, table.id):

@@ -19,6 +19,7 @@ from etl.errors import DataLost, EtlError
 from etl.lag import Reached, lag_of, reached
 from etl.model import Applied, BrokerPartition, Plan, PlanKind, Receipt, Snapshot, Standing, Vanished, Why
 from etl.phases import Stopwatch, Verb
+from etl.reconcile import name_of
 from etl.settings import Limits, Settings
 
 
@@ -46,6 +47,7 @@ class Outcome(str, Enum):
     INGESTED = "ingested"
     STARTED = "kept the start"
     RESET = "went on with another log"
+    TOOK_OVER = "took over"
     NOTHING_NEW = "nothing new"
     REPLAYED = "replayed"
     REPAIRED = "repaired"
@@ -175,6 +177,8 @@ class Report:
             self.add(Outcome.INGESTED, f"plan {number}: {how_many} {in_table}{doubt_of(applied)}")
         elif self.plans[-1].plan.kind is PlanKind.RESET:
             self._reset(self.plans[-1].plan)
+        elif self.plans[-1].plan.took_over and self.plans[-1].plan.kind is PlanKind.TAKE_OVER:
+            self.add(Outcome.TOOK_OVER, f"plan {number} goes on where {name_of(self.plans[-1].plan.took_over.app_id)} ended")
         else:
             self.add(Outcome.STARTED, f"plan {number} {keeps_starts(self.plans[-1].plan)}")
 
@@ -412,7 +416,8 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
     receipts: list[Receipt | None] = list(applied.receipts) if applied else [None] * len(plan.ranges)
     return {
         "number": plan.number, "id": plan.id, "uid": plan.uid, "kind": plan.kind.value, "created_at": at(plan.created_at_ms),
-        "cluster": plan.cluster, "table_id": plan.table_id, "previous": plan.previous, "supersedes": plan.supersedes,
+        "cluster": plan.cluster, "table_id": plan.table_id,
+        "took_over": plan.took_over.app_id if plan.took_over else None, "previous": plan.previous, "supersedes": plan.supersedes,
         "reason": plan.reason, "shape": plan.shape, "run_id": applied.run_id if applied else None,
         "delta_version": applied.delta_version if applied else None, "uncounted": applied.uncounted if applied else None,
         "ranges": [

@@ -94,6 +94,7 @@ def _reset(
         log_starts={log: extent.log_start_offset for log, extent in snapshot.extents.items() if log in positions},
         leader_epochs={**_without(old.leader_epochs, moved), **epochs}, record_epochs=_without(sharp, moved),
         log_epochs={**old.log_epochs, **{log: old.log_epochs.get(log, 0) + 1 for log in moved}},
+        took_over=None if is_next else old.took_over,
         vanished=(*(() if is_next else old.vanished), *(one for one in gone if one.from_offset < one.until_offset)),
     )
 

@@ -48,7 +48,7 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
             raise SettingsError("this pipeline has made no plan yet: there is nothing to acknowledge", check="`etl plan CONF`")
         table = world.read_table(ledger)
         _refuse_another_version(version, table)
-        done = unacknowledged(table, ledger.acknowledged)
+        done = tuple(found for found in unacknowledged(table, ledger.acknowledged) if not found.by)
         found = () if is_told(ledger, table) else _looked_for(world, ledger.newest)
         lacks_plan = not is_told(ledger, table) and not any(receipt.rows for receipt in found)
         place = (table.id if table else None), (table.version if table else None)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from etl.address import split_address
 from etl.edges import delta, losses
 from etl.edges.cluster import Cluster, Extents, chosen_topics
+from etl.edges.delta_others import with_others
 from etl.edges.delta_path import check_writable
 from etl.edges.driver_lock import DriverLock
 from etl.edges.group import ConsumerGroup
@@ -88,7 +89,7 @@ class LiveWorld:
         self.settings = settings
         self.run_id = name
         self.spark_log = Path(settings.report.path, f"{settings.pipeline}-{name}.spark.log")
-        self._zookeeper = zookeeper
+        self.zookeeper = zookeeper
         self._surroundings = surroundings
         self._phases = phases or Stopwatch()
         self.group = ConsumerGroup(zookeeper, settings.group)
@@ -116,9 +117,9 @@ class LiveWorld:
     def driving(self, run_id: str) -> contextlib.AbstractContextManager[None]:
         """Be the only driver of the pipeline. Raises Owned."""
         if self.settings.source.bootstrap is None:
-            read_brokers(self._zookeeper)  # before anything is written: a wrong chroot must stay empty
+            read_brokers(self.zookeeper)  # before anything is written: a wrong chroot must stay empty
         else:
-            self._zookeeper.ensure("/")
+            self.zookeeper.ensure("/")
         return self._lock.driving(run_id, wait_s=self.settings.ownership.wait_for_driver_s)
 
     # -- ingest.World ----------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ class LiveWorld:
             logs = [p.log for topic in metadata.topics.values() for p in topic.partitions]
             positions = ledger.newest.positions if ledger.newest else {}
             committed = self.group.committed({*logs, *positions})
-            table = self._observe_table(ledger)
+            table = self._with_others(self._observe_table(ledger), ledger, metadata.topics)
             found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
             in_force = plan_in_force(ledger, table)
             moments = moments_to_ask(found.extents, in_force, self.settings)
@@ -161,7 +162,7 @@ class LiveWorld:
             retention, lasting = self._ask_retention(cluster, found, ledger)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
-        creation_ids = read_creation_ids(self._zookeeper, metadata.topics.keys() - metadata.topic_ids.keys())
+        creation_ids = read_creation_ids(self.zookeeper, metadata.topics.keys() - metadata.topic_ids.keys())
         return Snapshot(
             cluster=self._cluster_name, extents=found.extents, leaders=found.leaders, leaderless=found.leaderless,
             topic_ids={**creation_ids, **metadata.topic_ids}, bytes_per_offset=sizes, committed=committed, starts=starts,
@@ -284,11 +285,13 @@ class LiveWorld:
         app_id, path, known = self.app_id, table.path, self._known_version
         if rows is None:
             outcome = delta.append_empty(
-                plan, app_id=app_id, path=path, schema=arrow_schema(), partition_by=table.partition_by, known=known, run_id=self.run_id)
+                plan, app_id=app_id, path=path, schema=arrow_schema(), partition_by=table.partition_by, known=known, run_id=self.run_id,
+                is_ours=self.settings.source.topics.admits)
         else:
             with self._read_meanwhile(), making_rows(self.settings.transform):
                 outcome = delta.append(
-                    rows, plan, app_id=app_id, path=path, partition_by=table.partition_by, known=known, run_id=self.run_id)
+                    rows, plan, app_id=app_id, path=path, partition_by=table.partition_by, known=known, run_id=self.run_id,
+                    is_ours=self.settings.source.topics.admits)
         if outcome.result is delta.Result.NOT_APPLIED:
             check = "who changed or replaced the table during the run; the next run appends the same plan again"
             raise TableUnreachable(f"plan {plan.number} did not reach the table", path=table.path, check=check)
@@ -372,7 +375,15 @@ class LiveWorld:
         table = self.settings.table
         if not self.settings.transform:
             delta.check_shape(table.path, arrow_schema(), table.partition_by)
-        return delta.read_table(table.path, self.app_id, known=ledger.known_version)
+        return delta.read_table(
+            table.path, self.app_id, known=ledger.known_version, is_ours=self.settings.source.topics.admits,
+            took_over=ledger.newest.took_over if ledger.newest else None)
+
+    def _with_others(self, table: Table | None, ledger: Ledger, topics: Collection[str]) -> Table | None:
+        """The table with its other pipelines, where a topic is to be read that this one does not know; else nobody is asked."""
+        known = {log.topic for log in ledger.newest.positions} if ledger.newest and table and table.transaction_version else set()
+        unknown = set(topics) - known
+        return with_others(table, self.settings.table.path, self.app_id, unknown) if table and unknown else table
 
     def _refuse_unwritable(self, plan: Plan) -> None:
         """What could not be finished is not stored: stored, the plan would bind the pipeline."""
@@ -386,7 +397,7 @@ class LiveWorld:
         given = self.settings.source.bootstrap
         if given:
             return [split_address(address) for address in given]
-        return [(broker.host, broker.port) for broker in read_brokers(self._zookeeper)]
+        return [(broker.host, broker.port) for broker in read_brokers(self.zookeeper)]
 
     def _asked_topics(self) -> tuple[str, ...] | None:
         """By name where the conf names all of them in plain letters, else all topics: one request either way."""
@@ -394,7 +405,7 @@ class LiveWorld:
         return topics.literal_names if len(topics.literal_names) == len(topics.allow) else None
 
     def _name_of(self, metadata: ClusterMetadata) -> str:
-        name = metadata.cluster_id or read_cluster_id(self._zookeeper) or self.settings.cluster
+        name = metadata.cluster_id or read_cluster_id(self.zookeeper) or self.settings.cluster
         if not name:
             raise SettingsError("the brokers tell no cluster id", key="cluster", check="give the cluster a name in the conf")
         return name

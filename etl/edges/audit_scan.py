@@ -73,6 +73,15 @@ def doubled_offsets(
         return [(row["offset"], row["rows"]) for row in counted.collect()]
 
 
+def rows_until(spark: SparkSession, path: str) -> dict[BrokerPartition, int]:
+    """One past the last offset that the table holds of each log."""
+    from pyspark.sql import functions as f
+
+    with _rows_are_read(spark):
+        last = _read(spark, path, None).groupBy("topic", "partition").agg(f.max("offset").alias("last"))
+        return {BrokerPartition(row["topic"], row["partition"]): row["last"] + 1 for row in last.collect()}
+
+
 @contextmanager
 def _rows_are_read(spark: SparkSession, path: str) -> Iterator[None]:
     """Delta answers a plain count from file statistics unless told not to. A file that cannot be read is told by its name."""

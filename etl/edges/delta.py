@@ -13,18 +13,19 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from etl.edges.delta_log import Commit, Shape, judge, open_log, parse_shape, walk_back
+from etl.edges.delta_others import OURS, plan_of
 from etl.edges.delta_path import (
     announce_first_write, is_conflict, is_obstacle, not_supported, open_table, rust_path, spark_path, unreachable,
 )
 from etl.errors import LedgersDisagree, NotOurTable, SettingsError, TableUnreachable, unmark
-from etl.model import Foreign, Plan, Stamp, Table
+from etl.model import Foreign, Plan, Stamp, Table, TookOver
 from etl.protocol.plan_documents import parse_stamp, render_stamp
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ _UTC_DATE = (
 _RETENTION = "delta.setTransactionRetentionDuration"
 
 StorageOptions = Mapping[str, str] | None
+IsOurs = Callable[[str], bool]
+"""Whether the pipeline reads a topic of this name."""
 
 
 class Result(str, Enum):
@@ -70,11 +73,15 @@ class Outcome:
         return self.stamp.delta_version if self.stamp else None
 
 
-def read_table(path: str, app_id: str, *, known: int | None, storage_options: StorageOptions = None) -> Table | None:
+def read_table(
+    path: str, app_id: str, *, known: int | None, is_ours: IsOurs = lambda topic: False, took_over: TookOver | None = None,
+    storage_options: StorageOptions = None,
+) -> Table | None:
     """Where the table stands; None when there is none.
 
     `known` is the Delta version of our last commit that the ledger knows. `foreign` covers every commit after it, so also those
     between it and a newer one of ours; without it, those after our newest. Commit files that clean-up removed are passed over.
+    `is_ours` tells the topics that no other pipeline should load into this table; what `took_over` names we took from it.
     Raises NotOurTable, TableUnreachable, PermissionRefused.
     """
     table = open_table(path, storage_options)
@@ -88,16 +95,19 @@ def read_table(path: str, app_id: str, *, known: int | None, storage_options: St
         return Table(_id(table), version, None)
     files = open_log(rust_path(path), storage_options)
     stamp, since = _walk(files, version, app_id, bit, known if known is not None and known <= version else None)
-    foreign = _foreign(since, app_id, path, storage_options)
+    foreign = _foreign(since, app_id, path, storage_options) + _loads(since, app_id, is_ours, took_over)
     return Table(_id(table), version, bit, stamp, foreign)
 
 
-def read_back(plan: Plan, *, app_id: str, path: str, known: int | None, storage_options: StorageOptions = None) -> Outcome:
+def read_back(
+    plan: Plan, *, app_id: str, path: str, known: int | None, is_ours: IsOurs = lambda topic: False,
+    storage_options: StorageOptions = None,
+) -> Outcome:
     """What became of `plan`, by the table alone: is its number in there, and under which plan's id.
 
     Raises LedgersDisagree when another table lies there than the plan was made for.
     """
-    table = read_table(path, app_id, known=known, storage_options=storage_options)
+    table = read_table(path, app_id, known=known, is_ours=is_ours, took_over=plan.took_over, storage_options=storage_options)
     if table and plan.table_id and table.id != plan.table_id:
         raise _another_table(plan, table.id, path)
     if table is None or table.transaction_version is None or table.transaction_version < plan.number:
@@ -122,7 +132,7 @@ def stamps(path: str, app_id: str, *, storage_options: StorageOptions = None) ->
 
 def append(
     frame: DataFrame, plan: Plan, *, app_id: str, path: str, partition_by: Sequence[str], known: int | None,
-    run_id: str | None = None, storage_options: StorageOptions = None,
+    run_id: str | None = None, is_ours: IsOurs = lambda topic: False, storage_options: StorageOptions = None,
 ) -> Outcome:
     """Append `frame` as plan `plan.number`, at most once, and say what the table holds afterwards.
 
@@ -132,7 +142,7 @@ def append(
     """
     stamp = render_stamp(plan, app_id, run_id)
     if _holds(plan, open_table(path, storage_options), app_id):
-        return read_back(plan, app_id=app_id, path=path, known=known, storage_options=storage_options)
+        return read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, storage_options=storage_options)
     announce_first_write(path)
     failure = None
     try:
@@ -140,12 +150,12 @@ def append(
         writer.option("txnAppId", app_id).option("txnVersion", plan.number).option("userMetadata", stamp).save(spark_path(path))
     except Exception as error:  # whatever it is, the table decides first: the commit may have happened before it
         failure = error
-    return _decide(failure, plan, app_id, path, known, storage_options)
+    return _decide(failure, plan, app_id, path, known, is_ours, storage_options)
 
 
 def append_empty(
     plan: Plan, *, app_id: str, path: str, schema: pyarrow.Schema, partition_by: Sequence[str], known: int | None,
-    run_id: str | None = None, storage_options: StorageOptions = None,
+    run_id: str | None = None, is_ours: IsOurs = lambda topic: False, storage_options: StorageOptions = None,
 ) -> Outcome:
     """Commit a plan without ranges, at most once; where there is no table, the commit that creates it is the plan's.
 
@@ -169,7 +179,7 @@ def append_empty(
                 table.create_write_transaction([], "append", table.schema(), partition_by=kept, commit_properties=said)
         except Exception as error:  # as in append
             failure = error
-    return _decide(failure, plan, app_id, path, known, storage_options)
+    return _decide(failure, plan, app_id, path, known, is_ours, storage_options)
 
 
 def check_shape(
@@ -248,6 +258,30 @@ def _foreign(since: Sequence[Commit], app_id: str, path: str, storage_options: S
     return tuple(found for commit in since if (found := judge(commit, app_id, before)))
 
 
+def _loads(since: Sequence[Commit], app_id: str, is_ours: IsOurs, took_over: TookOver | None) -> tuple[Foreign, ...]:
+    """Those of these commits by which another pipeline loaded a topic of ours, or took our place; not what we took over ourselves."""
+    found = []
+    for commit in since:
+        for one in sorted(commit.transactions):
+            is_taken = took_over is not None and took_over.app_id == one and commit.transactions[one] <= took_over.number
+            if not one.startswith(OURS) or one == app_id or is_taken:
+                continue
+            plan = plan_of(commit.user_metadata, commit.version)
+            topics = sorted(topic for topic in _loaded_topics(plan, app_id) if is_ours(topic)) if plan else []
+            if topics:
+                done = "took over" if plan and plan.took_over and plan.took_over.app_id == app_id else "loaded"
+                why = f"{done} topic {topics[0]}" + (f" and {len(topics) - 1:,} more of ours" if topics[1:] else "")
+                found.append(Foreign(commit.version, commit.operation, why, TookOver(one, commit.transactions[one])))
+    return tuple(found)
+
+
+def _loaded_topics(plan: Plan, app_id: str) -> set[str]:
+    """A position alone may be of long ago; but who takes our place has all of them from us."""
+    if plan.took_over and plan.took_over.app_id == app_id:
+        return {log.topic for log in plan.positions}
+    return {r.log.topic for r in plan.ranges}
+
+
 def _shape_at(version: int, path: str, storage_options: StorageOptions) -> Shape | None:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -285,9 +319,9 @@ def _another_table(plan: Plan, found: str, path: str) -> LedgersDisagree:
 
 
 def _decide(
-    failure: Exception | None, plan: Plan, app_id: str, path: str, known: int | None, storage_options: StorageOptions
+    failure: Exception | None, plan: Plan, app_id: str, path: str, known: int | None, is_ours: IsOurs, storage_options: StorageOptions
 ) -> Outcome:
-    outcome = read_back(plan, app_id=app_id, path=path, known=known, storage_options=storage_options)
+    outcome = read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, storage_options=storage_options)
     if failure is None or outcome.result is not Result.NOT_APPLIED:
         return outcome
     raise translate(failure, path) from failure

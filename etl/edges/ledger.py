@@ -10,15 +10,15 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kazoo.client import TransactionRequest
 
-from etl.coverage import fold, is_better, lineage, note, prunable
+from etl.coverage import ancestry, fold, is_better, note, prunable, take_in
 from etl.edges.zookeeper import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import LedgersDisagree, Owned, ZooKeeperUnreachable
-from etl.model import Acknowledgement, Applied, Coverage, Foreign, Ledger, Plan, Retirement
+from etl.model import Acknowledgement, Applied, BrokerPartition, Coverage, Foreign, Ledger, Plan, Retirement
 from etl.protocol import plan_documents, znodes
 
 
@@ -235,6 +235,24 @@ class PlanLedger:
         if after != before:
             self._put_document(self._paths.coverage, plan_documents.render_coverage(after), deleting=())
 
+    def read_all_coverage(self) -> Coverage:
+        """All that the pipeline's recorded plans loaded, those that are kept among them."""
+        plans = [plan for number in self.plan_numbers() if (plan := self.read_plan(number))]
+        recorded = [(plan, applied) for plan in plans if (applied := self.read_applied(plan.number)) and applied.plan_id == plan.id]
+        led = ancestry({plan.number: plan.table_bit for plan, _ in recorded}, max((plan.number for plan, _ in recorded), default=0))
+        found = self.read_coverage()
+        for plan, applied in recorded:
+            found = fold(found, plan, applied, is_given_up=plan.number not in led.numbers)
+        return found
+
+    def take_in(
+        self, theirs: Coverage | None, taken: Mapping[BrokerPartition, int], *, table_id: str, known: Collection[BrokerPartition],
+    ) -> None:
+        """Keep what another pipeline loaded, whose place this one takes. Raises Owned when somebody else changed the coverage meanwhile."""
+        after = take_in(self.read_coverage(), theirs, taken, table_id=table_id, known=known)
+        if not self._put_document(self._paths.coverage, plan_documents.render_coverage(after), deleting=()):
+            raise Owned("another driver changed the coverage at this moment", znode=self._paths.coverage, check="nothing; say it again")
+
     def record_applied(self, applied: Applied) -> None:
         """Keep what came of a plan; what is kept stays, unless this says more (`coverage.is_better`)."""
         path, payload = self._paths.applied(applied.number), plan_documents.render_applied(applied)
@@ -267,7 +285,7 @@ class PlanLedger:
             return False
         later = [plan for n in self.plan_numbers() if n >= number and (plan := self.read_plan(n))]
         bits = {plan.number: plan.table_bit for plan in later}
-        return number not in lineage(bits, max(bits)).numbers
+        return number not in ancestry(bits, max(bits)).numbers
 
     def _plan_sizes(self) -> list[tuple[int, int]]:
         """(number, bytes) of each stored plan; one in pieces is as large as its pieces."""

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model import (
     Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Foreign, Interval, Leader, Loss, OffsetRange, Plan,
-    PlanKind, Receipt, Retirement, Stamp, Vanished, Why,
+    PlanKind, Receipt, Retirement, Stamp, TookOver, Vanished, Why,
 )
 from etl.protocol.znodes import parse_partition_key, partition_key
 
@@ -149,12 +149,14 @@ def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
 
 def render_retirement(word: Retirement) -> bytes:
     """The znode of a pipeline that was taken out of service, readable as it is."""
-    return json.dumps({"format": 1, "reason": word.reason, "at_ms": word.at_ms}, sort_keys=True).encode()
+    said = {"format": 1, "reason": word.reason, "at_ms": word.at_ms, "taken_over_by": word.taken_over_by}
+    return json.dumps(said, sort_keys=True).encode()
 
 
 def parse_retirement(payload: bytes, *, path: str) -> Retirement:
     """Why a pipeline was taken out of service. Raises LedgersDisagree when the znode does not say."""
-    return _parsed(zlib.compress(payload), path, lambda found: Retirement(str(found["reason"]), int(found["at_ms"])))
+    return _parsed(zlib.compress(payload), path, lambda found: Retirement(
+        str(found["reason"]), int(found["at_ms"]), str(found["taken_over_by"]) if found.get("taken_over_by") else None))
 
 
 def render_stamp(plan: Plan, app_id: str, run_id: str | None = None) -> str:
@@ -217,6 +219,8 @@ def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
         if plan.pending_starts:
             away = _sorted_items(plan.pending_starts)
             known["pending_starts"] = {"logs": _render_logs(log for log, _ in away), "at_ms": [moment for _, moment in away]}
+        if plan.took_over:
+            known["took_over"] = [plan.took_over.app_id, plan.took_over.number]
         known["vanished"] = [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished]
     return {
         **known, "format": form, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
@@ -265,6 +269,7 @@ def _plan(document: dict[str, Any]) -> Plan:
         log_epochs={log: epoch for log, epoch in _known_of(logs, epochs.get("log")).items() if epoch},
         pending_starts=_pending(document.get("pending_starts")),
         vanished=tuple(Vanished(logs[i], start, stop, epoch) for i, start, stop, epoch in document.get("vanished", ())),
+        took_over=TookOver(*document["took_over"]) if document.get("took_over") else None,
     )
     if plan_id(plan, document["format"]) != plan.id:
         raise ValueError("its content does not hash to its id")

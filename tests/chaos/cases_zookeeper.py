@@ -114,7 +114,7 @@ def expired(stage: Stage, *, verb: str) -> Told:
     case = apart(stage).loaded()
 
     def end_session(world: LiveWorld) -> None:
-        session: Session = world._zookeeper
+        session: Session = world.zookeeper
         with _client(case.server.connect, client_id=session.client.client_id):
             pass  # closing this one ends the session for both
         assert wait_until(session._session_ended.is_set, _NOTICED_WITHIN_S), "the driver does not hear of its session's end"

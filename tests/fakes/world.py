@@ -21,7 +21,7 @@ from etl.errors import CommitUnknown, MissingOffsets, OffsetMoved, Owned
 from etl.log_identity import Cut, epochs_to_ask
 from etl.model import (
     NOTHING_COMMITTED, Acknowledgement, Applied, Broker, BrokerPartition, Committed, EpochEnd, Extent, Foreign, Leader, Ledger, Loss,
-    OffsetRange, Plan, Receipt, Snapshot, Stamp, Table,
+    OffsetRange, OtherPipeline, Plan, Receipt, Snapshot, Stamp, Table,
 )
 from etl.protocol import plan_documents, znodes
 from etl.reconcile import plan_in_force
@@ -142,6 +142,8 @@ class Outside:
     """The table's log was cleaned up: the commit bit is there, the commits' metadata is not."""
     foreign: tuple[Foreign, ...] = ()
     """What others did to the table since our last commit."""
+    others: tuple[OtherPipeline, ...] = ()
+    """The other pipelines that have loaded into the table."""
     live_consumers: tuple[str, ...] = ()
     owners: dict[BrokerPartition, str] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
@@ -241,7 +243,7 @@ class FakeWorld:
             return None
         last, version = (commits[-1] if commits else None), len(commits)
         stamp = _stamp(last, version) if last and not self.outside.forgotten_commits else None
-        return Table("table-1", version, last.number if last else None, stamp, self.outside.foreign)
+        return Table("table-1", version, last.number if last else None, stamp, self.outside.foreign, self.outside.others)
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
         """See World; owners go while `at` is told that the waiting begins, or not at all."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl import coverage as module
-from etl.coverage import PLAN_BYTES_KEPT, PLANS_KEPT, Lineage, fold, is_better, lineage, merge, note, prunable
+from etl.coverage import PLAN_BYTES_KEPT, PLANS_KEPT, Ancestry, ancestry, fold, is_better, merge, note, prunable
 from etl.errors import LedgersDisagree
 from etl.model import (
     NOT_COUNTED, Applied, BrokerPartition, Coverage, Dialect, Foreign, Interval, OffsetRange, Plan, PlanKind, Receipt, Vanished,
@@ -177,16 +177,16 @@ def test_what_others_removed_is_kept_once_and_the_newest_of_it() -> None:
 
 
 @pytest.mark.parametrize(("bits", "version", "led"), [
-    ({}, 0, Lineage(frozenset(), 0)),
-    ({1: 0, 2: 1, 3: 2}, 3, Lineage(frozenset({1, 2, 3}), 0)),
-    ({1: 0, 2: 1, 3: 2}, 2, Lineage(frozenset({1, 2}), 0)),      # plan 3 is stored and not in the table
-    ({1: 0, 2: 1, 3: 2, 4: 1}, 4, Lineage(frozenset({1, 4}), 0)),  # the table is a copy of the day of plan 1
-    ({1: 0, 2: 1, 3: 0}, 3, Lineage(frozenset({3}), 0)),          # another table
-    ({7: 6, 8: 4, 9: 8}, 9, Lineage(frozenset({8, 9}), 4)),       # plan 6 and those before it were pruned
-    ({1: 0, 2: 1, 3: 2}, 1, Lineage(frozenset({1}), 0)),          # an old copy was accepted, and nothing was loaded since
+    ({}, 0, Ancestry(frozenset(), 0)),
+    ({1: 0, 2: 1, 3: 2}, 3, Ancestry(frozenset({1, 2, 3}), 0)),
+    ({1: 0, 2: 1, 3: 2}, 2, Ancestry(frozenset({1, 2}), 0)),      # plan 3 is stored and not in the table
+    ({1: 0, 2: 1, 3: 2, 4: 1}, 4, Ancestry(frozenset({1, 4}), 0)),  # the table is a copy of the day of plan 1
+    ({1: 0, 2: 1, 3: 0}, 3, Ancestry(frozenset({3}), 0)),          # another table
+    ({7: 6, 8: 4, 9: 8}, 9, Ancestry(frozenset({8, 9}), 4)),       # plan 6 and those before it were pruned
+    ({1: 0, 2: 1, 3: 2}, 1, Ancestry(frozenset({1}), 0)),          # an old copy was accepted, and nothing was loaded since
 ])
-def test_the_plans_that_led_to_a_table_are_told_by_what_each_found_there(bits: dict[int, int], version: int, led: Lineage) -> None:
-    assert lineage(bits, version) == led
+def test_the_plans_that_led_to_a_table_are_told_by_what_each_found_there(bits: dict[int, int], version: int, led: Ancestry) -> None:
+    assert ancestry(bits, version) == led
 
 
 def test_what_an_operator_gave_up_is_kept_apart_when_it_is_folded() -> None:

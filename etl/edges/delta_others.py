@@ -1,0 +1,125 @@
+"""The other pipelines that have loaded into the same table: their application ids, and the newest plan that each left there.
+
+Commit files tell both as far as the table's log reaches. What is older than that only a checkpoint knows: it keeps the version of every
+application id (Delta protocol, "Checkpoints"), but no commit's metadata, so that a pipeline may be known and its plan not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyarrow import fs
+
+from etl.edges.delta_log import open_log, read_commit_file, parse_commit, walk_back
+from etl.edges.delta_path import open_table, rust_path, unreachable
+from etl.errors import LedgersDisagree, NeedsDecision
+from etl.model import OtherPipeline, Plan, Table
+from etl.protocol.plan_documents import parse_plan, parse_stamp
+
+OURS = "offset-range-etl/"
+"""What the application id of every pipeline begins with; cluster, group and pipeline follow."""
+
+_CHECKPOINT = re.compile(r"(?P<version>\d{20})\.checkpoint(\.\d{10}\.(?P<parts>\d{10})|\.[0-9a-fA-F-]{36})?\.(?P<kind>parquet|json)")
+
+StorageOptions = Mapping[str, str] | None
+
+
+def other_pipelines(path: str, app_id: str, *, storage_options: StorageOptions = None) -> tuple[OtherPipeline, ...]:
+    """Every pipeline but ours that the table has a commit of, by its newest one. Raises TableUnreachable."""
+    table = open_table(path, storage_options)
+    if table is None:
+        return ()
+    files = open_log(rust_path(path), storage_options)
+    try:
+        wanted = {one: version for one, version in _transactions(files, table.version()).items() if one.startswith(OURS) and one != app_id}
+    except OSError as error:
+        raise unreachable(error, path, "read") from error
+    found: dict[str, OtherPipeline] = {}
+    for commit in walk_back(files, table.version()) if wanted else ():
+        for one in commit.transactions.keys() & (wanted.keys() - found.keys()):
+            found[one] = OtherPipeline(one, wanted[one], commit.version, plan_of(commit.user_metadata, commit.version))
+        if len(found) == len(wanted):
+            break
+    return tuple(found.get(one) or OtherPipeline(one, number) for one, number in sorted(wanted.items()))
+
+
+def with_others(table: Table, path: str, app_id: str, topics: Collection[str], *, storage_options: StorageOptions = None) -> Table:
+    """The table with its other pipelines, and where it is not known what they loaded, with those of `topics` that it has rows of."""
+    others = other_pipelines(path, app_id, storage_options=storage_options)
+    asked = topics if any(one.plan is None for one in others) else ()
+    held = frozenset(topic for topic in asked if holds_rows_of(path, topic, storage_options=storage_options))
+    return replace(table, others=others, topics_with_rows=held)
+
+
+def plan_of(user_metadata: str | None, delta_version: int) -> Plan | None:
+    """The plan that a commit of any pipeline of ours carries; None when it carries none that can be read."""
+    stamp = parse_stamp(user_metadata or "", delta_version)
+    if stamp is None or stamp.document is None:
+        return None
+    try:
+        return parse_plan(stamp.document, path=f"commit {delta_version} of the table")
+    except (LedgersDisagree, NeedsDecision):  # damaged, or of a newer version: nobody knows what it loaded
+        return None
+
+
+def holds_rows_of(path: str, topic: str, *, storage_options: StorageOptions = None) -> bool:
+    """Whether the table has a row of this topic; also where nobody can tell."""
+    from deltalake.exceptions import DeltaError
+    from pyarrow import ArrowException, dataset
+
+    table = open_table(path, storage_options)
+    if table is None:
+        return False
+    try:
+        return bool(table.to_pyarrow_dataset().head(1, columns=["topic"], filter=dataset.field("topic") == topic).num_rows)
+    except (DeltaError, ArrowException, OSError, KeyError):  # features that this reader lacks, or no such column
+        return True
+
+
+def _transactions(files: fs.FileSystem, newest: int) -> dict[str, int]:
+    """The newest version of every application id."""
+    version, names = _newest_checkpoint(files, newest)
+    found: dict[str, int] = {}
+    for at in range(newest, version, -1):
+        content = read_commit_file(files, at)
+        if content is None:
+            break
+        for app_id, number in parse_commit(at, content).transactions.items():
+            found.setdefault(app_id, number)
+    for name in names:
+        for action in _txn_actions(files, name):
+            found.setdefault(str(action["appId"]), int(action["version"]))
+    return found
+
+
+def _newest_checkpoint(files: fs.FileSystem, newest: int) -> tuple[int, list[str]]:
+    """Version and files of the newest whole checkpoint; -1 where there is none."""
+    there: dict[tuple[int, int], list[str]] = {}
+    for info in files.get_file_info(fs.FileSelector("_delta_log", recursive=False)):
+        found = _CHECKPOINT.fullmatch(info.base_name)
+        if found and int(found["version"]) <= newest:
+            there.setdefault((int(found["version"]), int(found["parts"] or 1)), []).append(info.path)
+    whole = [(version, names) for (version, parts), names in there.items() if len(names) >= parts]
+    return max(whole, default=(-1, []))
+
+
+def _txn_actions(files: fs.FileSystem, name: str) -> Iterator[Mapping[str, Any]]:
+    """The `txn` actions of one file of a checkpoint. Those of version 2 keep only files in sidecars, so these are all."""
+    if name.endswith(".json"):
+        with files.open_input_stream(name) as stream:
+            for line in bytes(stream.read()).splitlines():
+                action = json.loads(line) if line.strip() else {}
+                if "txn" in action:
+                    yield action["txn"]
+        return
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(name, filesystem=files) as file:
+        if "txn" in file.schema_arrow.names:
+            for row in file.read(columns=["txn.appId", "txn.version"]).column("txn").drop_null().to_pylist():
+                if row["appId"] is not None:
+                    yield row

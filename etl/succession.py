@@ -1,0 +1,124 @@
+"""The plan by which one pipeline takes the place of another in a table: it begins where the other ended. Pure functions of values.
+
+A group or a pipeline that is renamed is a new pipeline with an empty ledger, and the table holds the old one's rows. This plan has no
+ranges; it keeps the old one's positions under the new name. It is stored like any other plan, and the next run commits it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from etl.errors import NeedsDecision, OffsetMoved, SettingsError
+from etl.log_identity import is_creation_id, record_epochs
+from etl.model import (
+    NOTHING_COMMITTED, Adopt, BrokerPartition, FirstRun, OtherPipeline, Plan, PlanKind, Replay, Snapshot, Standing, Superseding,
+    TookOver,
+)
+from etl.plan import shape_of_rows, starts_of
+from etl.reconcile import name_of
+from etl.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What is taken: the other pipeline, and where it ended in the topics that the conf names."""
+
+    other: OtherPipeline
+    positions: Mapping[BrokerPartition, int]
+
+
+def taken_from(other: OtherPipeline, rows_until: Mapping[BrokerPartition, int], snapshot: Snapshot, settings: Settings) -> Taken:
+    """The other's positions in topics of ours; `rows_until` (one past the last row of each log) where nobody knows its plan any more.
+
+    Raises SettingsError when it has loaded no topic of ours, NeedsDecision when its topics were another cluster's.
+    """
+    found = other.plan.positions if other.plan else rows_until
+    positions = {log: offset for log, offset in found.items() if settings.source.topics.admits(log.topic)}
+    if not positions:
+        what = f"{name_of(other.app_id)} has loaded no topic that this conf names"
+        raise SettingsError(what, key="--from", check="source.topics, and the pipelines that `etl plan CONF` names")
+    if other.plan and other.plan.cluster != snapshot.cluster:
+        _refuse_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
+    return Taken(other, positions)
+
+
+def plan_taking_over(
+    taken: Taken, standing: Standing | None, snapshot: Snapshot, settings: Settings, *, uid: str, now_ms: int, reason: str,
+) -> Plan:
+    """The plan, without its id, that begins at the other's positions. `standing` is None where only the table's rows are left to go by.
+
+    In a log that both know the position that is further on counts. Raises SettingsError where the table knows more than ZooKeeper,
+    OffsetMoved when somebody has committed an offset above a position: what lies between is in the table by nobody's word.
+    """
+    table, other = snapshot.table, taken.other
+    last, ours, number = _where(standing, snapshot, other)
+    positions = {**ours, **{log: max(offset, ours.get(log, 0)) for log, offset in taken.positions.items()}}
+    seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
+    for log in sorted(taken.positions):
+        there = seen[log].offset
+        if there is not None and there > positions[log]:
+            what = f"the committed offset is {there}, and the rows in the table end at {positions[log]}"
+            check = f"who committed it; set it back to {positions[log]}, or the records between are never loaded"
+            raise OffsetMoved(what, topic=log.topic, partition=log.partition, offset=there, check=check)
+    is_instead = isinstance(standing, (Replay, Superseding))
+    is_further = {log for log, offset in taken.positions.items() if log not in ours or offset > ours[log]}
+    return Plan(
+        number=number, uid=uid, kind=PlanKind.TAKE_OVER, created_at_ms=now_ms, dialect=settings.source.dialect, cluster=snapshot.cluster,
+        shape=shape_of_rows(settings), ranges=(), positions=positions, seen={**seen, **last.seen} if last and is_instead else seen,
+        table_id=table.id if table else None, table_bit=(table.transaction_version or 0) if table else 0,
+        topic_ids={**(last.topic_ids if last else {}), **_topic_ids(other.plan, taken, snapshot)},
+        previous=(last.previous if is_instead else last.id) if last else None, supersedes=last.id if last and is_instead else None,
+        reason=reason, took_over=TookOver(other.app_id, other.number),
+        losses=last.losses if last and is_instead else (), vanished=last.vanished if last and is_instead else (),
+        pending_starts={
+            log: moment for plan in (other.plan, last) if plan for log, moment in plan.pending_starts.items()
+            if log not in positions and settings.source.topics.admits(log.topic)},
+        log_starts=_joined(last.log_starts if last else {}, other.plan.log_starts if other.plan else {}, is_further),
+        leader_epochs=_joined(last.leader_epochs if last else {}, other.plan.leader_epochs if other.plan else {}, is_further),
+        record_epochs=_joined(
+            record_epochs(last, snapshot.ledger.applied) if last else {}, record_epochs(other.plan, None) if other.plan else {},
+            is_further),
+        log_epochs=_joined(last.log_epochs if last else {}, other.plan.log_epochs if other.plan else {}, is_further),
+    )
+
+
+def _where(
+    standing: Standing | None, snapshot: Snapshot, other: OtherPipeline,
+) -> tuple[Plan | None, Mapping[BrokerPartition, int], int]:
+    """Our last plan, our positions, and the number of the plan that takes over: that of a stored one that is not in the table is free."""
+    if standing is None:
+        newest = snapshot.ledger.newest
+        return newest, newest.positions if newest else {}, other.number + 1
+    if isinstance(standing, FirstRun):
+        return None, {}, 1
+    if isinstance(standing, (Replay, Superseding)):
+        return standing.plan, starts_of(standing.plan), standing.plan.number
+    if isinstance(standing, Adopt):
+        raise SettingsError("the table knows more plans of this pipeline than ZooKeeper", check="`etl run CONF`, which mends that first")
+    return standing.last, standing.last.positions, standing.last.number + 1
+
+
+def _refuse_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -> None:
+    """The same topic on a cluster that has another name by now has the same id."""
+    for topic in topics:
+        known, found = plan.topic_ids.get(topic), snapshot.topic_ids.get(topic)
+        if known is None or known != found or is_creation_id(known):
+            what = f"the rows of this topic in the table are of cluster {plan.cluster}, and this one is {snapshot.cluster}"
+            check = "offsets of one cluster mean nothing on another, and their rows could not be told apart: another table.path"
+            raise NeedsDecision(what, topic=topic, check=check)
+
+
+def _topic_ids(plan: Plan | None, taken: Taken, snapshot: Snapshot) -> dict[str, str]:
+    """Those that the other read: where a topic was made again since, the next plan must notice it."""
+    topics = {log.topic for log in taken.positions}
+    known = plan.topic_ids if plan else snapshot.topic_ids
+    return {topic: topic_id for topic, topic_id in known.items() if topic in topics}
+
+
+def _joined(
+    mine: Mapping[BrokerPartition, int], theirs: Mapping[BrokerPartition, int], from_other: set[BrokerPartition],
+) -> dict[BrokerPartition, int]:
+    """What is known of each log, by the side whose position counts."""
+    kept = {log: value for log, value in mine.items() if log not in from_other}
+    return {**kept, **{log: value for log, value in theirs.items() if log in from_other}}

@@ -1,0 +1,115 @@
+"""The door `etl plans take-over`: this pipeline takes the place of another one in its table, and nothing is loaded twice.
+
+Owns the order: while nobody drives the other pipeline, its positions are read from the table, what it loaded goes into our coverage, it
+is retired, and the plan that begins at its positions is stored. Each step may be done again; the next run executes the plan. What it
+holds is `succession`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from etl.doors import ALONE, new_run_id, now_ms
+from etl.edges.delta_others import other_pipelines
+from etl.edges.driver_lock import DriverLock
+from etl.edges.ledger import PlanLedger
+from etl.errors import SettingsError
+from etl.ingest import repair
+from etl.model import FirstRun, Onward, OtherPipeline, Replay, Retirement, Snapshot, Standing, Superseding, Table
+from etl.protocol.plan_documents import with_id
+from etl.reconcile import name_of, naming_table, plan_of, reconcile
+from etl.report import Report, describe_plan
+from etl.rulings import Ruling
+from etl.settings import Settings
+from etl.succession import plan_taking_over, taken_from
+from etl.wiring import LiveWorld, Surroundings, open_world
+
+
+def take_over(settings: Settings, place: str, reason: str, surroundings: Surroundings = ALONE) -> Ruling:
+    """Take the place of another pipeline in this table, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`: go on where it ended.
+
+    The plan that says so is stored, the next run commits it; the other pipeline is retired, where its ledger is in our ZooKeeper. Who
+    names this very pipeline goes on behind the rows that the table holds, where no log says any more what it loaded. Raises
+    SettingsError for a pipeline that the table does not know, NeedsDecision for one of another cluster.
+    """
+    from etl.edges.audit_scan import rows_until
+
+    run_id = new_run_id()
+    with open_world(settings, surroundings, name=run_id) as world, world.driving(run_id):
+        snapshot = world.observe()
+        other = _the_one(place, _pipelines_of(world, snapshot.table))
+        with naming_table(settings), _resting(world, other.app_id, run_id) as theirs:
+            other = next((one for one in _pipelines_of(world, snapshot.table) if one.app_id == other.app_id), other)  # as it is at rest
+            taken = taken_from(other, {} if other.plan else rows_until(world.spark(), settings.table.path), snapshot, settings)
+            standing = None if _is_us(other.app_id, settings) else _standing_without(other.app_id, snapshot, settings)
+            if isinstance(standing, Onward):
+                report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms())
+                snapshot = repair(world, snapshot, standing, report)
+            plan = with_id(plan_taking_over(
+                taken, standing, snapshot, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason))
+            known = set() if standing is None or isinstance(standing, FirstRun) else plan_of(standing).positions.keys()
+            _hand_over(world, theirs, snapshot, reason)
+            world.ledger.take_in(
+                theirs.read_all_coverage() if theirs else None, taken.positions, table_id=plan.table_id or "", known=known)
+            if isinstance(standing, (Replay, Superseding)):
+                world.supersede(plan, snapshot.ledger)
+            else:
+                world.store(plan)
+    says = (
+        f"plan {plan.number} takes the place of {name_of(other.app_id)}, after its plan {other.number}, in {len(taken.positions):,} "
+        f"partitions; the next run begins with it: {reason}")
+    return Ruling(says, {"says": says, "plan": describe_plan(plan, None), "took_over": other.app_id, "retired": theirs is not None})
+
+
+def _hand_over(world: LiveWorld, theirs: PlanLedger | None, snapshot: Snapshot, reason: str) -> None:
+    """Their pipeline loads no more, and ours does, were it ever retired."""
+    us = f"{world.settings.group}/{world.settings.pipeline}"
+    if theirs and not theirs.read_retirement():
+        theirs.retire(Retirement(f"taken over by {us}: {reason}", now_ms(), us))
+    if snapshot.ledger.retired:
+        world.ledger.resume(beside=world.ledger.pipelines_version() or 0)
+        world.observe()  # the group's pipelines are others now
+
+
+@contextmanager
+def _resting(world: LiveWorld, app_id: str, run_id: str) -> Iterator[PlanLedger | None]:
+    """The ledger of another pipeline, which nobody drives inside; None where our ZooKeeper has none. Raises Owned."""
+    group, pipeline = app_id.split("/")[-2:]
+    ledger = PlanLedger(world.zookeeper, group, pipeline)
+    if _is_us(app_id, world.settings) or ledger.read_ledger().uid is None:
+        yield None
+        return
+    with DriverLock(world.zookeeper, group, pipeline).driving(run_id, wait_s=world.settings.ownership.wait_for_driver_s):
+        yield ledger
+
+
+def _pipelines_of(world: LiveWorld, table: Table | None) -> list[OtherPipeline]:
+    """All that have loaded into the table, this one among them."""
+    if table is None:
+        return []
+    us = [OtherPipeline(world.app_id, table.transaction_version)] if table.transaction_version else []
+    return [*other_pipelines(world.settings.table.path, world.app_id), *us]
+
+
+def _the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
+    found = [one for one in there if f"/{one.app_id}".endswith(f"/{place.strip('/')}")]
+    if len(found) != 1:
+        names = ", ".join(sorted("/".join(one.app_id.split("/")[1:]) for one in found or there)) or "none"
+        what = f"{'several pipelines' if found else 'no pipeline'} of this name have loaded into the table"
+        raise SettingsError(what, key="--from", check=f"say CLUSTER/GROUP/PIPELINE, one of: {names}")
+    return found[0]
+
+
+def _is_us(app_id: str, settings: Settings) -> bool:
+    """Also under a name that the cluster had before."""
+    return app_id.split("/")[-2:] == [settings.group, settings.pipeline]
+
+
+def _standing_without(app_id: str, snapshot: Snapshot, settings: Settings) -> Standing:
+    """Where we stand but for what that pipeline did."""
+    table = snapshot.table
+    foreign = tuple(found for found in table.foreign if not (found.by and found.by.app_id == app_id)) if table else ()
+    policies = settings.source.on_moved, settings.table.on_rows_removed
+    return reconcile(snapshot.ledger, replace(table, foreign=foreign) if table else None, snapshot.committed, *policies)

@@ -1,0 +1,129 @@
+"""Two pipelines and one table on real parts: what one has loaded the other never loads again, and one can take the other's place."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.system.driving import Pipeline, broken_off_before, refused
+
+
+@pytest.fixture
+def renamed(pipeline: Pipeline) -> Pipeline:
+    """The same conf under another group: the same topic, the same table, an empty ledger. The old one has loaded 80 records."""
+    for _ in range(2):
+        pipeline.produce(40)
+        pipeline.ran()
+    folder = pipeline.folder / "renamed"
+    folder.mkdir()
+    return replace(pipeline, folder=folder, group=f"{pipeline.group}-new", settings={"table": {"path": str(pipeline.table)}})
+
+
+def take_over(pipeline: Pipeline, place: str) -> Any:
+    return pipeline.door("plans", "take-over", "--from", place, "--reason", "renamed")
+
+
+def test_a_renamed_group_is_refused_by_every_door_until_it_takes_the_old_ones_place_and_then_nothing_is_there_twice(
+    pipeline: Pipeline, renamed: Pipeline,
+) -> None:
+    renamed.produce(20)
+    for words in ("run",), ("plan",), ("doctor",):
+        said = renamed.door(*words)
+        assert said.code == 5 and f"pipeline clicks of group {pipeline.group} on cluster" in said.err, said.err
+        assert f"etl plans take-over CONF --from {pipeline.group}/clicks" in said.err
+    ruling = take_over(renamed, f"{pipeline.group}/clicks")
+    assert ruling.code == 0, ruling.err
+    broken_off_before("record", renamed)
+    assert renamed.ran().outcomes[-1] == "ingested"
+    assert pipeline.is_whole()
+    proof = renamed.door("verify")
+    assert (proof.code, proof.document["found_rows"], proof.document["expected_rows"]) == (0, 100, 100), proof.err
+    refused(pipeline.run(), 5)
+    assert sum(pipeline.in_table().values()) == 100
+
+
+def test_a_taken_over_pipeline_of_another_zookeeper_stops_by_the_tables_word_and_can_take_its_place_back(
+    pipeline: Pipeline, renamed: Pipeline,
+) -> None:
+    with pipeline.zookeeper() as client:
+        away = "/kept"
+        copy_tree(client, f"/consumers/{pipeline.group}", away)
+        client.delete(f"/consumers/{pipeline.group}", recursive=True)
+        assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
+        renamed.produce(20)
+        renamed.ran()
+        proof = renamed.door("verify")
+        assert (proof.code, proof.document["found_rows"], proof.document["expected_rows"]) == (0, 100, 20), proof.err
+        copy_tree(client, away, f"/consumers/{pipeline.group}")
+    refused(pipeline.run(), 5, f"pipeline clicks of group {renamed.group}", "took over topic", "this one never again")
+    assert take_over(pipeline, f"{renamed.group}/clicks").code == 0
+    pipeline.produce(20)
+    pipeline.ran()
+    assert sum(pipeline.in_table().values()) == 120
+    refused(renamed.run(), 5)
+
+
+def copy_tree(client: Any, source: str, target: str) -> None:
+    """Without what sessions own."""
+    value, stat = client.get(source)
+    if stat.ephemeralOwner:
+        return
+    client.create(target, value, makepath=True)
+    for name in client.get_children(source):
+        copy_tree(client, f"{source}/{name}", f"{target}/{name}")
+
+
+def test_a_ledger_that_is_lost_with_the_tables_log_goes_on_behind_the_rows_that_are_there(pipeline: Pipeline) -> None:
+    for _ in range(2):
+        pipeline.produce(40)
+        pipeline.ran()
+    with pipeline.zookeeper() as client:
+        client.delete(f"/consumers/{pipeline.group}", recursive=True)
+    refused(pipeline.door("verify"), 5, "the table holds plan 2 of pipeline clicks", "ZooKeeper knows none")
+    clean_log(pipeline.table)
+    refused(pipeline.run(), 5, "the table's log no longer says", "plans take-over CONF --from")
+    assert take_over(pipeline, f"{pipeline.group}/clicks").code == 0
+    pipeline.produce(40)
+    pipeline.ran()
+    assert pipeline.is_whole()
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["found_rows"]) == (0, 120), proof.err
+
+
+def clean_log(table: Path) -> None:
+    """As clean-up does once the log's retention is over: what is left begins with a checkpoint, and somebody's commit below it."""
+    DeltaTable(str(table)).optimize.compact()
+    DeltaTable(str(table)).create_checkpoint()
+    for file in sorted(table.glob("_delta_log/*[0-9].json"))[:-1]:
+        file.unlink()
+    for crc in table.glob("_delta_log/.*.crc"):
+        crc.unlink()
+
+
+def test_two_topics_in_one_table_are_two_pipelines_affair_and_each_proves_its_own(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    other_topic = f"{pipeline.topic}-other"
+    pipeline.cluster.create_topic(other_topic, 4)
+    folder = pipeline.folder / "other"
+    folder.mkdir()
+    other = replace(
+        pipeline, folder=folder, topic=other_topic, group=f"{pipeline.group}-other", produced=0,
+        settings={"table": {"path": str(pipeline.table)}})
+    other.produce(40)
+    assert other.door("doctor").code == 0
+    for _ in range(2):
+        other.ran()
+        pipeline.produce(20)
+        pipeline.ran()
+        other.produce(20)
+    for one, rows in ((pipeline, 80), (other, 60)):
+        proof = one.door("verify")
+        assert (proof.code, proof.document["found_rows"]) == (0, rows), proof.err
+        assert any("of topics that other pipelines load into this table" in note for note in proof.document["notes"])
+    shutil.rmtree(folder)

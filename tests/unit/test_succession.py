@@ -1,0 +1,253 @@
+"""Two pipelines and one table: a topic is loaded by one of them, and who takes the other's place begins where it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
+from etl.model import (
+    BrokerPartition, Committed, FirstRun, Foreign, OffsetRange, Onward, OtherPipeline, Plan, PlanKind, Snapshot, Standing,
+    Superseding, TookOver,
+)
+from etl.plan import plan_instead, plan_next
+from etl.protocol.plan_documents import parse_plan, render_plan, with_id
+from etl.reconcile import where_we_stand
+from etl.report import Outcome
+from etl.succession import plan_taking_over, taken_from
+from tests.fakes.world import CLUSTER, Crash, FakeWorld, Outside, When
+from tests.unit.test_ingest import (
+    LOGS, SETTINGS, crash_at, grow, outcomes, outside_of, run, settings_of,
+)
+
+OLD = f"offset-range-etl/{CLUSTER}/old-group/clicks"
+ENDED = {LOGS[0]: 5, LOGS[1]: 3, LOGS[2]: 4}
+
+
+def old_pipeline(positions: Mapping[BrokerPartition, int] = ENDED, **changes: object) -> OtherPipeline:
+    """The pipeline of another group that has loaded this table until now."""
+    loaded = outside_of(*(1 for _ in LOGS))
+    run(loaded)
+    newest = loaded.newest_plan()
+    assert newest is not None
+    plan = replace(
+        newest, number=4, positions=dict(positions), seen={log: Committed() for log in positions},
+        ranges=tuple(OffsetRange(log, 0, position) for log, position in positions.items()),
+        log_starts={}, leader_epochs={}, record_epochs={}, topic_ids={"clicks": "id-1"}, log_epochs={LOGS[0]: 1},
+        **changes)  # type: ignore[arg-type]
+    return OtherPipeline(OLD, 4, 9, with_id(plan))
+
+
+def loaded_by_another(*ends: int, other: OtherPipeline | None = None) -> Outside:
+    """Logs that another pipeline has loaded up to `ENDED`, and a ledger that knows nothing of it."""
+    outside = outside_of(*ends)
+    outside.table = []
+    outside.others = (other or old_pipeline(),)
+    outside.topic_ids = {"clicks": "id-1"}
+    return outside
+
+
+def snapshot_of(outside: Outside) -> Snapshot:
+    return FakeWorld(outside, SETTINGS).observe()
+
+
+def taking_over(outside: Outside) -> Plan:
+    """What the ruling stores."""
+    snapshot = snapshot_of(outside)
+    taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
+    return with_id(plan_taking_over(taken, FirstRun(), snapshot, SETTINGS, uid="uid1", now_ms=1, reason="renamed"))
+
+
+def ruled(outside: Outside) -> Outside:
+    plan = taking_over(outside)
+    outside.uid, outside.plans = plan.uid, {plan.number: render_plan(plan)}
+    return outside
+
+
+def refuse_doubled(outside: Outside) -> None:
+    """Each record behind the other's positions is there once, and none of those before them again."""
+    there = {(log, offset) for log, found in outside.logs.items() for offset in range(ENDED[log], found.end)}
+    assert outside.rows() == dict.fromkeys(there, 1)
+    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
+
+
+# -- a topic that another pipeline has loaded ----------------------------------------------------------------------------
+
+
+def test_a_first_run_into_a_table_that_another_pipeline_loaded_stops_and_names_it() -> None:
+    outside = loaded_by_another(6, 6, 6)
+    with pytest.raises(LedgersDisagree) as caught:
+        run(outside)
+    assert caught.value.what == f"pipeline clicks of group old-group on cluster {CLUSTER} has loaded this topic into this table"
+    assert "etl plans take-over CONF --from old-group/clicks" in caught.value.check
+    assert (caught.value.where["topic"], not outside.plans, caught.value.exit_code) == ("clicks", True, 5)
+
+
+@pytest.mark.parametrize("app_id", ["offset-range-etl/another-cluster/group/clicks", "offset-range-etl/cluster-1/group/renamed"])
+def test_neither_another_cluster_nor_another_name_makes_a_topic_another_one(app_id: str) -> None:
+    with pytest.raises(LedgersDisagree, match="has loaded this topic"):
+        run(loaded_by_another(6, 6, 6, other=replace(old_pipeline(), app_id=app_id)))
+
+
+def test_two_pipelines_with_topics_of_their_own_share_a_table() -> None:
+    outside = loaded_by_another(6, 6, 6, other=old_pipeline({BrokerPartition("orders", 0): 7}))
+    assert outcomes(run(outside)) == [Outcome.INGESTED]
+
+
+def test_a_topic_that_comes_later_is_asked_for_too_and_those_that_we_know_are_not() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.others = (old_pipeline(),)
+    grow(outside, 1, 1, 1)
+    assert outcomes(run(outside)) == [Outcome.INGESTED]
+    late = BrokerPartition("clicks-late", 0)
+    outside.others = (old_pipeline({late: 2}),)
+    outside.logs[late] = replace(outside.logs[LOGS[0]])
+    with pytest.raises(LedgersDisagree, match="has loaded this topic"):
+        run(outside)
+
+
+def test_where_nobody_knows_what_the_other_loaded_the_tables_rows_decide() -> None:
+    forgotten = OtherPipeline(OLD, 4)
+    snapshot = snapshot_of(loaded_by_another(6, 6, 6, other=forgotten))
+    assert snapshot.table is not None
+    assert where_we_stand(snapshot, SETTINGS) == FirstRun()
+    held = replace(snapshot, table=replace(snapshot.table, topics_with_rows=frozenset({"clicks"})))
+    with pytest.raises(LedgersDisagree, match="may have loaded this topic"):
+        where_we_stand(held, SETTINGS)
+
+
+def test_a_stored_plan_is_not_replayed_into_a_table_that_another_pipeline_loaded_meanwhile() -> None:
+    outside = outside_of(5, 3, 4)
+    outside.table = []
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    outside.others = (old_pipeline(),)
+    with pytest.raises(LedgersDisagree, match="has loaded this topic"):
+        run(outside)
+
+
+def test_the_pipeline_that_was_taken_over_stops_and_no_acknowledgement_lets_it_go_on() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.foreign = (Foreign(2, "WRITE", "took over topic clicks", TookOver(f"offset-range-etl/{CLUSTER}/new/clicks", 1)),)
+    with pytest.raises(LedgersDisagree, match="since our last commit pipeline clicks of group new .* took over topic clicks") as caught:
+        run(outside)
+    assert "acknowledge" not in caught.value.check and "run that one, and this one never again" in caught.value.check
+    assert not outside.removals
+
+
+# -- taking over ---------------------------------------------------------------------------------------------------------
+
+
+def test_who_takes_over_begins_at_the_others_positions_and_the_next_run_goes_on_from_there() -> None:
+    outside = ruled(loaded_by_another(6, 6, 6))
+    plan = outside.newest_plan()
+    assert plan is not None
+    assert (plan.kind, plan.ranges, plan.positions, plan.took_over) == (PlanKind.TAKE_OVER, (), ENDED, TookOver(OLD, 4))
+    assert (plan.topic_ids, plan.log_epochs) == ({"clicks": "id-1"}, {LOGS[0]: 1})
+    report = run(outside)
+    assert outcomes(report) == [Outcome.REPLAYED, Outcome.TOOK_OVER, Outcome.INGESTED]
+    assert f"goes on where pipeline clicks of group old-group on cluster {CLUSTER} ended" in report.outcomes[1][1]
+    refuse_doubled(outside)
+
+
+@pytest.mark.parametrize("step", ["observe", "open table", "append", "record", "commit from 0", "commit from 2", "store plan", "fetch"])
+@pytest.mark.parametrize("when", When)
+def test_a_crash_while_a_pipeline_is_taken_over_loses_and_doubles_nothing(step: str, when: When) -> None:
+    outside = ruled(loaded_by_another(6, 6, 6))
+    with pytest.raises(Crash):
+        run(outside, at=crash_at(step, when))
+    grow(outside, 2, 1, 3)
+    run(outside)
+    refuse_doubled(outside)
+
+
+def test_a_stored_plan_of_ours_gives_its_number_to_the_one_that_takes_over() -> None:
+    outside = outside_of(6, 6, 6)
+    outside.table = []
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    outside.others = (old_pipeline(),)
+    outside.topic_ids = {"clicks": "id-1"}
+    snapshot = snapshot_of(outside)
+    standing = standing_alone(snapshot)
+    plan = plan_taking_over(
+        taken_from(outside.others[0], {}, snapshot, SETTINGS), standing, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="both began")
+    assert (plan.number, plan.positions) == (1, ENDED)
+
+
+def standing_alone(snapshot: Snapshot) -> Standing:
+    """Where the ledger stands when nobody looks at the other pipeline."""
+    assert snapshot.table is not None
+    return where_we_stand(replace(snapshot, table=replace(snapshot.table, others=())), SETTINGS)
+
+
+def test_in_a_log_that_both_know_the_position_that_is_further_on_counts() -> None:
+    outside = outside_of(4, 4, 4)
+    run(outside)
+    outside.others = (old_pipeline(),)
+    snapshot = snapshot_of(outside)
+    standing = where_we_stand(snapshot, SETTINGS)
+    assert isinstance(standing, Onward)
+    taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
+    plan = plan_taking_over(taken, standing, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="two at work")
+    assert (plan.number, plan.positions) == (2, {LOGS[0]: 5, LOGS[1]: 4, LOGS[2]: 4})
+
+
+def test_topics_that_the_conf_does_not_name_stay_with_the_other_pipeline() -> None:
+    orders = BrokerPartition("orders", 0)
+    snapshot = snapshot_of(loaded_by_another(6, 6, 6))
+    assert taken_from(old_pipeline({**ENDED, orders: 7}), {}, snapshot, SETTINGS).positions == ENDED
+    with pytest.raises(SettingsError, match="has loaded no topic that this conf names"):
+        taken_from(old_pipeline({orders: 7}), {}, snapshot, SETTINGS)
+
+
+def test_where_the_log_forgot_the_others_plan_its_rows_say_where_it_ended() -> None:
+    snapshot = snapshot_of(loaded_by_another(6, 6, 6))
+    assert taken_from(OtherPipeline(OLD, 4), {LOGS[1]: 9}, snapshot, SETTINGS).positions == {LOGS[1]: 9}
+
+
+@pytest.mark.parametrize("topic_id", ["id-2", None])
+def test_the_offsets_of_another_cluster_are_not_taken_over(topic_id: str | None) -> None:
+    other = old_pipeline(cluster="another")
+    snapshot = replace(snapshot_of(loaded_by_another(6, 6, 6)), topic_ids={"clicks": topic_id} if topic_id else {})
+    with pytest.raises(NeedsDecision, match="of cluster another, and this one is cluster-1"):
+        taken_from(other, {}, snapshot, SETTINGS)
+    same = replace(snapshot, topic_ids={"clicks": "id-1"})
+    assert taken_from(other, {}, same, SETTINGS).positions == ENDED, "the cluster has another name, and it is the same topic"
+
+
+def test_records_between_the_tables_rows_and_a_committed_offset_above_them_are_not_passed_over() -> None:
+    outside = loaded_by_another(9, 9, 9)
+    outside.move_offset(LOGS[1], 7)
+    with pytest.raises(OffsetMoved, match="the committed offset is 7, and the rows in the table end at 3"):
+        taking_over(outside)
+
+
+def test_a_plan_that_takes_over_comes_back_from_its_document() -> None:
+    plan = taking_over(loaded_by_another(6, 6, 6))
+    assert parse_plan(render_plan(plan), path="plans/1") == plan
+
+
+def test_a_plan_in_the_place_of_one_that_takes_over_takes_over_too() -> None:
+    outside = ruled(loaded_by_another(6, 6, 6))
+    plan = outside.newest_plan()
+    assert plan is not None
+    instead = plan_instead(Superseding(plan, "another conf"), snapshot_of(outside), SETTINGS, now_ms=2)
+    assert instead.took_over == plan.took_over
+    assert [(r.from_offset, r.until_offset) for r in instead.ranges] == [(5, 6), (3, 6), (4, 6)]
+
+
+def test_the_plan_after_a_take_over_reads_a_new_partition_from_its_first_record() -> None:
+    outside = ruled(loaded_by_another(6, 6, 6))
+    run(outside)
+    late = BrokerPartition("clicks", 3)
+    outside.logs[late] = replace(outside.logs[LOGS[0]], end=2)
+    snapshot = snapshot_of(outside)
+    standing = where_we_stand(snapshot, settings_of())
+    assert isinstance(standing, Onward)
+    plan = plan_next(snapshot, standing, SETTINGS, uid="uid1", now_ms=3)
+    assert plan is not None and [(r.log, r.from_offset) for r in plan.ranges] == [(late, 0)]

@@ -26,21 +26,25 @@ class Taken:
 
     other: OtherPipeline
     positions: Mapping[BrokerPartition, int]
+    log_epochs: Mapping[BrokerPartition, int]
 
 
-def taken_from(other: OtherPipeline, rows_until: Mapping[BrokerPartition, int], snapshot: Snapshot, settings: Settings) -> Taken:
-    """The other's positions in topics of ours; `rows_until` (one past the last row of each log) where nobody knows its plan any more.
+def taken_from(
+    other: OtherPipeline, rows_until: Mapping[BrokerPartition, tuple[int, int]], snapshot: Snapshot, settings: Settings,
+) -> Taken:
+    """The other's positions in topics of ours; where nobody knows its plan any more, `rows_until`: the life of each log and where it ends.
 
     Raises SettingsError when it has loaded no topic of ours, NeedsDecision when its topics were another cluster's.
     """
-    found = other.plan.positions if other.plan else rows_until
+    found = other.plan.positions if other.plan else {log: until for log, (_, until) in rows_until.items()}
+    epochs = other.plan.log_epochs if other.plan else {log: epoch for log, (epoch, _) in rows_until.items() if epoch}
     positions = {log: offset for log, offset in found.items() if settings.source.topics.admits(log.topic)}
     if not positions:
         what = f"{name_of(other.app_id)} has loaded no topic that this conf names"
         raise SettingsError(what, key="--from", check="source.topics, and the pipelines that `etl plan CONF` names")
     if other.plan and other.plan.cluster != snapshot.cluster:
         _refuse_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
-    return Taken(other, positions)
+    return Taken(other, positions, {log: epoch for log, epoch in epochs.items() if log in positions})
 
 
 def plan_taking_over(
@@ -53,7 +57,10 @@ def plan_taking_over(
     """
     table, other = snapshot.table, taken.other
     last, ours, number = _where(standing, snapshot, other)
-    positions = {**ours, **{log: max(offset, ours.get(log, 0)) for log, offset in taken.positions.items()}}
+    lives = last.log_epochs if last else {}
+    is_further = {log for log, offset in taken.positions.items()
+                  if log not in ours or (taken.log_epochs.get(log, 0), offset) > (lives.get(log, 0), ours[log])}
+    positions = {**ours, **{log: offset for log, offset in taken.positions.items() if log in is_further}}
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
     for log in sorted(taken.positions):
         there = seen[log].offset
@@ -62,7 +69,6 @@ def plan_taking_over(
             check = f"who committed it; set it back to {positions[log]}, or the records between are never loaded"
             raise OffsetMoved(what, topic=log.topic, partition=log.partition, offset=there, check=check)
     is_instead = isinstance(standing, (Replay, Superseding))
-    is_further = {log for log, offset in taken.positions.items() if log not in ours or offset > ours[log]}
     return Plan(
         number=number, uid=uid, kind=PlanKind.TAKE_OVER, created_at_ms=now_ms, dialect=settings.source.dialect, cluster=snapshot.cluster,
         shape=shape_of_rows(settings), ranges=(), positions=positions, seen={**seen, **last.seen} if last and is_instead else seen,
@@ -79,7 +85,7 @@ def plan_taking_over(
         record_epochs=_joined(
             record_epochs(last, snapshot.ledger.applied) if last else {}, record_epochs(other.plan, None) if other.plan else {},
             is_further),
-        log_epochs=_joined(last.log_epochs if last else {}, other.plan.log_epochs if other.plan else {}, is_further),
+        log_epochs=_joined(lives, taken.log_epochs, is_further),
     )
 
 

@@ -73,13 +73,15 @@ def doubled_offsets(
         return [(row["offset"], row["rows"]) for row in counted.collect()]
 
 
-def rows_until(spark: SparkSession, path: str) -> dict[BrokerPartition, int]:
-    """One past the last offset that the table holds of each log."""
+def rows_until(spark: SparkSession, path: str) -> dict[BrokerPartition, tuple[int, int]]:
+    """The last life of each log that the table holds rows of, and one past the last offset of that life."""
     from pyspark.sql import functions as f
 
-    with _rows_are_read(spark):
-        last = _read(spark, path, None).groupBy("topic", "partition").agg(f.max("offset").alias("last"))
-        return {BrokerPartition(row["topic"], row["partition"]): row["last"] + 1 for row in last.collect()}
+    with _rows_are_read(spark, path):
+        rows = _read(spark, path, None).dropna(subset=["topic", "partition", "offset"])
+        last = rows.groupBy("topic", "partition").agg(f.max(f.struct("log_epoch", "offset")).alias("last"))
+        return {BrokerPartition(row["topic"], row["partition"]): (row["last"]["log_epoch"], row["last"]["offset"] + 1)
+                for row in last.collect()}
 
 
 @contextmanager

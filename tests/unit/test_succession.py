@@ -207,7 +207,8 @@ def test_topics_that_the_conf_does_not_name_stay_with_the_other_pipeline() -> No
 
 def test_where_the_log_forgot_the_others_plan_its_rows_say_where_it_ended() -> None:
     snapshot = snapshot_of(loaded_by_another(6, 6, 6))
-    assert taken_from(OtherPipeline(OLD, 4), {LOGS[1]: 9}, snapshot, SETTINGS).positions == {LOGS[1]: 9}
+    taken = taken_from(OtherPipeline(OLD, 4), {LOGS[0]: (2, 7), LOGS[1]: (0, 9)}, snapshot, SETTINGS)
+    assert (taken.positions, taken.log_epochs) == ({LOGS[0]: 7, LOGS[1]: 9}, {LOGS[0]: 2})
 
 
 @pytest.mark.parametrize("topic_id", ["id-2", None])

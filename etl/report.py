@@ -21,6 +21,7 @@ from etl.model import Applied, BrokerPartition, Plan, PlanKind, Receipt, Snapsho
 from etl.phases import Stopwatch, Verb
 from etl.reconcile import name_of
 from etl.settings import Limits, Settings
+from etl.starts import keeps_starts
 
 
 class State(str, Enum):
@@ -343,12 +344,6 @@ def told_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
 def counted(count: int, noun: str) -> str:
     """1 task, 2 tasks."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def keeps_starts(plan: Plan) -> str:
-    """What a plan without ranges is for."""
-    count = len(plan.positions)
-    return f"keeps where {counted(count, 'partition')} start{'s' if count == 1 else ''}"
 
 
 def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:

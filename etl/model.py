@@ -460,6 +460,16 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class KafkaGroup:
+    """Who is alive in Kafka's own group of our group's name, as its coordinator tells."""
+
+    members: Mapping[str, frozenset[BrokerPartition] | None] = field(default_factory=dict)
+    """Id and host of each member, and the logs that it reads; None: not known, as in the middle of a rebalance."""
+    unknown: str | None = None
+    """Why nobody could tell; None where the answer is whole."""
+
+
+@dataclass(frozen=True, slots=True)
 class Retention:
     """What a topic's brokers say of how long they keep its records; None: no such limit."""
 

@@ -1,7 +1,7 @@
 """What owners and live consumers found in ZooKeeper mean for a run: refused, waited for, or left alone. Pure functions of values.
 
     who is there                  policy                      what the run does
-    a live consumer               on_live_group: fail         Owned
+    a live consumer               on_live_group: fail         Owned; one of Kafka's own group of this name is one, too
     a live consumer               on_live_group: unowned      takes what nobody owns, as under on_owned: skip
     an owner of what we read      on_owned: fail              Owned
     an owner of what we read      on_owned: wait              waits once, looks again, and then as under fail
@@ -14,11 +14,11 @@ How a log is claimed and an owner waited for is in `edges.owners`. Old consumers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from etl.errors import Owned
-from etl.model import BrokerPartition, Plan, Snapshot
+from etl.model import BrokerPartition, KafkaGroup, Plan, Snapshot
 from etl.protocol.znodes import parse_owner
 from etl.settings import OnLiveGroup, OnOwned, OwnershipSettings, Settings
 
@@ -29,6 +29,11 @@ _STOP_IT = "that this consumer is stopped"
 def foreign_owners(owners: Mapping[BrokerPartition, str], settings: Settings) -> dict[BrokerPartition, str]:
     """The owners that are no drivers of this very pipeline."""
     return {log: owner for log, owner in owners.items() if not _is_ours(owner, settings)}
+
+
+def members_as_owners(group: KafkaGroup, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, str]:
+    """What the members of Kafka's group read of these logs: all of them where nobody knows what a member reads."""
+    return {log: member for member, theirs in group.members.items() for log in logs if theirs is None or log in theirs}
 
 
 def owners_to_wait_for(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:

@@ -30,6 +30,7 @@ from etl.following import Following, follow
 from etl.frame import arrow_schema, spark_schema
 from etl.log_identity import epochs_to_ask, is_creation_id
 from etl.model import Applied, BrokerPartition, Cleanup, Committed, Foreign, Ledger, Plan, Retention, Snapshot, Stamp, Table
+from etl.ownership import members_as_owners
 from etl.packing import pack_tasks
 from etl.phases import Doing, Phases, Stopwatch, Verb
 from etl.plan import may_be_transformed, refuse_missing_topics
@@ -137,16 +138,14 @@ class LiveWorld:
         """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that is asked for after it."""
         source = self.settings.source
         ledger = self.ledger.read_ledger()
-        self._pipelines_version = self.ledger.pipelines_version()
-        other_pipelines = self.ledger.other_pipelines()
+        self._pipelines_version, other_pipelines = self.ledger.pipelines_version(), self.ledger.other_pipelines()  # in this order
         with Cluster(self._bootstrap(), timeout_s=source.timeout_s) as cluster:
             metadata = chosen_topics(cluster.describe(self._asked_topics()), source.topics)
             refuse_missing_topics(self.settings, metadata.topics)
             self._cluster_name = self._name_of(metadata)
             self._known_version = ledger.known_version
             logs = [p.log for topic in metadata.topics.values() for p in topic.partitions]
-            positions = ledger.newest.positions if ledger.newest else {}
-            committed = self.group.committed({*logs, *positions})
+            committed = self.group.committed({*logs, *(ledger.newest.positions if ledger.newest else ())})
             table = self._with_others(self._observe_table(ledger), ledger, metadata.topics)
             found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
             in_force = plan_in_force(ledger, table)
@@ -156,17 +155,18 @@ class LiveWorld:
             found = found.without(moments.keys() - starts.keys())  # nobody led them any more
             # after the extents: a leader that was elected in between is seen by one of the two
             asked = epochs_to_ask(in_force, ledger.applied)
-            ends = cluster.epoch_ends(
-                {log: epoch for log, epoch in asked.items() if log in found.extents}, wait_for_leader_s=source.wait_for_leader_s,
-                leaders=found.leaders)
+            ends = cluster.epoch_ends({log: epoch for log, epoch in asked.items() if log in found.extents},
+                                      wait_for_leader_s=source.wait_for_leader_s, leaders=found.leaders)
             retention, lasting = self._ask_retention(cluster, found, ledger)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
+            members = cluster.members_of(self.settings.group, metadata.brokers.values())
         creation_ids = read_creation_ids(self.zookeeper, metadata.topics.keys() - metadata.topic_ids.keys())
         return Snapshot(
             cluster=self._cluster_name, extents=found.extents, leaders=found.leaders, leaderless=found.leaderless,
             topic_ids={**creation_ids, **metadata.topic_ids}, bytes_per_offset=sizes, committed=committed, starts=starts,
-            owners=self.group.owners(metadata.topics), live_consumers=self.group.live_consumers(),
+            owners={**members_as_owners(members, logs), **self.group.owners(metadata.topics)},
+            live_consumers=(*self.group.live_consumers(), *sorted(members.members)),
             ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, lasting=lasting,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends,
             parallelism=parallelism_of(self.settings.spark),

@@ -13,12 +13,12 @@ from etl.edges.group import ConsumerGroup
 from etl.edges.ledger import PlanLedger
 from etl.edges.registry import read_brokers, read_cluster_id
 from etl.errors import BrokerUnreachable, EtlError, Owned, SettingsError
-from etl.model import Broker, BrokerPartition, Ledger
-from etl.ownership import foreign_owners, on_owned
+from etl.model import Broker, BrokerPartition, KafkaGroup, Ledger
+from etl.ownership import foreign_owners, members_as_owners, on_owned
 from etl.plan import refuse_missing_topics, refuse_retired, refuse_shared_topics
 from etl.protocol import znodes
 from etl.protocol.kafka import Api, Spoken, choose_version
-from etl.settings import OnLiveGroup, OnNoLeader, OnOwned, Settings
+from etl.settings import OnLiveGroup, OnNoLeader, OnOwned
 
 _CONNECT_WITHIN_S = 5.0
 _MOST_AT_A_TIME = 16
@@ -111,7 +111,7 @@ def group(name: str, findings: Findings) -> Iterator[Line]:
     if found:
         yield ok(name, f"a run of this pipeline is at work: {driver or 'by a driver that does not say who it is'}")
     else:
-        yield from _others(name, ConsumerGroup(findings.zookeeper, settings.group), names, settings)
+        yield from _others(name, findings, names)
     yield from _other_pipelines(name, PlanLedger(findings.zookeeper, settings.group, settings.pipeline), names)
 
 
@@ -124,8 +124,15 @@ def _other_pipelines(name: str, ledger: PlanLedger, names: set[str]) -> Iterator
         yield failed(name, refusal)
 
 
-def _others(name: str, members: ConsumerGroup, names: set[str], settings: Settings) -> Iterator[Line]:
-    live, owners = members.live_consumers(), foreign_owners(members.owners(names), settings)
+def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
+    settings = findings.settings
+    members, in_kafka = ConsumerGroup(findings.zookeeper, settings.group), _in_kafka(findings)
+    if in_kafka.unknown:
+        what = f"whether consumers of Kafka's own group {settings.group} are alive is not known: {in_kafka.unknown}"
+        yield advice(name, what, "that nobody consumes under this name; ACLs: Describe for the group, from Kafka 0.11 on")
+    logs = [p.log for topic in findings.metadata.topics.values() for p in topic.partitions]
+    live = (*members.live_consumers(), *sorted(in_kafka.members))
+    owners = foreign_owners({**members_as_owners(in_kafka, logs), **members.owners(names)}, settings)
     check = "that they are stopped; a crashed one leaves after its session timeout"
     if live:
         what = f"{len(live)} live consumers are registered in the group: {_some(live)}"
@@ -140,6 +147,13 @@ def _others(name: str, members: ConsumerGroup, names: set[str], settings: Settin
         yield failed(name, Owned(what, check=check)) if stops else advice(name, what, word)
     if not live and not owners:
         yield ok(name, f"{settings.group}: no live consumer, no owner, no driver")
+
+
+def _in_kafka(findings: Findings) -> KafkaGroup:
+    brokers = findings.metadata.brokers.values()
+    with Cluster([(broker.host, broker.port) for broker in brokers], connect_timeout_s=_CONNECT_WITHIN_S,
+                 timeout_s=findings.settings.source.timeout_s) as asked:
+        return asked.members_of(findings.settings.group, brokers)
 
 
 def _some(names: tuple[str, ...] | list[str]) -> str:

@@ -14,18 +14,11 @@ from types import TracebackType
 from typing import Any
 
 from etl.edges.connection import (
-    HANDSHAKE_CORRELATION_ID,
-    Connection,
-    ConnectionBroken,
-    ImpossibleSize,
-    absurd,
-    hung_up,
-    not_kafka,
-    unanswered,
+    HANDSHAKE_CORRELATION_ID, Connection, ConnectionBroken, ImpossibleSize, absurd, hung_up, not_kafka, unanswered,
 )
 from etl.errors import BrokerUnreachable, CorruptData
 from etl.model import Broker, BrokerPartition, Isolation, OpenTransaction, Retention
-from etl.protocol import FetchedPartition, error_codes, kafka
+from etl.protocol import FetchedPartition, error_codes, groups, kafka
 from etl.protocol.kafka import EARLIEST, LATEST, Api, ClusterMetadata, FetchAnswer, ListedOffset, Spoken, Wanted
 
 MIB = 1 << 20
@@ -300,6 +293,10 @@ class SimpleConsumer:
         if found.error_code:
             raise error_codes.failure_of(found.error_code, f"name the coordinator of group {group}", broker=self.address)
         return Broker(found.node_id, found.host, found.port)
+
+    def members_of(self, group: str) -> tuple[int, dict[str, frozenset[BrokerPartition] | None]]:
+        """Error code, and who is in Kafka's group with the logs that each reads; only the group's coordinator knows."""
+        return groups.parse_group(self._ask(Api.DESCRIBE_GROUPS, groups.groups_fields(group)), broker=self.address, group=group)
 
     def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int]) -> None:
         """Store next offsets; this broker must be the group's coordinator. Raises for the first log refused."""

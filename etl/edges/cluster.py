@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from etl.edges.broker import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
-from etl.model import Broker, BrokerPartition, EpochEnd, Extent, Isolation, Leader, OpenTransaction, Retention
+from etl.model import Broker, BrokerPartition, EpochEnd, Extent, Isolation, KafkaGroup, Leader, OpenTransaction, Retention
 from etl.protocol import error_codes, kafka
 from etl.protocol.kafka import EARLIEST, LATEST, ClusterMetadata, ListedOffset
 from etl.settings import TopicFilter
@@ -237,6 +237,29 @@ class Cluster:
         except (SettingsError, BrokerUnreachable):
             return {}
         return {log: found.extents[log].end_offset if offset is None else offset for log, offset in listed.items()}
+
+    def members_of(self, group: str, brokers: Collection[Broker]) -> KafkaGroup:
+        """Who is alive in Kafka's own group of this name: one DescribeGroups to every broker, of which its coordinator answers.
+
+        Who that is is not asked: where there never was a group, FindCoordinator makes the topic __consumer_offsets. Groups of the newer
+        protocol (KIP-848) are not told. No failure of this question stops a run; it says why nobody could tell.
+        """
+
+        def ask(broker: Broker) -> tuple[int, Mapping[str, frozenset[BrokerPartition] | None]] | EtlError:
+            try:
+                return self._consumer(broker.host, broker.port).members_of(group)
+            except (SettingsError, BrokerUnreachable, CorruptData) as error:
+                return error
+
+        for broker in brokers:
+            self._consumer(broker.host, broker.port)  # made here, so that no two threads make one
+        with ThreadPoolExecutor(_MOST_AT_A_TIME) as pool:
+            answers = list(pool.map(ask, brokers))
+        silent = [answer.what for answer in answers if isinstance(answer, EtlError)]
+        told = [answer for answer in answers if not isinstance(answer, EtlError) and answer[0] != error_codes.NOT_COORDINATOR]
+        for code, members in told:
+            return KafkaGroup(members) if code == error_codes.NONE else KafkaGroup(unknown=error_codes.name_of(code))
+        return KafkaGroup(unknown=silent[0] if silent else None)
 
     def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
         """How many bytes one offset costs on average, by the sizes of the leaders' segments: one request per broker.

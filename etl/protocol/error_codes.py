@@ -13,6 +13,7 @@ from etl.errors import BrokerError, CorruptData, EtlError, PermissionRefused, Se
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC = 3
+NOT_COORDINATOR = 16
 NOT_ALLOWED = frozenset({29, 30, 31})
 """We are known, and may not."""
 

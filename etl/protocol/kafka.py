@@ -21,6 +21,7 @@ from typing import Any
 from uuid import UUID
 
 from kafka.protocol.admin import (
+    DescribeGroupsRequest, DescribeGroupsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeLogDirsRequest,
@@ -76,6 +77,7 @@ class Api(Enum):
     OFFSET_COMMIT = (8, 2, 7)
     OFFSET_FETCH = (9, 2, 5)
     FIND_COORDINATOR = (10, 1, 3)
+    DESCRIBE_GROUPS = (15, 0, 4)
     API_VERSIONS = (18, 0, 0)
     OFFSET_FOR_LEADER_EPOCH = (23, 2, 4)
     DESCRIBE_CONFIGS = (32, 1, 3)
@@ -96,6 +98,7 @@ _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.OFFSET_COMMIT: (OffsetCommitRequest, OffsetCommitResponse),
     Api.OFFSET_FETCH: (OffsetFetchRequest, OffsetFetchResponse),
     Api.FIND_COORDINATOR: (FindCoordinatorRequest, FindCoordinatorResponse),
+    Api.DESCRIBE_GROUPS: (DescribeGroupsRequest, DescribeGroupsResponse),
     Api.API_VERSIONS: (ApiVersionsRequest, ApiVersionsResponse),
     Api.OFFSET_FOR_LEADER_EPOCH: (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
     Api.DESCRIBE_CONFIGS: (DescribeConfigsRequest, DescribeConfigsResponse),

@@ -68,7 +68,7 @@ def _step(field: Mapping[str, Any], version: int, flexible: bool) -> Step:
     if name in _INDEXES or name == "Port":
         return _number(name, 0 if name in _INDEXES else -1, _MAX_PORT if name == "Port" else 2**31 - 1)
     if not kind.startswith("[]"):
-        return _text(name, may_be_null, flexible)
+        return _text(name, may_be_null, flexible, is_long=kind == "bytes")
     item = {**field, "name": name, "type": kind[2:], "nullableVersions": "none"}
     inner = _steps(field["fields"] if "fields" in field else [item], version, flexible and "fields" in field)
     return _array(name, inner, may_be_null, flexible)
@@ -90,9 +90,10 @@ def _number(name: str, lowest: int, highest: int) -> Step:
     return check
 
 
-def _text(name: str, may_be_null: bool, flexible: bool) -> Step:
+def _text(name: str, may_be_null: bool, flexible: bool, *, is_long: bool = False) -> Step:
+    """A text, or bytes (`is_long`), whose length takes four bytes."""
     def skip(reader: Reader) -> None:
-        length = reader.unsigned_varint() - 1 if flexible else reader.int16()
+        length = reader.unsigned_varint() - 1 if flexible else reader.int32() if is_long else reader.int16()
         if length != -1 or not may_be_null:
             reader.span(length, name)
 

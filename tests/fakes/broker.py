@@ -20,6 +20,8 @@ from uuid import UUID
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeProducersRequest,
@@ -52,9 +54,9 @@ from kafka.protocol.metadata import (
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, LOG_DIRS = 0, 1, 2, 3, 8, 9, 10, 18, 35
-CONFIGS, LEADER_EPOCHS, PRODUCERS, TRANSACTIONS, TRANSACTION_LIST = 32, 23, 61, 65, 66
+CONFIGS, LEADER_EPOCHS, PRODUCERS, TRANSACTIONS, TRANSACTION_LIST, GROUPS = 32, 23, 61, 65, 66, 15
 KAFKA_3_9 = {PRODUCE: (0, 11), FETCH: (0, 17), LIST_OFFSETS: (0, 9), METADATA: (0, 12), OFFSET_COMMIT: (0, 9), OFFSET_FETCH: (0, 9),
-             FIND_COORDINATOR: (0, 6), API_VERSIONS: (0, 4), LEADER_EPOCHS: (2, 4), CONFIGS: (1, 4), LOG_DIRS: (0, 4),
+             FIND_COORDINATOR: (0, 6), GROUPS: (0, 5), API_VERSIONS: (0, 4), LEADER_EPOCHS: (2, 4), CONFIGS: (1, 4), LOG_DIRS: (0, 4),
              PRODUCERS: (0, 0), TRANSACTIONS: (0, 0), TRANSACTION_LIST: (0, 1)}
 
 Act = Callable[[socket.socket, bytes], None]
@@ -123,6 +125,12 @@ class World:
         """Of topics; one that is not here may not be described."""
         self.transactions: dict[int, tuple[str, int]] = {}
         """Producer id -> transactional id and start; every broker coordinates all of them."""
+        self.coordinator: int | None = None
+        """Of all groups; None: nobody, as long as there never was a group."""
+        self.group_error = 0
+        self.group_state, self.group_type = "Stable", "consumer"
+        self.members: dict[str, bytes] = {}
+        """Id and assignment of each member of whatever group is asked for."""
         self.changed = threading.Condition()
 
 
@@ -342,6 +350,17 @@ class FakeBroker:
         return FindCoordinatorResponse(throttle_time_ms=0, error_code=0, error_message=None, node_id=self.broker_id, host=self.host,
                                        port=self.port)
 
+    def _groups(self, request: Any, version: int) -> Any:
+        kind = DescribeGroupsResponse.DescribedGroup
+        code = self.world.group_error if self.world.coordinator == self.broker_id else 16
+        members = {} if code else self.world.members
+        return DescribeGroupsResponse(throttle_time_ms=0, groups=[kind(
+            error_code=code, group_id=request.groups[0], group_state="" if code else self.world.group_state,
+            protocol_type="" if code else self.world.group_type, protocol_data="", members=[
+                kind.DescribedGroupMember(
+                    member_id=name, group_instance_id=None, client_id="c", client_host="/10.0.0.7", member_metadata=b"",
+                    member_assignment=assignment) for name, assignment in members.items()])])
+
     def _offset_commit(self, request: Any, version: int) -> Any:
         kind = OffsetCommitResponse.OffsetCommitResponseTopic
         for topic in request.topics:
@@ -417,6 +436,7 @@ _ANSWERS: dict[int, tuple[Any, Callable[[FakeBroker, Any, int], Any]]] = {
     OFFSET_COMMIT: (OffsetCommitRequest, FakeBroker._offset_commit),
     OFFSET_FETCH: (OffsetFetchRequest, FakeBroker._offset_fetch),
     FIND_COORDINATOR: (FindCoordinatorRequest, FakeBroker._find_coordinator),
+    GROUPS: (DescribeGroupsRequest, FakeBroker._groups),
     API_VERSIONS: (ApiVersionsRequest, FakeBroker._api_versions),
     LEADER_EPOCHS: (OffsetForLeaderEpochRequest, FakeBroker._leader_epochs),
     CONFIGS: (DescribeConfigsRequest, FakeBroker._configs),

@@ -11,7 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from kafka.protocol.admin import (
-    DescribeConfigsResponse, DescribeLogDirsResponse, DescribeProducersResponse, DescribeTransactionsResponse, ListTransactionsResponse,
+    DescribeConfigsResponse, DescribeGroupsResponse, DescribeLogDirsResponse, DescribeProducersResponse, DescribeTransactionsResponse,
+    ListTransactionsResponse,
 )
 from kafka.protocol.consumer import (
     FetchResponse, ListOffsetsResponse, OffsetCommitResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse,
@@ -87,6 +88,13 @@ def _of_groups_and_folders(api: Api) -> Any:
         return OffsetFetchResponse(throttle_time_ms=0, error_code=0, topics=[found(name="clicks", partitions=[
             found.OffsetFetchResponsePartition(
                 partition_index=3, committed_offset=17, committed_leader_epoch=-1, metadata="", error_code=0)])])
+    if api is Api.DESCRIBE_GROUPS:
+        group = DescribeGroupsResponse.DescribedGroup
+        return DescribeGroupsResponse(throttle_time_ms=0, groups=[group(
+            error_code=0, group_id="g", group_state="Stable", protocol_type="consumer", protocol_data="range", members=[
+                group.DescribedGroupMember(
+                    member_id="c-1", group_instance_id=None, client_id="c", client_host="/10.0.0.7", member_metadata=b"",
+                    member_assignment=bytes.fromhex("0000 00000001 0006 636c69636b73 00000002 00000003 00000004 ffffffff"))])])
     if api in (Api.DESCRIBE_PRODUCERS, Api.LIST_TRANSACTIONS, Api.DESCRIBE_TRANSACTIONS):
         return _of_transactions(api)
     if api is Api.DESCRIBE_CONFIGS:

@@ -25,7 +25,7 @@ from etl.cursor import Cursor
 from etl.edges import delta_log
 from etl.edges.ledger import PlanLedger
 from etl.model import Isolation, OffsetRange, Retirement
-from etl.protocol import error_codes, kafka, plan_documents, znodes
+from etl.protocol import error_codes, groups, kafka, plan_documents, znodes
 from etl.protocol.kafka import FETCH_LAYOUTS, Api
 from etl.protocol.primitives import Reader
 from etl.reader_options import parse_options, parse_ranges
@@ -78,7 +78,8 @@ _PARSERS: dict[Api, Callable[[Any], object]] = {
     Api.DESCRIBE_LOG_DIRS: kafka.parse_log_dirs, Api.OFFSET_COMMIT: kafka.parse_commit, Api.OFFSET_FETCH: kafka.parse_offset_fetch,
     Api.PRODUCE: kafka.parse_produce, Api.FIND_COORDINATOR: _coordinator, Api.DESCRIBE_CONFIGS: kafka.parse_retention,
     Api.DESCRIBE_PRODUCERS: kafka.parse_open_transactions, Api.LIST_TRANSACTIONS: kafka.parse_transactional_ids,
-    Api.DESCRIBE_TRANSACTIONS: kafka.parse_transactions, Api.OFFSET_FOR_LEADER_EPOCH: kafka.parse_epoch_ends,
+    Api.DESCRIBE_TRANSACTIONS: kafka.parse_transactions, Api.DESCRIBE_GROUPS: groups.parse_group,
+    Api.OFFSET_FOR_LEADER_EPOCH: kafka.parse_epoch_ends,
 }
 
 

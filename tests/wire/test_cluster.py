@@ -9,10 +9,12 @@ import pytest
 
 from etl.edges.cluster import Cluster
 from etl.errors import BrokerError, BrokerUnreachable, SettingsError, TopicMissing
-from etl.model import Broker, BrokerPartition, EpochEnd, Extent, Isolation, Leader, OpenTransaction, Retention
+from etl.model import Broker, BrokerPartition, EpochEnd, Extent, Isolation, KafkaGroup, Leader, OpenTransaction, Retention
+from etl.ownership import members_as_owners
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
-    CONFIGS, LEADER_EPOCHS, LIST_OFFSETS, LOG_DIRS, METADATA, PRODUCERS, TRANSACTION_LIST, TRANSACTIONS, FakeBroker, FakeLog, World,
+    CONFIGS, FIND_COORDINATOR, GROUPS, LEADER_EPOCHS, LIST_OFFSETS, LOG_DIRS, METADATA, PRODUCERS, TRANSACTION_LIST, TRANSACTIONS,
+    FakeBroker, FakeLog, World,
 )
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
@@ -227,3 +229,58 @@ def test_not_to_know_where_an_epoch_ends_is_no_answer(brokers: tuple[FakeBroker,
 def test_the_leader_that_tells_an_end_tells_its_epoch(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
     brokers[0].world.logs["demo", 2].elect(6)
     assert cluster.extents(LOGS[2:3], isolation=COMMITTED).epochs == {LOGS[2]: 6}
+
+
+# -- Kafka's own group ----------------------------------------------------------------------------------------------------
+
+
+def assignment(*partitions: int) -> bytes:
+    """Of `demo`, as a leader of the group writes it (ConsumerProtocolAssignment)."""
+    numbers = b"".join(number.to_bytes(4, "big") for number in partitions)
+    return bytes.fromhex("0003 00000001 0004 64656d6f") + len(partitions).to_bytes(4, "big") + numbers + bytes.fromhex("ffffffff")
+
+
+def members_of(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> KafkaGroup:
+    return cluster.members_of("g", [Broker(each.broker_id, each.host, each.port) for each in brokers])
+
+
+def test_the_members_of_kafkas_own_group_are_told_by_its_coordinator_with_what_each_reads(
+        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    world = brokers[0].world
+    world.coordinator, world.members = 2, {"c-1": assignment(0, 3), "c-2": assignment(), "c-3": b""}
+    found = members_of(brokers, cluster)
+    assert found == KafkaGroup({
+        "c-1 at 10.0.0.7": frozenset({LOGS[0], LOGS[3]}), "c-2 at 10.0.0.7": frozenset(), "c-3 at 10.0.0.7": None})
+    assert (asked(brokers, GROUPS), asked(brokers, FIND_COORDINATOR)) == ([1, 1], [0, 0]), "who asks for the coordinator makes a topic"
+    assert members_as_owners(found, LOGS[:2]) == dict.fromkeys(LOGS[:2], "c-3 at 10.0.0.7"), "what is not known may be all"
+
+
+def test_where_there_never_was_a_group_nobody_coordinates_it_and_nobody_is_in_it(
+        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    assert members_of(brokers, cluster) == KafkaGroup()
+
+
+@pytest.mark.parametrize(("state", "kind"), [("PreparingRebalance", "consumer"), ("Stable", "connect")])
+def test_what_the_members_of_a_group_read_is_not_known_while_they_divide_it_or_divide_something_else(
+        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, state: str, kind: str) -> None:
+    world = brokers[0].world
+    world.coordinator, world.members, world.group_state, world.group_type = 1, {"c-1": b"whatever it is"}, state, kind
+    assert members_of(brokers, cluster) == KafkaGroup({"c-1 at 10.0.0.7": None})
+
+
+def test_a_group_that_we_may_not_describe_is_not_known(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers[0].world.coordinator, brokers[0].world.group_error = 1, 30
+    assert members_of(brokers, cluster) == KafkaGroup(unknown="GROUP_AUTHORIZATION_FAILED")
+
+
+@pytest.mark.parametrize("content", [b"\0", assignment(0)[:-6], bytes.fromhex("0000 7fffffff"), assignment(2**32 - 1)])
+def test_an_assignment_that_is_none_is_not_known(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, content: bytes) -> None:
+    brokers[0].world.coordinator, brokers[0].world.members = 1, {"c-1": content}
+    found = members_of(brokers, cluster)
+    assert not found.members and found.unknown
+
+
+def test_brokers_that_speak_no_version_of_ours_tell_of_no_group_and_stop_nobody() -> None:
+    with FakeBroker(versions={GROUPS: (5, 6)}) as broker, Cluster([(broker.host, broker.port)], timeout_s=5) as cluster:
+        found = cluster.members_of("g", [Broker(broker.broker_id, broker.host, broker.port)])
+    assert found.unknown and "DESCRIBE_GROUPS" in found.unknown

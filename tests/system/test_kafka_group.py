@@ -1,0 +1,37 @@
+"""A live consumer of Kafka's own group of our group's name, on a real broker: it is seen, named, and left what it reads."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+from kafka import KafkaConsumer
+
+from etl.embedded.server import wait_until
+from tests.system.driving import Pipeline, refused
+
+
+@contextlib.contextmanager
+def consuming(pipeline: Pipeline) -> Iterator[None]:
+    with contextlib.closing(KafkaConsumer(
+            pipeline.topic, bootstrap_servers=pipeline.cluster.bootstrap, group_id=pipeline.group, client_id="somebody")) as consumer:
+        assert wait_until(lambda: consumer.poll(timeout_ms=100) is not None and len(consumer.assignment()) == 2, 60)
+        yield
+
+
+@pytest.mark.parametrize("policy", ["fail", "unowned"])
+def test_a_live_consumer_of_kafkas_own_group_is_refused_or_left_what_it_reads(make_pipeline: Callable[..., Pipeline], policy: str) -> None:
+    pipeline = make_pipeline(partitions=2, ownership={"on_live_group": policy, "wait_for_driver_s": 0})
+    pipeline.produce(40, partitions=2)
+    with consuming(pipeline):
+        said, diagnosis = pipeline.run(), pipeline.door("doctor").document
+        lines = [line for line in diagnosis["lines"] if line["name"] == "group"]
+        if policy == "fail":
+            refused(said, 4, "live consumers are registered in the group: somebody-")
+            assert lines[0]["verdict"] == "failed" and "somebody-" in lines[0]["found"]
+        else:
+            assert said.code == 0 and "left to its owner" in said.outcomes, said.err
+            assert "somebody-" in str(said.document["outcomes"]) and not pipeline.table.exists()
+            assert [line["verdict"] for line in lines] == ["advice", "advice"]
+    assert pipeline.door("plan").document["records_at_most"] == 40

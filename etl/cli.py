@@ -315,7 +315,8 @@ def _tell(error: EtlError, wants_json: bool) -> int:
     if wants_json and not _printed:
         _print_json(error.as_json())
     places = ", ".join(f"{name} {value}" for name, value in error.where.items())
-    print(f"etl: {error.what}" + (f" ({places})" if places else ""), file=sys.stderr)
+    first, *more = error.what.splitlines() or [""]
+    print(f"etl: {first}" + (f" ({places})" if places else ""), *(f"       {line}" for line in more), sep="\n", file=sys.stderr)
     if error.check:
         print(f"     check: {error.check}", file=sys.stderr)
     if error.retriable:

@@ -6,9 +6,10 @@ starts that was never read is `starts`'s, how much of it one run reads `packing`
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -25,6 +26,10 @@ from etl.settings import OnDataLoss, OnNoLeader, Settings
 from etl.starts import pending_starts, start_of, starts_of
 
 Span = TypeVar("Span", OffsetRange, Loss)
+
+
+_TOPICS_NAMED = 5
+"""How many topics one message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +71,20 @@ def refuse_what_cannot_run(snapshot: Snapshot) -> None:
     refuse_shared_topics(topics, snapshot.other_pipelines, has_plans=snapshot.ledger.newest is not None)
 
 
-def refuse_missing_topics(settings: Settings, topics: Iterable[str]) -> None:
-    """A topic that the conf names in plain letters must exist. Raises TopicMissing."""
+def refuse_missing_topics(settings: Settings, topics: Iterable[str], of_cluster: Callable[[], Iterable[str]] = tuple) -> None:
+    """A topic that the conf names in plain letters must exist. Raises TopicMissing, with what the cluster has that is like it."""
     there = set(topics)
     for name in settings.source.topics.literal_names:
         if name not in there:
-            check = "its spelling, and the cluster the conf points at"
+            like = difflib.get_close_matches(name, sorted(of_cluster()), n=_TOPICS_NAMED)
+            check = f"its spelling: the cluster has {', '.join(like)}" if like else "its spelling, and the cluster the conf points at"
             raise TopicMissing("the topic is not there", topic=name, key="source.topics.allow", check=check)
     if not there:
+        found = sorted(name for name in of_cluster() if not name.startswith("__"))
+        more = f" and {len(found) - _TOPICS_NAMED:,} more" if len(found) > _TOPICS_NAMED else ""
+        named = f"; the cluster has {', '.join(found[:_TOPICS_NAMED])}{more}" if found else ""
         what = f"no topic matches {list(settings.source.topics.allow)}"
-        raise TopicMissing(what, key="source.topics.allow", check="the expressions: each must match a whole topic name")
+        raise TopicMissing(what, key="source.topics.allow", check=f"the expressions: each must match a whole topic name{named}")
 
 
 def plan_next(snapshot: Snapshot, standing: FirstRun | Onward, settings: Settings, *, uid: str, now_ms: int) -> Plan | None:

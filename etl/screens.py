@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from etl.checks.line import Verdict
 from etl.doctor import Diagnosis
@@ -59,10 +59,18 @@ def show_doctor(diagnosis: Diagnosis) -> None:
     styles = {Verdict.OK: "green", Verdict.ADVICE: "yellow", Verdict.FAILED: "bold red", Verdict.NOT_CHECKED: "dim"}
     width = max((len(line.name) for line in diagnosis.lines), default=0)
     for line in diagnosis.lines:
+        first, *more = _folded(line.found, width + 15)
         screen.print(f"{line.verdict.value:<11}  ", style=styles[line.verdict], end="")
-        screen.print(f"{line.name:<{width}}  {line.found}", markup=False)
-        if line.to_do:
-            screen.print(" " * (width + 15) + f"to do: {line.to_do}", markup=False)
+        screen.print(f"{line.name:<{width}}  {first}", markup=False)
+        for told in (*more, *(_folded(f"to do: {line.to_do}", width + 15) if line.to_do else ())):
+            screen.print(" " * (width + 15) + told, markup=False)
+
+
+def _folded(text: str, indent: int) -> list[str]:
+    """In lines that fit a terminal behind the indent; whole where there is none, for whoever searches in it."""
+    if not screen.is_terminal:
+        return [text]
+    return textwrap.wrap(text, max(screen.width - indent, 24), break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def show_proof(proof: Proof) -> None:
@@ -89,8 +97,14 @@ def show_offsets(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
     """The stored plans, a line each."""
-    _table(("plan", "made", "kind", "ranges", "offsets", "rows", "delta version", "id"), [
-        (r["number"], r["created_at"], r["kind"], r["ranges"], r["offsets"], r["rows"], r["delta_version"], r["id"]) for r in rows])
+    _table(("plan", "made", "offsets", "rows", "version", "id"), [
+        (str(r["number"]), (r["created_at"] or "")[:16].replace("T", " "), r["offsets"], r["rows"], _named(r["delta_version"]), r["id"])
+        for r in rows])
+
+
+def _named(number: int | None) -> str | None:
+    """A number that names something and counts nothing."""
+    return None if number is None else str(number)
 
 
 def show_pipelines(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -117,9 +131,12 @@ def show_plan(document: Mapping[str, Any]) -> None:
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    table = Table(*names, box=None, pad_edge=False, header_style="bold")
-    for row in rows[:ROWS_SHOWN]:
-        table.add_row(*("-" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
-    screen.print(table)
+    """Columns as wide as what is in them, numbers to the right. No cell is ever cut: a terminal shows the rest of a line below it."""
+    cells = [["-" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows[:ROWS_SHOWN]]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    right = [any(isinstance(row[i], int) for row in rows[:ROWS_SHOWN]) for i in range(len(names))]
+    for line, style in ((names, "bold"), *((row, "") for row in cells)):
+        shown = (cell.rjust(width) if to_right else cell.ljust(width) for cell, width, to_right in zip(line, widths, right, strict=True))
+        screen.print("  ".join(shown).rstrip(), style=style, markup=False)
     if len(rows) > ROWS_SHOWN:
         screen.print(f"... and {len(rows) - ROWS_SHOWN:,} more; --json has all of them")

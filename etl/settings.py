@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -18,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 
 from etl.address import split_address
 from etl.conf_file import CONF_MAX_BYTES, NOT_YAML, SECRET_MAX_BYTES, document_of, read_text
+from etl.conf_mistakes import conf_mistake
 from etl.errors import SettingsError
 from etl.model import Dialect, Isolation
 
@@ -25,6 +27,9 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 _NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 """What may name a znode and a group: not dots alone, which ZooKeeper refuses in a path."""
 _CHROOT = re.compile(r"(/(?!\.{1,2}(/|$))[^/,\x00-\x20]+)*/?")
+
+
+_NEEDED = ("version", "pipeline", "group", "zookeeper.connect", "source.topics.allow", "table.path")
 
 
 class StartAt(str, Enum):
@@ -163,11 +168,16 @@ def _expressions(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+def _one_or_several(value: Any) -> Any:
+    """`allow: clicks` is a list of one."""
+    return (value,) if isinstance(value, str) and value else value
+
+
 class TopicFilter(_Section):
     """Which topics to read: full-match regular expressions."""
 
-    allow: tuple[str, ...] = Field(min_length=1)
-    deny: tuple[str, ...] = ()
+    allow: Annotated[tuple[str, ...], BeforeValidator(_one_or_several)] = Field(min_length=1)
+    deny: Annotated[tuple[str, ...], BeforeValidator(_one_or_several)] = ()
 
     @field_validator("allow", "deny")
     @classmethod
@@ -215,7 +225,7 @@ class SourceSettings(_Section):
     """Deadline of one request to a broker."""
     expiry_warning_s: float = Field(default=3600, ge=0)
     """Ranges whose start may expire within this time are told and read first; 0 tells of none."""
-    compacted_topics: tuple[str, ...] = ()
+    compacted_topics: Annotated[tuple[str, ...], BeforeValidator(_one_or_several)] = ()
     """Expressions for topics whose missing offsets are compaction's, whatever the brokers tell: they refuse to tell `cleanup.policy`, or
     it was `compact` once."""
 
@@ -256,7 +266,7 @@ class TableSettings(_Section):
 
     path: str = Field(min_length=1)
     writer: Literal["spark"] = "spark"
-    partition_by: tuple[str, ...] = ()
+    partition_by: Annotated[tuple[str, ...], BeforeValidator(_one_or_several)] = ()
     """Columns of the table; `event_date` is built in: the UTC date of the record's timestamp."""
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL
     losses_path: str | None = Field(default=None, min_length=1)
@@ -334,7 +344,7 @@ def _spark_text(value: Any) -> Any:
 def load_settings(path: str | Path) -> Settings:
     """Read one conf file; what it says of places on this machine is meant from its own folder, and comes back absolute.
 
-    Raises SettingsError naming the file and the path of the first wrong key.
+    Raises SettingsError naming the file and all keys that are wrong.
     """
     try:
         text = read_text(path, CONF_MAX_BYTES)
@@ -350,36 +360,19 @@ def load_settings(path: str | Path) -> Settings:
 
 
 def parse_settings(document: Any, *, path: str | None = None) -> Settings:
-    """A parsed YAML document to settings. Raises SettingsError with `key` = the path of the first wrong key."""
+    """A parsed YAML document to settings. Raises SettingsError that tells all wrong keys; its `key` is the path of the first one."""
     if not isinstance(document, dict):
-        raise SettingsError("a conf file is a mapping of keys", path=path, check="conf/clicks.yaml for a whole example")
+        raise SettingsError("a conf file is a mapping of keys", path=path, check=f"it needs {', '.join(_NEEDED)}")
     try:
         return Settings.model_validate(_resolve(document, path))
     except ValidationError as error:
-        raise _first_wrong(error, document, path) from error
+        found = error.errors(include_url=False, include_context=False)
+        raise conf_mistake(found, path, lambda loc: _reference_at(document, loc)) from error
     except RecursionError as error:
         raise SettingsError("a value holds itself", path=path, check="the YAML anchors (&) and aliases (*)") from error
 
 
-def _first_wrong(error: ValidationError, document: Any, path: str | None) -> SettingsError:
-    first = error.errors(include_url=False, include_context=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
-    reference = _reference_at(document, first["loc"])
-    if reference:  # it may be a secret: neither the value nor a message that quotes it
-        what = f"{reference} refers to something that this key does not take"
-        return SettingsError(what, path=path, key=key, check=_check(first["type"]))
-    given = first["input"] if isinstance(first["input"], (str, int, float, bool, type(None))) else type(first["input"]).__name__
-    sentence = {
-        "extra_forbidden": "unknown key",
-        "missing": "a key is missing",
-    }.get(first["type"], first["msg"].removeprefix("Value error, "))
-    if isinstance(given, int) and given.bit_length() > 64:  # Python refuses to write out the largest ones
-        given = "a number of many digits"
-    shown = "" if first["type"] in ("extra_forbidden", "missing") else f" (it is {given!r})"
-    return SettingsError(sentence + shown, path=path, key=key or None, check=_check(first["type"]))
-
-
-def _reference_at(document: Any, loc: tuple[int | str, ...]) -> str | None:
+def _reference_at(document: Any, loc: Sequence[int | str]) -> str | None:
     """The text at that place of the file as it was written, when it holds a reference."""
     for part in loc:
         children = dict(enumerate(document)) if isinstance(document, list) else document
@@ -387,12 +380,6 @@ def _reference_at(document: Any, loc: tuple[int | str, ...]) -> str | None:
             break
         document = children.get(part)
     return document if isinstance(document, str) and _REFERENCE.search(document) else None
-
-
-def _check(kind: str) -> str:
-    if kind == "extra_forbidden":
-        return "its spelling and indentation; conf/clicks.yaml shows every key"
-    return "the key's meaning and unit in docs/SETTINGS.md"
 
 
 def _resolve(value: Any, path: str | None, key: str = "") -> Any:

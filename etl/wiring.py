@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from etl.address import split_address
 from etl.edges import delta, losses
-from etl.edges.cluster import Cluster, Extents, chosen_topics
+from etl.edges.cluster import Cluster, Extents, chosen_topics, names_of_topics
 from etl.edges.delta_others import with_others
 from etl.edges.delta_path import check_writable
 from etl.edges.driver_lock import DriverLock
@@ -141,7 +141,7 @@ class LiveWorld:
         self._pipelines_version, other_pipelines = self.ledger.pipelines_version(), self.ledger.other_pipelines()  # in this order
         with Cluster(self._bootstrap(), timeout_s=source.timeout_s) as cluster:
             metadata = chosen_topics(cluster.describe(self._asked_topics()), source.topics)
-            refuse_missing_topics(self.settings, metadata.topics)
+            refuse_missing_topics(self.settings, metadata.topics, lambda: names_of_topics(cluster))
             self._cluster_name = self._name_of(metadata)
             self._known_version = ledger.known_version
             logs = [p.log for topic in metadata.topics.values() for p in topic.partitions]

@@ -85,8 +85,9 @@ def release(spoken: Spoken) -> str:
 def topics(name: str, findings: Findings) -> Iterator[Line]:
     """The topics that the conf names: there, readable, led."""
     settings = findings.settings
+    there = tuple(findings.metadata.topics)
     metadata = findings.metadata = chosen_topics(findings.metadata, settings.source.topics)
-    refuse_missing_topics(settings, metadata.topics)
+    refuse_missing_topics(settings, metadata.topics, lambda: there)
     leaderless = sorted(metadata.leaderless)
     if leaderless:
         yield _leaderless(name, leaderless, settings.source.on_no_leader)

@@ -8,6 +8,7 @@ do about a log without a leader, or a topic that is not there, is the caller's p
 from __future__ import annotations
 
 import time
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -66,6 +67,13 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
         what, check = f"the brokers do not let us read the topic{more}", "the topics' ACLs: Describe and Read"
         raise PermissionRefused(what, topic=refused[0], check=check)
     return replace(metadata, topics=chosen)
+
+
+def names_of_topics(cluster: Cluster) -> tuple[str, ...]:
+    """All topics that the cluster lets us see, for a message; none where it does not answer that."""
+    with contextlib.suppress(EtlError):
+        return tuple(cluster.describe(None).topics)
+    return ()
 
 
 class Cluster:

@@ -234,6 +234,18 @@ def test_a_topic_named_in_plain_letters_must_exist() -> None:
     assert caught.value.where["topic"] == "clicks"
 
 
+def test_a_topic_that_is_not_there_is_told_with_those_that_are_like_it() -> None:
+    with pytest.raises(TopicMissing) as caught:
+        refuse_missing_topics(SETTINGS, [], lambda: ["orders", "click", "clicks-2"])
+    assert caught.value.check == "its spelling: the cluster has click, clicks-2"
+
+
+def test_expressions_that_match_nothing_are_told_with_what_there_is() -> None:
+    with pytest.raises(TopicMissing) as caught:
+        refuse_missing_topics(settings_of(topics={"allow": ["x.*"]}), [], lambda: ["__consumer_offsets", *"gfedcba"])
+    assert caught.value.check.endswith("; the cluster has a, b, c, d, e and 2 more")
+
+
 def test_expressions_must_match_something() -> None:
     with pytest.raises(TopicMissing, match="no topic matches"):
         refuse_missing_topics(settings_of(topics={"allow": ["x.*"]}), [])

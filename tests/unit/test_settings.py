@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from etl.address import split_address
+from etl.conf_mistakes import MEANINGS
 from etl.errors import SettingsError
 from etl.model import Isolation
 from etl.settings import (
@@ -125,7 +128,7 @@ def test_settings_do_not_change() -> None:
 def test_an_unknown_key_is_refused_with_its_path(key: str) -> None:
     error = refusal(key, 1)
     assert error.where["key"] == key
-    assert error.what == "unknown key"
+    assert error.what.startswith("unknown key")
 
 
 @pytest.mark.parametrize("key", ["version", "pipeline", "group", "zookeeper.connect", "source.topics.allow", "table.path"])
@@ -152,14 +155,14 @@ def test_a_missing_key_is_refused_with_its_path(key: str) -> None:
     ("zookeeper.session_timeout_s", "soon", "zookeeper.session_timeout_s"),
     ("zookeeper.session_timeout_s", True, "zookeeper.session_timeout_s"),
     ("zookeeper.session_timeout_s", float("inf"), "zookeeper.session_timeout_s"),
-    ("source.topics.allow", "clicks", "source.topics.allow"), ("source.topics.allow", [], "source.topics.allow"),
+    ("source.topics.allow", "", "source.topics.allow"), ("source.topics.allow", [], "source.topics.allow"),
     ("source.topics.allow", ["("], "source.topics.allow"), ("source.topics.deny", ["a{99999999999999}"], "source.topics.deny"),
     ("source.topics.allow", [7], "source.topics.allow.0"), ("source.compacted_topics", ["("], "source.compacted_topics"),
     ("source.bootstrap", "localhost", "source.bootstrap"), ("source.bootstrap", "localhost:0", "source.bootstrap"),
     ("source.bootstrap", "localhost:65536", "source.bootstrap"), ("source.bootstrap", "", "source.bootstrap"),
     ("source.bootstrap", [9092], "source.bootstrap.0"),
     ("source.start", "begin", "source.start"), ("source.start", [], "source.start"), ("source.start", {}, "source.start.timestamp"),
-    ("source.start", {"timestamp": "x"}, "source.start.timestamp"), ("source.start", {"time": 1}, "source.start.timestamp"),
+    ("source.start", {"timestamp": "x"}, "source.start.timestamp"), ("source.start", {"time": 1}, "source.start.time"),
     ("source.start_new_topics", {"timestamp": "2026-01-31T00:00:00Z"}, "source.start_new_topics"),
     ("source.on_data_loss", "ignore", "source.on_data_loss"), ("source.on_moved", None, "source.on_moved"),
     ("source.on_no_leader", "wait", "source.on_no_leader"), ("source.isolation", "serializable", "source.isolation"),
@@ -167,7 +170,7 @@ def test_a_missing_key_is_refused_with_its_path(key: str) -> None:
     ("source.fetch_max_bytes", 1, "source.fetch_max_bytes"), ("source.fetch_limit_bytes", 2048, "source"),
     ("source.timeout_s", 0, "source.timeout_s"), ("source.timeout_s", float("nan"), "source.timeout_s"),
     ("source.timeout_s", float("inf"), "source.timeout_s"), ("source.wait_for_leader_s", -1, "source.wait_for_leader_s"),
-    ("table.path", "", "table.path"), ("table.partition_by", "event_date", "table.partition_by"),
+    ("table.path", "", "table.path"), ("table.partition_by", 7, "table.partition_by"),
     ("limits.max_records_per_run", 0, "limits.max_records_per_run"), ("limits.max_records_per_run", True, "limits.max_records_per_run"),
     ("limits.max_bytes_per_run", -5, "limits.max_bytes_per_run"), ("limits.target_task_bytes", None, "limits.target_task_bytes"),
     ("ownership.wait_for_driver_s", "1m", "ownership.wait_for_driver_s"), ("transform", "module.function", "transform"),
@@ -176,6 +179,70 @@ def test_a_missing_key_is_refused_with_its_path(key: str) -> None:
 ])
 def test_a_wrong_value_is_refused_with_the_path_of_its_key(key: str, value: Any, where: str) -> None:
     assert refusal(key, value).where["key"] == where
+
+
+@pytest.mark.parametrize(("key", "near"), [
+    ("groupp", "group"), ("zookeeper.conect", "zookeeper.connect"), ("source.topics.alow", "source.topics.allow"),
+    ("ownership.wait_for_driver", "ownership.wait_for_driver_s"), ("on_data_loss", "source.on_data_loss"),
+])
+def test_an_unknown_key_is_told_with_the_one_that_was_meant(key: str, near: str) -> None:
+    assert refusal(key, "x").what == f"unknown key; did you mean `{near}`?"
+
+
+def test_an_unknown_key_that_is_like_none_is_told_with_those_that_there_are() -> None:
+    error = refusal("report.colour", "red")
+    assert (error.what, error.check) == ("unknown key", "its spelling and indentation; report takes path, keep")
+
+
+def test_a_key_under_another_name_is_one_mistake() -> None:
+    document = document_with("groupp", "etl-clicks")
+    del document["group"]
+    with pytest.raises(SettingsError) as caught:
+        parse_settings(document)
+    assert (caught.value.what, caught.value.where["key"]) == ("unknown key; did you mean `group`?", "groupp")
+
+
+def test_all_mistakes_are_told_at_once_each_with_what_its_key_takes() -> None:
+    document = document_with("limits.max_records_per_run", "many")
+    document["source"]["on_moved"] = "ignore"
+    del document["group"]
+    with pytest.raises(SettingsError) as caught:
+        parse_settings(document, path=PLACE)
+    first, *more = caught.value.what.splitlines()
+    assert first == "3 keys of the conf are wrong:"
+    assert sorted(more) == [
+        "group: a key is missing; it takes the consumer group whose offsets are read and moved: letters, digits, `.`, `_` and `-`, "
+        "and not dots alone",
+        "limits.max_records_per_run: must be a whole number (it is 'many'); it takes how many offsets one plan takes on, 1 or more; "
+        "null for all",
+        "source.on_moved: must be fail or follow (it is 'ignore'); it takes fail: stop where somebody moved a committed offset; "
+        "follow: go on from there, forwards only",
+    ]
+
+
+@pytest.mark.parametrize(("key", "value", "says"), [
+    ("pipeline", "a/b", "letters, digits"), ("group", "..", "not dots alone"), ("transform", "module.function", "package.module:function"),
+    ("source.fetch_max_bytes", "16MB", "bytes asked for"), ("spark", {"spark.a": None}, "spark.master"),
+])
+def test_a_wrong_value_is_told_in_words_with_what_its_key_takes(key: str, value: Any, says: str) -> None:
+    error = refusal(key, value)
+    assert says in error.check
+    assert not any(word in str(error) for word in ("pattern", "^", "Input", "docs/", "conf/"))
+
+
+def test_every_key_has_a_meaning_and_every_meaning_a_key() -> None:
+    def keys_of(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+        for name, field in section.model_fields.items():
+            yield prefix + name
+            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+                yield from keys_of(field.annotation, f"{prefix}{name}.")
+
+    assert set(keys_of(Settings)) | {"source.start.timestamp"} == set(MEANINGS)
+
+
+@pytest.mark.parametrize("key", ["source.topics.allow", "source.topics.deny", "table.partition_by", "source.compacted_topics"])
+def test_one_name_is_a_list_of_one(key: str) -> None:
+    assert parse_settings(document_with(key, "topic")) == parse_settings(document_with(key, ["topic"]))
 
 
 @pytest.mark.parametrize(("key", "value", "says"), [

@@ -1,0 +1,153 @@
+"""What is wrong with a conf, told to a person: all of it at once, each with its key, what was meant perhaps, and what the key is for.
+
+Owns what is said of each key where it is wrong; what a key takes is `settings`'.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from etl.errors import SettingsError
+
+MEANINGS: Mapping[str, str] = {
+    "version": "the number 1",
+    "pipeline": "a name for this pipeline's plans and commits: letters, digits, `.`, `_` and `-`, and not dots alone",
+    "cluster": "a name for the cluster, only where its brokers tell no id: letters, digits, `.`, `_` and `-`, and not dots alone",
+    "group": "the consumer group whose offsets are read and moved: letters, digits, `.`, `_` and `-`, and not dots alone",
+    "zookeeper": "keys of its own, `connect` first of all",
+    "zookeeper.connect": "host:port,host:port/chroot of the ZooKeeper that has the offsets",
+    "zookeeper.session_timeout_s": "seconds, 1 to 3600",
+    "zookeeper.connect_timeout_s": "seconds, more than 0 and up to 3600",
+    "source": "keys of its own, `topics` first of all",
+    "source.dialect": "kafka, for Kafka 0.11 and later",
+    "source.bootstrap": "host:port,host:port of some brokers; null takes them from ZooKeeper",
+    "source.topics": "{allow: [clicks]}, and with `deny` what is left out of that",
+    "source.topics.allow": "regular expressions that match whole topic names, as a list: [clicks, 'orders-.*']",
+    "source.topics.deny": "regular expressions that match whole topic names, as a list: ['.*-test']",
+    "source.start": "where topics start at the first run: earliest, latest or {timestamp: 2026-01-31T00:00:00+00:00}",
+    "source.start.timestamp": "a time with its UTC offset: 2026-01-31T00:00:00+00:00",
+    "source.start_new_topics": "where topics start that appear later: earliest or latest",
+    "source.on_data_loss": "fail: stop where wanted offsets are gone; skip: go on behind them",
+    "source.on_moved": "fail: stop where somebody moved a committed offset; follow: go on from there, forwards only",
+    "source.on_no_leader": "fail: stop where a partition has no leader; skip: leave it for the next run",
+    "source.wait_for_leader_s": "seconds, 0 or more",
+    "source.isolation": "read_committed (aborted transactions are skipped) or read_uncommitted",
+    "source.fetch_max_bytes": "bytes asked for in one Fetch, 1024 or more",
+    "source.fetch_limit_bytes": "bytes that a Fetch may grow to for one large record batch; no less than fetch_max_bytes",
+    "source.max_record_bytes": "bytes of the largest record that is taken",
+    "source.timeout_s": "seconds that one request to a broker may take",
+    "source.expiry_warning_s": "seconds: what may expire within them is told and read first; 0 for none",
+    "source.compacted_topics": "regular expressions for topics whose missing offsets are compaction's, as a list",
+    "table": "keys of its own, `path` first of all",
+    "table.path": "a folder, seen from the conf file's, or an object store's URL",
+    "table.writer": "spark",
+    "table.partition_by": "columns, as a list: [event_date]; event_date is the UTC date of the record",
+    "table.on_rows_removed": "fail: stop where somebody removed rows; record: a DELETE passes, and is noted",
+    "table.losses_path": "the Delta table of what was let go; null for <path>_losses",
+    "limits": "keys of its own, each with a default",
+    "limits.max_records_per_run": "how many offsets one plan takes on, 1 or more; null for all",
+    "limits.max_bytes_per_run": "how many bytes one plan takes on, 1 or more; null for all",
+    "limits.target_task_bytes": "how many bytes one Spark task should read, 1 or more",
+    "ownership": "keys of its own, each with a default",
+    "ownership.mode": "claim: own what is read meanwhile; observe: only look at owners",
+    "ownership.on_owned": "what becomes of partitions that somebody else owns: fail, wait or skip",
+    "ownership.on_live_group": "what becomes of a run while consumers of the group are alive: fail or unowned",
+    "ownership.wait_for_driver_s": "seconds, 0 or more: how long to wait for another driver of this pipeline",
+    "transform": "package.module:function, a function from DataFrame to DataFrame; null for none",
+    "report": "keys of its own, each with a default",
+    "report.path": "the folder of the runs' reports, seen from the conf file's",
+    "report.keep": "how many reports stay, 1 or more",
+    "spark": "plain Spark settings, each a text: {spark.master: \"local[4]\"}",
+}
+"""What each key takes and is for, in half a line."""
+_SAID = {
+    "missing": "a key is missing",
+    "string_pattern_mismatch": "has a form that this key does not take",
+    "string_type": "must be a text",
+    "tuple_type": "must be a list", "list_type": "must be a list", "dict_type": "must be a mapping of keys",
+    "model_type": "must hold keys of its own",
+    "int_type": "must be a whole number", "int_parsing": "must be a whole number", "int_from_float": "must be a whole number",
+    "float_type": "must be a number", "float_parsing": "must be a number", "finite_number": "must be a finite number",
+    "string_too_short": "must not be empty", "too_short": "must not be empty",
+}
+"""By pydantic's name of a mistake; its own words speak of Python and of patterns."""
+
+
+def conf_mistake(
+    found: Sequence[Mapping[str, Any]], path: str | None, reference_at: Callable[[Sequence[int | str]], str | None],
+) -> SettingsError:
+    """All mistakes as one error, whose `key` is that of the first one.
+
+    `found` are pydantic's (`type`, `loc`, `msg`, `input`); `reference_at` gives the text of a key as it stands in the file where it refers
+    to a secret: then no value is shown.
+    """
+    missing = {_key(one) for one in found if one["type"] == "missing"}
+    told, meant = dict[str, str](), set[str]()
+    for one in found:
+        key, near = _key(one), _near(one)
+        meant |= {near} & missing
+        told.setdefault(key, _sentence(one, near, reference_at(one["loc"])))
+    for key in meant:  # it is there, under another name
+        told.pop(key)
+    keys = list(told)
+    if len(keys) == 1:
+        [(key, sentence)] = told.items()
+        return SettingsError(sentence, path=path, key=key or None, check=_check(key, sentence))
+    lines = [f"{key}: {sentence}" + (f"; it takes {meaning}" if (meaning := _meaning(key)) else "") for key, sentence in told.items()]
+    what = "\n".join([f"{len(keys)} keys of the conf are wrong:", *lines])
+    return SettingsError(what, path=path, key=keys[0] or None, check="each of these keys, its spelling and its indentation")
+
+
+def _sentence(one: Mapping[str, Any], near: str, reference: str | None) -> str:
+    if one["type"] == "extra_forbidden":
+        return f"unknown key; did you mean `{near}`?" if near else "unknown key"
+    if reference:  # it may be a secret: neither the value nor a message that quotes it
+        return f"{reference} refers to something that this key does not take"
+    said = _SAID.get(one["type"]) or re.sub(r"^Input should be ", "must be ", one["msg"].removeprefix("Value error, "))
+    if one["type"] in ("enum", "literal_error"):  # the choices, as they are written in the file
+        said = said.replace("'", "")
+    return said + _given(one)
+
+
+def _given(one: Mapping[str, Any]) -> str:
+    """What stands there, where that is a value and not a whole section."""
+    given = one["input"]
+    if one["type"] == "missing" or not isinstance(given, (str, int, float, bool, type(None))):
+        return ""
+    if isinstance(given, int) and given.bit_length() > 64:  # Python refuses to write out the largest ones
+        given = "a number of many digits"
+    return f" (it is {given!r})"
+
+
+def _check(key: str, sentence: str) -> str:
+    if sentence.startswith("unknown key"):
+        section = key.rpartition(".")[0]
+        there = [name.rpartition(".")[2] for name in MEANINGS if name.rpartition(".")[0] == section]
+        return "its spelling and indentation" + (f"; {section or 'the file'} takes {', '.join(there)}" if there else "")
+    meaning = _meaning(key)
+    return f"{key} takes {meaning}" if meaning else "the key's spelling and its value"
+
+
+def _meaning(key: str) -> str:
+    """Of a key, or of the one whose list or mapping it is in."""
+    while key and key not in MEANINGS:
+        key = key.rpartition(".")[0]
+    return MEANINGS.get(key, "")
+
+
+def _near(one: Mapping[str, Any]) -> str:
+    """The key that was meant perhaps: one of the same section with a like name, or that very name in another section."""
+    if one["type"] != "extra_forbidden":
+        return ""
+    section, _, name = _key(one).rpartition(".")
+    beside = {known.rpartition(".")[2]: known for known in MEANINGS if known.rpartition(".")[0] == section}
+    like = difflib.get_close_matches(name, beside, n=1)
+    elsewhere = [known for known in MEANINGS if known.rpartition(".")[2] == name]
+    return beside[like[0]] if like else elsewhere[0] if elsewhere else ""
+
+
+def _key(one: Mapping[str, Any]) -> str:
+    return ".".join(str(part) for part in one["loc"])

@@ -1,4 +1,4 @@
-"""The doors: `etl demo | doctor | plan | run | verify | offsets show | plans list, show, supersede, acknowledge, accept-log |
+"""The doors: `etl demo | doctor | plan | run | verify | offsets show | plans list, show, supersede, acknowledge, take-over, accept-log |
 pipelines list, retire, resume`.
 
 Each door loads the settings, calls one function of `doors`, and shows the value that comes back: with `--json` as one

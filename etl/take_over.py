@@ -7,7 +7,7 @@ holds is `succession`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,7 +17,9 @@ from etl.edges.driver_lock import DriverLock
 from etl.edges.ledger import PlanLedger
 from etl.errors import SettingsError
 from etl.ingest import repair
-from etl.model import FirstRun, Onward, OtherPipeline, Replay, Retirement, Snapshot, Standing, Superseding, Table
+from etl.model import (
+    BrokerPartition, FirstRun, Onward, OtherPipeline, Plan, Replay, Retirement, Snapshot, Standing, Superseding, Table,
+)
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import name_of, naming_table, plan_of, reconcile
 from etl.report import Report, describe_plan
@@ -30,37 +32,57 @@ from etl.wiring import LiveWorld, Surroundings, open_world
 def take_over(settings: Settings, place: str, reason: str, surroundings: Surroundings = ALONE) -> Ruling:
     """Take the place of another pipeline in this table, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`: go on where it ended.
 
-    The plan that says so is stored, the next run commits it; the other pipeline is retired, where its ledger is in our ZooKeeper. Who
+    The plan that says so is stored, the next run commits it; the other pipeline is retired, where its ledger is in our ZooKeeper and it
+    has no topic that this conf does not name. Who
     names this very pipeline goes on behind the rows that the table holds, where no log says any more what it loaded. Raises
     SettingsError for a pipeline that the table does not know, NeedsDecision for one of another cluster.
     """
-    from etl.edges.audit_scan import rows_until
-
     run_id = new_run_id()
     with open_world(settings, surroundings, name=run_id) as world, world.driving(run_id):
         snapshot = world.observe()
         other = _the_one(place, _pipelines_of(world, snapshot.table))
         with naming_table(settings), _resting(world, other.app_id, run_id) as theirs:
-            other = next((one for one in _pipelines_of(world, snapshot.table) if one.app_id == other.app_id), other)  # as it is at rest
-            taken = taken_from(other, {} if other.plan else rows_until(world.spark(), settings.table.path), snapshot, settings)
+            other = _the_one(other.app_id, _pipelines_of(world, snapshot.table))  # as it is now that it rests
+            left = _left_to(other, settings)
             standing = None if _is_us(other.app_id, settings) else _standing_without(other.app_id, snapshot, settings)
             if isinstance(standing, Onward):
-                report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms())
-                snapshot = repair(world, snapshot, standing, report)
+                snapshot = repair(world, snapshot, standing, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
+            taken = taken_from(other, {} if other.plan else _rows_until(world), snapshot, settings)
             plan = with_id(plan_taking_over(
                 taken, standing, snapshot, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason))
+            _hand_over(world, None if left else theirs, snapshot, reason)
             known = set() if standing is None or isinstance(standing, FirstRun) else plan_of(standing).positions.keys()
-            _hand_over(world, theirs, snapshot, reason)
-            world.ledger.take_in(
-                theirs.read_all_coverage() if theirs else None, taken.positions, table_id=plan.table_id or "", known=known)
+            coverage = theirs.read_all_coverage() if theirs else None
+            world.ledger.take_in(coverage, taken.positions, table_id=plan.table_id or "", known=known)
             if isinstance(standing, (Replay, Superseding)):
                 world.supersede(plan, snapshot.ledger)
             else:
                 world.store(plan)
+    return _ruling(plan, other, len(taken.positions), left, is_retired=bool(theirs) and not left)
+
+
+def _ruling(plan: Plan, other: OtherPipeline, partitions: int, left: Sequence[str], *, is_retired: bool) -> Ruling:
     says = (
-        f"plan {plan.number} takes the place of {name_of(other.app_id)}, after its plan {other.number}, in {len(taken.positions):,} "
-        f"partitions; the next run begins with it: {reason}")
-    return Ruling(says, {"says": says, "plan": describe_plan(plan, None), "took_over": other.app_id, "retired": theirs is not None})
+        f"plan {plan.number} takes the place of {name_of(other.app_id)}, after its plan {other.number}, in {partitions:,} partitions; "
+        f"the next run begins with it: {plan.reason}")
+    if left:
+        says += f"\nit stays in service for {', '.join(left)}, and its conf must not name the other topics any more"
+    return Ruling(says, {"says": says, "plan": describe_plan(plan, None), "took_over": other.app_id, "retired": is_retired})
+
+
+def _rows_until(world: LiveWorld) -> Mapping[BrokerPartition, tuple[int, int]]:
+    from etl.edges.audit_scan import rows_until
+
+    return rows_until(world.spark(), world.settings.table.path)
+
+
+def _left_to(other: OtherPipeline, settings: Settings) -> list[str]:
+    """The topics that stay with the other pipeline, which then stays in service. Raises SettingsError where it is of our group."""
+    left = sorted(topic for topic in other.topics or () if not settings.source.topics.admits(topic))
+    if left and other.app_id.split("/")[-2] == settings.group and not _is_us(other.app_id, settings):
+        what = f"{name_of(other.app_id)} loads topics, too, that this conf does not name: {', '.join(left)}"
+        raise SettingsError(what, key="source.topics", check="name them all: two pipelines of one group cannot share what one of them had")
+    return left
 
 
 def _hand_over(world: LiveWorld, theirs: PlanLedger | None, snapshot: Snapshot, reason: str) -> None:

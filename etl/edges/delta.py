@@ -81,7 +81,8 @@ def read_table(
 
     `known` is the Delta version of our last commit that the ledger knows. `foreign` covers every commit after it, so also those
     between it and a newer one of ours; without it, those after our newest. Commit files that clean-up removed are passed over.
-    `is_ours` tells the topics that no other pipeline should load into this table; what `took_over` names we took from it.
+    `is_ours` tells the topics that no other pipeline should load into this table; what `took_over` names is
+    ours by now, and what that pipeline loaded after it is looked at wherever our last commit is.
     Raises NotOurTable, TableUnreachable, PermissionRefused.
     """
     table = open_table(path, storage_options)
@@ -91,11 +92,14 @@ def read_table(
         check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_RETENTION}'): once an id has expired, a plan could be applied twice"
         raise NotOurTable(f"the table forgets transaction ids ({_RETENTION})", path=path, check=check)
     version, bit = table.version(), table.transaction_version(app_id)
-    if bit is None:
+    if bit is None and took_over is None:
         return Table(_id(table), version, None)
     files = open_log(rust_path(path), storage_options)
+    later = _after_the_taken(files, version, took_over) if took_over else None
+    if bit is None:
+        return Table(_id(table), version, None, foreign=_loads(later or (), app_id, is_ours))
     stamp, since = _walk(files, version, app_id, bit, known if known is not None and known <= version else None)
-    foreign = _foreign(since, app_id, path, storage_options) + _loads(since, app_id, is_ours, took_over)
+    foreign = _foreign(since, app_id, path, storage_options) + _loads(since if later is None else later, app_id, is_ours)
     return Table(_id(table), version, bit, stamp, foreign)
 
 
@@ -258,13 +262,22 @@ def _foreign(since: Sequence[Commit], app_id: str, path: str, storage_options: S
     return tuple(found for commit in since if (found := judge(commit, app_id, before)))
 
 
-def _loads(since: Sequence[Commit], app_id: str, is_ours: IsOurs, took_over: TookOver | None) -> tuple[Foreign, ...]:
-    """Those of these commits by which another pipeline loaded a topic of ours, or took our place; not what we took over ourselves."""
+def _after_the_taken(files: fs.FileSystem, newest: int, took_over: TookOver) -> list[Commit]:
+    """The commits after the last one that we took over from another pipeline, oldest first; our own plan that says so may be after them."""
+    later = []
+    for commit in walk_back(files, newest):
+        if commit.transactions.get(took_over.app_id, took_over.number + 1) <= took_over.number:
+            break
+        later.append(commit)
+    return later[::-1]
+
+
+def _loads(since: Sequence[Commit], app_id: str, is_ours: IsOurs) -> tuple[Foreign, ...]:
+    """Those of these commits by which another pipeline loaded a topic of ours, or took our place."""
     found = []
     for commit in since:
         for one in sorted(commit.transactions):
-            is_taken = took_over is not None and took_over.app_id == one and commit.transactions[one] <= took_over.number
-            if not one.startswith(OURS) or one == app_id or is_taken:
+            if not one.startswith(OURS) or one == app_id:
                 continue
             plan = plan_of(commit.user_metadata, commit.version)
             topics = sorted(topic for topic in _loaded_topics(plan, app_id) if is_ours(topic)) if plan else []

@@ -113,6 +113,8 @@ def test_who_took_our_place_is_named_before_it_has_loaded_a_row(table: Path) -> 
     assert loads(table) == (Foreign(4, "WRITE", "took over topic clicks", TookOver(NEW, 1)),)
 
 
-def test_what_was_taken_over_is_no_load_and_what_that_pipeline_loads_afterwards_is(table: Path) -> None:
-    assert loads(table, known=-1, took_over=TookOver(OLD, 2)) == ()
-    assert [found.by for found in loads(table, known=-1, took_over=TookOver(OLD, 1))] == [TookOver(OLD, 2)]
+def test_what_was_taken_over_is_no_load_and_what_that_pipeline_loaded_after_it_is_wherever_our_own_commit_is(table: Path) -> None:
+    assert loads(table, took_over=TookOver(OLD, 2)) == ()
+    assert [found.by for found in loads(table, took_over=TookOver(OLD, 1))] == [TookOver(OLD, 2)]
+    nothing_of_ours = read_table(str(table), NEW, known=None, is_ours=lambda topic: topic == "clicks", took_over=TookOver(OLD, 1))
+    assert nothing_of_ours and [found.by for found in nothing_of_ours.foreign] == [TookOver(OLD, 2), TookOver(OURS, 1)]

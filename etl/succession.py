@@ -15,7 +15,8 @@ from etl.model import (
     NOTHING_COMMITTED, Adopt, BrokerPartition, FirstRun, OtherPipeline, Plan, PlanKind, Replay, Snapshot, Standing, Superseding,
     TookOver,
 )
-from etl.plan import shape_of_rows, starts_of
+from etl.plan import shape_of_rows
+from etl.starts import starts_of
 from etl.reconcile import name_of
 from etl.settings import Settings
 

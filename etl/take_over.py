@@ -46,7 +46,8 @@ def take_over(settings: Settings, place: str, reason: str, surroundings: Surroun
             left = _left_to(other, settings)
             standing = None if _is_us(other.app_id, settings) else _standing_without(other.app_id, snapshot, settings)
             if isinstance(standing, Onward):
-                snapshot = repair(world, snapshot, standing, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
+                report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms())
+                snapshot = repair(world, snapshot, standing, report)
             taken = taken_from(other, {} if other.plan else _rows_until(world), snapshot, settings)
             plan = with_id(plan_taking_over(
                 taken, standing, snapshot, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason))

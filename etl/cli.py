@@ -85,7 +85,7 @@ def doctor(conf: Conf, as_json: AsJson = False) -> None:
     from etl import screens
     from etl.doctor import diagnose
 
-    diagnosis = diagnose(_settings(conf))
+    diagnosis = diagnose(_settings(conf), spark_defaults=surroundings().spark_defaults)
     _show(as_json, diagnosis.as_json(), lambda: screens.show_doctor(diagnosis))
     if diagnosis.worst:
         raise diagnosis.worst

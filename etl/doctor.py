@@ -11,17 +11,18 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from etl.checks import brokers, ledger, machine, table, zookeeper
+from etl.checks import brokers, ledger, machine, rows, table, zookeeper
 from etl.checks.line import Check, Fact, Findings, Line, Verdict
 from etl.errors import EtlError
 from etl.settings import Settings
+from etl.wiring import SparkDefaults, Surroundings
 
 CHECKS = (
-    Check("Java", machine.java),
+    Check("Java", machine.java, gives=Fact.JAVA),
     Check("Delta's jars", machine.jars),
     Check("Python packages", machine.packages),
     Check("workers' Python", machine.workers_python),
-    Check("transform", machine.transform),
+    Check("transform", machine.transform, gives=Fact.TRANSFORM),
     Check("report folder", machine.report_folder),
     Check("ZooKeeper", zookeeper.servers, gives=Fact.ZOOKEEPER),
     Check("request limit", zookeeper.request_limit, needs=(Fact.ZOOKEEPER,)),
@@ -36,6 +37,7 @@ CHECKS = (
     Check("table features", table.features, needs=(Fact.TABLE,)),
     Check("table retention", table.retention, needs=(Fact.TABLE,), gives=Fact.RETENTION),
     Check("table columns", table.columns, needs=(Fact.TABLE,), gives=Fact.COLUMNS),
+    Check("transformed rows", rows.transformed, needs=(Fact.JAVA, Fact.TRANSFORM, Fact.TABLE)),
     Check("table folder", table.folder, needs=(Fact.TABLE,)),
     Check("losses table", table.losses_folder),
     Check("ledger and table", ledger.standing, needs=(Fact.ZOOKEEPER, Fact.TOPICS, Fact.TABLE, Fact.RETENTION, Fact.COLUMNS)),
@@ -71,8 +73,10 @@ class Diagnosis:
         return {"exit_code": self.exit_code, **counts, "lines": [line.as_json() for line in self.lines]}
 
 
-def diagnose(settings: Settings, checks: tuple[Check, ...] = CHECKS) -> Diagnosis:
+def diagnose(
+    settings: Settings, checks: tuple[Check, ...] = CHECKS, *, spark_defaults: SparkDefaults = Surroundings().spark_defaults,
+) -> Diagnosis:
     """Look at everything that a run of this pipeline needs. What is wrong is in the lines; nothing is raised for it."""
     with contextlib.ExitStack() as closing:
-        findings = Findings(settings, closing)
+        findings = Findings(settings, closing, spark_defaults=spark_defaults)
         return Diagnosis(tuple(line for check in checks for line in check.lines(findings)))

@@ -1,24 +1,62 @@
 """The transform of a pipeline: somebody else's function, found by its name and tried with care.
 
 What it raises, on its own or on a row, is told with the line where it failed; what our reader raised inside it, or Spark lost, is not its.
+Rows that nobody could count or prove afterwards are refused before the first of them is written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from etl.edges import delta
 from etl.edges.delta import whole_text
+from etl.edges.delta_path import open_table
 from etl.edges.spark import telling_what_was_lost
 from etl.errors import EtlError, SettingsError, unmark
+from etl.frame import misfit
+from etl.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
+    """What the transform, if there is one, makes of `rows`, where the table and whoever must count or prove it can live with that.
+
+    Its columns tell; whether it changes what is in them, no schema says. Raises SettingsError, NotOurTable.
+    """
+    if not settings.transform:
+        return rows
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    made = apply_transform(settings.transform, rows)
+    wrong = misfit(made.dtypes)
+    if wrong and unprovable(settings.table.path) is None:
+        check = "the function: it must leave topic, partition and offset of each row as they came; further columns are fine"
+        what = f"nobody could count or prove what the transform makes: {wrong}"
+        raise SettingsError(what, key="transform", function=settings.transform, check=check)
+    delta.check_shape(settings.table.path, to_arrow_schema(made.schema, timezone="UTC"), settings.table.partition_by)
+    return made
+
+
+def unprovable(path: str) -> str | None:
+    """Why nobody can prove the rows of the table that is there, made so by somebody's decision; None where they can, or there is none."""
+    table = open_table(path)
+    if table is None:
+        return None
+    kinds = ((field.name, json.loads(field.type.to_json())) for field in table.schema().fields)
+    return misfit((name, _SQL_NAMES.get(kind, kind) if isinstance(kind, str) else "nested") for name, kind in kinds)
+
+
+_SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+"""Delta's names of types (Delta protocol, "Primitive Types") and Spark's."""
 
 
 def apply_transform(name: str, rows: DataFrame) -> DataFrame:

@@ -40,7 +40,7 @@ from etl.reconcile import plan_in_force
 from etl.retention import cleanup_of, expiring
 from etl.settings import OwnershipMode, Settings
 from etl.starts import moments_to_ask
-from etl.transform import apply_transform, making_rows
+from etl.transform import fitting_rows, making_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -205,7 +205,7 @@ class LiveWorld:
         self._refuse_unwritable(plan)
         if self.settings.transform and (plan.ranges or self._takes_spark_to_commit_nothing(plan.table_id)):
             # stored, the plan would bind the conf to a transform that never works
-            self._transformed(self.spark().createDataFrame([], spark_schema()))
+            fitting_rows(self.settings, self.spark().createDataFrame([], spark_schema()))
         self.ledger.store_plan(plan, beside=self._pipelines_version)
 
     def supersede(self, plan: Plan, ledger: Ledger) -> None:
@@ -268,7 +268,7 @@ class LiveWorld:
             timeout_s=source.timeout_s, max_record_bytes=source.max_record_bytes, cleanups=self._cleanups(plan, snapshot),
             topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not is_creation_id(topic_id)},
             leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs, progress=reading.port.address)
-        return self._transformed(rows)
+        return fitting_rows(self.settings, rows)
 
     def _cleanups(self, plan: Plan, snapshot: Snapshot) -> dict[str, Cleanup]:
         says = self.settings.source.says_compacted
@@ -409,15 +409,6 @@ class LiveWorld:
         if not name:
             raise SettingsError("the brokers tell no cluster id", key="cluster", check="give the cluster a name in the conf")
         return name
-
-    def _transformed(self, rows: DataFrame) -> DataFrame:
-        if not self.settings.transform:
-            return rows
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        transformed = apply_transform(self.settings.transform, rows)
-        delta.check_shape(self.settings.table.path, to_arrow_schema(transformed.schema, timezone="UTC"), self.settings.table.partition_by)
-        return transformed
 
     @contextlib.contextmanager
     def _read_meanwhile(self) -> Iterator[None]:

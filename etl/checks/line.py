@@ -6,7 +6,7 @@ A `Line` is one line of the doctor's screen, a `Check` makes some, `Findings` is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -60,6 +60,8 @@ class Line:
 class Fact(str, Enum):
     """What a check establishes and others build on; the value is how a person calls it."""
 
+    JAVA = "Java"
+    TRANSFORM = "the transform"
     ZOOKEEPER = "ZooKeeper"
     CHROOT = "the chroot"
     CLUSTER = "the cluster"
@@ -82,6 +84,8 @@ class Findings:
     _metadata: ClusterMetadata | None = None
     table: DeltaTable | None = None
     """With TABLE established: None says that there is none yet."""
+    spark_defaults: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda given: {}
+    """See `wiring.SparkDefaults`."""
 
     @property
     def zookeeper(self) -> ZooKeeper:

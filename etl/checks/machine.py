@@ -59,6 +59,11 @@ def jars(name: str, findings: Findings) -> Iterator[Line]:
         yield advice(name, f"Delta {DELTA_VERSION} is not in the cache: the first run fetches it from Maven Central", to_do)
 
 
+def may_need_jars(findings: Findings) -> bool:
+    """Whether Spark would fetch Delta's jars when it is started."""
+    return not (_is_submitted() or cached_delta_jars() or any(key in findings.settings.spark for key in _WHERE_JARS_ARE))
+
+
 def packages(name: str, findings: Findings) -> Iterator[Line]:
     """Spark, Delta and delta-rs fit one another only in the versions that were tried together."""
     found = {package: _installed(package) for package in PACKAGES}
@@ -108,7 +113,7 @@ def _another_python(name: str, chosen: str, whence: str, ours: str) -> Line:
 
 
 def transform(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether the transform can be imported; what it does to rows shows only a run."""
+    """Whether the transform can be imported; what it makes of rows is looked at where the table is known."""
     chosen = findings.settings.transform
     if chosen is None:
         yield ok(name, "none")

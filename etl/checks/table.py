@@ -125,7 +125,7 @@ def columns(name: str, findings: Findings) -> Iterator[Line]:
     """Whether the rows fit; those of a transform are known only when Spark has made them."""
     settings = findings.settings
     if settings.transform:
-        yield ok(name, "made by the transform: a run compares them before it stores a plan")
+        yield ok(name, "made by the transform, see below")
         return
     delta.check_shape(settings.table.path, arrow_schema(), settings.table.partition_by)
     yield ok(name, "ours" if findings.table else "those of Spark's Kafka source and log_epoch")

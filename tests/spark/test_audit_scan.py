@@ -125,6 +125,7 @@ def test_what_a_commit_held_is_counted_from_its_own_files_whatever_was_deleted_s
     assert recount_commit(path, 7, RANGES) is None
 
 
+@pytest.mark.long
 def test_receipts_are_counted_from_a_table_with_mapped_columns_and_deletion_vectors_when_its_own_files_are_gone(
     spark: SparkSession, make_plan: Callable[..., Plan], rows_of: Callable[[Plan], DataFrame], filled: DataFrame, path: str,
 ) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from kafka import KafkaProducer, TopicPartition
@@ -316,6 +317,20 @@ def test_rows_of_a_stored_plan_that_a_copied_table_holds_are_not_loaded_again(pi
     pipeline.produce(40)
     pipeline.ran()
     assert pipeline.is_whole() and pipeline.door("verify").code == 0
+
+
+def test_a_row_of_somebody_that_names_no_record_is_told_and_so_is_a_file_that_is_lost(pipeline: Pipeline) -> None:
+    pipeline.produce(400)
+    pipeline.ran()
+    path = str(pipeline.table)
+    write_deltalake(path, pyarrow.Table.from_pylist([{"partition": 2}], schema=arrow_schema()), mode="append")
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["rows_of_no_log"], [log["is_right"] for log in proof.document["logs"]]) == (5, 1, [True] * 4)
+    assert "1 rows name no record of any log (first: topic NULL, partition 2, offset NULL)" in proof.err
+
+    lost = next(Path(path).glob("**/*.parquet"))
+    lost.unlink()
+    refused(pipeline.door("verify"), 7, "not there", lost.name, "put it back")
 
 
 def test_a_table_with_another_plan_than_zookeeper_is_named(pipeline: Pipeline) -> None:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from etl.transform import of_a_row
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.types import StructType
+
+
+from etl.errors import NotOurTable, SettingsError
+from etl.frame import arrow_schema
+from etl.settings import Settings, parse_settings
+from etl.transform import fitting_rows, of_a_row, unprovable
 
 JAVA = "\n\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:665)\n"
 
@@ -40,3 +50,68 @@ def test_what_a_function_or_an_expression_raised_is_told_with_its_line(kind: str
 ], ids=["our reader", "the table's constraint", "a task", "no task", "nothing"])
 def test_other_failures_are_not_the_transforms(text: str) -> None:
     assert of_a_row("Py4JJavaError", text) is None
+
+
+# -- what the transform makes of rows -------------------------------------------------------------------------------------------
+
+ANY_ROWS: Any = None
+OURS = {
+    "key": "binary", "value": "binary", "topic": "string", "partition": "integer", "offset": "long", "timestamp": "timestamp",
+    "timestampType": "integer"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return parse_settings({
+        "version": 1, "pipeline": "clicks", "group": "g", "zookeeper": {"connect": "127.0.0.1:1"},
+        "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": str(tmp_path / "table")}, "transform": "shaping:shaped"})
+
+
+def made(monkeypatch: pytest.MonkeyPatch, **changed: str | None) -> Any:
+    """The transform makes rows of these columns, all that ours have but for what is changed."""
+    schema = StructType()
+    for name, kind in {**OURS, **changed}.items():
+        if kind:
+            schema = schema.add(name, kind)
+    frame = SimpleNamespace(schema=schema, dtypes=[(field.name, field.dataType.simpleString()) for field in schema.fields])
+    monkeypatch.setattr("etl.transform.apply_transform", lambda name, rows: frame)
+    return frame
+
+
+def test_a_transform_that_keeps_what_names_a_record_may_do_what_it_likes_with_the_rest(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings,
+) -> None:
+    frame = made(monkeypatch, key=None, value=None, colour="string")
+    assert fitting_rows(settings, ANY_ROWS) is frame
+
+
+@pytest.mark.parametrize("has_table", [False, True])
+@pytest.mark.parametrize("changed, why", [
+    ({"offset": None}, "there is no column offset"), ({"topic": None, "name": "string"}, "there is no column topic"),
+    ({"partition": "string"}, "the column partition is string"), ({"offset": "double"}, "the column offset is double"),
+], ids=["dropped", "renamed", "cast to text", "cast to a double"])
+def test_a_transform_whose_rows_nobody_could_prove_is_refused_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, has_table: bool, changed: dict[str, str | None], why: str,
+) -> None:
+    if has_table:
+        DeltaTable.create(settings.table.path, arrow_schema())
+    made(monkeypatch, **changed)
+    with pytest.raises(SettingsError, match=why) as caught:
+        fitting_rows(settings, ANY_ROWS)
+    assert (caught.value.where["key"], caught.value.where["function"]) == ("transform", "shaping:shaped")
+
+
+def test_a_table_that_was_made_without_what_names_a_record_is_gone_on_with(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    DeltaTable.create(settings.table.path, arrow_schema(["key", "value", "topic", "partition"]))
+    frame = made(monkeypatch, offset=None, timestamp=None, timestampType=None)
+    assert fitting_rows(settings, ANY_ROWS) is frame
+    assert unprovable(settings.table.path) == "there is no column offset"
+    made(monkeypatch)
+    with pytest.raises(NotOurTable, match="no column offset"):
+        fitting_rows(settings, ANY_ROWS)
+
+
+def test_a_table_of_ours_can_be_proved_and_no_table_is_no_obstacle(settings: Settings) -> None:
+    assert unprovable(settings.table.path) is None
+    DeltaTable.create(settings.table.path, arrow_schema())
+    assert unprovable(settings.table.path) is None

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from etl.address import split_address
-from etl.errors import DataLoss, RanOutBeforeUntil, SettingsError, TopicMissing
+from etl.errors import DataLoss, NotYetReadable, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.frame import raw_columns
 from etl.model import BrokerPartition, Extent, Isolation, OffsetRange
 
@@ -228,7 +228,8 @@ def ranges_of(
 def inside(whole: OffsetRange, extent: Extent, *, fails: bool) -> OffsetRange:
     """The range, when the log holds all of it; else, unless it `fails`, the part that the log holds.
 
-    Raises DataLoss when it starts below the log start, RanOutBeforeUntil when it reaches beyond the readable end.
+    Raises DataLoss when it starts below the log start, NotYetReadable when it reaches beyond the readable end, RanOutBeforeUntil when it
+    reaches beyond the log's.
     """
     place: dict[str, Any] = {"topic": whole.log.topic, "partition": whole.log.partition}
     if not whole.size or extent.log_start_offset <= whole.from_offset <= whole.until_offset <= extent.end_offset:
@@ -240,8 +241,9 @@ def inside(whole: OffsetRange, extent: Extent, *, fails: bool) -> OffsetRange:
         what = f"the log starts at {extent.log_start_offset}, offsets from {whole.from_offset} on are asked for"
         raise DataLoss(what, **place, check="the topic's retention; failOnDataLoss: false reads what is left")
     what = f"the log can be read up to {extent.end_offset}, offsets up to {whole.until_offset} are asked for"
-    check = "the offsets, and whether a transaction is open; failOnDataLoss: false reads what is there"
-    raise RanOutBeforeUntil(what, **place, check=check)
+    if whole.until_offset <= extent.end_offset + extent.held_back:
+        raise NotYetReadable(what, **place, check="who left a transaction open there; once it ends, the rest can be read")
+    raise RanOutBeforeUntil(what, **place, check="the offsets; failOnDataLoss: false reads what is there")
 
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:

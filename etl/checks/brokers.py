@@ -83,7 +83,7 @@ def release(spoken: Spoken) -> str:
 
 
 def topics(name: str, findings: Findings) -> Iterator[Line]:
-    """The topics that the conf names: there, readable, led."""
+    """The topics that the conf names: there, readable, led, and whether we may see how they are cleaned up."""
     settings = findings.settings
     there = tuple(findings.metadata.topics)
     metadata = findings.metadata = chosen_topics(findings.metadata, settings.source.topics)
@@ -91,7 +91,23 @@ def topics(name: str, findings: Findings) -> Iterator[Line]:
     leaderless = sorted(metadata.leaderless)
     if leaderless:
         yield _leaderless(name, leaderless, settings.source.on_no_leader)
+    yield from _untold(name, findings)
     yield ok(name, f"{_some(sorted(metadata.topics))}; partitions: {sum(len(t.partitions) for t in metadata.topics.values())}")
+
+
+def _untold(name: str, findings: Findings) -> Iterator[Line]:
+    """Topics whose configuration we may not see: a run cannot know what offsets mean that are missing from them."""
+    asked = [(broker.host, broker.port) for broker in findings.metadata.brokers.values() if broker.id not in findings.silent_brokers]
+    if not asked:
+        return
+    source, names = findings.settings.source, findings.metadata.topics
+    with Cluster(asked, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=source.timeout_s) as cluster:
+        told = cluster.retention(names)
+    untold = sorted(topic for topic in names if topic not in told and not source.says_compacted(topic))
+    if untold:
+        what = f"the brokers do not tell how {len(untold)} topics are cleaned up: {_some(untold)}"
+        check = "the ACL DescribeConfigs on them: where one is compacted, a run takes the offsets that compaction removed for lost"
+        yield advice(name, what, check)
 
 
 def _leaderless(name: str, leaderless: list[BrokerPartition], policy: OnNoLeader) -> Line:

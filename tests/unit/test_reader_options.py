@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.errors import DataLoss, EtlError, RanOutBeforeUntil, SettingsError, TopicMissing
+from etl.errors import DataLoss, EtlError, NotYetReadable, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.model import BrokerPartition, Extent, Isolation, OffsetRange
 from etl.reader_options import (
     OF_SPARK, OURS, WITHOUT_EFFECT, Bounds, Chosen, FirstAt, LogEnd, inside, parse_options, parse_ranges, ranges_of,
@@ -109,6 +109,12 @@ def test_a_time_for_all_partitions_comes_before_times_and_offsets_for_each() -> 
     reading = parse_options({**LEAST, "startingTimestamp": "9", "startingOffsetsByTimestamp": "{}", "startingOffsets": "earliest"})
     assert reading.starting == Bounds(FirstAt(9), option="startingTimestamp")
     assert reading.ending.everywhere is LogEnd.LATEST
+
+
+@pytest.mark.parametrize(("until", "raised"), [(12, NotYetReadable), (13, RanOutBeforeUntil)])
+def test_a_range_that_an_open_transaction_covers_may_be_asked_for_again(until: int, raised: type[EtlError]) -> None:
+    with pytest.raises(raised, match=f"up to 10, offsets up to {until}"):
+        inside(OffsetRange(BrokerPartition("clicks", 0), 5, until), Extent(0, 10, high_watermark=12), fails=True)
 
 
 @pytest.mark.parametrize("options, raised, said", [

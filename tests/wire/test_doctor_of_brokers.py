@@ -1,0 +1,32 @@
+"""What the doctor says of topics, on brokers that tell little."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from etl.checks import brokers
+from etl.checks.line import Findings, Verdict
+from etl.edges.cluster import Cluster
+from etl.settings import parse_settings
+from tests.fakes.broker import FakeBroker
+
+
+@pytest.mark.parametrize(("configs", "said", "verdicts"), [
+    ({}, [], [Verdict.ADVICE, Verdict.OK]), ({}, ["cli.*"], [Verdict.OK]), ({"clicks": {"cleanup.policy": "delete"}}, [], [Verdict.OK])])
+def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
+    configs: dict[str, dict[str, str]], said: list[str], verdicts: list[Verdict],
+) -> None:
+    with FakeBroker() as broker, contextlib.ExitStack() as closing:
+        broker.log("clicks")
+        broker.world.configs = configs
+        findings = Findings(parse_settings({
+            "version": 1, "pipeline": "clicks", "group": "g", "zookeeper": {"connect": "127.0.0.1:2181"}, "table": {"path": "table"},
+            "source": {"topics": {"allow": ["clicks"]}, "compacted_topics": said}}), closing)
+        with Cluster([(broker.host, broker.port)]) as cluster:
+            findings.metadata = cluster.describe(None)
+        lines = list(brokers.topics("topics", findings))
+    assert [line.verdict for line in lines] == verdicts
+    if Verdict.ADVICE in verdicts:
+        assert "clicks" in lines[0].found and "DescribeConfigs" in lines[0].to_do

@@ -16,9 +16,9 @@ from etl.model import (
     TookOver,
 )
 from etl.plan import shape_of_rows
-from etl.starts import starts_of
 from etl.reconcile import name_of
 from etl.settings import Settings
+from etl.starts import starts_of
 
 
 @dataclass(frozen=True, slots=True)

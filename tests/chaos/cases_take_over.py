@@ -1,0 +1,90 @@
+"""Row 26: a pipeline takes another one's place in its table, or its table is another one by now, and the run that does it is killed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from dataclasses import replace
+from functools import partial
+
+from deltalake import DeltaTable
+
+from etl.cli import main
+from etl.frame import arrow_schema
+from tests.chaos.driver import Driver
+from tests.chaos.sources import stopped
+from tests.chaos.stage import Case, Stage, Told, checked, held, said_in_short
+from tests.system.driving import Pipeline
+
+
+def _killed_at(pipeline: Pipeline, verb: str) -> None:
+    with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
+        said = driver.wait()
+    assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+
+
+def taken_over(stage: Stage, *, verb: str) -> Told:
+    """The group was renamed: the run stops, the operator lets it take the old one's place, and the run that does so is killed."""
+    old = stage.pipeline()
+    for _ in range(2):
+        old.produce(120)
+        old.ran()
+    folder = old.folder / "renamed"
+    folder.mkdir()
+    new = replace(old, folder=folder, group=f"{old.group}-renamed", settings={"table": {"path": str(old.table)}})
+    new.produce(80)
+    stopped(new.run(), 5, "has loaded this topic into this table", f"take-over CONF --from {old.group}/clicks")
+    assert main(["plans", "take-over", str(new.conf), "--from", f"{old.group}/clicks", "--reason", "renamed"]) == 0
+    _killed_at(new, verb)
+    after = held(old)
+    new.produce(40)
+    next_run = new.ran()
+    stopped(old.run(), 5)
+    assert new.door("verify").code == 0
+    return Told(after, said_in_short(next_run), checked(old))
+
+
+def old_copy(stage: Stage, *, verb: str) -> Told:
+    """An old copy of the table is put back and accepted; the next run is killed; what was given up stays away, and `verify` knows it."""
+    pipeline = stage.pipeline()
+    copy = pipeline.folder / "copy"
+    for run in range(3):
+        pipeline.produce(80)
+        pipeline.ran()
+        if not run:
+            shutil.copytree(pipeline.table, copy)
+    shutil.rmtree(pipeline.table)
+    copy.rename(pipeline.table)
+    before, there = pipeline.in_topic(), pipeline.in_table()
+    stopped(pipeline.run(), 5, "now the table does not hold it", "plans acknowledge")
+    version = str(DeltaTable(str(pipeline.table)).version())
+    assert main(["plans", "acknowledge", str(pipeline.conf), version, "--reason", "all there is"]) == 0
+    pipeline.produce(80)
+    _killed_at(pipeline, verb)
+    after, next_run = held(pipeline), pipeline.ran()
+    assert pipeline.door("verify").code == 0
+    return Told(after, said_in_short(next_run), checked(pipeline, pipeline.in_topic() - before + there))
+
+
+def made_by_ddl(stage: Stage) -> Told:
+    """Plan 1 is stored, its run is killed, somebody makes the table by hand; once that is accepted the table takes the records."""
+    pipeline = stage.pipeline()
+    pipeline.produce(120)
+    _killed_at(pipeline, "fetch")
+    DeltaTable.create(str(pipeline.table), arrow_schema())
+    stopped(pipeline.run(), 5, "plan 1 was made when there was no table", "plans acknowledge")
+    assert main(["plans", "acknowledge", str(pipeline.conf), "0", "--reason", "made by hand"]) == 0
+    return stage.finish(pipeline, after=held(pipeline), next_run=pipeline.ran())
+
+
+_RENAMED = "the group is renamed, takes the old one's place: SIGKILL "
+_COPY = "an old copy of the table is put back and accepted: SIGKILL "
+
+CASES: tuple[Case, ...] = (
+    Case(26, "taken over, killed before the append", _RENAMED + "before its first commit", partial(taken_over, verb="append")),
+    Case(26, "taken over, killed before the record", _RENAMED + "after its first commit", partial(taken_over, verb="record")),
+    Case(26, "taken over, killed before the offsets", _RENAMED + "before the offsets are moved", partial(taken_over, verb="commit")),
+    Case(26, "old copy, killed before the append", _COPY + "before the append", partial(old_copy, verb="append")),
+    Case(26, "old copy, killed before the record", _COPY + "after the Delta commit", partial(old_copy, verb="record")),
+    Case(26, "table made by hand", "a table is made by DDL after plan 1 was stored, and accepted", made_by_ddl),
+)

@@ -19,6 +19,7 @@ from etl.model import NOTHING_COMMITTED, Adopt, OffsetRange, Onward, Plan, Repla
 from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks
 from etl.plan import plan_instead, plan_next, refuse_what_cannot_run, replay_or_supersede
+from etl.protocol.plan_documents import refuse_too_large
 from etl.reconcile import compare, naming_table, where_we_stand
 from etl.report import Outcome, Report, at, describe_plan, logs_of, told_by_owner, told_extent, told_leaderless, told_open
 from etl.retention import Expiring, expiring
@@ -119,6 +120,8 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     left = leave_to_owners(snapshot, settings)
     standing = where_we_stand(snapshot, settings)
     says, plans = _next(left, standing, settings)
+    for plan in plans:
+        refuse_too_large(plan)
     tasks = _tasks(plans, snapshot, settings)
     ranges = [r for plan in plans for r in plan.ranges]
     soon = expiring(ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms())

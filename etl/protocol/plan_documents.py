@@ -41,7 +41,7 @@ RANGES_MAX = 500_000
 """A plan with more ranges than this is refused: its record could outgrow `WRITTEN_MAX_BYTES` without naming one gap."""
 _GAP_BYTES = 40
 """What one gap costs at most: two offsets of 19 digits, each with a comma."""
-_FEWER_TOPICS = "that the expressions match what you mean; else split the topics over pipelines, each with a group of its own"
+_FEWER_TOPICS = "that the expressions match what you mean; source.topics.deny leaves topics out"
 
 
 def with_id(plan: Plan) -> Plan:
@@ -181,6 +181,11 @@ def render_stamp(plan: Plan, app_id: str, run_id: str | None = None) -> str:
         what = f"the plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {STAMP_MAX_BYTES:,}"
         raise SettingsError(what, key="source.topics", check=_FEWER_TOPICS)
     return short
+
+
+def refuse_too_large(plan: Plan) -> None:
+    """Raises SettingsError for a plan that no commit could carry, or that could not be read again. A run asks before it stores one."""
+    render_stamp(plan, "")
 
 
 def parse_stamp(text: str, delta_version: int) -> Stamp | None:

@@ -84,7 +84,7 @@ def test_all_is_well_before_the_first_run_and_after_it_and_then_each_damage_is_n
     assert "plan 1 is the newest in both" in lines(said, "ledger and table")[0]["found"]
     assert tree(pipeline) | _conf(pipeline) == before | _conf(pipeline), "the doctor leaves no trace"
 
-    pipeline.settings = {"pipeline": "another"}
+    pipeline.settings = {"pipeline": "another", "table": {"path": str(pipeline.folder / "another")}}
     failing(pipeline, "group", 2, "pipeline clicks of the same group", pipeline.topic)
     pipeline.settings = {}
 

@@ -13,6 +13,7 @@ from etl import doors
 from etl.errors import Owned
 from etl.ingest import World
 from etl.model import Plan
+from etl.protocol import plan_documents
 from etl.settings import load_settings
 from tests.system.driving import Pipeline, refused
 
@@ -48,6 +49,20 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     assert pipeline.door("verify").code == 0, "what it loaded is still proven"
     assert pipeline.door("pipelines", "resume", after=("--reason", "back")).code == 0
     assert pipeline.run().outcomes == ["nothing new"]
+
+
+def test_a_plan_that_no_commit_can_carry_is_refused_by_plan_and_run_and_binds_nobody(
+    make_pipeline: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = make_pipeline(partitions=1)
+    pipeline.produce(4, partitions=1)
+    with monkeypatch.context() as small:
+        small.setattr(plan_documents, "STAMP_FULL_BYTES", 10)
+        small.setattr(plan_documents, "STAMP_MAX_BYTES", 10)
+        for said in (pipeline.door("plan"), pipeline.run()):
+            refused(said, 2, "commit metadata", "source.topics")
+    assert pipeline.door("plans", "list").document == []
+    assert pipeline.door("plan").code == 0
 
 
 def test_two_pipelines_that_both_have_loaded_one_topic_are_led_out_by_retiring_one(pipeline: Pipeline, tmp_path: Path) -> None:

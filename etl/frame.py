@@ -31,12 +31,12 @@ SPARK_TYPES: dict[str, str] = {
     "topic": "string",
     "partition": "int",
     "offset": "bigint",
-    "timestamp": "timestamp",
+    "timestamp": "timestamp_ltz",
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
     "log_epoch": "int",
 }
-"""Column -> Spark SQL type, in the table's order."""
+"""Column -> Spark SQL type, in the table's order. What plain `timestamp` means is the session's to say (`spark.sql.timestampType`)."""
 
 COLUMNS: tuple[str, ...] = tuple(SPARK_TYPES)
 
@@ -90,7 +90,7 @@ def arrow_schema(names: Sequence[str] | None = None) -> pa.Schema:
         "string": pa.string(),
         "int": pa.int32(),
         "bigint": pa.int64(),
-        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestamp_ltz": pa.timestamp("us", tz="UTC"),
         "array<struct<key:string,value:binary>>": pa.list_(pa.field("element", header)),
     }
     return pa.schema([pa.field(name, types[SPARK_TYPES[name]]) for name in raw_columns(names)])

@@ -291,6 +291,8 @@ class Applied:
     """The run whose append it was; None when the commit does not say."""
     uncounted: str | None = None
     """Why nobody could count the rows after a crash; the receipts are then `NOT_COUNTED`."""
+    undated: int | None = field(default=None, compare=False)
+    """Rows without an `event_date`, of a table that is partitioned by it. For the report alone: the ledger does not keep it."""
 
     @property
     def rows(self) -> int | None:

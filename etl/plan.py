@@ -26,6 +26,7 @@ from etl.settings import OnDataLoss, OnNoLeader, Settings
 from etl.starts import pending_starts, start_of, starts_of
 
 Span = TypeVar("Span", OffsetRange, Loss)
+_HIVES_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 _TOPICS_NAMED = 5
@@ -85,6 +86,14 @@ def refuse_missing_topics(settings: Settings, topics: Iterable[str], of_cluster:
         named = f"; the cluster has {', '.join(found[:_TOPICS_NAMED])}{more}" if found else ""
         what = f"no topic matches {list(settings.source.topics.allow)}"
         raise TopicMissing(what, key="source.topics.allow", check=f"the expressions: each must match a whole topic name{named}")
+
+
+def refuse_topic_that_reads_as_null(settings: Settings, topics: Iterable[str]) -> None:
+    """A table keeps the values of its partitions as text, and this name stands for null there. Raises SettingsError."""
+    if "topic" in settings.table.partition_by and _HIVES_NULL in set(topics):
+        what = "a table partitioned by topic has null for a topic of this name"
+        check = "table.partition_by without topic, or source.topics.deny with this topic, whose records are then not loaded"
+        raise SettingsError(what, topic=_HIVES_NULL, key="table.partition_by", check=check)
 
 
 def plan_next(snapshot: Snapshot, standing: FirstRun | Onward, settings: Settings, *, uid: str, now_ms: int) -> Plan | None:

@@ -24,6 +24,7 @@ from etl.edges.owners import Owners
 from etl.edges.registry import read_brokers, read_cluster_id, read_creation_ids
 from etl.edges.spark import parallelism_of
 from etl.edges.table_features import takes_commits_of_delta_rs
+from etl.edges.table_files import rows_in_null_partition
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
 from etl.following import Following, follow
@@ -33,7 +34,7 @@ from etl.model import Applied, BrokerPartition, Cleanup, Committed, Foreign, Led
 from etl.ownership import members_as_owners
 from etl.packing import pack_tasks
 from etl.phases import Doing, Phases, Stopwatch, Verb
-from etl.plan import may_be_transformed, refuse_missing_topics
+from etl.plan import may_be_transformed, refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.protocol.kafka import ClusterMetadata
 from etl.protocol.plan_documents import parse_plan, render_stamp
 from etl.reconcile import plan_in_force
@@ -142,6 +143,7 @@ class LiveWorld:
         with Cluster(self._bootstrap(), timeout_s=source.timeout_s) as cluster:
             metadata = chosen_topics(cluster.describe(self._asked_topics()), source.topics)
             refuse_missing_topics(self.settings, metadata.topics, lambda: names_of_topics(cluster))
+            refuse_topic_that_reads_as_null(self.settings, metadata.topics)
             self._cluster_name = self._name_of(metadata)
             self._known_version = ledger.known_version
             logs = [p.log for topic in metadata.topics.values() for p in topic.partitions]
@@ -435,7 +437,14 @@ class LiveWorld:
             raise TableUnreachable(f"the table that held plan {plan.number} is gone", path=self.settings.table.path)
         version = outcome.table.version if outcome.delta_version is None else outcome.delta_version
         run_id = outcome.stamp.run_id if outcome.stamp else None
+        undated = self._undated(outcome.delta_version)
         if receipts is not None:
-            return Applied(plan.number, plan.id, version, outcome.table.id, receipts, run_id)
+            return Applied(plan.number, plan.id, version, outcome.table.id, receipts, run_id, undated=undated)
         counted = self._counted_again(plan, outcome.delta_version)
-        return Applied(plan.number, plan.id, version, outcome.table.id, counted.receipts, run_id, counted.uncounted)
+        return Applied(plan.number, plan.id, version, outcome.table.id, counted.receipts, run_id, counted.uncounted, undated)
+
+    def _undated(self, delta_version: int | None) -> int | None:
+        column, table = delta.EVENT_DATE, self.settings.table
+        if delta_version is None or column not in table.partition_by:
+            return None
+        return rows_in_null_partition(table.path, delta_version, column)

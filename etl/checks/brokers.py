@@ -15,7 +15,7 @@ from etl.edges.registry import read_brokers, read_cluster_id
 from etl.errors import BrokerUnreachable, EtlError, Owned, SettingsError
 from etl.model import Broker, BrokerPartition, KafkaGroup, Ledger
 from etl.ownership import foreign_owners, members_as_owners, on_owned
-from etl.plan import refuse_missing_topics, refuse_retired, refuse_shared_topics
+from etl.plan import refuse_missing_topics, refuse_retired, refuse_shared_topics, refuse_topic_that_reads_as_null
 from etl.protocol import znodes
 from etl.protocol.kafka import Api, Spoken, choose_version
 from etl.settings import OnLiveGroup, OnNoLeader, OnOwned
@@ -88,6 +88,7 @@ def topics(name: str, findings: Findings) -> Iterator[Line]:
     there = tuple(findings.metadata.topics)
     metadata = findings.metadata = chosen_topics(findings.metadata, settings.source.topics)
     refuse_missing_topics(settings, metadata.topics, lambda: there)
+    refuse_topic_that_reads_as_null(settings, metadata.topics)
     leaderless = sorted(metadata.leaderless)
     if leaderless:
         yield _leaderless(name, leaderless, settings.source.on_no_leader)

@@ -36,10 +36,15 @@ if TYPE_CHECKING:
 
 EVENT_DATE = "event_date"
 _MICROS_PER_DAY = 86_400_000_000
+_YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
+_MICROS = "unix_micros(timestamp)"
 _UTC_DATE = (
-    f"date_from_unix_date(cast((unix_micros(timestamp) - pmod(unix_micros(timestamp), {_MICROS_PER_DAY})) div {_MICROS_PER_DAY} as int))"
+    f"case when {_MICROS} >= {_YEAR_1} and {_MICROS} < {_YEAR_10000} then "
+    f"date_from_unix_date(cast(({_MICROS} - pmod({_MICROS}, {_MICROS_PER_DAY})) div {_MICROS_PER_DAY} as int)) end"
 )
-"""Integer arithmetic on the instant: `to_date` would follow the session's time zone."""
+"""Integer arithmetic on the instant: `to_date` would follow the session's time zone. Other years are no date that every reader of a
+table knows (`event_date=+55840-11-08` is none for delta-rs), and the arithmetic would leave the range of an int64 in the least of them.
+"""
 _RETENTION = "delta.setTransactionRetentionDuration"
 
 StorageOptions = Mapping[str, str] | None

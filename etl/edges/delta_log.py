@@ -31,6 +31,8 @@ class Added:
     path: str
     """As the log has it: relative to the table and percent-encoded."""
     partition_values: Mapping[str, str | None]
+    rows: int | None = field(default=None, compare=False)
+    """As the commit counts them; None where it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,14 @@ def parse_commit(version: int, content: bytes) -> Commit:
 def parse_added(content: bytes) -> list[Added]:
     """The Parquet files that one commit file adds. Raises TableUnreachable where the file is cut off, or is no commit."""
     with _reading("a file of the table's log is no commit"):
-        return [Added(str(body["path"]), dict(body.get("partitionValues") or {})) for action, body in _actions(content) if action == "add"]
+        return [Added(str(body["path"]), dict(body.get("partitionValues") or {}), _rows_of(body))
+                for action, body in _actions(content) if action == "add"]
+
+
+def _rows_of(body: Mapping[str, Any]) -> int | None:
+    stats = json.loads(body.get("stats") or "{}")
+    rows = stats.get("numRecords") if isinstance(stats, dict) else None
+    return rows if isinstance(rows, int) else None
 
 
 def parse_shape(table_id: str, schema_json: str, partition_by: Any) -> Shape:

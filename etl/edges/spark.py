@@ -39,12 +39,15 @@ _DEFAULTS = {
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.debug.maxToStringFields": "200",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
 }
-"""Delta's own 50 snapshot partitions and Spark's 200 shuffle partitions make a small write take 15 s."""
+"""Delta's own 50 snapshot partitions and Spark's 200 shuffle partitions make a small write take 15 s. Timestamps as Spark writes them
+(INT96) are nanoseconds for pyarrow and so for delta-rs, which cannot read a file with one before 1677 or after 2262.
+"""
 _LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _PYTHON = "spark.pyspark.python"
 _WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")

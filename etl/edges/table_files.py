@@ -76,6 +76,20 @@ def files_of_commit(path: str, delta_version: int, storage_options: StorageOptio
     return TableFiles(path, folder, added, physical)
 
 
+def rows_in_null_partition(path: str, delta_version: int, column: str, storage_options: StorageOptions = None) -> int | None:
+    """How many rows one commit added whose value of this partition column is null; None where nobody knows. Raises as `open_table`."""
+    content = read_commit_file(open_log(rust_path(path), storage_options), delta_version)
+    if content is None:
+        return None
+    added = [one for one in parse_added(content) if None in one.partition_values.values()]
+    if not added:
+        return 0
+    fields = _table_at(path, delta_version, storage_options).schema().fields
+    name = next((str(field.metadata.get(_PHYSICAL_NAME, field.name)) for field in fields if field.name == column), column)
+    rows = [one.rows for one in added if one.partition_values.get(name, "") is None]
+    return None if None in rows else sum(count for count in rows if count is not None)
+
+
 def files_of_today(path: str, offsets: Sequence[tuple[int, int]], storage_options: StorageOptions = None) -> TableFiles:
     """The files that the table consists of now and that may hold offsets of these intervals [from, until).
 

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from etl.datasource import NAME, OffsetRanges, Task, _INLINE_BYTES, parse_tasks, read_tasks, render_tasks
 from etl.edges import delta
 from etl.edges.delta import Result
 from etl.errors import NeedsDecision
-from etl.frame import spark_schema
+from etl.frame import arrow_schema, spark_schema
 from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Plan, Receipt
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
@@ -204,3 +205,31 @@ def test_a_failure_in_a_task_comes_back_as_itself(
         delta.append(frame, plan, app_id="app", path=str(tmp_path / "table"), partition_by=(), known=None)
     assert (caught.value.where["topic"], caught.value.where["partition"]) == (filled, 0)
     assert received.in_order(1) is None
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("spark.sql.timestampType", "TIMESTAMP_NTZ"), ("spark.sql.ansi.enabled", "false"), ("spark.sql.caseSensitive", "true"),
+    ("spark.sql.execution.arrow.useLargeVarTypes", "true"), ("spark.sql.session.timeZone", "Pacific/Apia"),
+    ("spark.sql.parquet.outputTimestampType", "INT96"), ("spark.sql.storeAssignmentPolicy", "STRICT"),
+])
+def test_settings_of_the_session_change_no_row(
+        spark: SparkSession, make_plan: Callable[..., Plan], tmp_path: Path, key: str, value: str) -> None:
+    path, before = str(tmp_path / "table"), spark.conf.get(key)
+    records = [Rec(0, b"v", b"k", ((b"h", b"1"), (b"n", None))), Rec(1, None, None, timestamp_delta=5_000_000)]
+    columns = delta.with_event_date_field(arrow_schema(), ["event_date"])
+    expected = DeltaTable.create(str(tmp_path / "like"), columns, partition_by=["event_date"])
+    with FakeBroker() as broker:
+        broker.append("clicks", 0, encode(Batch(0, records)))
+        plan = make_plan(1, ranges=(OffsetRange(BrokerPartition("clicks", 0), 0, 2),))
+        spark.conf.set(key, value)
+        try:
+            rows, _ = read_tasks(
+                spark, plan.ranges, [[0]], bootstrap=[f"127.0.0.1:{broker.port}"], isolation=Isolation.READ_COMMITTED)
+            delta.append(rows, plan, app_id="app", path=path, partition_by=["event_date"], known=None)
+        finally:
+            spark.conf.set(key, before)
+    assert DeltaTable(path).schema() == expected.schema()
+    found = sorted(DeltaTable(path).to_pyarrow_table().to_pylist(), key=lambda row: row["offset"])
+    assert [(row["key"], row["value"], row["headers"], row["timestamp"].timestamp(), row["event_date"].isoformat()) for row in found] == [
+        (b"k", b"v", [{"key": "h", "value": b"1"}, {"key": "n", "value": None}], 1_700_000_000, "2023-11-14"),
+        (None, None, None, 1_700_005_000, "2023-11-14")]

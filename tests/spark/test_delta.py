@@ -16,11 +16,13 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 
 from etl.edges import delta
 from etl.edges.delta import Outcome, Result
+from etl.edges.table_files import rows_in_null_partition
 from etl.errors import CorruptData, LedgersDisagree, NotOurTable, SettingsError, TableUnreachable
 from etl.frame import arrow_schema
-from etl.model import Plan
+from etl.model import BrokerPartition, OffsetRange, Plan
 
 APP = "offset-range-etl/cluster/group/clicks"
+LOG = BrokerPartition("clicks", 0)
 
 
 @pytest.fixture
@@ -199,14 +201,13 @@ def test_an_empty_plan_is_applied_once(make_plan: Any, path: str) -> None:
     assert DeltaTable(path).version() == 0
 
 
-def test_the_event_date_is_the_utc_date_whatever_the_sessions_time_zone(
+def test_the_event_date_is_the_utc_date_in_the_years_1_to_9999_whatever_the_sessions_time_zone(
     spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str
 ) -> None:
-    plan = make_plan(1)
-    moments = [-1, 0, 86_399_999_999, 86_400_000_000, 1_700_000_000_000_000]
-    plan_rows = rows_of(plan).limit(5).selectExpr("*", "cast(offset as int) i").selectExpr(
+    plan = make_plan(1, ranges=(OffsetRange(LOG, 0, len(_DATES) + 1),))
+    plan_rows = rows_of(plan).selectExpr(
         "key", "value", "topic", "partition", "offset",
-        f"case when i = 4 then null else timestamp_micros(element_at(array({', '.join(map(str, moments))}), i + 1)) end timestamp",
+        f"timestamp_micros(get(array({', '.join(map(str, _DATES))}), cast(offset as int))) timestamp",
         "timestampType", "headers", "log_epoch")
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
@@ -214,8 +215,22 @@ def test_the_event_date_is_the_utc_date_whatever_the_sessions_time_zone(
         append(plan, plan_rows, partition_by=("event_date",))
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
-    rows = {row.offset: row.event_date for row in spark.read.format("delta").load(path).select("offset", "event_date").collect()}
-    assert rows == {0: date(1969, 12, 31), 1: date(1970, 1, 1), 2: date(1970, 1, 1), 3: date(1970, 1, 2), 4: None}
+    dates = dict(enumerate([*_DATES.values(), None]))
+    rows = spark.read.format("delta").load(path).selectExpr("offset", "event_date", "unix_micros(timestamp) micros").collect()
+    assert {row.offset: row.event_date for row in rows} == dates
+    assert {row.offset: row.micros for row in rows} == dict(enumerate([*_DATES, None]))
+    by_another_reader = DeltaTable(path).to_pyarrow_table(columns=["offset", "event_date", "timestamp"])
+    assert dict(zip(*(by_another_reader.column(name).to_pylist() for name in ("offset", "event_date")), strict=True)) == dates
+    assert by_another_reader.column("timestamp").cast("int64").null_count == 1
+    assert rows_in_null_partition(path, 0, "event_date") == 5
+    assert rows_in_null_partition(path, 7, "event_date") is None
+
+
+_DATES = {
+    -1: date(1969, 12, 31), 0: date(1970, 1, 1), 86_399_999_999: date(1970, 1, 1), 86_400_000_000: date(1970, 1, 2),
+    -62_135_596_800_000_000: date(1, 1, 1), 253_402_300_799_999_999: date(9999, 12, 31), -62_135_596_800_000_001: None,
+    253_402_300_800_000_000: None, -9_223_372_036_854_775_000: None, 9_223_372_036_854_775_000: None}
+"""Microseconds since 1970, and the date they lie in."""
 
 
 @pytest.mark.parametrize("statement, operation, why", [

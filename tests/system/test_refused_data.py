@@ -98,6 +98,28 @@ def test_records_that_are_too_much_for_spark_are_named_one_by_one_and_can_be_lef
     assert pipeline.door("verify").code == 0
 
 
+def test_records_without_an_event_date_are_loaded_and_counted(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+    """Microseconds taken for milliseconds, the least timestamp there is, and none."""
+    pipeline, broker = spoiled
+    pipeline.settings["table"] = {"partition_by": ["event_date"]}
+    broker.log(pipeline.topic, 0).batches[1:] = [
+        encode(Batch(base, RECORDS, base_timestamp=moment)) for base, moment in ((10, 1_700_000_000_000_000), (20, -2**63), (30, -1))]
+    said = pipeline.ran()
+    assert said.outcomes == ["rows without event_date", "ingested"]
+    assert "30 of its records have no event_date" in said.document["outcomes"][0]["says"]
+    assert sum(pipeline.in_table().values()) == 40
+
+
+def test_a_topic_that_would_have_no_name_in_the_table_is_refused_before_any_plan(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+    pipeline, broker = spoiled
+    broker.append("__HIVE_DEFAULT_PARTITION__", 0, encode(Batch(0, RECORDS)))
+    pipeline.settings |= {"table": {"partition_by": ["topic"]}, "source": {**pipeline.settings["source"], "topics": {"allow": [".*"]}}}
+    refused(pipeline.run(), 2, "__HIVE_DEFAULT_PARTITION__", "table.partition_by")
+    assert "__HIVE_DEFAULT_PARTITION__" in pipeline.door("doctor").out
+    with pipeline.zookeeper() as client:
+        assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
+
+
 def test_a_topic_in_the_format_from_before_0_11_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:
     pipeline, broker = spoiled
     broker.log(pipeline.topic, 0).batches[:1] = [_old_format(offset) for offset in range(10)]

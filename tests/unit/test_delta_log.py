@@ -39,6 +39,12 @@ def test_added_files_come_with_the_values_the_table_is_partitioned_by() -> None:
     assert parse_added(added) == [Added("topic=a%20b/part-0", {"topic": "a b"})]
 
 
+@pytest.mark.parametrize(("stats", "rows"), [
+    ('{"numRecords": 7}', 7), ("{}", None), (None, None), ("[]", None), ('{"numRecords": "x"}', None)])
+def test_added_files_come_with_their_rows_where_the_commit_counts_them(stats: str | None, rows: int | None) -> None:
+    assert [one.rows for one in parse_added(content({"add": {"path": "p", "stats": stats}}))] == [rows]
+
+
 @pytest.mark.parametrize("operation, remove, found", [
     ("DELETE", {"path": "x", "dataChange": True}, "removed rows"),
     ("WRITE", {"path": "x", "dataChange": True}, "removed rows"),

@@ -13,7 +13,7 @@ from tests.fakes.logs import cursor_of
 
 def test_the_raw_table_has_the_columns_of_sparks_kafka_source_and_the_log_epoch() -> None:
     assert frame.spark_schema() == (
-        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int, "
         "headers array<struct<key:string,value:binary>>, log_epoch int")
 
 

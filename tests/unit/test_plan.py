@@ -19,7 +19,8 @@ from etl.model import (
 )
 from etl.packing import ASSUMED_BYTES_PER_OFFSET
 from etl.plan import (
-    may_be_transformed, plan_instead, plan_next, plan_without, refuse_missing_topics, replay_or_supersede, shape_of_rows,
+    may_be_transformed, plan_instead, plan_next, plan_without, refuse_missing_topics, refuse_topic_that_reads_as_null,
+    replay_or_supersede, shape_of_rows,
 )
 from etl.protocol.plan_documents import with_id
 from etl.settings import Settings, parse_settings
@@ -249,6 +250,16 @@ def test_expressions_that_match_nothing_are_told_with_what_there_is() -> None:
 def test_expressions_must_match_something() -> None:
     with pytest.raises(TopicMissing, match="no topic matches"):
         refuse_missing_topics(settings_of(topics={"allow": ["x.*"]}), [])
+
+
+def test_a_topic_whose_name_a_partition_cannot_hold_is_refused_where_the_table_is_partitioned_by_it() -> None:
+    topics = ["clicks", "__HIVE_DEFAULT_PARTITION__"]
+    refuse_topic_that_reads_as_null(SETTINGS, topics)
+    partitioned = settings_of(table={"partition_by": ["event_date", "topic"]})
+    refuse_topic_that_reads_as_null(partitioned, ["clicks"])
+    with pytest.raises(SettingsError) as caught:
+        refuse_topic_that_reads_as_null(partitioned, topics)
+    assert caught.value.where == {"topic": "__HIVE_DEFAULT_PARTITION__", "key": "table.partition_by"}
 
 
 @pytest.mark.parametrize("changed", [

@@ -260,6 +260,9 @@ def _append(world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: S
         report.add(Outcome.APPLIED_BY_ANOTHER, sentence)
         return None
     report.applied(applied)
+    if applied.undated:
+        what = "of its records have no event_date: they have no timestamp, or one outside the years 1 to 9999"
+        report.add(Outcome.UNDATED, f"plan {plan.number}: {applied.undated:,} {what}")
     return applied
 
 

@@ -171,9 +171,6 @@ class Report:
             self._stands = replace(self._stands, reached=Reached(plan, plan.positions))
         number, rows = applied.number, applied.rows
         how_many = "its" if rows is None else f"{rows:,}"
-        if applied.undated:
-            what = "have no event_date: they have no timestamp, or one outside the years 1 to 9999"
-            self.add(Outcome.UNDATED, f"plan {number}: {applied.undated:,} of its records {what}")
         in_table = f"records are in the table at version {applied.delta_version}"
         if applied.run_id not in (None, self.run_id):
             its = "its" if rows is None else f"its {how_many}"

@@ -214,7 +214,7 @@ def test_a_failure_in_a_task_comes_back_as_itself(
 ])
 def test_settings_of_the_session_change_no_row(
         spark: SparkSession, make_plan: Callable[..., Plan], tmp_path: Path, key: str, value: str) -> None:
-    path, before = str(tmp_path / "table"), spark.conf.get(key)
+    path, before = str(tmp_path / "table"), spark.conf.get(key) or ""
     records = [Rec(0, b"v", b"k", ((b"h", b"1"), (b"n", None))), Rec(1, None, None, timestamp_delta=5_000_000)]
     columns = delta.with_event_date_field(arrow_schema(), ["event_date"])
     expected = DeltaTable.create(str(tmp_path / "like"), columns, partition_by=["event_date"])

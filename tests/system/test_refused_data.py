@@ -105,8 +105,8 @@ def test_records_without_an_event_date_are_loaded_and_counted(spoiled: tuple[Pip
     broker.log(pipeline.topic, 0).batches[1:] = [
         encode(Batch(base, RECORDS, base_timestamp=moment)) for base, moment in ((10, 1_700_000_000_000_000), (20, -2**63), (30, -1))]
     said = pipeline.ran()
-    assert said.outcomes == ["rows without event_date", "ingested"]
-    assert "30 of its records have no event_date" in said.document["outcomes"][0]["says"]
+    assert said.outcomes == ["ingested", "rows without event_date"]
+    assert "30 of its records have no event_date" in said.document["outcomes"][1]["says"]
     assert sum(pipeline.in_table().values()) == 40
 
 

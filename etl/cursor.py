@@ -46,6 +46,9 @@ EMPTY_ANSWERS_THAT_PROVE = 3
 MISSING_MAX = 100
 """How many stretches of missing offsets a cursor keeps; it counts all of them."""
 
+EPOCHS_KEPT = 16
+"""How many leader epochs of a range its receipt names, the newest."""
+
 ALL_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers", "log_epoch")
 
 
@@ -68,6 +71,7 @@ class Cursor:
         self._tally, self._counts = Tally(range.from_offset), Counts()
         self._fetched_bytes, self._empty_answers, self._decoding = 0, 0, False
         self._last_epoch: int | None = None
+        self._epochs: list[tuple[int, int]] = []
         self._missing, self.missing_count = list[tuple[int, int]](), 0
         self.cleanup = cleanup
         self.position = range.from_offset
@@ -131,7 +135,7 @@ class Cursor:
         reached = found.batches[-1].last_offset + 1 if found.batches else self.position
         if reached > self.position:
             self._empty_answers = 0
-            self._last_epoch = _epoch_at(found, self.range.until_offset - 1)
+            self._note_epochs(found)
             if not self.cleanup.explains_missing:
                 self._note_missing(found)
             self.position = min(reached, self.range.until_offset)
@@ -157,6 +161,14 @@ class Cursor:
         self.missing_count += 1
         if len(self._missing) < MISSING_MAX:
             self._missing.append((from_offset, until_offset))
+
+    def _note_epochs(self, found: Walk) -> None:
+        """Epochs only rise, so an answer that begins and ends with the one we have brings no other."""
+        self._last_epoch = _epoch_at(found, self.range.until_offset - 1)
+        if not self._epochs or self._epochs[-1][0] != found.batches[-1].leader_epoch:
+            for batch in found.batches:
+                if batch.base_offset < self.range.until_offset and (not self._epochs or self._epochs[-1][0] < batch.leader_epoch):
+                    self._epochs.append((batch.leader_epoch, max(batch.base_offset, self.range.from_offset)))
 
     def _note_empty(self, fetched: FetchedPartition) -> None:
         if self._readable_end(fetched) < self.range.until_offset:
@@ -233,7 +245,8 @@ class Cursor:
             rows=tally.rows, fetched_bytes=self._fetched_bytes, control_records=counts.control_records,
             aborted_records=counts.aborted_records,
             missing_offsets=walked - tally.rows - counts.control_records - counts.aborted_records,
-            gaps=tuple(gaps), gaps_complete=all_kept, last_epoch=self._last_epoch)
+            gaps=tuple(gaps), gaps_complete=all_kept, last_epoch=self._last_epoch,
+            epochs=tuple(self._epochs[-EPOCHS_KEPT:]))
 
 
 def _epoch_at(found: Walk, offset: int) -> int | None:

@@ -4,9 +4,11 @@ A log that lost its tail (an unclean leader election, a disk put back from a cop
 end says nothing. What tells is the leader epoch (KIP-101): each leader begins one at its log's end. So a plan keeps the epoch of the leader
 that told the ends it goes by, and a receipt that of the record batch it ends in. The next run asks where that epoch ends in the leader's
 log of now (OffsetForLeaderEpoch, KIP-320): below our position, the log was cut there. A record batch's own epoch must moreover be the
-one that is found: a leader of long ago may come back with a longer log of its own.
+one that is found: a leader of long ago may come back with a longer log of its own. Where the two logs part is told by the epochs of the
+record batches that we have read.
 
-Brokers before 2.1 tell no epochs. There an end below the position is all that shows.
+Brokers before 2.1 tell no epochs. There an end below the position is all that shows, and so it is where a log was cut without an
+election: a cluster of one broker with ZooKeeper may come back with half of its disk in the very epoch it had.
 """
 
 from __future__ import annotations
@@ -15,8 +17,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from etl.errors import LogTruncated, NeedsDecision
-from etl.model import Applied, BrokerPartition, Plan, Snapshot
+from etl.model import Applied, BrokerPartition, Lineage, Plan, Snapshot
 from etl.protocol.znodes import CREATION_ID
+
+
+EPOCHS_KEPT = 16
+"""How many epochs of each log a plan remembers, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +49,34 @@ class Cut:
         return LogTruncated(what, topic=self.log.topic, partition=self.log.partition, offset=self.position, check=check)
 
 
-def record_epochs(plan: Plan, applied: Applied | None) -> dict[BrokerPartition, int]:
-    """The epoch of the record batch that ends at the plan's position of each log, where it is known.
+def record_epochs(plan: Plan, applied: Applied | None) -> dict[BrokerPartition, Lineage]:
+    """The epochs of the record batches up to the plan's position of each log, where the last of them ends there.
 
     `applied` is what came of the newest plan of the ledger, if anybody knows it.
     """
     read = {r.log for r in plan.ranges}
-    epochs = {log: epoch for log, epoch in plan.record_epochs.items() if log not in read}
+    epochs = {log: lineage for log, lineage in plan.record_epochs.items() if log not in read}
     if applied and applied.plan_id == plan.id:
-        for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
+        pairs = sorted(zip(plan.ranges, applied.receipts, strict=True), key=lambda pair: pair[0].until_offset)
+        lineages = {log: plan.record_epochs.get(log, ()) for log in read}
+        for r, receipt in pairs:
+            lineages[r.log] = joined(lineages[r.log], receipt.epochs)
             if receipt.last_epoch is not None and r.until_offset == plan.positions[r.log]:
-                epochs[r.log] = receipt.last_epoch
-    return epochs
+                epochs[r.log] = lineages[r.log]
+    return {log: lineage for log, lineage in epochs.items() if lineage}
+
+
+def joined(before: Lineage, more: Lineage) -> Lineage:
+    """One lineage and what was read behind it; the newest epochs are kept."""
+    known = before[-1][0] if before else -1
+    return (*before, *(one for one in more if one[0] > known))[-EPOCHS_KEPT:]
 
 
 def epochs_to_ask(plan: Plan | None, applied: Applied | None) -> dict[BrokerPartition, int]:
     """Which epoch of each log must still reach up to the plan's position."""
-    return {**plan.leader_epochs, **record_epochs(plan, applied)} if plan else {}
+    if plan is None:
+        return {}
+    return {**plan.leader_epochs, **{log: lineage[-1][0] for log, lineage in record_epochs(plan, applied).items()}}
 
 
 def refuse_other_logs(plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int] | None = None) -> None:
@@ -78,20 +95,50 @@ def refuse_other_logs(plan: Plan | None, snapshot: Snapshot, positions: Mapping[
 def cut_logs(plan: Plan, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> list[Cut]:
     """The logs that lost records below these positions, in order; of those that can be read now."""
     sharp = record_epochs(plan, snapshot.ledger.applied)
-    there = sorted(log for log in positions if log in snapshot.extents)
-    found = (_cut(log, positions[log], snapshot, plan.leader_epochs.get(log), sharp.get(log)) for log in there)
+    begins = {r.log: r.from_offset for r in sorted(plan.ranges, key=lambda r: -r.from_offset)}
+    found = []
+    for log in sorted(log for log in positions if log in snapshot.extents):
+        if log in sharp:
+            known = _Known(sharp[log][-1][0], sharp[log], plan.positions[log], ends_there=True)
+        else:
+            known = _Known(plan.leader_epochs.get(log), plan.record_epochs.get(log, ()), begins.get(log, 0), ends_there=False)
+        found.append(_cut(log, positions[log], snapshot, known))
     return [cut for cut in found if cut]
 
 
-def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, leader_epoch: int | None, record_epoch: int | None) -> Cut | None:
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What we know of one log: which epoch was asked, and those of the records up to an offset."""
+
+    epoch: int | None
+    lineage: Lineage
+    reaches: int
+    ends_there: bool
+    """The last epoch of the lineage is the asked one, and nothing was read behind it."""
+
+    def end_of(self, epoch: int) -> tuple[int, bool] | None:
+        """Up to where our records are of this epoch; False: at least. None: we know of none."""
+        for i, (one, _) in enumerate(self.lineage):
+            if one == epoch:
+                return (self.lineage[i + 1][1], True) if i + 1 < len(self.lineage) else (self.reaches, self.ends_there)
+        return None
+
+
+def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known) -> Cut | None:
+    """A leader's records of one epoch are the same wherever they lie, so two logs are one up to where the shorter stretch of it ends."""
     end = snapshot.epoch_ends.get(log)
-    if end is None or end.asked_epoch != (leader_epoch if record_epoch is None else record_epoch):
+    if end is None or end.asked_epoch != known.epoch:
         extent = snapshot.extents[log]
         end_offset = extent.end_offset + extent.held_back
         return Cut(log, position, end_offset, is_known=False) if end_offset < position else None
-    if record_epoch is not None and end.epoch < record_epoch:
-        return Cut(log, position, min(end.end_offset, position), is_known=False)
-    return Cut(log, position, end.end_offset) if end.end_offset < position else None
+    is_another = known.ends_there and end.epoch < end.asked_epoch
+    if end.end_offset >= position and not is_another:
+        return None
+    ours, is_whole = known.end_of(end.epoch) or (0, False)
+    left = min(end.end_offset, ours if is_whole else position)
+    is_exact = is_whole or end.end_offset <= ours or end.epoch == end.asked_epoch
+    # in the leader's own epoch this is only the log's end: somebody may have written since it was cut, and nobody was elected
+    return Cut(log, position, left, is_exact and end.asked_epoch != snapshot.leader_epochs.get(log))
 
 
 def topics_made_again(topic_ids: Mapping[str, str], snapshot: Snapshot) -> dict[str, str]:

@@ -133,6 +133,10 @@ class Committed:
 NOTHING_COMMITTED = Committed()
 
 
+Lineage = tuple[tuple[int, int], ...]
+"""Leader epochs of a log, ascending, each with the first offset that is known to be of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """What reading one range came to. Counts are of records; `fetched_bytes` is what came over the wire."""
@@ -153,6 +157,8 @@ class Receipt:
     """The leader epoch of the record batch that holds the range's last offset; None where none does (compaction), or nobody knows it."""
     behind_transform: bool = False
     """Counted again from rows that a transform had made: whether it dropped records at the missing offsets nobody knows."""
+    epochs: Lineage = ()
+    """The leader epochs of the record batches that were read."""
 
     @property
     def is_doubtful(self) -> bool:
@@ -266,8 +272,8 @@ class Plan:
     """The first offset each log kept when the plan was made: from one plan to the next they tell how fast a log forgets."""
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The epoch of the leader that told the end below which the log's position lies, where brokers have epochs (KIP-101)."""
-    record_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """The epoch of the record batch that ends where this plan begins, where it is known: the sharper of the two."""
+    record_epochs: Mapping[BrokerPartition, Lineage] = field(default_factory=dict)
+    """Those of the record batches read before this plan begins, where the last of them ends there: the sharper of the two."""
     log_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Which life of a log the rows are of; 0 where not named, one more each time an operator accepted that its offsets start anew."""
     pending_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from etl.errors import (
     BadOffset, BrokerUnreachable, DataLoss, EtlError, NeedsDecision, NotYetReadable, SettingsError, TopicMissing,
 )
 from etl.model import (
-    NOTHING_COMMITTED, BrokerPartition, FirstRun, Isolation, Ledger, Loss, OffsetRange, Onward, Plan, PlanKind, Replay, Snapshot,
+    NOTHING_COMMITTED, BrokerPartition, FirstRun, Isolation, Ledger, Lineage, Loss, OffsetRange, Onward, Plan, PlanKind, Replay, Snapshot,
     Superseding, Why,
 )
 from etl.log_identity import record_epochs, refuse_other_logs
@@ -245,8 +245,8 @@ def _leader_epochs(
 
 def _record_epochs(
     last: Plan | None, known: Mapping[BrokerPartition, int], readings: Mapping[BrokerPartition, _Reading], snapshot: Snapshot, number: int,
-) -> dict[BrokerPartition, int]:
-    """Of the record batches that end where this plan begins, in the place of the last one or behind it.
+) -> dict[BrokerPartition, Lineage]:
+    """Of the record batches read up to where this plan begins, in the place of the last one or behind it.
 
     Where a log begins further on, past what expired or was passed over, nobody has read what is before.
     """

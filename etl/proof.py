@@ -17,16 +17,17 @@ from etl.edges.delta_others import other_pipelines
 from etl.edges.spark import telling_what_was_lost
 from etl.errors import LedgersDisagree, Owned
 from etl.gaps import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
-from etl.model import Adopt, Applied, BrokerPartition, Coverage, FirstRun, Foreign, Ledger, Loss, Plan, Replay, Standing, Table
+from etl.model import Adopt, Applied, Coverage, FirstRun, Foreign, Ledger, Loss, OffsetRange, Plan, Replay, Standing, Table
 from etl.phases import Stopwatch
 from etl.plan import may_be_transformed
 from etl.reconcile import compare, is_let_pass, name_of, naming_table, refusal_of, unacknowledged
+from etl.report import told_vanished
 from etl.settings import Settings
 from etl.wiring import LiveWorld, Surroundings, open_world
 
 _LOOKS_MAX = 3
 _WHO_WROTE = "DESCRIBE HISTORY of the table: who changed its rows besides this pipeline"
-_Place = tuple[BrokerPartition, int, int]
+_Place = tuple[AuditedLog, int, int]
 """A range: its log, from, until."""
 
 
@@ -314,7 +315,7 @@ def _covered(coverage: Coverage, table: Table, led: Ancestry) -> dict[AuditedLog
 
 def _expected(
     world: LiveWorld, told: _Told, table: Table, loaded: Sequence[_Loaded], led: Ancestry,
-) -> tuple[dict[AuditedLog, Expected], dict[BrokerPartition, set[Loss]], tuple[str, ...]]:
+) -> tuple[dict[AuditedLog, Expected], dict[AuditedLog, set[Loss]], tuple[str, ...]]:
     """What the table should hold, what its plans let go, and what a reader of the proof should know."""
     from etl.edges.losses import read_losses, recorded
 
@@ -333,14 +334,20 @@ def _expected(
             notes.append(f"what plan {plan.number} let go is not in the losses table: the next run writes it down")
         lost.update(plan.losses)
         for r, receipt in zip(plan.ranges, one.applied.receipts, strict=True):
-            audited = AuditedLog(r.log, plan.log_epochs.get(r.log, 0))
+            audited = audited_as(plan, r)
             known = expected.get(audited, Expected())
             expected[audited] = replace(known, applied=(*known.applied, (r, receipt)))
-    losses: dict[BrokerPartition, set[Loss]] = {}
+    losses: dict[AuditedLog, set[Loss]] = {}
     for loss in lost:
-        losses.setdefault(loss.log, set()).add(loss)
-        expected.setdefault(AuditedLog(loss.log), Expected())
+        losses.setdefault(AuditedLog(loss.log, loss.log_epoch), set()).add(loss)
+        expected.setdefault(AuditedLog(loss.log, loss.log_epoch), Expected())
+    notes += told_vanished((*told.coverage.vanished, *(gone for one in loaded for gone in one.plan.vanished)))
     return expected, losses, tuple(notes)
+
+
+def audited_as(plan: Plan, r: OffsetRange) -> AuditedLog:
+    """The life of the log that the range's rows are of."""
+    return AuditedLog(r.log, plan.log_epochs.get(r.log, 0))
 
 
 def _as_known_now(plan: Plan, applied: Applied, settings: Settings) -> Applied:
@@ -353,24 +360,24 @@ def _as_known_now(plan: Plan, applied: Applied, settings: Settings) -> Applied:
 
 def _explained(
     world: LiveWorld, told: _Told, table: Table, loaded: Sequence[_Loaded], found: Sequence[LogFindings],
-    expected: Mapping[AuditedLog, Expected], losses: Mapping[BrokerPartition, set[Loss]],
+    expected: Mapping[AuditedLog, Expected], losses: Mapping[AuditedLog, set[Loss]],
 ) -> Iterator[LogProof]:
     """The findings with the reasons; only where rows are missing is anything more read."""
-    short = {(f.audited.log, s.from_offset, s.until_offset): s for f in found for s in f.short}
+    short = {(f.audited, s.from_offset, s.until_offset): s for f in found for s in f.short}
     known = dict(_origins(world, loaded, short)) if short else {}
     origins = {place: known.get(place, Origin(s)) for place, s in short.items()}
     removals, allowed = _removals(world, told.ledger, table, origins.values()) if short else ((), frozenset[int]())
     for f in found:
-        log = f.audited.log
-        gaps = gaps_of(expected.get(f.audited, Expected()), losses.get(log, ()))
-        mine = [origins[log, s.from_offset, s.until_offset] for s in f.short]
+        gaps = gaps_of(expected.get(f.audited, Expected()), losses.get(f.audited, ()))
+        mine = [origins[f.audited, s.from_offset, s.until_offset] for s in f.short]
         yield LogProof(f, gaps, blame(mine, removals, allowed), _doubt(told, table, loaded, f) if f.unproven else Doubt())
 
 
 def _doubt(told: _Told, table: Table, loaded: Sequence[_Loaded], found: LogFindings) -> Doubt:
-    word, log = told.ledger.acknowledged, found.audited.log
+    word = told.ledger.acknowledged
     accepted = word.number if word and word.table_id == table.id else 0
-    plans = {(r.from_offset, r.until_offset): one.plan.number for one in loaded for r in one.plan.ranges if r.log == log}
+    plans = {(r.from_offset, r.until_offset): one.plan.number for one in loaded for r in one.plan.ranges
+             if audited_as(one.plan, r) == found.audited}
     return doubt_of(found.unproven, plans, pruned=told.coverage.unproven_through, accepted=accepted)
 
 
@@ -380,7 +387,7 @@ def _origins(world: LiveWorld, loaded: Sequence[_Loaded], short: Mapping[_Place,
 
     for one in loaded:
         ranges, applied = one.plan.ranges, one.applied
-        places = {i: place for i, r in enumerate(ranges) if (place := (r.log, r.from_offset, r.until_offset)) in short}
+        places = {i: place for i, r in enumerate(ranges) if (place := (audited_as(one.plan, r), r.from_offset, r.until_offset)) in short}
         if one.is_given_up:
             yield from ((place, Origin(short[place], is_elsewhere=True)) for place in places.values())
         elif places:

@@ -445,6 +445,7 @@ def _describe_receipt(receipt: Receipt) -> dict[str, Any]:
         return {"rows": None, "fetched_bytes": None, "missing_offsets": None}
     return {
         "rows": receipt.rows, "fetched_bytes": receipt.fetched_bytes, "control_records": receipt.control_records,
-        "aborted_records": receipt.aborted_records, "missing_offsets": receipt.missing_offsets, "last_epoch": receipt.last_epoch,
+        "aborted_records": receipt.aborted_records, "missing_offsets": receipt.missing_offsets,
+        "leader_epochs": [list(one) for one in receipt.epochs],
         "gaps": [list(gap) for gap in receipt.gaps], "gaps_complete": receipt.gaps_complete, "behind_transform": receipt.behind_transform,
     }

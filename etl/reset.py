@@ -9,12 +9,12 @@ and then the offsets move by compare-and-set, backwards for once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.log_identity import Cut, cut_logs, is_creation_id, record_epochs, topics_made_again
-from etl.model import NOTHING_COMMITTED, BrokerPartition, Loss, Onward, Plan, PlanKind, Replay, Snapshot, Vanished, Why
+from etl.model import NOTHING_COMMITTED, BrokerPartition, Lineage, Loss, Onward, Plan, PlanKind, Replay, Snapshot, Vanished, Why
 from etl.plan import let_go_among, shape_of_rows
 from etl.settings import Settings, StartAt
 from etl.starts import starts_of
@@ -73,12 +73,13 @@ def plan_reset(standing: Onward | Replay, snapshot: Snapshot, settings: Settings
     else:
         of_the_same = {log: cut for log, cut in cuts.items() if log.topic not in again}
         moved = {**_cut_positions(of_the_same, before, wanted), **_starts_anew(again, before, snapshot, settings)}
-    return _reset(standing, old, before, moved, again, snapshot, settings, wanted.reason, now_ms)
+    exact = {log for log, cut in cuts.items() if cut.is_known and log.topic not in again}
+    return _reset(standing, old, before, moved, again, exact, snapshot, settings, wanted.reason, now_ms)
 
 
 def _reset(
     standing: Onward | Replay, old: Plan, before: Mapping[BrokerPartition, int], moved: Mapping[BrokerPartition, int],
-    again: Mapping[str, str], snapshot: Snapshot, settings: Settings, reason: str, now_ms: int,
+    again: Mapping[str, str], exact: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings, reason: str, now_ms: int,
 ) -> Plan:
     is_next, positions, table = isinstance(standing, Onward), {**before, **moved}, snapshot.table
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
@@ -92,7 +93,7 @@ def _reset(
         topic_ids={**old.topic_ids, **again}, previous=old.id if is_next else old.previous, supersedes=None if is_next else old.id,
         reason=reason, losses=tuple(_losses(standing, moved)), pending_starts=old.pending_starts,
         log_starts={log: extent.log_start_offset for log, extent in snapshot.extents.items() if log in positions},
-        leader_epochs={**_without(old.leader_epochs, moved), **epochs}, record_epochs=_without(sharp, moved),
+        leader_epochs={**_without(old.leader_epochs, moved), **epochs}, record_epochs=_left_of(sharp, moved, exact),
         log_epochs={**old.log_epochs, **{log: old.log_epochs.get(log, 0) + 1 for log in moved}},
         took_over=None if is_next else old.took_over,
         vanished=(*(() if is_next else old.vanished), *(one for one in gone if one.from_offset < one.until_offset)),
@@ -104,7 +105,8 @@ def _cuts(standing: Onward | Replay, before: Mapping[BrokerPartition, int], snap
     if isinstance(standing, Onward):
         return cut_logs(standing.last, snapshot, standing.last.positions)
     deep = {cut.log: cut for cut in cut_logs(standing.plan, snapshot, before)}
-    return [deep.get(cut.log, cut) for cut in cut_logs(standing.plan, snapshot, standing.plan.positions)]
+    inside = {cut.log: Cut(cut.log, cut.position, before[cut.log]) for cut in cut_logs(standing.plan, snapshot, standing.plan.positions)}
+    return {**inside, **deep}.values()
 
 
 def _refuse_what_is_sound(
@@ -182,6 +184,14 @@ def _losses(standing: Onward | Replay, moved: Mapping[BrokerPartition, int]) -> 
     for log, offset in sorted(standing.followed.items()):
         if log not in moved:
             yield Loss(log, standing.last.positions[log], offset, Why.MOVED, standing.last.log_epochs.get(log, 0))
+
+
+def _left_of(
+    lineages: Mapping[BrokerPartition, Lineage], moved: Mapping[BrokerPartition, int], exact: Collection[BrokerPartition],
+) -> dict[BrokerPartition, Lineage]:
+    """The epochs of what is left of logs of which it is known where they were cut, and those of the others that stay where they are."""
+    left = {log: tuple(one for one in lineage if log not in moved or one[1] < moved[log]) for log, lineage in lineages.items()}
+    return {log: lineage for log, lineage in left.items() if lineage and (log not in moved or log in exact)}
 
 
 def _without(epochs: Mapping[BrokerPartition, int], moved: Mapping[BrokerPartition, int]) -> dict[BrokerPartition, int]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etl.checks.line import Findings, Line, Verdict, advice, ok
+from etl.log_identity import refuse_other_logs
 from etl.model import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
-from etl.reconcile import where_we_stand
+from etl.reconcile import plan_in_force, where_we_stand
 from etl.report import told_open
+from etl.starts import starts_of
 from etl.wiring import LiveWorld, Surroundings
 
 
@@ -19,7 +21,10 @@ def standing(name: str, findings: Findings) -> Iterator[Line]:
         return
     snapshot = _observed(findings)
     yield from held_back("open transactions", snapshot)
-    yield told(name, where_we_stand(snapshot, findings.settings))
+    found = where_we_stand(snapshot, findings.settings)
+    reaches = starts_of(found.plan) if isinstance(found, Superseding) else None
+    refuse_other_logs(plan_in_force(snapshot.ledger, snapshot.table), snapshot, reaches)
+    yield told(name, found)
 
 
 def _observed(findings: Findings) -> Snapshot:

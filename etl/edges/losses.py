@@ -28,6 +28,7 @@ StorageOptions = Mapping[str, str] | None
 
 ATTEMPTS = 3
 """A first write may meet another driver's first write, and the table it made must be opened again."""
+_LOG_EPOCH = "log_epoch"
 _RETENTION = "delta.setTransactionRetentionDuration"
 
 
@@ -62,13 +63,13 @@ def read_losses(path: str, *, uid: str, storage_options: StorageOptions = None) 
     table = open_losses(path, storage_options)
     if table is None:
         return ()
-    columns = ["topic", "broker_id", "partition", "from_offset", "until_offset", "why"]
+    columns = ["topic", "broker_id", "partition", "from_offset", "until_offset", "why", *_kept_epoch(table)]
     try:
         rows = table.to_pyarrow_table(columns=columns, filters=[("uid", "=", uid)]).to_pylist()
     except _refusals() as error:
         raise unreachable(error, path, "read") from error
-    found = {Loss(BrokerPartition(r["topic"], r["partition"], r["broker_id"]), r["from_offset"], r["until_offset"], Why(r["why"]))
-             for r in rows}
+    found = {Loss(BrokerPartition(r["topic"], r["partition"], r["broker_id"]), r["from_offset"], r["until_offset"], Why(r["why"]),
+                  r.get(_LOG_EPOCH) or 0) for r in rows}
     return tuple(sorted(found))
 
 
@@ -88,6 +89,7 @@ def schema() -> pyarrow.Schema:
         ("plan_number", pyarrow.int64(), "number of the plan that let them go"),
         ("plan_id", pyarrow.string(), "its id"),
         ("recorded_at", pyarrow.timestamp("us", tz="UTC"), "when this row was written"),
+        (_LOG_EPOCH, pyarrow.int32(), "which life of the log they were of, as in the data's table; null: the first"),
     )
     return pyarrow.schema([pyarrow.field(name, kind, metadata={"comment": comment}) for name, kind, comment in columns])
 
@@ -105,8 +107,11 @@ def _append(plan: Plan, app_id: str, path: str, storage_options: StorageOptions)
         return
     said = {"app": "offset-range-etl losses", "app_id": app_id, "uid": plan.uid, "number": plan.number, "plan_id": plan.id}
     transaction = Transaction(_transaction_id(plan, app_id), plan.number, last_updated=now_ms)
+    rows, is_needed = _rows(plan, app_id, now_ms), any(loss.log_epoch for loss in plan.losses)
+    if not _kept_epoch(table) and not is_needed:
+        rows = rows.drop_columns([_LOG_EPOCH])
     write_deltalake(
-        table, _rows(plan, app_id, now_ms), mode="append",
+        table, rows, mode="append", schema_mode="merge" if is_needed else None,
         commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(said)}, app_transactions=[transaction]))
 
 
@@ -116,7 +121,7 @@ def _rows(plan: Plan, app_id: str, now_ms: int) -> pyarrow.Table:
     return pyarrow.Table.from_pylist([
         {"app_id": app_id, "uid": plan.uid, "topic": loss.log.topic, "partition": loss.log.partition, "broker_id": loss.log.broker_id,
          "from_offset": loss.from_offset, "until_offset": loss.until_offset, "why": loss.why.value,
-         "plan_number": plan.number, "plan_id": plan.id, "recorded_at": now_ms * 1000}
+         "plan_number": plan.number, "plan_id": plan.id, "recorded_at": now_ms * 1000, _LOG_EPOCH: loss.log_epoch}
         for loss in plan.losses], schema=schema())
 
 
@@ -125,7 +130,7 @@ def open_losses(path: str, storage_options: StorageOptions = None) -> DeltaTable
     table = open_table(path, storage_options)
     if table is None:
         return None
-    there = {field.name for field in table.schema().fields}
+    there = {field.name for field in table.schema().fields} | {_LOG_EPOCH}
     lacking = next((name for name in schema().names if name not in there), None)
     if lacking:
         what = f"the table at the path of the losses table has no column {lacking}"
@@ -134,6 +139,11 @@ def open_losses(path: str, storage_options: StorageOptions = None) -> DeltaTable
         check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_RETENTION}'): once an id has expired, a loss could be recorded twice"
         raise NotOurTable(f"the losses table forgets transaction ids ({_RETENTION})", path=path, check=check)
     return table
+
+
+def _kept_epoch(table: DeltaTable) -> list[str]:
+    """The column of the log's life, where the table has it: it was added after the others, and is added to a table that needs it."""
+    return [field.name for field in table.schema().fields if field.name == _LOG_EPOCH]
 
 
 def _holds(table: DeltaTable, plan: Plan, app_id: str) -> bool:

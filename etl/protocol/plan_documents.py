@@ -101,6 +101,7 @@ def _applied_content(applied: Applied, gaps: Sequence[tuple[tuple[int, int], ...
         "missing_offsets": [r.missing_offsets for r in receipts], "gaps": [[n for gap in some for n in gap] for some in gaps],
         "gaps_complete": [r.gaps_complete and len(some) == len(r.gaps) for r, some in zip(receipts, gaps, strict=True)],
         "run_id": applied.run_id, "last_epoch": [r.last_epoch for r in receipts],
+        "epochs": [_flat(r.epochs) for r in receipts],
         "behind_transform": [r.behind_transform for r in receipts], "uncounted": applied.uncounted,
     }
 
@@ -219,7 +220,7 @@ def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
     }
     if form > 2:
         known["epochs"] = {
-            "leader": [plan.leader_epochs.get(log) for log in logs], "record": [plan.record_epochs.get(log) for log in logs],
+            "leader": [plan.leader_epochs.get(log) for log in logs], "record": [_flat(plan.record_epochs.get(log, ())) for log in logs],
             "log": [plan.log_epochs.get(log, 0) for log in logs]}
         if plan.pending_starts:
             away = _sorted_items(plan.pending_starts)
@@ -270,7 +271,7 @@ def _plan(document: dict[str, Any]) -> Plan:
         losses=tuple(_loss(logs[i], start, stop, *more) for i, start, stop, *more in document["losses"]),
         table_bit=document.get("table_bit", document["number"] - 1),
         log_starts={log: p - back for log, p, back in zip(logs, positions, kept, strict=True) if back is not None},
-        leader_epochs=_known_of(logs, epochs.get("leader")), record_epochs=_known_of(logs, epochs.get("record")),
+        leader_epochs=_known_of(logs, epochs.get("leader")), record_epochs=_lineages(logs, epochs.get("record") or []),
         log_epochs={log: epoch for log, epoch in _known_of(logs, epochs.get("log")).items() if epoch},
         pending_starts=_pending(document.get("pending_starts")),
         vanished=tuple(Vanished(logs[i], start, stop, epoch) for i, start, stop, epoch in document.get("vanished", ())),
@@ -279,6 +280,18 @@ def _plan(document: dict[str, Any]) -> Plan:
     if plan_id(plan, document["format"]) != plan.id:
         raise ValueError("its content does not hash to its id")
     return plan
+
+
+def _flat(pairs: Iterable[tuple[int, int]]) -> list[int]:
+    return [number for pair in pairs for number in pair]
+
+
+def _pairs(flat: list[int]) -> tuple[tuple[int, int], ...]:
+    return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _lineages(logs: list[BrokerPartition], column: list[list[int]]) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
+    return {log: _pairs(flat) for log, flat in zip(logs, column, strict=True) if flat} if column else {}
 
 
 def _loss(log: BrokerPartition, start: int, stop: int, why: str = Why.EXPIRED.value, log_epoch: int = 0) -> Loss:
@@ -296,12 +309,13 @@ def _known_of(logs: list[BrokerPartition], column: list[int | None] | None) -> d
 
 def _applied(document: dict[str, Any]) -> Applied:
     columns = ("rows", "fetched_bytes", "control_records", "aborted_records", "missing_offsets", "gaps", "gaps_complete")
-    epochs = document.get("last_epoch") or [None] * len(document["rows"])
+    last = document.get("last_epoch") or [None] * len(document["rows"])
+    epochs = document.get("epochs") or [[]] * len(document["rows"])
     behind = document.get("behind_transform") or [False] * len(document["rows"])
     receipts = tuple(
-        Receipt(rows, fetched, control, aborted, missing, tuple(zip(gaps[::2], gaps[1::2], strict=True)), complete, epoch, transformed)
-        for rows, fetched, control, aborted, missing, gaps, complete, epoch, transformed
-        in zip(*(document[c] for c in columns), epochs, behind, strict=True)
+        Receipt(rows, fetched, control, aborted, missing, _pairs(gaps), complete, epoch, transformed, _pairs(of_batches))
+        for rows, fetched, control, aborted, missing, gaps, complete, epoch, transformed, of_batches
+        in zip(*(document[c] for c in columns), last, behind, epochs, strict=True)
     )
     return Applied(
         document["number"], document["plan_id"], document["delta_version"], document["table_id"], receipts, document.get("run_id"),

@@ -12,7 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -79,6 +79,12 @@ class FakeLog:
         """Which record of the log's history lies at this offset now."""
         return next(life for start, life in reversed(self.lives) if start <= offset)
 
+    def epochs_in(self, start: int, until: int) -> tuple[tuple[int, int], ...]:
+        """The leader epochs of record batches of [start, until), each with its first offset there."""
+        begun = sorted((first, epoch) for epoch, first in self.epochs.items() if first < until)
+        last_before = max((i for i, (first, _) in enumerate(begun) if first <= start), default=0)
+        return tuple((epoch, max(first, start)) for first, epoch in begun[last_before:]) if self.tells_epochs else ()
+
     def end_of_epoch(self, asked: int) -> EpochEnd | None:
         """As a leader answers."""
         above = [epoch for epoch in self.epochs if epoch > asked]
@@ -106,6 +112,8 @@ class FakeCommit:
     run_id: str = "run-1"
     lives: tuple[int, ...] = ()
     """Of each row's record, which life of its log it was of."""
+    epochs: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """Of each range, the leader epochs that its record batches named."""
 
     @property
     def number(self) -> int:
@@ -352,7 +360,16 @@ class FakeWorld:
         opened = self._do("open table", self.outside.transaction_version)
         self._refuse_lost(rows)
         self._do("append", lambda: self._write(plan, rows, opened))
-        return self.recount(plan), self._table()
+        return self._with_epochs(self.recount(plan)), self._table()
+
+    def _with_epochs(self, applied: Applied | None) -> Applied | None:
+        """Whoever has read the range knows the epochs; rows alone do not tell them."""
+        epochs = next((c.epochs for c in self.outside.table or () if applied and c.plan_id == applied.plan_id), ())
+        if applied is None or len(epochs) != len(applied.receipts):
+            return applied
+        return replace(applied, receipts=tuple(
+            replace(receipt, epochs=known, last_epoch=known[-1][0] if known else None)
+            for receipt, known in zip(applied.receipts, epochs, strict=True)))
 
     def _refuse_lost(self, rows: list[OffsetRange]) -> None:
         lost = [(r.log, at) for r in rows for at in sorted(self.outside.logs[r.log].lost) if r.from_offset <= at < r.until_offset]
@@ -369,7 +386,8 @@ class FakeWorld:
                 raise Cut(r.log, r.until_offset, end.end_offset).error()  # as each task does once it has read all
         read = tuple((r.log, offset) for r in rows for offset in self.outside.logs[r.log].read(r.from_offset, r.until_offset))
         lives = tuple(self.outside.logs[log].life_of(offset) for log, offset in read)
-        self.outside.table = [*(self.outside.table or ()), FakeCommit(plan, read, self._run_id, lives)]
+        epochs = tuple(self.outside.logs[r.log].epochs_in(r.from_offset, r.until_offset) for r in plan.ranges)
+        self.outside.table = [*(self.outside.table or ()), FakeCommit(plan, read, self._run_id, lives, epochs)]
 
     def recount(self, plan: Plan) -> Applied | None:
         """See World."""

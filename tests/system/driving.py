@@ -108,6 +108,13 @@ class Pipeline:
             code = main([*words, str(self.conf), *after, *(["--json"] if json_too else [])])
         return Said(code, out.getvalue(), err.getvalue())
 
+    def accept_log(self, *words: str) -> Said:
+        """What an operator says of logs that were cut or made again."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(["plans", "accept-log", str(self.conf), *words, "--reason", "seen", "--json"])
+        return Said(code, out.getvalue(), err.getvalue())
+
     def run(self) -> Said:
         return self.door("run")
 
@@ -143,13 +150,13 @@ class Pipeline:
             while any(consumer.position(log) < ends[log] for log in logs):
                 assert time.monotonic() < deadline, "the topic could not be read"
                 for records in consumer.poll(timeout_ms=500).values():
-                    rows.update((r.partition, r.offset, _hash(r.value)) for r in records)
+                    rows.update((r.partition, r.offset, hash_of(r.value)) for r in records)
         return rows
 
     def in_table(self) -> Counter[Row]:
         """Every row of the table, by delta-rs."""
         rows = DeltaTable(str(self.table)).to_pyarrow_table(columns=["partition", "offset", "value"])
-        return Counter((r["partition"], r["offset"], _hash(r["value"])) for r in rows.to_pylist())
+        return Counter((r["partition"], r["offset"], hash_of(r["value"])) for r in rows.to_pylist())
 
     def is_whole(self) -> bool:
         """Every record of the topic is in the table once, and nothing else."""
@@ -174,7 +181,8 @@ class Pipeline:
             client.close()
 
 
-def _hash(value: bytes | None) -> str:
+def hash_of(value: bytes | None) -> str:
+    """What stands for a value in a row."""
     return "null" if value is None else hashlib.sha256(value).hexdigest()[:16]
 
 

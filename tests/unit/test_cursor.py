@@ -55,7 +55,7 @@ def test_records_below_the_position_and_from_until_on_are_dropped() -> None:
     cursor = cursor_of(103, 107)
     assert feed(cursor, encode(TEN)) == [103, 104, 105, 106]
     assert cursor.done and cursor.position == 107
-    assert cursor.receipt == Receipt(rows=4, fetched_bytes=len(encode(TEN)), last_epoch=TEN.leader_epoch)
+    assert cursor.receipt == Receipt(rows=4, fetched_bytes=len(encode(TEN)), last_epoch=7, epochs=((7, 103),))
 
 
 @pytest.mark.parametrize(("until", "epoch"), [(105, 7), (110, 7), (112, None), (116, 8), (120, 8)])
@@ -64,6 +64,7 @@ def test_the_leader_epoch_of_a_range_is_that_of_the_record_batch_that_holds_its_
     later = Batch(115, [Rec(delta) for delta in range(10)], leader_epoch=8)
     feed(cursor, encode(TEN) + encode(later))
     assert cursor.done and cursor.receipt.last_epoch == epoch
+    assert cursor.receipt.epochs == ((7, 103), (8, 115))[:1 + (until > 115)]
 
 
 def test_an_empty_range_is_done_before_anything_is_asked() -> None:

@@ -14,7 +14,7 @@ from etl.errors import DataLoss, EtlError, LedgersDisagree, MissingOffsets, Need
 from etl.ingest import ingest
 from etl.model import BrokerPartition, Foreign, Loss, PlanKind, Superseding, Why
 from etl.plan import plan_instead
-from etl.protocol.plan_documents import with_id
+from etl.protocol.plan_documents import parse_applied, with_id
 from etl.report import Outcome, Report
 from etl.settings import Settings, parse_settings
 from tests.fakes.world import Crash, FakeCommit, FakeLog, FakeWorld, Outside, When
@@ -331,7 +331,9 @@ def test_a_missing_record_is_counted_again_from_the_table() -> None:
     whole = outside.applied.pop(1)
     report = run(outside)
     assert outcomes(report) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
-    assert outside.applied == {1: whole}
+    found, before = (parse_applied(payload, path="applied") for payload in (outside.applied[1], whole))
+    rows_tell = tuple(replace(receipt, last_epoch=None, epochs=()) for receipt in before.receipts)
+    assert found == replace(before, receipts=rows_tell)
 
 
 def test_a_record_that_nobody_can_count_again_does_not_stop_the_pipeline() -> None:

@@ -34,6 +34,7 @@ COMMITTED = st.just(Committed()) | st.builds(Committed, OFFSETS, st.integers(0, 
 LEADERS = st.none() | st.builds(
     Leader, st.builds(Broker, st.integers(0, 3), st.text(max_size=5), st.integers(1, 65535)), st.none() | st.integers(0, 9))
 EPOCHS = st.none() | st.integers(0, 9)
+LINEAGES = st.lists(st.tuples(st.integers(0, 9), OFFSETS), min_size=1, max_size=3).map(tuple)
 NAMES = st.none() | st.text(max_size=10)
 RECEIPTS = st.builds(
     Receipt, st.none() | st.integers(0), st.none() | st.integers(0), st.integers(0), st.integers(0), st.integers(0),
@@ -67,7 +68,7 @@ def plans(draw: st.DrawFn) -> Plan:
         supersedes=draw(NAMES), reason=draw(NAMES), moves_offsets=draw(st.booleans()), run_key=draw(NAMES),
         losses=tuple(Loss(log, gone[0], gone[1], draw(st.sampled_from(Why)), draw(st.integers(0, 2))) for log in logs[:1]),
         table_bit=draw(st.integers(0, 9)), log_starts={log: draw(OFFSETS) for log in logs[1:]},
-        leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]}, record_epochs={log: draw(st.integers(0, 9)) for log in logs[1:]},
+        leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]}, record_epochs={log: draw(LINEAGES) for log in logs[1:]},
         log_epochs={log: draw(st.integers(1, 3)) for log in logs[:1]},
         vanished=tuple(Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]),
     ))
@@ -155,7 +156,7 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
     {"topic_ids": {"clicks": "x"}}, {"previous": None}, {"supersedes": "x"}, {"reason": "x"}, {"moves_offsets": False}, {"run_key": "x"},
     {"losses": (Loss(LOG, 1, 2, Why.EXPIRED),)}, {"losses": (Loss(LOG, 1, 2, Why.MOVED),)}, {"table_bit": 3}, {"log_starts": {LOG: 7}},
     {"ranges": ()}, {"positions": {LOG: 11_000_000_000}}, {"seen": {LOG: Committed(10_000_000_000, 7)}},
-    {"seen": {LOG: Committed()}}, {"dialect": Dialect.JAFKA}, {"leader_epochs": {LOG: 3}}, {"record_epochs": {LOG: 3}},
+    {"seen": {LOG: Committed()}}, {"dialect": Dialect.JAFKA}, {"leader_epochs": {LOG: 3}}, {"record_epochs": {LOG: ((3, 5),)}},
     {"log_epochs": {LOG: 1}}, {"vanished": (Vanished(LOG, 1, 2),)}, {"losses": (Loss(LOG, 1, 2, Why.EXPIRED, 1),)},
 ])
 def test_the_id_depends_on_everything_else(changes: dict[str, Any]) -> None:

@@ -265,7 +265,7 @@ def test_a_plan_is_described_with_its_receipts_for_people_and_programs() -> None
     document = json.loads(json.dumps(describe_plan(FIRST, APPLIED)))
     assert document["ranges"][0] == {
         "topic": "clicks", "partition": 0, "from": 2, "until": 10, "leader": "0 at h:9092", "leader_epoch": 4, "rows": 7,
-        "fetched_bytes": 90, "control_records": 0, "aborted_records": 0, "missing_offsets": 1, "last_epoch": None,
+        "fetched_bytes": 90, "control_records": 0, "aborted_records": 0, "missing_offsets": 1, "leader_epochs": [],
         "gaps": [[3, 4]], "gaps_complete": True, "behind_transform": False}
     assert document["ranges"][1]["leader"] is None
     assert document["positions"] == [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
 from etl.log_identity import is_creation_id, record_epochs
@@ -19,6 +20,8 @@ from etl.plan import shape_of_rows
 from etl.reconcile import name_of
 from etl.settings import Settings
 from etl.starts import starts_of
+
+Known = TypeVar("Known")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +127,8 @@ def _topic_ids(plan: Plan | None, taken: Taken, snapshot: Snapshot) -> dict[str,
 
 
 def _joined(
-    mine: Mapping[BrokerPartition, int], theirs: Mapping[BrokerPartition, int], from_other: set[BrokerPartition],
-) -> dict[BrokerPartition, int]:
+    mine: Mapping[BrokerPartition, Known], theirs: Mapping[BrokerPartition, Known], from_other: set[BrokerPartition],
+) -> dict[BrokerPartition, Known]:
     """What is known of each log, by the side whose position counts."""
     kept = {log: value for log, value in mine.items() if log not in from_other}
     return {**kept, **{log: value for log, value in theirs.items() if log in from_other}}

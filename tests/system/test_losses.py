@@ -68,7 +68,8 @@ def test_each_column_of_the_table_says_what_it_holds(path: str) -> None:
     record_losses(LOSING, app_id=APP, path=path)
     fields = DeltaTable(path).schema().fields
     assert [field.name for field in fields] == [
-        "app_id", "uid", "topic", "partition", "broker_id", "from_offset", "until_offset", "why", "plan_number", "plan_id", "recorded_at"]
+        "app_id", "uid", "topic", "partition", "broker_id", "from_offset", "until_offset", "why", "plan_number", "plan_id", "recorded_at",
+        "log_epoch"]
     assert all(field.metadata["comment"] for field in fields)
 
 

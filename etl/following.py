@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -28,13 +29,15 @@ class Following:
         self.plan_id = plan_id
         """A run may execute two plans."""
         self._reckoning = Reckoning(ranges, tasks)
+        self._one_at_a_time = threading.Lock()
         self.port = ProgressPort(self._reckoning.planned, bind=bind, host=host)
         self.receipts: ReceiptAccumulator | None = None
 
     def doing(self) -> Doing:
-        """What goes on while Spark writes."""
+        """What goes on while Spark writes; may be asked from any thread."""
         receipts = self.receipts.receipts if self.receipts else {}
-        reached = self._reckoning.reached(receipts, self.port.told)
+        with self._one_at_a_time:
+            reached = self._reckoning.reached(receipts, dict(self.port.told))
         if reached.ranges == reached.ranges_in_all:
             return Doing(Verb.APPEND, reached)
         return Doing(Verb.FIRST_JOB if self.port.began is None and not receipts else Verb.FETCH, reached)

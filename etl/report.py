@@ -309,8 +309,11 @@ class _Stand:
 
 
 def at(ms: int | None) -> str | None:
-    """An instant, given in milliseconds since 1970, as every document of ours has it: ISO 8601 in UTC."""
-    return None if ms is None else (_1970 + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
+    """An instant, given in milliseconds since 1970, as every document of ours has it: ISO 8601 in UTC. None outside the years 1 to 9999."""
+    try:
+        return None if ms is None else (_1970 + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return None
 
 
 def outdated(names: Iterable[str], pipeline: str, keep: int) -> list[str]:

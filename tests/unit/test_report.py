@@ -15,7 +15,7 @@ from etl.model import (
     OpenTransaction, Plan, PlanKind, Receipt, Replay, Snapshot, Standing, Why,
 )
 from etl.phases import Verb
-from etl.report import Outcome, Process, Report, describe_plan, doubt_of, outdated, told_open
+from etl.report import Outcome, Process, Report, at, describe_plan, doubt_of, outdated, told_open
 from etl.settings import parse_settings
 
 SETTINGS = parse_settings({
@@ -287,3 +287,10 @@ def test_the_newest_reports_of_a_pipeline_stay_and_older_ones_go_with_their_logs
 @pytest.mark.parametrize("other", [replace(APPLIED, plan_id="plan-0"), replace(APPLIED, receipts=APPLIED.receipts[:1])])
 def test_the_record_of_another_plan_tells_nothing_of_this_one(other: Applied) -> None:
     assert describe_plan(FIRST, other) == describe_plan(FIRST, None)
+
+
+@pytest.mark.parametrize(("ms", "text"), [
+    (0, "1970-01-01T00:00:00.000+00:00"), (-1, "1969-12-31T23:59:59.999+00:00"), (None, None), (2**63 - 1, None), (-(2**63), None),
+])
+def test_every_time_is_told_in_one_form_and_one_that_no_calendar_has_not_at_all(ms: int | None, text: str | None) -> None:
+    assert at(ms) == text

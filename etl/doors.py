@@ -21,11 +21,12 @@ from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks
 from etl.plan import plan_instead, plan_next, refuse_what_cannot_run, replay_or_supersede
 from etl.protocol.plan_documents import refuse_too_large
 from etl.reconcile import compare, naming_table, where_we_stand
-from etl.report import Outcome, Report, at, describe_plan, logs_of, told_by_owner, told_extent, told_leaderless, told_open
+from etl.report import Outcome, Report, describe_plan, logs_of, told_by_owner, told_extent, told_leaderless, told_open
 from etl.retention import Expiring, expiring
 from etl.settings import Settings
 from etl.starts import keeps_starts
 from etl.wiring import Surroundings, open_world
+from etl.words import at
 
 ALONE = Surroundings()
 

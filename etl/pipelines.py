@@ -13,10 +13,10 @@ from etl.edges.ledger import PlanLedger
 from etl.errors import SettingsError
 from etl.model import Retirement
 from etl.plan import refuse_shared_topics
-from etl.report import at
 from etl.rulings import Ruling
 from etl.settings import Settings
 from etl.wiring import LiveWorld, open_world
+from etl.words import at
 
 
 def list_pipelines(settings: Settings) -> list[dict[str, Any]]:

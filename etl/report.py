@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
@@ -22,6 +21,7 @@ from etl.phases import Stopwatch, Verb
 from etl.reconcile import name_of
 from etl.settings import Limits, Settings
 from etl.starts import keeps_starts
+from etl.words import at
 
 
 class State(str, Enum):
@@ -70,7 +70,6 @@ class Outcome(str, Enum):
 
 
 _LEFT = (Outcome.LEFT_TO_OWNER, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION)
-_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMED = 5
 """How many partitions one sentence names."""
 _LET_GO = {
@@ -308,14 +307,6 @@ class _Stand:
         return lag_of(log, self.snapshot, self.reached, self.settings)
 
 
-def at(ms: int | None) -> str | None:
-    """An instant, given in milliseconds since 1970, as every document of ours has it: ISO 8601 in UTC. None outside the years 1 to 9999."""
-    try:
-        return None if ms is None else (_1970 + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
-    except OverflowError:
-        return None
-
-
 def outdated(names: Iterable[str], pipeline: str, keep: int) -> list[str]:
     """Of the files in the folder of reports those of this pipeline's oldest runs and their logs, beyond the newest `keep` reports.
 
@@ -343,11 +334,6 @@ def told_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
         yield (
             f"{one.log.topic} {one.log.partition}: rows of offsets {one.from_offset} to {one.until_offset} with log_epoch {one.log_epoch} "
             "are of records that are gone; they stay in the table")
-
-
-def counted(count: int, noun: str) -> str:
-    """1 task, 2 tasks."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:

@@ -14,8 +14,9 @@ from etl.doors import Preview
 from etl.phases import Verb
 from etl.proof import Proof
 from etl.progress import size_in_words
-from etl.report import Outcome, Report, counted
+from etl.report import Outcome, Report
 from etl.rulings import Ruling
+from etl.words import counted
 
 ROWS_SHOWN = 40
 

@@ -31,7 +31,7 @@ def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
     *screen, last = said.stdout.splitlines()
     assert last == "0 []"
     listed = {line.split()[0] for line in screen[screen.index("Commands:") + 1:] if line.strip()}
-    assert listed == {"demo", "doctor", "plan", "run", "verify", "offsets", "plans"}
+    assert listed == {"demo", "doctor", "plan", "run", "verify", "offsets", "plans", "pipelines"}
 
 
 def test_the_module_is_the_command_and_says_its_version() -> None:

@@ -15,8 +15,9 @@ from etl.model import (
     OpenTransaction, Plan, PlanKind, Receipt, Replay, Snapshot, Standing, Why,
 )
 from etl.phases import Verb
-from etl.report import Outcome, Process, Report, at, describe_plan, doubt_of, outdated, told_open
+from etl.report import Outcome, Process, Report, describe_plan, doubt_of, outdated, told_open
 from etl.settings import parse_settings
+from etl.words import at
 
 SETTINGS = parse_settings({
     "version": 1, "pipeline": "p", "group": "g", "zookeeper": {"connect": "h:1"}, "source": {"topics": {"allow": ["clicks"]}},

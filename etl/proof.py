@@ -106,9 +106,7 @@ class Proof:
 
     def _check_of(self, wrong: LogProof) -> str:
         if wrong.missing.by:
-            return (
-                "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it: "
-                f"etl plans acknowledge CONF {self.delta_version} --reason ...")
+            return refusal_of(wrong.missing.by[0], self.delta_version).check
         if not wrong.doubt.allowed:
             return (
                 "whether the topic still has records at these offsets, and what the transform makes of them; then accept the table as it "

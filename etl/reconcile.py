@@ -177,8 +177,8 @@ def refusal_of(found: Foreign, newest_version: int | None) -> LedgersDisagree:
         return LedgersDisagree(what, table_version=found.delta_version, check=check)
     what = f"since our last commit somebody else's {found.operation} {found.why}"
     check = (
-        "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it: "
-        f"etl plans acknowledge CONF {found.delta_version if newest_version is None else newest_version} --reason ...")
+        "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it, and what is gone stays "
+        f"gone: etl plans acknowledge CONF {found.delta_version if newest_version is None else newest_version} --reason ...")
     return LedgersDisagree(what, table_version=found.delta_version, check=check)
 
 

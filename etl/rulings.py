@@ -13,7 +13,8 @@ from etl.doors import ALONE, new_run_id, now_ms
 from etl.errors import NeedsDecision, SettingsError
 from etl.ingest import repair
 from etl.model import (
-    Acknowledgement, Adopt, Applied, BrokerPartition, FirstRun, Foreign, Loss, Onward, Plan, Receipt, Replay, Superseding, Table, Why,
+    Acknowledgement, Adopt, Applied, BrokerPartition, FirstRun, Foreign, Ledger, Loss, Onward, Plan, Receipt, Replay, Superseding,
+    Table, Why,
 )
 from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.plan import plan_instead
@@ -59,12 +60,21 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         world.ledger.acknowledge(word)
     what = "that there is no table" if table is None else f"the table {table.id} at version {table.version}"
     says = f"acknowledged {what}, after plan {word.number}: {reason}"
+    if _gives_up(ledger, table):
+        says += "; what it lacks of the plans until now is given up, and loading goes on behind them"
     if found:
         rows = sum(receipt.rows or 0 for receipt in found)
         says += f"; {rows:,} rows of that plan are in it, " + ("so it counts as done" if rows else "so another one takes its place")
     return Ruling(says, {
         "says": says, "table_id": word.table_id, "delta_version": word.delta_version, "after_plan": word.number, "reason": reason,
         "accepted": [_describe(found) for found in done]})
+
+
+def _gives_up(ledger: Ledger, table: Table | None) -> bool:
+    """Whether that table lacks a plan which is not executed again: it is not the one that the newest plan still waits for."""
+    plan, bit = ledger.newest, (table.transaction_version or 0) if table else 0
+    is_waiting = plan is not None and ledger.applied is None and (bit, table.id if table else None) == (plan.table_bit, plan.table_id)
+    return plan is not None and bit < plan.number and not is_waiting
 
 
 def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ...]) -> Ruling:

@@ -187,7 +187,9 @@ class PlanLedger:
             if not self._is_stored(plan):  # the answer may be lost, and not the write
                 raise
         if not self._is_stored(plan):
-            what = f"another driver stored or changed plan {plan.number}, or another pipeline of this group took a topic, at this moment"
+            what = "another pipeline of this group took a topic at this moment"
+            if self.read_plan(plan.number):
+                what = f"another driver stored or changed plan {plan.number} at this moment, or {what}"
             raise Owned(what, znode=path, check="nothing; the next run goes on from what is stored")
 
     def _is_stored(self, plan: Plan) -> bool:

@@ -73,6 +73,17 @@ def test_each_column_of_the_table_says_what_it_holds(path: str) -> None:
     assert all(field.metadata["comment"] for field in fields)
 
 
+def test_a_table_of_before_logs_had_lives_gets_their_column_when_it_is_first_needed(path: str) -> None:
+    before = losses.schema()
+    DeltaTable.create(path, before.remove(before.get_field_index("log_epoch")))
+    record_losses(LOSING, app_id=APP, path=path)
+    assert "log_epoch" not in [field.name for field in DeltaTable(path).schema().fields]
+    later = plan_of(4, Loss(LOG, 1, 2, Why.EXPIRED, 1))
+    record_losses(later, app_id=APP, path=path)
+    assert recorded(later, app_id=APP, path=path)
+    assert read_losses(path, uid="uid-1") == tuple(sorted((*LOSING.losses, *later.losses)))
+
+
 def test_a_driver_that_wakes_up_after_others_went_on_writes_nothing_twice(path: str) -> None:
     later = plan_of(4, Loss(OTHER, 1, 2, Why.MOVED))
     for plan in (LOSING, later, LOSING):

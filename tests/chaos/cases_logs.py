@@ -68,6 +68,24 @@ def expired_before_fetch(stage: Stage, *, loaded: bool, on_data_loss: str, in_pr
     return told
 
 
+def expired_after_a_skip(stage: Stage, *, by_hand: bool) -> Told:
+    """An operator skips offsets of a stored plan; then the start of its range is deleted; then the plan is superseded once more."""
+    pipeline = prepared(stage, loaded=True, on_data_loss="skip")
+    killed_before_the_fetch(pipeline)
+    before, skip = pipeline.in_topic(), f"{pipeline.topic}:1:{60 + _GONE + 10}-{60 + _GONE + 20}"
+    stopped(pipeline.door("plans", "supersede", "2", "--reason", "why not", "--skip", skip), 0, "superseded")
+    delete_records(pipeline, {1: 60 + _GONE})
+    if by_hand:
+        stopped(pipeline.door("plans", "supersede", "2", "--reason", "once more"), 0, "superseded")
+    after, gone = held(pipeline), between(before, 1, 60, 60 + _GONE) | between(before, 1, 60 + _GONE + 10, 60 + _GONE + 20)
+    pipeline.produce(80)
+    said = stopped(pipeline.run(), 0, "replayed" if by_hand else "superseded", "records lost")
+    told = stage.finish(pipeline, after=after, next_run=said, expected=(before | pipeline.in_topic()) - gone)
+    lost = [(1, 60, 60 + _GONE, "expired"), (1, 60 + _GONE + 10, 60 + _GONE + 20, "skipped by hand")]
+    assert let_go(pipeline) == lost, let_go(pipeline)
+    return told
+
+
 def all_expired_before_fetch(stage: Stage) -> Told:
     """Retention itself, not an operator, takes every planned record; then others come."""
     pipeline = prepared(stage, loaded=True, on_data_loss="skip")
@@ -224,6 +242,10 @@ CASES: tuple[Case, ...] = (
          partial(expired_before_fetch, loaded=True, on_data_loss="skip", in_process=True), short=True),
     Case(16, "expired-before-the-first-fetch-skip", "the same for the very first plan, killed before its fetch",
          partial(expired_before_fetch, loaded=False, on_data_loss="skip")),
+    Case(24, "expired-after-a-skip", "`supersede --skip`, then the start of the range is deleted, and the run supersedes the plan again",
+         partial(expired_after_a_skip, by_hand=False)),
+    Case(24, "expired-after-a-skip-by-hand", "the same, and an operator supersedes it again",
+         partial(expired_after_a_skip, by_hand=True)),
     Case(16, "all-expired-before-the-fetch", "retention takes all records of a stored plan before the fetch, `skip`",
          all_expired_before_fetch),
     Case(16, "expired-during-the-fetch-fail", "offsets of every range are deleted while it is fetched, `fail`; then `skip`",

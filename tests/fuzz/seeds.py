@@ -176,7 +176,8 @@ PLAN = plan_documents.with_id(Plan(
     ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)), OffsetRange(OTHER, 0, 4)), positions={LOG: 9, OTHER: 4},
     seen={LOG: Committed(5, 1), OTHER: Committed()}, table_id="t1", topic_ids={"clicks": "x"}, previous="p" * 32, table_bit=6,
     losses=(Loss(LOG, 1, 5, Why.EXPIRED),), log_starts={LOG: 5}))
-START = plan_documents.with_id(replace(PLAN, number=1, kind=PlanKind.START, ranges=(), losses=(), log_starts={}))
+START = plan_documents.with_id(
+    replace(PLAN, number=1, kind=PlanKind.START, ranges=(), losses=(), log_starts={}, pending_starts={BrokerPartition("clicks", 9): 5}))
 APPLIED = Applied(7, PLAN.id, 12, "t1", (Receipt(3, 100, 1, 0, 0, ((6, 7),)), Receipt(0, None, 0, 2, 2, ((0, 4),), False)))
 COVERAGE = Coverage(6, {LOG: (Interval(0, 5, 5),), OTHER: (Interval(0, 1, 1), Interval(3, 4, 0))})
 WORD = Acknowledgement("t1", 12, 7, "known", 1_700_000_000_000)

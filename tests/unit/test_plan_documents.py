@@ -70,6 +70,7 @@ def plans(draw: st.DrawFn) -> Plan:
         table_bit=draw(st.integers(0, 9)), log_starts={log: draw(OFFSETS) for log in logs[1:]},
         leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]}, record_epochs={log: draw(LINEAGES) for log in logs[1:]},
         log_epochs={log: draw(st.integers(1, 3)) for log in logs[:1]},
+        pending_starts=draw(st.dictionaries(LOGS.filter(lambda log: log.broker_id is None), st.integers(0), max_size=2)),
         vanished=tuple(Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]),
     ))
 
@@ -158,6 +159,7 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
     {"ranges": ()}, {"positions": {LOG: 11_000_000_000}}, {"seen": {LOG: Committed(10_000_000_000, 7)}},
     {"seen": {LOG: Committed()}}, {"dialect": Dialect.JAFKA}, {"leader_epochs": {LOG: 3}}, {"record_epochs": {LOG: ((3, 5),)}},
     {"log_epochs": {LOG: 1}}, {"vanished": (Vanished(LOG, 1, 2),)}, {"losses": (Loss(LOG, 1, 2, Why.EXPIRED, 1),)},
+    {"pending_starts": {LOG: 5}},
 ])
 def test_the_id_depends_on_everything_else(changes: dict[str, Any]) -> None:
     assert plan_of(1, **changes).id != plan_of(1).id

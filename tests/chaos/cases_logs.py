@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from etl.cli import main
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
 from tests.chaos.driver import Driver
@@ -73,10 +74,10 @@ def expired_after_a_skip(stage: Stage, *, by_hand: bool) -> Told:
     pipeline = prepared(stage, loaded=True, on_data_loss="skip")
     killed_before_the_fetch(pipeline)
     before, skip = pipeline.in_topic(), f"{pipeline.topic}:1:{60 + _GONE + 10}-{60 + _GONE + 20}"
-    stopped(pipeline.door("plans", "supersede", "2", "--reason", "why not", "--skip", skip), 0, "superseded")
+    assert main(["plans", "supersede", str(pipeline.conf), "2", "--reason", "why not", "--skip", skip]) == 0
     delete_records(pipeline, {1: 60 + _GONE})
     if by_hand:
-        stopped(pipeline.door("plans", "supersede", "2", "--reason", "once more"), 0, "superseded")
+        assert main(["plans", "supersede", str(pipeline.conf), "2", "--reason", "once more"]) == 0
     after, gone = held(pipeline), between(before, 1, 60, 60 + _GONE) | between(before, 1, 60 + _GONE + 10, 60 + _GONE + 20)
     pipeline.produce(80)
     said = stopped(pipeline.run(), 0, "replayed" if by_hand else "superseded", "records lost")

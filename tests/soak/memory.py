@@ -27,7 +27,9 @@ from etl.edges.zookeeper import ZooKeeper
 from etl.errors import DataLoss
 from etl.following import Following
 from etl.frame import arrow_schema
-from etl.model import Broker, BrokerPartition, Extent, Leader, OffsetRange, Plan, Receipt, Retention, Snapshot
+from etl.model import (
+    Broker, BrokerPartition, EpochEnd, Extent, KafkaGroup, Leader, OffsetRange, OpenTransaction, Plan, Receipt, Retention, Snapshot,
+)
 from etl.protocol.kafka import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.protocol.plan_documents import render_stamp
 from etl.settings import Settings
@@ -94,6 +96,18 @@ class MemoryCluster:
     def lasting(self, found: Extents, since_ms: Mapping[BrokerPartition, int], **_: Any) -> dict[BrokerPartition, int]:
         """See `edges.cluster.Cluster`."""
         return {}
+
+    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], **_: Any) -> dict[BrokerPartition, EpochEnd]:
+        """These brokers have no epochs."""
+        return {}
+
+    def open_transactions(self, found: Extents) -> dict[BrokerPartition, OpenTransaction]:
+        """There is none."""
+        return {}
+
+    def members_of(self, group: str, brokers: Collection[Broker]) -> KafkaGroup:
+        """Nobody is in it."""
+        return KafkaGroup()
 
     def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
         """See `edges.cluster.Cluster`."""

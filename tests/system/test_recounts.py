@@ -50,9 +50,11 @@ def test_columns_with_other_names_and_deletion_vectors_are_counted_again_also_wh
     for are_gone in (False, True):
         pipeline.produce(80)
         broken_off_before("record", pipeline)
+        written = set(pipeline.table.rglob("*.parquet"))
         if are_gone:
             spark.sql(f"OPTIMIZE {table}")
             spark.sql(f"VACUUM {table} RETAIN 0 HOURS")
+            assert not written & set(pipeline.table.rglob("*.parquet"))
         assert "repaired" in pipeline.ran().outcomes
         [*_, plan] = pipeline.door("plans", "show").document["ranges"]
         assert (plan["rows"], plan["missing_offsets"]) == (20, 0)

@@ -117,13 +117,13 @@ class RangesReader(DataSourceReader):
         return [InputPartition(task) for task in _tasks(self._options, self._reading)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Arrow batches of one task's ranges. Spark makes one empty partition where there is no task."""
+        """Arrow batches of one task's ranges, none for a task that has none. Spark makes one empty partition where there is no task."""
         from pyspark import TaskContext
 
         from etl.fetch import read_ranges
 
         task, context = partition.value, TaskContext.get()
-        if task is None:
+        if task is None or not task.ranges:
             return
         reading, note, attempt = self._reading, self._note, context.attemptNumber() if context else 0
         again, teller = attempt > 0, Teller(self._progress, task.number, attempt)

@@ -192,7 +192,8 @@ def test_a_task_that_is_tried_again_asks_for_the_leader(spark: SparkSession, clu
     ranges = [OffsetRange(BrokerPartition(filled, 0), 0, 40, gone)]
     frame, received = read_tasks(spark, ranges, [[0]], bootstrap=[cluster.bootstrap], isolation=Isolation.READ_COMMITTED)
     assert frame.count() == 40
-    assert received.in_order(1) == (Receipt(rows=40, fetched_bytes=received.receipts[0].fetched_bytes, last_epoch=0),)
+    found = received.receipts[0]
+    assert received.in_order(1) == (Receipt(rows=40, fetched_bytes=found.fetched_bytes, last_epoch=0, epochs=((0, 0),)),)
 
 
 def test_a_failure_in_a_task_comes_back_as_itself(

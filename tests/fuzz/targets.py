@@ -38,6 +38,7 @@ MIB = 1 << 20
 LOG = seeds.LOG
 MAX_UNPACKED_BYTES = MIB // 4
 """What the targets let one record batch decompress to: small, so that a bomb is one."""
+MAX_RECORD_BYTES = MIB // 32
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def _payload(content: bytes) -> None:
 
 def _rows(fetched: Any, first: int = 0, until: int = 40, isolation: Isolation = Isolation.READ_COMMITTED) -> None:
     cursor = Cursor(OffsetRange(LOG, first, until), isolation=isolation, fetch_max_bytes=4096, max_fetch_bytes=1 << 16,
-                    max_unpacked_bytes=MAX_UNPACKED_BYTES)
+                    max_unpacked_bytes=MAX_UNPACKED_BYTES, max_record_bytes=MAX_RECORD_BYTES)
     rows = 0
     for batch in cursor.feed(fetched):
         batch.validate(full=True)
@@ -267,6 +268,15 @@ _DOCUMENT = (errors.LedgersDisagree, errors.NeedsDecision)
 _RECORDS = (errors.CorruptData, errors.MessageTooLarge, errors.RecordTooLarge)
 _FEED = (*_RECORDS, errors.DataLoss, errors.RanOutBeforeUntil, errors.BrokerError, errors.PermissionRefused, errors.EtlError)
 _PLAIN_RECORDS = b"".join(record_bytes(record) for record in seeds.RECORDS)
+
+
+def _streams(codec: Codec) -> tuple[bytes, bytes, bytes]:
+    """One stream, one with padding behind it where that may be, and two of them."""
+    one = compress(_PLAIN_RECORDS, codec)
+    padding = {Codec.ZSTD: b"", Codec.SNAPPY: b"\0"}.get(codec, bytes(20))
+    return one, one + padding, compress(_PLAIN_RECORDS[:9], codec) + compress(_PLAIN_RECORDS[9:], codec)
+
+
 _OWNED = znodes.render_owner("g", znodes.OwnerNode("p", znodes.DriverNode("h", 7, "99", "r", "0a1b2c3d-7")))
 _INDEX = json.dumps({"chunks": "0" * 64, "count": 2, "bytes": 1_000_000}).encode()
 
@@ -283,7 +293,8 @@ TARGETS: tuple[Target, ...] = (
            _RECORDS, floor_bytes=24 * MIB, bad=tuple(b"\0\x28\1" + bomb for bomb in seeds.bombs())),
     Target("packed-records", _packed_records, tuple(bytes([codec + 15]) + _PLAIN_RECORDS for codec in Codec), _RECORDS,
            floor_bytes=24 * MIB),
-    Target("codec-payloads", _payload, tuple(bytes([codec - 1]) + compress(_PLAIN_RECORDS, codec) for codec in Codec if codec), _RECORDS,
+    Target("codec-payloads", _payload, tuple(
+        bytes([codec - 1]) + stream for codec in Codec if codec for stream in _streams(codec)), _RECORDS,
            floor_bytes=24 * MIB, bad=tuple(bytes([codec - 1]) + compress(bytes(320 << 10), codec) for codec in Codec if codec)),
     Target("partition-key", _partition_key, (b"3", b"0-3", b"03", b"9999999999")),
     Target("offset", lambda c: znodes.parse_offset(c, path="/p", log=LOG), (b"0", b"9223372036854775807"), (errors.BadOffset,)),

@@ -110,7 +110,7 @@ def run(
     """Read what is new and append it to the table, exactly once."""
     from etl import doors, screens
 
-    report = doors.run(_settings(conf), surroundings(quiet=quiet), conf=str(conf), strict=strict)
+    report = doors.run(_settings(conf), surroundings(quiet=quiet or as_json and _is_submitted()), conf=str(conf), strict=strict)
     _show(as_json, report.as_json(), lambda: screens.show_report(report))
     if strict and report.lost_records:
         raise DataLost("records were lost, and source.on_data_loss let them go", check="the gaps named above, and the topic's retention")
@@ -121,7 +121,7 @@ def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Prove from the table's rows and the ledger that every record of every applied plan is there once."""
     from etl import proof as proving, screens
 
-    proof = proving.verify(_settings(conf), surroundings(quiet=quiet))
+    proof = proving.verify(_settings(conf), surroundings(quiet=quiet or as_json and _is_submitted()))
     _show(as_json, proof.as_json(), lambda: screens.show_proof(proof))
     if not proof.is_right:
         raise VerifyFailed(proof.first_finding, check=proof.check)
@@ -279,13 +279,18 @@ def _settings(conf: Path) -> Settings:
     return load_settings(conf)
 
 
+def _is_submitted() -> bool:
+    """Whether spark-submit started us. It hands on what we say on standard error as standard output, where one document is promised."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def surroundings(*, quiet: bool = False) -> Surroundings:
     """This machine's Java and Delta jars, unless spark-submit brought its own; and, unless `quiet`, how far it is on standard error."""
     from etl.showing import showing
     from etl.wiring import Surroundings
 
     def spark_defaults(given: Mapping[str, str]) -> dict[str, str]:
-        if "PYSPARK_GATEWAY_PORT" in os.environ:
+        if _is_submitted():
             return {}
         from etl.embedded.spark import jar_settings, set_spark_environment
 

@@ -240,7 +240,7 @@ def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_wor
     assert pipeline.door("verify").code == 0
 
 
-@pytest.mark.parametrize("kept", [100, 1])
+@pytest.mark.parametrize("kept", [1, pytest.param(100, marks=pytest.mark.long)])
 def test_an_old_copy_that_was_put_back_and_accepted_is_proven_with_what_was_given_up_named(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, kept: int,
 ) -> None:
@@ -263,6 +263,7 @@ def test_an_old_copy_that_was_put_back_and_accepted_is_proven_with_what_was_give
     assert kept == 1 or any("in the table that was there before this one" in note for note in proof.document["notes"])
 
 
+@pytest.mark.long
 def test_rows_that_an_operator_copied_into_another_table_are_no_surprise_after_their_plans_were_pruned(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -306,6 +307,7 @@ def test_a_table_made_by_ddl_after_plan_1_was_stored_takes_the_plan_once_it_is_a
     assert pipeline.is_whole() and pipeline.door("verify").code == 0
 
 
+@pytest.mark.long
 def test_rows_of_a_stored_plan_that_a_copied_table_holds_are_not_loaded_again(pipeline: Pipeline) -> None:
     pipeline.produce(40)
     broken_off_before("record", pipeline)

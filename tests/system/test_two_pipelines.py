@@ -47,6 +47,7 @@ def test_a_renamed_group_is_refused_by_every_door_until_it_takes_the_old_ones_pl
     assert sum(pipeline.in_table().values()) == 100
 
 
+@pytest.mark.long
 def test_a_taken_over_pipeline_of_another_zookeeper_stops_by_the_tables_word_and_can_take_its_place_back(
     pipeline: Pipeline, renamed: Pipeline,
 ) -> None:
@@ -78,6 +79,7 @@ def copy_tree(client: Any, source: str, target: str) -> None:
         copy_tree(client, f"{source}/{name}", f"{target}/{name}")
 
 
+@pytest.mark.long
 def test_a_ledger_that_is_lost_with_the_tables_log_goes_on_behind_the_rows_that_are_there(pipeline: Pipeline) -> None:
     for _ in range(2):
         pipeline.produce(40)
@@ -105,6 +107,7 @@ def clean_log(table: Path) -> None:
         crc.unlink()
 
 
+@pytest.mark.long
 def test_two_topics_in_one_table_are_two_pipelines_affair_and_each_proves_its_own(pipeline: Pipeline) -> None:
     pipeline.produce(40)
     pipeline.ran()

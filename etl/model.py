@@ -374,6 +374,12 @@ class Acknowledgement:
     at_ms: int
     lacks_plan: bool = False
     """No row of plan `number` is in that table: neither ledger could tell, so the rows were looked for."""
+    plan_id: str | None = None
+    """The id of plan `number` when it was said; None in words from before this was kept, and so are the next two."""
+    transaction_version: int | None = None
+    """D when it was said, 0 for none."""
+    was_recorded: bool | None = None
+    """Whether it was recorded by then what came of plan `number`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ from dataclasses import replace
 
 from etl.errors import LedgersDisagree, OffsetMoved
 from etl.model import (
-    NOTHING_COMMITTED, Acknowledgement, Adopt, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, OtherPipeline, Plan, Replay,
-    Snapshot, Standing, Superseding, Table,
+    NOTHING_COMMITTED, Acknowledgement, Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, OtherPipeline, Plan,
+    Replay, Snapshot, Standing, Superseding, Table,
 )
 from etl.protocol.plan_documents import parse_plan
 from etl.settings import OnMoved, OnRowsRemoved, Settings
@@ -92,7 +92,7 @@ def compare(ledger: Ledger, table: Table | None) -> Standing:
         return _adopt(number, bit, table)
     if plan is None:
         return FirstRun()
-    if _is_accepted(ledger.acknowledged, plan, table):
+    if _is_accepted(ledger, plan, table):
         return _go_on(ledger, plan, table, bit)
     _refuse_another_table(ledger, plan, table, bit)
     if bit == number:
@@ -262,8 +262,23 @@ def _where_they_are(
     return _onward(replace(plan, seen=seen), found, on_moved)
 
 
-def _is_accepted(word: Acknowledgement | None, plan: Plan, table: Table | None) -> bool:
-    return bool(word and word.number == plan.number and word.table_id == (table.id if table else None))
+def _is_accepted(ledger: Ledger, plan: Plan, table: Table | None) -> bool:
+    """Whether an operator's word is about this plan and this table, and the table holds as much of ours as it did then.
+
+    A word is of its moment: what came of the plan after it, and a copy from before it that was put back, need a word of their own.
+    """
+    word = ledger.acknowledged
+    if word is None or word.number != plan.number or word.table_id != (table.id if table else None) or word.plan_id not in (None, plan.id):
+        return False
+    bit, version = (table.transaction_version or 0, table.version) if table else (0, 0)
+    return bit >= (word.transaction_version or 0) and version >= (word.delta_version or 0) and not _came_after(ledger.applied, word)
+
+
+def _came_after(applied: Applied | None, word: Acknowledgement) -> bool:
+    """Whether the plan reached a table, or this version of it, only after the word was said."""
+    if applied is None or word.was_recorded is not False:
+        return False
+    return applied.table_id != word.table_id or applied.delta_version > (word.delta_version or 0)
 
 
 def is_told(ledger: Ledger, table: Table | None) -> bool:

@@ -53,7 +53,9 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         found = () if is_told(ledger, table) else _looked_for(world, ledger.newest)
         lacks_plan = not is_told(ledger, table) and not any(receipt.rows for receipt in found)
         place = (table.id if table else None), (table.version if table else None)
-        word = Acknowledgement(place[0], place[1], ledger.newest.number, reason, now_ms(), lacks_plan)
+        word = Acknowledgement(
+            place[0], place[1], ledger.newest.number, reason, now_ms(), lacks_plan, plan_id=ledger.newest.id,
+            transaction_version=(table.transaction_version or 0) if table else 0, was_recorded=ledger.applied is not None)
         world.note_removals(done)
         if table and found and not lacks_plan:
             world.record(Applied(ledger.newest.number, ledger.newest.id, table.version, table.id, found))

@@ -62,11 +62,12 @@ def plan_taking_over(
     table, other = snapshot.table, taken.other
     last, ours, number = _where(standing, snapshot, other)
     lives = last.log_epochs if last else {}
-    is_further = {log for log, offset in taken.positions.items()
+    theirs = {log: offset for log, offset in taken.positions.items() if log.topic not in _outlived(taken, last)}
+    is_further = {log for log, offset in theirs.items()
                   if log not in ours or (taken.log_epochs.get(log, 0), offset) > (lives.get(log, 0), ours[log])}
     positions = {**ours, **{log: offset for log, offset in taken.positions.items() if log in is_further}}
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
-    for log in sorted(taken.positions):
+    for log in sorted(theirs):
         there = seen[log].offset
         if there is not None and there > positions[log]:
             what = f"the committed offset is {there}, and the rows in the table end at {positions[log]}"
@@ -77,7 +78,7 @@ def plan_taking_over(
         number=number, uid=uid, kind=PlanKind.TAKE_OVER, created_at_ms=now_ms, dialect=settings.source.dialect, cluster=snapshot.cluster,
         shape=shape_of_rows(settings), ranges=(), positions=positions, seen={**seen, **last.seen} if last and is_instead else seen,
         table_id=table.id if table else None, table_bit=(table.transaction_version or 0) if table else 0,
-        topic_ids={**(last.topic_ids if last else {}), **_topic_ids(other.plan, taken, snapshot)},
+        topic_ids={**(last.topic_ids if last else {}), **_topic_ids(other.plan, {log.topic for log in theirs}, snapshot)},
         previous=(last.previous if is_instead else last.id) if last else None, supersedes=last.id if last and is_instead else None,
         reason=reason, took_over=TookOver(other.app_id, other.number),
         losses=last.losses if last and is_instead else (), vanished=last.vanished if last and is_instead else (),
@@ -119,9 +120,21 @@ def _refuse_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -
             raise NeedsDecision(what, topic=topic, check=check)
 
 
-def _topic_ids(plan: Plan | None, taken: Taken, snapshot: Snapshot) -> dict[str, str]:
+def _outlived(taken: Taken, last: Plan | None) -> set[str]:
+    """Topics that were made again since the other read them, and that we have gone on with: what it knows of them is of the past."""
+    if last is None:
+        return set()
+    known = taken.other.plan.topic_ids if taken.other.plan else {}
+    others = {topic for topic, topic_id in last.topic_ids.items() if known.get(topic, topic_id) != topic_id}
+    return {topic for topic in others if _life_of(topic, last.log_epochs) > _life_of(topic, taken.log_epochs)}
+
+
+def _life_of(topic: str, lives: Mapping[BrokerPartition, int]) -> int:
+    return max((epoch for log, epoch in lives.items() if log.topic == topic), default=0)
+
+
+def _topic_ids(plan: Plan | None, topics: set[str], snapshot: Snapshot) -> dict[str, str]:
     """Those that the other read: where a topic was made again since, the next plan must notice it."""
-    topics = {log.topic for log in taken.positions}
     known = plan.topic_ids if plan else snapshot.topic_ids
     return {topic: topic_id for topic, topic_id in known.items() if topic in topics}
 

@@ -343,6 +343,22 @@ def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(table: 
     disagreement(replace(ledger_of(2), acknowledged=replace(word, number=1)), table, ".")
 
 
+@pytest.mark.parametrize("word, table", [
+    pytest.param({"transaction_version": 2, "was_recorded": True}, table_of(1, version=0), id="an older copy"),
+    pytest.param({"transaction_version": 1, "delta_version": 6, "was_recorded": False}, table_of(1, version=6), id="a copy from then"),
+    pytest.param({"table_id": None, "delta_version": None, "transaction_version": 0, "was_recorded": False}, None, id="dropped again"),
+    pytest.param({"table_id": None, "delta_version": None, "plan_id": "of another plan 2"}, None, id="another plan of the number"),
+])
+def test_a_word_does_not_cover_a_table_that_holds_less_than_when_it_was_said(word: dict[str, Any], table: Table | None) -> None:
+    said = replace(ledger_of(2), acknowledged=word_of(2, **{"plan_id": plan_of(2).id, **word}))
+    disagreement(said, table, "plan 2 was in the table as version 7")
+
+
+def test_a_word_stays_in_force_when_the_record_of_its_plan_is_made_up_for() -> None:
+    word = word_of(2, plan_id=plan_of(2).id, transaction_version=2, was_recorded=False)
+    assert stand(replace(ledger_of(2), acknowledged=word), table_of(2)) == Onward(plan_of(2), POSITIONS)
+
+
 def test_a_plan_whose_table_is_gone_and_acknowledged_is_superseded() -> None:
     word = word_of(3, table_id=None, delta_version=None)
     found = stand(replace(ledger_of(3, applied=False), acknowledged=word), None)

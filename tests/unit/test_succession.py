@@ -197,6 +197,18 @@ def test_in_a_log_that_both_know_the_position_that_is_further_on_counts() -> Non
     assert (plan.number, plan.positions) == (2, {LOGS[0]: 5, LOGS[1]: 4, LOGS[2]: 4})
 
 
+def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_again_is_of_the_past() -> None:
+    outside = loaded_by_another(9, 9, 9)
+    snapshot = snapshot_of(outside)
+    taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
+    first = with_id(plan_taking_over(taken, FirstRun(), snapshot, SETTINGS, uid="uid1", now_ms=1, reason="renamed"))
+    ours = with_id(replace(
+        first, number=3, topic_ids={"clicks": "id-2"}, positions=dict.fromkeys(LOGS[:2], 2), seen=dict.fromkeys(LOGS[:2], Committed()),
+        log_epochs=dict.fromkeys(LOGS[:2], 2), log_starts={}, leader_epochs={}, record_epochs={}))
+    again = plan_taking_over(taken, Onward(ours, ours.positions), snapshot, SETTINGS, uid="uid1", now_ms=2, reason="said twice")
+    assert (again.topic_ids, again.positions, again.log_epochs) == (ours.topic_ids, ours.positions, ours.log_epochs)
+
+
 def test_topics_that_the_conf_does_not_name_stay_with_the_other_pipeline() -> None:
     orders = BrokerPartition("orders", 0)
     snapshot = snapshot_of(loaded_by_another(6, 6, 6))

@@ -99,8 +99,12 @@ def test_two_brokers_are_one_number_more() -> None:
     with Cluster(brokers=2) as cluster:
         cluster.create_topic("shared", partitions=4, replication_factor=2, config={"retention.ms": "-1"})
         with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
-            [described] = admin.describe_topics(["shared"])
-        assert {partition["leader_id"] for partition in described["partitions"]} == {0, 1}
+
+            def is_led_by_both() -> bool:
+                [described] = admin.describe_topics(["shared"])
+                return {partition["leader_id"] for partition in described["partitions"]} == {0, 1}
+
+            assert wait_until(is_led_by_both, within_s=30), "each broker learns of a new topic in its own time"
 
 
 PROGRAM = """

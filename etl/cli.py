@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import sys
 import traceback
@@ -110,7 +109,7 @@ def run(
     """Read what is new and append it to the table, exactly once."""
     from etl import doors, screens
 
-    report = doors.run(_settings(conf), surroundings(quiet=quiet or as_json and _is_submitted()), conf=str(conf), strict=strict)
+    report = doors.run(_settings(conf), surroundings(quiet=quiet, as_json=as_json), conf=str(conf), strict=strict)
     _show(as_json, report.as_json(), lambda: screens.show_report(report))
     if strict and report.lost_records:
         raise DataLost("records were lost, and source.on_data_loss let them go", check="the gaps named above, and the topic's retention")
@@ -121,7 +120,7 @@ def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Prove from the table's rows and the ledger that every record of every applied plan is there once."""
     from etl import proof as proving, screens
 
-    proof = proving.verify(_settings(conf), surroundings(quiet=quiet or as_json and _is_submitted()))
+    proof = proving.verify(_settings(conf), surroundings(quiet=quiet, as_json=as_json))
     _show(as_json, proof.as_json(), lambda: screens.show_proof(proof))
     if not proof.is_right:
         raise VerifyFailed(proof.first_finding, check=proof.check)
@@ -279,25 +278,25 @@ def _settings(conf: Path) -> Settings:
     return load_settings(conf)
 
 
-def _is_submitted() -> bool:
-    """Whether spark-submit started us. It hands on what we say on standard error as standard output, where one document is promised."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
+def surroundings(*, quiet: bool = False, as_json: bool = False) -> Surroundings:
+    """This machine's Java and Delta jars, unless spark-submit brought its own; and, unless `quiet`, how far it is on standard error.
 
-
-def surroundings(*, quiet: bool = False) -> Surroundings:
-    """This machine's Java and Delta jars, unless spark-submit brought its own; and, unless `quiet`, how far it is on standard error."""
+    Under spark-submit that would stand in the one document of `--json`, so there it is quiet, too.
+    """
+    from etl.edges.spark import is_submitted
     from etl.showing import showing
     from etl.wiring import Surroundings
 
     def spark_defaults(given: Mapping[str, str]) -> dict[str, str]:
-        if _is_submitted():
+        if is_submitted():
             return {}
         from etl.embedded.spark import jar_settings, set_spark_environment
 
         set_spark_environment()
         return jar_settings(given.get("spark.master", "local[*]"))
 
-    return Surroundings(spark_defaults=spark_defaults) if quiet else Surroundings(showing, spark_defaults)
+    is_quiet = quiet or as_json and is_submitted()
+    return Surroundings(spark_defaults=spark_defaults) if is_quiet else Surroundings(showing, spark_defaults)
 
 
 def _show(as_json: bool, document: Any, screen: Any) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from etl.checks.line import Findings, Line, advice, failed, ok
+from etl.edges.spark import is_submitted
 from etl.embedded.jars import DELTA_VERSION, cached_delta_jars
 from etl.embedded.java import find_java, java_version
 from etl.errors import SettingsError
@@ -36,7 +37,7 @@ _WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClass
 
 def java(name: str, findings: Findings) -> Iterator[Line]:
     """The Java that Spark starts with."""
-    if _is_submitted():
+    if is_submitted():
         yield ok(name, "spark-submit has started it")
         return
     found, home = find_java(), os.environ.get("JAVA_HOME")
@@ -48,7 +49,7 @@ def jars(name: str, findings: Findings) -> Iterator[Line]:
     given = findings.settings.spark
     named = [f"{key}: {given[key]}" for key in _WHERE_JARS_ARE if key in given]
     there = cached_delta_jars()
-    if _is_submitted():
+    if is_submitted():
         yield ok(name, "spark-submit brings them")
     elif named:
         yield ok(name, "; ".join(named))
@@ -61,7 +62,7 @@ def jars(name: str, findings: Findings) -> Iterator[Line]:
 
 def may_need_jars(findings: Findings) -> bool:
     """Whether Spark would fetch Delta's jars when it is started."""
-    return not (_is_submitted() or cached_delta_jars() or any(key in findings.settings.spark for key in _WHERE_JARS_ARE))
+    return not (is_submitted() or cached_delta_jars() or any(key in findings.settings.spark for key in _WHERE_JARS_ARE))
 
 
 def packages(name: str, findings: Findings) -> Iterator[Line]:
@@ -87,7 +88,7 @@ def workers_python(name: str, findings: Findings) -> Iterator[Line]:
     chosen = spark.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     whence = "PYSPARK_PYTHON" if chosen == os.environ.get("PYSPARK_PYTHON") else "spark.pyspark.python" if chosen in spark.values() else ""
     ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    if not spark.get("spark.master", "local").startswith("local") or _is_submitted():
+    if not spark.get("spark.master", "local").startswith("local") or is_submitted():
         yield ok(name, f"{chosen} on the executors' hosts, not seen from here: it must be Python {ours} with the libraries of this one")
     elif chosen == sys.executable:
         yield ok(name, f"this one, {chosen}, Python {ours}")
@@ -136,10 +137,6 @@ def report_folder(name: str, findings: Findings) -> Iterator[Line]:
         yield failed(name, SettingsError(what, key="report.path", path=wanted, check="the folder and its permissions"))
         return
     yield ok(name, str(wanted) if at == wanted else f"{wanted}, which will be made in {at}")
-
-
-def _is_submitted() -> bool:
-    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _installed(package: str) -> str | None:

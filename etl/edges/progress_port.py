@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from etl.progress import Told
 
@@ -121,27 +122,23 @@ class Teller:
 
 def _opened(bind: str) -> socket.socket | None:
     """A port of the system's choice, or None where there is none to be had."""
-    with contextlib.suppress(OSError, UnicodeError):
-        family, kind, protocol, _, address = socket.getaddrinfo(bind.strip("[]"), 0, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)[0]
-        listening = socket.socket(family, kind, protocol)
-        try:
-            listening.bind(address)
-            listening.settimeout(_WAIT_S)
-            return listening
-        except OSError:
-            listening.close()
-    return None
+    return _made(bind, 0, socket.socket.bind, wait_s=_WAIT_S, flags=socket.AI_PASSIVE)
 
 
 def _connected(address: ProgressAddress) -> socket.socket | None:
     """Never waits when it sends. Spark's own connections of this executor have looked the name up before."""
+    return _made(address.host, address.port, socket.socket.connect, wait_s=0)
+
+
+def _made(host: str, port: int, join: Callable[[socket.socket, Any], None], *, wait_s: float, flags: int = 0) -> socket.socket | None:
+    """A datagram socket bound or connected there, by `join`; None where it cannot be."""
     with contextlib.suppress(OSError, UnicodeError):
-        family, kind, protocol, _, place = socket.getaddrinfo(address.host.strip("[]"), address.port, type=socket.SOCK_DGRAM)[0]
-        telling = socket.socket(family, kind, protocol)
+        family, kind, protocol, _, place = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM, flags=flags)[0]
+        made = socket.socket(family, kind, protocol)
         try:
-            telling.setblocking(False)
-            telling.connect(place)
-            return telling
+            made.settimeout(wait_s)
+            join(made, place)
+            return made
         except OSError:
-            telling.close()
+            made.close()
     return None

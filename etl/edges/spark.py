@@ -181,9 +181,14 @@ def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[
     return chosen
 
 
+def is_submitted() -> bool:
+    """Whether spark-submit started this process. It hands on what is said on standard error as standard output."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def _submitted() -> dict[str, str]:
     """What spark-submit was told: it starts the JVM first and leaves the port of its gateway in the environment."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if not is_submitted():
         return {}
     from pyspark import SparkConf, SparkContext
 

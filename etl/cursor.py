@@ -121,6 +121,12 @@ class Cursor:
                 max_unpacked_bytes=self._max_unpacked_bytes, max_record_bytes=self._max_record_bytes),
             self._tally, self._counts))
 
+    def pass_over(self, until_offset: int) -> None:
+        """Move on without the records below `until_offset`: they are gone, and who asked for them takes what is left."""
+        self._check_idle()
+        self.position = min(max(self.position, until_offset), self.range.until_offset)
+        self.starved = self.is_held_back = self.silent = False
+
     def _rows(self, decoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from decoded
         self._decoding = False
@@ -215,8 +221,8 @@ class Cursor:
                 "the offset is out of range, and this broker does not say on which side",
                 check="log start and end of the partition; a moved leader also answers so", **place)
         if self.position < log_start:
-            return DataLoss("the offset was deleted by retention before it was read", check="on_data_loss, and the topic's retention",
-                            **place, log_start_offset=log_start)
+            return DataLoss("the offset was deleted by retention before it was read", check="the topic's retention", **place,
+                            log_start_offset=log_start)
         return RanOutBeforeUntil(
             f"the log ends at or below {self.position}, the range at {self.range.until_offset}",
             check="whether the topic was deleted and made again, or an unclean leader was elected", **place)

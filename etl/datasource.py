@@ -31,12 +31,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from etl.advice import for_a_pipeline, for_options
 from etl.edges.progress_port import ProgressAddress, Teller
 from etl.errors import BrokerUnreachable, EtlError, SparkLost, mark
 from etl.frame import spark_schema
 from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Receipt
-from etl.packing import ASSUMED_BYTES_PER_OFFSET, cut_ranges, pack_tasks
-from etl.reader_options import SIZES, TIMEOUT_S, Reading, inside, parse_options, ranges_of, refuse_missing_partitions
+from etl.packing import cut_ranges, cut_to_offsets, pack_tasks, split_tasks
+from etl.reader_options import INTERNAL, SIZES, TIMEOUT_S, Reading, parse_options, refuse_missing_partitions
+from etl.reader_ranges import inside, ranges_of
 from etl.retention import cleanup_of
 
 if TYPE_CHECKING:
@@ -134,10 +136,11 @@ class RangesReader(DataSourceReader):
                 fetch_max_bytes=reading.fetch_max_bytes, max_fetch_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
                 on_receipt=lambda at, receipt: note(task.indices[at], receipt), topic_ids=task.topic_ids,
                 leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups,
-                fails_on_missing=reading.fails_on_data_loss, on_read=teller.read, max_record_bytes=reading.max_record_bytes,
+                fails_on_loss=reading.fails_on_data_loss, on_read=teller.read, max_record_bytes=reading.max_record_bytes,
             )
         except EtlError as error:
-            raise TaskFailed(f"{error}\n{mark(error)}") from error
+            told = for_a_pipeline(error) if self._options.keys() & set(INTERNAL) else for_options(error)
+            raise TaskFailed(f"{told}\n{mark(told)}") from error
         finally:
             teller.close()
 
@@ -284,12 +287,29 @@ def _tasks(options: Mapping[str, str], reading: Reading) -> list[Task]:
             return parse_tasks(file.read())
     if "tasks" in options:
         return parse_tasks(options["tasks"])
-    wanted, cleanups = _wanted(reading)
-    return _packed([r for r in wanted if r.size], cleanups, reading)
+    wanted = _wanted(reading)
+    return _packed(wanted, reading)
 
 
-def _wanted(reading: Reading) -> tuple[list[OffsetRange], dict[str, Cleanup]]:
-    """The ranges that the options ask for, as the brokers' answers make them, with today's leaders, and how their topics are cleaned up.
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The ranges that the options ask for, as the brokers' answers make them, with today's leaders, and what is known of their logs."""
+
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, str]
+    leader_epochs: Mapping[BrokerPartition, int]
+    cleanups: Mapping[str, Cleanup]
+
+    def task(self, ranges: Sequence[OffsetRange], indices: Sequence[int]) -> Task:
+        """A task of these pieces of the ranges, with what is known of them."""
+        read = tuple(ranges[i] for i in indices)
+        topics = {r.log.topic for r in read}
+        epochs = {r.log: self.leader_epochs[r.log] for r in read if r.log in self.leader_epochs}
+        return Task(tuple(indices), read, _of(self.topic_ids, topics), epochs, cleanups=_of(self.cleanups, topics))
+
+
+def _wanted(reading: Reading) -> _Wanted:
+    """Asks the brokers.
 
     One Metadata request, two or three ListOffsets for each broker, one more for each side that is given by time, one DescribeConfigs.
     """
@@ -299,6 +319,8 @@ def _wanted(reading: Reading) -> tuple[list[OffsetRange], dict[str, Cleanup]]:
         named = None if reading.ranges is None else sorted({r.log for r in reading.ranges})
         metadata = cluster.describe(reading.chosen.asked if named is None else {log.topic for log in named})
         there = metadata.leaders.keys() | metadata.leaderless
+        if reading.chosen.pattern is not None:
+            there = {log for log in there if not metadata.topics[log.topic].is_internal}
         if named is not None:
             refuse_missing_partitions(named, there)
         logs = reading.chosen.among(there) if named is None else named
@@ -314,24 +336,26 @@ def _wanted(reading: Reading) -> tuple[list[OffsetRange], dict[str, Cleanup]]:
             ranges = list(ranges_of(reading, found.extents, first, last))
         told = cluster.retention({r.log.topic for r in ranges})
     cleanups = {r.log.topic: cleanup_of(told.get(r.log.topic), said_to_be_compacted=r.log.topic in reading.compacted) for r in ranges}
-    return [replace(r, leader=found.leaders[r.log]) for r in ranges], cleanups
+    led = tuple(replace(r, leader=found.leaders[r.log]) for r in ranges if r.size)
+    return _Wanted(led, metadata.topic_ids, found.epochs if reading.fails_on_data_loss else {}, cleanups)
 
 
-def _packed(ranges: Sequence[OffsetRange], cleanups: Mapping[str, Cleanup], reading: Reading) -> list[Task]:
-    """Ranges cut and packed towards `target_task_bytes`; nobody asks the brokers how large their logs are."""
-    target = _target_bytes(sum(r.size for r in ranges), reading)
-    parallelism = max(os.cpu_count() or 1, reading.least_tasks)
-    cut = cut_ranges(ranges, {}, target, parallelism)
-    packed = pack_tasks(cut, {}, target, parallelism)
-    return [Task(tuple(task), tuple(cut[i] for i in task), cleanups=_of(cleanups, {cut[i].log.topic for i in task})) for task in packed]
+def _packed(wanted: _Wanted, reading: Reading) -> list[Task]:
+    """Ranges cut and packed towards `target_task_bytes`, all offsets being taken to cost the same, and within the bounds of the options."""
+    parallelism, most = max(os.cpu_count() or 1, reading.least_tasks), _most_offsets(sum(r.size for r in wanted.ranges), reading)
+    cut = cut_ranges(wanted.ranges, {}, reading.target_task_bytes, parallelism)
+    if most is not None:
+        cut = cut_to_offsets(cut, most)
+    packed = pack_tasks(cut, {}, reading.target_task_bytes, parallelism)
+    return [wanted.task(cut, task) for task in (packed if most is None else split_tasks(packed, cut, most))]
 
 
-def _target_bytes(offsets: int, reading: Reading) -> int:
-    """The target, or less where the options ask for more or shorter tasks; all offsets are taken to cost the same."""
-    wanted = [reading.target_task_bytes, round(offsets * ASSUMED_BYTES_PER_OFFSET / reading.least_tasks)]
-    if reading.most_offsets is not None:
-        wanted.append(round(reading.most_offsets * ASSUMED_BYTES_PER_OFFSET))
-    return max(1, min(wanted))
+def _most_offsets(offsets: int, reading: Reading) -> int | None:
+    """How many offsets one task may read: tasks of no more than an even share are at least as many as are asked for."""
+    bounds = [] if reading.most_offsets is None else [reading.most_offsets]
+    if reading.least_tasks > 1:
+        bounds.append(max(1, offsets // reading.least_tasks))
+    return min(bounds, default=None)
 
 
 def _afresh(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:

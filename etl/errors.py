@@ -15,6 +15,7 @@
     │   ├── OffsetMoved
     │   ├── BadOffset                    a committed offset that is no number, or lies outside the log
     │   ├── LogTruncated                 records below a position are no longer the log's
+    │   ├── TopicMadeAgain               a topic that was planned is another one of the same name by now
     │   ├── DataLoss                     wanted offsets are not in the log any more
     │   │   └── MissingOffsets           they lie inside it, and no record batch has them
     │   ├── CorruptData                  what the broker sent is not the protocol
@@ -143,6 +144,10 @@ class BadOffset(NeedsDecision):
 
 class LogTruncated(NeedsDecision):
     """Records that were read, or planned, are gone from the log's tail: an unclean leader was elected, or a broker lost its disk."""
+
+
+class TopicMadeAgain(NeedsDecision):
+    """A topic was deleted and made again between the plan and the end of reading: other records at the same offsets."""
 
 
 class DataLoss(NeedsDecision):

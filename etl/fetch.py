@@ -26,9 +26,9 @@ from etl.cursor import MISSING_MAX, Cursor
 from etl.edges.broker import MIB, SimpleConsumer
 from etl.edges.cluster import Cluster
 from etl.errors import (
-    BrokerError, BrokerUnreachable, DataLoss, EtlError, MissingOffsets, NeedsDecision, NotYetReadable, RanOutBeforeUntil, TopicMissing,
+    BrokerError, BrokerUnreachable, DataLoss, EtlError, MissingOffsets, NotYetReadable, RanOutBeforeUntil, TopicMadeAgain, TopicMissing,
 )
-from etl.log_identity import Cut, accept_command
+from etl.log_identity import Cut
 from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Receipt
 from etl.protocol import FetchedPartition, error_codes
 from etl.protocol.columns import MAX_RECORD_BYTES
@@ -92,6 +92,7 @@ class _Manner:
     max_wait_ms: int
     client_id: str
     topic_ids: Mapping[str, str]
+    fails_on_loss: bool
 
 
 def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_receipt: Callable[[int, Receipt], None],
@@ -100,7 +101,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
                 backoff_s: float = 0.25, deadline_s: float = 120.0, connect_timeout_s: float = 10.0, timeout_s: float = 30.0,
                 max_wait_ms: int = 500, client_id: str = "offset-range-etl",
                 topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
-                cleanups: Mapping[str, Cleanup] | None = None, fails_on_missing: bool = True,
+                cleanups: Mapping[str, Cleanup] | None = None, fails_on_loss: bool = True,
                 max_record_bytes: int = MAX_RECORD_BYTES,
                 on_read: Callable[[int, int, int, int], None] = lambda index, offsets, rows, size: None) -> Iterator[pa.RecordBatch]:
     """The rows of `ranges` as Arrow batches: in order within a range, ranges in any order and interleaved.
@@ -119,16 +120,17 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     leader_epochs     log -> the epoch of the leader that told its end when the ranges were planned (KIP-320): once all is read, that
                       epoch must still reach up to them
     cleanups          topic -> what is known of how it is cleaned up, which may explain missing offsets
-    fails_on_missing  once all is read, missing offsets that nothing explains are an error
+    fails_on_loss     offsets that the log does not hold any more, and once all is read missing ones that nothing explains, are an error;
+                      else what there is is read
     max_record_bytes  a larger record is refused
 
     Raises RanOutBeforeUntil, DataLoss, MissingOffsets, CorruptData, RecordTooLarge, MessageTooLarge, NotYetReadable, BrokerUnreachable or
-    BrokerError (may pass: run the task again), NotKafka, TopicMissing, PermissionRefused, NeedsDecision for a topic that was made
-    again, LogTruncated. Closing the iterator closes the connections.
+    BrokerError (may pass: run the task again), NotKafka, TopicMissing, PermissionRefused, TopicMadeAgain,
+    LogTruncated. Closing the iterator closes the connections.
     """
     addresses = [*bootstrap, *((each.leader.broker.host, each.leader.broker.port) for each in ranges if each.leader is not None)]
     manner = _Manner(isolation, tuple(dict.fromkeys(addresses)), fetch_max_bytes, max_fetch_bytes, retry, backoff_s, deadline_s,
-                     connect_timeout_s, timeout_s, max_wait_ms, client_id, topic_ids or {})
+                     connect_timeout_s, timeout_s, max_wait_ms, client_id, topic_ids or {}, fails_on_loss)
     share = min(fetch_max_bytes, max(fetch_max_bytes // max(len(ranges), 1), _LEAST_SHARE_BYTES))
     walks = [_Walk(index, Cursor(each, isolation=isolation, fetch_max_bytes=share, max_fetch_bytes=max_fetch_bytes, columns=columns,
                                  log_epoch=(log_epochs or {}).get(each.log, 0), max_record_bytes=max_record_bytes,
@@ -144,7 +146,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
         for broker, group in _by_broker(walks).items():
             yield from _read_from(broker, group, manner, on_receipt, on_read)
     _refuse_cut_logs(ranges, leader_epochs or {}, manner)
-    if fails_on_missing:
+    if fails_on_loss:
         _refuse_missing(cursors)
 
 
@@ -169,7 +171,7 @@ def _refuse_many_missing(cursor: Cursor) -> None:
     if cursor.missing_count <= MISSING_MAX:
         return
     log, what = cursor.range.log, f"offsets are missing from inside the log in {cursor.missing_count:,} places, as compaction leaves them"
-    check = f"{_cleanup_to_check(cursor.cleanup)}; source.compacted_topics is for a topic that was compacted before"
+    check = f"{_cleanup_to_check(cursor.cleanup)}; compacted_topics is for a topic that was compacted before"
     raise DataLoss(what, check=check, topic=log.topic, partition=log.partition, offset=cursor.missing[0][0])
 
 
@@ -234,7 +236,7 @@ def _read_from(broker: Broker, walks: list[_Walk], manner: _Manner, on_receipt: 
             except BrokerUnreachable as silent:
                 _lose_all(walks, silent)
                 return
-            moved = _feed(consumer, answer, asked, manner)
+            moved = _feed_or_tell(consumer, answer, asked, manner)
             idle_answers = 0 if any(rows is not None for _, rows in moved) else idle_answers + 1
             _pause(idle_answers)
             walks = _in_turn(walks, asked, moved)
@@ -261,8 +263,7 @@ def _refuse_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) -
             raise BrokerError("the topic went away while it was read", topic=topic, broker=consumer.address, check="whether it was deleted")
         if found.topic_id not in (None, topic_id):
             what = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {topic_id}"
-            check = f"who did it; the next run says so too, then go on with the new one: {accept_command([topic])}"
-            raise NeedsDecision(what, topic=topic, check=check)
+            raise TopicMadeAgain(what, topic=topic, check="who did it")
 
 
 def _refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], manner: _Manner) -> None:
@@ -308,6 +309,16 @@ def _ask(consumer: SimpleConsumer, walks: Sequence[_Walk], manner: _Manner) -> l
 _Moved = list[tuple[_Walk, "Iterator[pa.RecordBatch] | None"]]
 
 
+def _feed_or_tell(consumer: SimpleConsumer, answer: FetchAnswer, asked: Sequence[_Walk], manner: _Manner) -> _Moved:
+    """`_feed`; where offsets are gone because the topic is another one by now, that is told instead."""
+    try:
+        return _feed(consumer, answer, asked, manner)
+    except (DataLoss, RanOutBeforeUntil):
+        if manner.topic_ids:
+            _refuse_other_topics(consumer, manner.topic_ids)
+        raise
+
+
 def _feed(consumer: SimpleConsumer, answer: FetchAnswer, asked: Sequence[_Walk], manner: _Manner) -> _Moved:
     """Move every cursor by the answer. Rows are None for a walk that stayed where it was."""
     if not answer.partitions:  # over quota
@@ -326,6 +337,8 @@ def _feed_one(consumer: SimpleConsumer, fetched: FetchedPartition, walk: _Walk, 
             walk.lose_leader(BrokerError("the offset is out of range, and yet inside the log", broker=consumer.address,
                                          check="the broker's log: its replicas may disagree", **_place(walk)))
             return None
+        if not manner.fails_on_loss:
+            return _passed_over(walk, found.log_start_offset or 0)
         fetched = found
     elif error_codes.is_retriable(fetched.error_code) and walk.attempts < manner.retry:
         walk.lose_leader(error_codes.failure_of(fetched.error_code, "fetch", broker=consumer.address, **_place(walk)))
@@ -333,10 +346,22 @@ def _feed_one(consumer: SimpleConsumer, fetched: FetchedPartition, walk: _Walk, 
     before = walk.cursor.position
     rows = walk.cursor.feed(fetched)
     if walk.cursor.position == before:
-        _check_patience(walk, manner)
+        try:
+            _check_patience(walk, manner)
+        except RanOutBeforeUntil:
+            if manner.fails_on_loss:
+                raise
+            return _passed_over(walk, before)
         return None
     walk.attempts, walk.failure, walk.idle_since = 0, None, None
     return rows
+
+
+def _passed_over(walk: _Walk, log_start: int) -> Iterator[pa.RecordBatch]:
+    """On behind what is gone: at the log start, or done where the log ends below the position."""
+    walk.attempts, walk.failure, walk.idle_since = 0, None, None
+    walk.cursor.pass_over(log_start if log_start > walk.cursor.position else walk.cursor.range.until_offset)
+    return iter(())
 
 
 def _with_log_start(consumer: SimpleConsumer, fetched: FetchedPartition, walk: _Walk) -> FetchedPartition | None:
@@ -375,7 +400,7 @@ def _silence_to_check(cleanup: Cleanup) -> str:
         return "the remote storage: it may be slower than the brokers' remote.fetch.max.wait.ms"
     if cleanup.is_compacted is None:
         return "that we may describe the topic's configuration (DescribeConfigs): it would tell whether the end was compacted away"
-    return "the broker's log; was the topic compacted before, source.compacted_topics says so"
+    return "the broker's log; was the topic compacted before, compacted_topics says so"
 
 
 def _in_turn(walks: Sequence[_Walk], asked: Sequence[_Walk], moved: _Moved) -> list[_Walk]:

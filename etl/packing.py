@@ -62,12 +62,8 @@ def split_range(
     whole: OffsetRange, bytes_per_offset: Mapping[BrokerPartition, float], target_bytes: int, share_bytes: float = math.inf,
 ) -> Iterator[OffsetRange]:
     """Pieces of even size, none much larger than `target_bytes` and none larger than `share_bytes`; nothing for an empty range."""
-    start, size = whole.from_offset, whole.size
-    cost = size * _cost(whole.log, bytes_per_offset)
-    pieces = min(size, max(1, round(cost / target_bytes), _at_most(cost, share_bytes)))
-    cuts = [start + size * i // pieces for i in range(pieces + 1)] if size else []
-    for piece_from, piece_until in zip(cuts, cuts[1:]):
-        yield replace(whole, from_offset=piece_from, until_offset=piece_until)
+    cost = whole.size * _cost(whole.log, bytes_per_offset)
+    return _even_pieces(whole, min(whole.size, max(1, round(cost / target_bytes), _at_most(cost, share_bytes))))
 
 
 def pack_tasks(
@@ -87,6 +83,32 @@ def pack_tasks(
     tasks = (task for _, indices in sorted(by_leader.items(), key=str) for task in _fill(indices, costs, target_bytes, share))
     late = [r.log not in first for r in ranges]
     return tuple(sorted((tuple(sorted(task, key=lambda i: (late[i], i))) for task in tasks), key=lambda task: late[task[0]]))
+
+
+def cut_to_offsets(ranges: Iterable[OffsetRange], most: int) -> tuple[OffsetRange, ...]:
+    """Ranges in even pieces of `most` offsets or fewer."""
+    return tuple(piece for r in ranges for piece in _even_pieces(r, -(-r.size // most)))
+
+
+def split_tasks(tasks: Iterable[Sequence[int]], ranges: Sequence[OffsetRange], most: int) -> tuple[tuple[int, ...], ...]:
+    """The same ranges in the same order, in so many tasks that none reads more than `most` offsets, as long as no range has more."""
+    found: list[list[int]] = []
+    for task in tasks:
+        read = most + 1
+        for i in task:
+            read += ranges[i].size
+            if read > most:
+                found.append([])
+                read = ranges[i].size
+            found[-1].append(i)
+    return tuple(tuple(task) for task in found)
+
+
+def _even_pieces(whole: OffsetRange, pieces: int) -> Iterator[OffsetRange]:
+    start, size = whole.from_offset, whole.size
+    cuts = [start + size * i // pieces for i in range(pieces + 1)] if size else []
+    for piece_from, piece_until in zip(cuts, cuts[1:]):
+        yield replace(whole, from_offset=piece_from, until_offset=piece_until)
 
 
 def _at_most(cost: float, share: float) -> int:

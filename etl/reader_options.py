@@ -1,7 +1,7 @@
-"""The options of the data source: text to values, and, with what the brokers say, values to offset ranges. No I/O.
+"""The options of the data source, text to values. No I/O.
 
-It owns the names of the options, ours and those of Spark's own Kafka source, what each may hold, and where a log is read from and up to.
-Asking the brokers and packing ranges into tasks is `datasource`'s.
+It owns the names of the options, ours and those of Spark's own Kafka source, and what each may hold. What they come to on the logs that
+there are is `reader_ranges`'; asking the brokers and packing ranges into tasks `datasource`'s.
 
 Spark hands a source its options in small letters, so names are compared without regard to case.
 """
@@ -11,15 +11,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
 from etl.address import split_address
-from etl.errors import DataLoss, NotYetReadable, RanOutBeforeUntil, SettingsError, TopicMissing
+from etl.errors import SettingsError, TopicMissing
 from etl.frame import raw_columns
-from etl.model import BrokerPartition, Extent, Isolation, OffsetRange
+from etl.model import BrokerPartition, Isolation, OffsetRange
 
 T = TypeVar("T")
 MIB = 1 << 20
@@ -104,7 +104,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which logs to read: topics by name, by a pattern of their whole name, or partitions one by one."""
+    """Which logs to read: topics by name, by a pattern that is somewhere in their name (as Spark's source has it), or partitions."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -120,9 +120,9 @@ class Chosen:
         known = sorted(there)
         names = {log.topic for log in known}
         if self.pattern is not None:
-            found = [log for log in known if re.fullmatch(self.pattern, log.topic)]
+            found = [log for log in known if re.search(self.pattern, log.topic)]
             if not found:
-                check = "the expression: it must match a whole topic name"
+                check = "the expression, and that this is the right cluster"
                 raise TopicMissing("no topic matches subscribePattern", pattern=self.pattern, check=check)
             return found
         for topic in (*self.topics, *(log.topic for log in self.logs)):
@@ -177,11 +177,25 @@ def parse_options(given: Mapping[str, str]) -> Reading:
 
 
 def parse_ranges(text: str) -> tuple[OffsetRange, ...]:
-    """The option `ranges`. Raises SettingsError."""
-    return _from_json(text, "ranges", _RANGES_FORM, lambda found: tuple(
+    """The option `ranges`. Raises SettingsError, also where two of them overlap: rows would be double."""
+    ranges = _from_json(text, "ranges", _RANGES_FORM, lambda found: tuple(
         OffsetRange(
             BrokerPartition(str(one["topic"]), _below(2**31, one["partition"])), _below(2**63, one["from"]), _below(2**63, one["until"]))
         for one in found))
+    _refuse_overlaps(ranges)
+    return ranges
+
+
+def _refuse_overlaps(ranges: Iterable[OffsetRange]) -> None:
+    """Two ranges with an offset in common are a mistake of who made the list: which of them is meant nobody knows."""
+    reaching: dict[BrokerPartition, OffsetRange] = {}
+    for r in sorted((r for r in ranges if r.size), key=lambda r: (r.log, r.from_offset)):
+        before = reaching.setdefault(r.log, r)
+        if before is not r and r.from_offset < before.until_offset:
+            what = f"the ranges {before.from_offset} to {before.until_offset} and {r.from_offset} to {r.until_offset} overlap"
+            check = "the list: rows of offsets that two ranges name would be double"
+            raise SettingsError(what, option="ranges", topic=r.log.topic, partition=r.log.partition, check=check)
+        reaching[r.log] = r
 
 
 def _below(bound: int, said: Any) -> int:
@@ -200,50 +214,6 @@ def refuse_missing_partitions(named: Iterable[BrokerPartition], there: Iterable[
             count = sum(other.topic == log.topic for other in known)
             what = f"the topic has {count} partitions, numbered from 0, and not this one" if count else "the topic is not there"
             raise TopicMissing(what, topic=log.topic, partition=log.partition, check="the option, and that this is the right cluster")
-
-
-def ranges_of(
-    reading: Reading, extents: Mapping[BrokerPartition, Extent], first: Mapping[BrokerPartition, int | None],
-    last: Mapping[BrokerPartition, int | None],
-) -> Iterator[OffsetRange]:
-    """What is read of each log. `first` and `last` say where the times of `starting` and `ending` lie, None where no record is that late.
-
-    Raises SettingsError for bounds that no log can have, DataLoss and RanOutBeforeUntil for offsets that the log does not hold.
-    """
-    for option, bounds in ((reading.starting.option, reading.starting), (reading.ending.option, reading.ending)):
-        _refuse_others(option, bounds.by_log, extents)
-    for log, extent in sorted(extents.items()):
-        starting, ending = reading.starting.of(log), reading.ending.of(log)
-        start, end = _offset_of(starting, extent, first.get(log)), _offset_of(ending, extent, last.get(log))
-        if start is None:
-            start = _too_late(log, extent, reading)
-        if end is None:
-            end = extent.end_offset
-        if start > end and isinstance(starting, int) and isinstance(ending, int):
-            what = f"reading would start at {start} and stop at {end}"
-            raise SettingsError(what, topic=log.topic, partition=log.partition, check="startingOffsets and endingOffsets")
-        yield inside(OffsetRange(log, start, max(start, end)), extent, fails=reading.fails_on_data_loss)
-
-
-def inside(whole: OffsetRange, extent: Extent, *, fails: bool) -> OffsetRange:
-    """The range, when the log holds all of it; else, unless it `fails`, the part that the log holds.
-
-    Raises DataLoss when it starts below the log start, NotYetReadable when it reaches beyond the readable end, RanOutBeforeUntil when it
-    reaches beyond the log's.
-    """
-    place: dict[str, Any] = {"topic": whole.log.topic, "partition": whole.log.partition}
-    if not whole.size or extent.log_start_offset <= whole.from_offset <= whole.until_offset <= extent.end_offset:
-        return whole
-    if not fails:
-        start = min(max(whole.from_offset, extent.log_start_offset), extent.end_offset)
-        return OffsetRange(whole.log, start, max(start, min(whole.until_offset, extent.end_offset)))
-    if whole.from_offset < extent.log_start_offset:
-        what = f"the log starts at {extent.log_start_offset}, offsets from {whole.from_offset} on are asked for"
-        raise DataLoss(what, **place, check="the topic's retention; failOnDataLoss: false reads what is left")
-    what = f"the log can be read up to {extent.end_offset}, offsets up to {whole.until_offset} are asked for"
-    if whole.until_offset <= extent.end_offset + extent.held_back:
-        raise NotYetReadable(what, **place, check="who left a transaction open there; once it ends, the rest can be read")
-    raise RanOutBeforeUntil(what, **place, check="the offsets; failOnDataLoss: false reads what is there")
 
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:
@@ -283,8 +253,8 @@ def _chosen(options: Mapping[str, str]) -> Chosen:
         return Chosen(pattern=_pattern(options["subscribepattern"]))
     if "assign" in options:
         form = '{"clicks": [0, 1]}'
-        return Chosen(logs=_from_json(options["assign"], "assign", form, lambda found: tuple(
-            BrokerPartition(str(topic), _below(2**31, p)) for topic, partitions in found.items() for p in partitions)))
+        return Chosen(logs=_from_json(options["assign"], "assign", form, lambda found: tuple(dict.fromkeys(
+            BrokerPartition(str(topic), _below(2**31, p)) for topic, partitions in found.items() for p in partitions))))
     return Chosen(topics=tuple(names_in(options.get("topics", ""))))
 
 
@@ -335,27 +305,6 @@ def _refused(bounds: Bounds, end: LogEnd) -> Bounds:
     if end in (bounds.everywhere, *bounds.by_log.values()):
         raise SettingsError(f"{bounds.option} cannot be {end.value}: nothing would be read", option=bounds.option, check="the option")
     return bounds
-
-
-def _refuse_others(option: str, named: Iterable[BrokerPartition], read: Iterable[BrokerPartition]) -> None:
-    """A bound for a log that is not read is a mistake. Raises TopicMissing."""
-    left = sorted(set(named) - set(read))
-    if left:
-        what = "the option names a partition that is not there, or not chosen to be read"
-        raise TopicMissing(what, option=option, topic=left[0].topic, partition=left[0].partition, check="the option, and the topics read")
-
-
-def _offset_of(bound: Bound, extent: Extent, found: int | None) -> int | None:
-    if isinstance(bound, LogEnd):
-        return extent.log_start_offset if bound is LogEnd.EARLIEST else extent.end_offset
-    return found if isinstance(bound, FirstAt) else bound
-
-
-def _too_late(log: BrokerPartition, extent: Extent, reading: Reading) -> int:
-    if reading.late_start_is_latest:
-        return extent.end_offset
-    what, check = "no record is as late as the starting time", "the time; startingOffsetsByTimestampStrategy: latest reads nothing there"
-    raise SettingsError(what, option=reading.starting.option, topic=log.topic, partition=log.partition, check=check)
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:

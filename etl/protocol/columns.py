@@ -420,12 +420,10 @@ class ColumnBuffers:
         offset = int(self._state[_OFFSET])
         if code == _TOO_LARGE:
             what = f"a record has more than {self._max_record_bytes} bytes"
-            check = (
-                "who produced it; max_record_bytes may be raised where Spark has ten times as much memory for each core that reads; or "
-                "`etl plans supersede --help`")
+            check = "who produced it; max_record_bytes may be raised where Spark has ten times as much memory for each core that reads"
         else:
             what = f"a record has more than {MAX_RECORD_HEADERS} headers, which Spark's memory would not hold"
-            check = "who produced it, and `etl plans supersede --help`"
+            check = "who produced it"
         return RecordTooLarge(what, check=check, **place, offset=offset)
 
     def _grow_headers(self) -> None:

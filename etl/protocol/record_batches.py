@@ -350,7 +350,7 @@ def _decompress(fetched: FetchedPartition, header: BatchHeader, content: Bytes, 
         raise RecordTooLarge(
             f"a record batch of {header.until - header.start} bytes, up to offset {header.last_offset}, decompresses to more than "
             f"{target.size}",
-            check="who produced it (such a ratio is rare for data and usual for a decompression bomb), and `etl plans supersede --help`",
+            check="who produced it (such a ratio is rare for data and usual for a decompression bomb)",
             topic=fetched.topic, partition=fetched.partition, offset=header.base_offset) from error
     except ValueError as error:
         raise _corrupt(fetched, header.base_offset, f"a record batch is no {codecs.NAMES[header.codec]}: {error}") from error

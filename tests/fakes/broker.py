@@ -121,6 +121,7 @@ class World:
         self.addresses: dict[int, tuple[str, int]] = {}
         self.committed: dict[tuple[str, str, int], int] = {}
         self.topic_ids: dict[str, UUID] = {}
+        self.internal: set[str] = set()
         self.configs: dict[str, dict[str, str]] = {}
         """Of topics; one that is not here may not be described."""
         self.transactions: dict[int, tuple[str, int]] = {}
@@ -249,7 +250,7 @@ class FakeBroker:
         kind = MetadataResponse.MetadataResponseTopic
         logs = sorted((partition, log) for (topic, partition), log in self.world.logs.items() if topic == name)
         topic_id = self.world.topic_ids.get(name, UUID(int=0))
-        return kind(error_code=0 if known else 3, name=name, topic_id=topic_id, is_internal=False, partitions=[
+        return kind(error_code=0 if known else 3, name=name, topic_id=topic_id, is_internal=name in self.world.internal, partitions=[
             kind.MetadataResponsePartition(
                 error_code=0 if log.leader_id in self.world.addresses else 5, partition_index=partition, leader_id=log.leader_id,
                 leader_epoch=log.leader_epoch, replica_nodes=[log.leader_id], isr_nodes=[log.leader_id], offline_replicas=[])

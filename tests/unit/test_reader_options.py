@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from etl.errors import DataLoss, EtlError, NotYetReadable, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.model import BrokerPartition, Extent, Isolation, OffsetRange
 from etl.reader_options import (
-    OF_SPARK, OURS, WITHOUT_EFFECT, Bounds, Chosen, FirstAt, LogEnd, inside, parse_options, parse_ranges, ranges_of,
-    refuse_missing_partitions,
+    OF_SPARK, OURS, WITHOUT_EFFECT, Bounds, Chosen, FirstAt, LogEnd, parse_options, parse_ranges, refuse_missing_partitions,
 )
+from etl.reader_ranges import inside, ranges_of
 
 CLICKS = [BrokerPartition("clicks", p) for p in range(3)]
 EXTENTS = {CLICKS[0]: Extent(10, 40), CLICKS[1]: Extent(0, 50), CLICKS[2]: Extent(7, 7)}
@@ -60,6 +61,9 @@ def test_ranges_are_written_as_json() -> None:
     ({"bootstrap": "h:1", "topics": "t", "startingOffsets": '{"t": {"0": -1}}'}, "startingOffsets cannot be latest"),
     ({"bootstrap": "h:1", "topics": "t", "endingOffsets": '{"t": {"0": -2}}'}, "endingOffsets cannot be earliest"),
     ({"bootstrap": "h:1", "topics": "t", "endingOffsets": '{"t": {"0": -3}}'}, "no offset"),
+    ({"bootstrap": "h:1", "topics": "t", "startingOffsets": '{"t": {"0": -3}}'}, "no offset"),
+    ({"bootstrap": "h:1", "ranges": '[{"topic": "t", "partition": 0, "from": -2, "until": 5}]'}, "no whole number"),
+    ({"bootstrap": "h:1", "ranges": json.dumps([{"topic": "t", "partition": 0, "from": 0, "until": 5}] * 2)}, "0 to 5 and 0 to 5 overlap"),
     ({"bootstrap": "h:1", "topics": "t", "endingOffsets": '{"t": 3}'}, '"clicks"'),
     ({"bootstrap": "h:1", "topics": "t", "startingTimestamp": "yesterday"}, "milliseconds since 1970"),
     ({"bootstrap": "h:1", "topics": "t", "kafka.security.protocol": "SASL_SSL"}, "without login"),
@@ -100,6 +104,10 @@ def test_options_that_only_tune_sparks_consumer_change_nothing() -> None:
      [(0, 20, 20), (1, 50, 50), (2, 7, 7)]),
     ({"endingOffsetsByTimestamp": '{"clicks": {"0": 1, "1": 2, "2": 3}}'}, [(0, 10, 20), (1, 0, 50), (2, 7, 7)]),
     ({"startingOffsets": '{"clicks": {"0": 3, "1": 3, "2": 3}}', "failOnDataLoss": "false"}, [(0, 10, 40), (1, 3, 50), (2, 7, 7)]),
+    ({"startingOffsets": '{"clicks": {"0": 1000, "1": 49, "2": 8}}', "failOnDataLoss": "false"}, [(0, 1000, 1000), (1, 49, 50), (2, 8, 8)]),
+    ({"startingOffsets": '{"clicks": {"0": 40, "1": 50, "2": 7}}'}, [(0, 40, 40), (1, 50, 50), (2, 7, 7)]),
+    ({"endingOffsets": '{"clicks": {"0": 3, "1": 90, "2": 3}}', "failOnDataLoss": "false"}, [(0, 10, 10), (1, 0, 50), (2, 7, 7)]),
+    ({"endingOffsets": '{"clicks": {"0": 10, "1": 0, "2": 7}}'}, [(0, 10, 10), (1, 0, 0), (2, 7, 7)]),
 ])
 def test_each_form_of_a_bound_is_read(options: dict[str, str], read: list[tuple[int, int, int]]) -> None:
     assert ranges(**options) == read
@@ -109,6 +117,23 @@ def test_a_time_for_all_partitions_comes_before_times_and_offsets_for_each() -> 
     reading = parse_options({**LEAST, "startingTimestamp": "9", "startingOffsetsByTimestamp": "{}", "startingOffsets": "earliest"})
     assert reading.starting == Bounds(FirstAt(9), option="startingTimestamp")
     assert reading.ending.everywhere is LogEnd.LATEST
+
+
+@pytest.mark.parametrize(("start", "raised"), [(12, NotYetReadable), (13, RanOutBeforeUntil)])
+def test_a_start_that_an_open_transaction_hides_may_be_asked_for_again(start: int, raised: type[EtlError]) -> None:
+    log = BrokerPartition("clicks", 0)
+    reading = parse_options({**LEAST, "startingOffsets": json.dumps({"clicks": {"0": start}})})
+    with pytest.raises(raised, match=f"up to 10, offsets from {start} on"):
+        list(ranges_of(reading, {log: Extent(0, 10, high_watermark=12)}, {}, {}))
+
+
+@pytest.mark.parametrize("side", ["starting", "ending"])
+def test_a_record_that_comes_while_a_time_is_looked_up_lies_behind_what_is_read(side: str) -> None:
+    log = BrokerPartition("clicks", 0)
+    reading = parse_options({**LEAST, f"{side}Timestamp": "5"})
+    found = {"starting": ({log: 12}, {}), "ending": ({}, {log: 12})}[side]
+    [read] = ranges_of(reading, {log: Extent(0, 10)}, *found)
+    assert (read.from_offset, read.until_offset) == ((10, 10) if side == "starting" else (0, 10))
 
 
 @pytest.mark.parametrize(("until", "raised"), [(12, NotYetReadable), (13, RanOutBeforeUntil)])
@@ -125,6 +150,14 @@ def test_a_range_that_an_open_transaction_covers_may_be_asked_for_again(until: i
     ({"startingOffsets": '{"clicks": {"0": 20, "1": 1, "2": 7}}', "endingOffsets": '{"clicks": {"0": 12, "1": 1, "2": 7}}'}, SettingsError,
      "start at 20 and stop at 12"),
     ({"startingTimestamp": "1700000000000"}, SettingsError, "no record is as late.*partition 1"),
+    ({"startingOffsets": '{"clicks": {"0": 41, "1": 1, "2": 7}}'}, RanOutBeforeUntil, "up to 40, offsets from 41 on.*partition 0"),
+    ({"endingOffsets": '{"clicks": {"0": 9, "1": 1, "2": 7}}'}, DataLoss, "starts at 10, offsets up to 9.*partition 0"),
+    ({"startingOffsets": '{"clicks": {"0": 21, "1": 1, "2": 7}}', "endingTimestamp": "5"}, SettingsError, "start at 21 and stop at 20"),
+    ({"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "latest", "endingOffsets": '{"clicks": {"0": 19, "1": 60, "2": 7}}'},
+     SettingsError, "start at 20 and stop at 19.*startingTimestamp and endingOffsets"),
+    ({"startingTimestamp": "6", "endingTimestamp": "5"}, SettingsError, "start at the time 6 and stop at 5"),
+    ({"startingOffsets": '{"clicks": {"0": 20, "1": 1, "2": 7}}', "endingOffsets": '{"clicks": {"0": 12, "1": 1, "2": 7}}',
+      "failOnDataLoss": "false"}, SettingsError, "start at 20 and stop at 12"),
 ])
 def test_a_bound_that_the_log_does_not_have_is_told_with_its_place(options: dict[str, str], raised: type[EtlError], said: str) -> None:
     with pytest.raises(raised, match=said):

@@ -170,7 +170,7 @@ def test_offsets_missing_from_inside_the_logs_are_named_together_once_all_is_rea
     assert (raised.value.exit_code, raised.value.stretches[0]) == (5, ("demo", 0, 10, 20))
 
 
-@pytest.mark.parametrize("settings", [{"cleanups": {"demo": Cleanup(True)}}, {"fails_on_missing": False}])
+@pytest.mark.parametrize("settings", [{"cleanups": {"demo": Cleanup(True)}}, {"fails_on_loss": False}])
 def test_offsets_missing_from_inside_a_log_are_passed_where_they_are_compactions_or_allowed(
         broker: FakeBroker, settings: dict[str, Any]) -> None:
     broker.append("demo", 0, *(encode(Batch(start, [Rec(delta) for delta in range(10)])) for start in (0, 20)))
@@ -452,6 +452,16 @@ def test_offsets_below_the_log_start_are_data_loss_with_both_numbers(broker: Fak
     with pytest.raises(DataLoss) as raised:
         Task(broker, [wanted(0, 5, 20)]).rows()
     assert (raised.value.where["offset"], raised.value.where["log_start_offset"]) == (5, 10)
+
+
+@pytest.mark.parametrize(("log_start", "end", "read"), [(10, 30, (10, 20)), (25, 30, (20, 20)), (0, 12, (5, 12)), (0, 3, (5, 5))])
+def test_who_takes_what_is_left_gets_what_the_log_holds_of_the_range(
+        broker: FakeBroker, log_start: int, end: int, read: tuple[int, int]) -> None:
+    broker.append("demo", 0, encode(Batch(0, [Rec(delta) for delta in range(end)])))
+    broker.log("demo", 0).log_start = log_start
+    task = Task(broker, [wanted(0, 5, 20)], {"fails_on_loss": False, "deadline_s": 0.05})
+    assert task.rows() == offsets(0, *read)
+    assert task.receipts[0].rows == read[1] - read[0]
 
 
 def test_offsets_beyond_the_log_end_ran_out(broker: FakeBroker) -> None:

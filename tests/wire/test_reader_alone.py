@@ -1,0 +1,190 @@
+"""The data source without a pipeline, against fake brokers: which Spark partitions it plans, and logs that change meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from etl.datasource import OffsetRanges, RangesReader, Task, TaskFailed
+from etl.errors import DataLoss, EtlError, MissingOffsets, NeedsDecision, RecordTooLarge, SettingsError, unmark
+from etl.model import BrokerPartition
+from tests.fakes.batches import Batch, Codec, Rec, encode
+from tests.fakes.broker import FakeBroker
+
+PIPELINE_WORDS = ("on_data_loss", "source.", "etl plans", "CONF", "next run")
+"""What only a pipeline has."""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[FakeBroker]:
+    """For tests that only plan."""
+    with FakeBroker() as running:
+        for partition in range(4):
+            fill(running, partition, batches=partition * 7)
+        yield running
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as running:
+        yield running
+
+
+def fill(broker: FakeBroker, partition: int, *, batches: int, records: int = 10) -> None:
+    broker.log("clicks", partition)
+    for _ in range(batches):
+        start = broker.log("clicks", partition).log_end
+        broker.append("clicks", partition, encode(Batch(start, [Rec(delta, b"x" * 10) for delta in range(records)])))
+
+
+def reader_of(broker: FakeBroker, **options: str) -> RangesReader:
+    chosen = {} if {"ranges", "subscribePattern", "assign"} & set(options) else {"subscribe": "clicks"}
+    reader = OffsetRanges({"kafka.bootstrap.servers": f"{broker.host}:{broker.port}", **chosen, **options}).reader(None)
+    assert isinstance(reader, RangesReader)
+    return reader
+
+
+def tasks_of(broker: FakeBroker, **options: str) -> list[Task]:
+    return [partition.value for partition in reader_of(broker, **options).partitions()]
+
+
+def offsets_of(task: Task) -> list[tuple[int, int]]:
+    return [(r.log.partition, offset) for r in task.ranges for offset in range(r.from_offset, r.until_offset)]
+
+
+def failure_of(rows: Iterator[object]) -> EtlError:
+    """What the task fails with, as Spark's traceback carries it."""
+    with pytest.raises(TaskFailed) as raised:
+        list(rows)
+    found = unmark(str(raised.value))
+    assert found is not None
+    return found
+
+
+# How many Spark partitions, and how large
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(most=st.integers(1, 500), least=st.integers(1, 60), target=st.sampled_from(["20000", "300000", "100000000"]))
+def test_no_spark_partition_spans_more_offsets_than_it_may_and_there_are_as_many_as_are_asked_for(
+        shared: FakeBroker, most: int, least: int, target: str) -> None:
+    tasks = tasks_of(shared, maxRecordsPerPartition=str(most), minPartitions=str(least), target_task_bytes=target)
+    assert max(len(offsets_of(task)) for task in tasks) <= most
+    assert len(tasks) >= least
+    read = sorted(each for task in tasks for each in offsets_of(task))
+    assert read == [(partition, offset) for partition in range(4) for offset in range(partition * 70)]
+
+
+def test_more_spark_partitions_than_offsets_cannot_be_had(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    assert len(tasks_of(broker, minPartitions="50")) == 10
+
+
+# What may be read
+
+def test_ranges_that_overlap_are_refused_because_their_rows_would_be_double(shared: FakeBroker) -> None:
+    ranges = [{"topic": "clicks", "partition": 2, "from": start, "until": until} for start, until in ((40, 60), (0, 41), (60, 70))]
+    with pytest.raises(SettingsError, match="0 to 41 and 40 to 60 overlap.*partition 2"):
+        tasks_of(shared, ranges=json.dumps(ranges))
+
+
+def test_ranges_that_touch_are_read_once_each(shared: FakeBroker) -> None:
+    ranges = [{"topic": "clicks", "partition": 2, "from": start, "until": until} for start, until in ((40, 60), (0, 40), (50, 50))]
+    assert sorted(each for task in tasks_of(shared, ranges=json.dumps(ranges)) for each in offsets_of(task)) == [(2, n) for n in range(60)]
+
+
+def test_a_partition_that_is_assigned_twice_is_read_once(shared: FakeBroker) -> None:
+    read = [each for task in tasks_of(shared, assign='{"clicks": [1, 1]}') for each in offsets_of(task)]
+    assert sorted(read) == [(1, n) for n in range(70)]
+
+
+def test_a_pattern_chooses_topics_as_sparks_does(broker: FakeBroker) -> None:
+    for topic in ("clicks", "clicks-eu", "views", "__consumer_offsets"):
+        broker.append(topic, 0, encode(Batch(0, [Rec(0)])))
+    broker.world.internal = {"__consumer_offsets"}
+    found = {pattern: sorted({r.log.topic for task in tasks_of(broker, subscribePattern=pattern) for r in task.ranges})
+             for pattern in ("lick", "^clicks$", "c|v")}
+    assert found == {"lick": ["clicks", "clicks-eu"], "^clicks$": ["clicks"], "c|v": ["clicks", "clicks-eu", "views"]}
+
+
+# Logs that change between planning and reading
+
+def test_a_topic_that_is_made_again_between_planning_and_reading_is_noticed(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    broker.world.topic_ids["clicks"] = UUID(int=1)
+    for fails in ("true", "false"):
+        broker.world.topic_ids["clicks"] = UUID(int=1)
+        reader = reader_of(broker, failOnDataLoss=fails)
+        [planned] = reader.partitions()
+        broker.world.topic_ids["clicks"] = UUID(int=2)
+        error = failure_of(reader.read(planned))
+        assert isinstance(error, NeedsDecision) and "made again" in error.what
+        assert [word for word in PIPELINE_WORDS if word in str(error)] == []
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_topic_that_was_made_again_and_is_shorter_is_told_as_that(broker: FakeBroker, left: int) -> None:
+    fill(broker, 0, batches=3)
+    broker.world.topic_ids["clicks"] = UUID(int=1)
+    reader = reader_of(broker, startingOffsets='{"clicks": {"0": 15}}')
+    [planned] = reader.partitions()
+    broker.world.topic_ids["clicks"] = UUID(int=2)
+    broker.log("clicks", 0).batches[left:] = []
+    assert "made again" in failure_of(reader.read(planned)).what
+
+
+def test_what_retention_takes_while_it_is_read_is_an_error_or_passed_over_as_the_option_says(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=9)
+    reader = reader_of(broker)
+    [planned] = reader.partitions()
+    broker.log("clicks", 0).log_start = 40
+    error = failure_of(reader.read(planned))
+    assert isinstance(error, DataLoss) and "failOnDataLoss" in error.check
+    assert [word for word in PIPELINE_WORDS if word in str(error)] == []
+    lenient = reader_of(broker, failOnDataLoss="false")
+    assert [row["offset"] for arrow_batch in lenient.read(planned) for row in arrow_batch.to_pylist()] == list(range(40, 90))
+
+
+def test_a_lost_segment_is_an_error_or_passed_over_as_the_option_says(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=9)
+    broker.world.configs["clicks"] = {"cleanup.policy": "delete"}
+    del broker.log("clicks", 0).batches[2:4]
+    reader = reader_of(broker)
+    error = failure_of(reader.read(reader.partitions()[0]))
+    assert isinstance(error, MissingOffsets) and error.where["missing"] == "clicks:0:20-40" and "failOnDataLoss" in error.check
+    assert [word for word in PIPELINE_WORDS if word in str(error)] == []
+    lenient = reader_of(broker, failOnDataLoss="false")
+    rows = [row["offset"] for task in lenient.partitions() for arrow_batch in lenient.read(task) for row in arrow_batch.to_pylist()]
+    assert rows == [*range(20), *range(40, 90)]
+
+
+def test_a_log_that_was_cut_and_written_anew_since_it_was_planned_is_noticed(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    reader = reader_of(broker)
+    [planned] = reader.partitions()
+    broker.log("clicks", 0).batches[1:] = []
+    broker.log("clicks", 0).elect(1)
+    fill(broker, 0, batches=3)
+    error = failure_of(reader.read(planned))
+    assert "cut at offset 10" in error.what
+    assert [word for word in PIPELINE_WORDS if word in str(error)] == []
+
+
+def test_a_record_that_is_too_large_is_told_in_the_words_of_the_options(broker: FakeBroker) -> None:
+    broker.append("clicks", 0, encode(Batch(0, [Rec(0, b"x" * 100_000)], codec=Codec.NONE)))
+    reader = reader_of(broker, max_record_bytes="1000")
+    error = failure_of(reader.read(reader.partitions()[0]))
+    assert isinstance(error, RecordTooLarge) and "max_record_bytes" in error.check
+    assert [word for word in PIPELINE_WORDS if word in str(error)] == []
+
+
+def test_tasks_know_the_ids_of_their_topics_and_the_epochs_of_their_leaders(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    broker.log("clicks", 0).elect(4)
+    broker.world.topic_ids["clicks"] = UUID(int=1)
+    [task] = tasks_of(broker)
+    assert (task.topic_ids, task.leader_epochs) == ({"clicks": str(UUID(int=1))}, {BrokerPartition("clicks", 0): 4})

@@ -133,8 +133,8 @@ def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
 
     found = doors.offsets(_settings(conf))
     _show(as_json, found.rows, lambda: screens.show_offsets(found.rows))
-    if found.disagreement:
-        raise found.disagreement
+    if found.refusal:
+        raise found.refusal
 
 
 @plans.command("list")

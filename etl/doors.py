@@ -12,19 +12,19 @@ from typing import Any
 
 from etl.edges.report_file import kept_in, this_process
 from etl.edges.spark import telling_what_was_lost
-from etl.errors import LedgersDisagree, OffsetMoved, SessionLost, SettingsError
+from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SessionLost, SettingsError
 from etl.ingest import World, ingest
-from etl.lag import lag_in_all, lag_of, reached
+from etl.lag import Reached, lag_in_all, lag_of, reached
 from etl.model import NOTHING_COMMITTED, Adopt, OffsetRange, Onward, Plan, Replay, Snapshot, Standing, Superseding
 from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.packing import ASSUMED_BYTES_PER_OFFSET, pack_tasks
 from etl.plan import plan_instead, plan_next, refuse_what_cannot_run, replay_or_supersede
 from etl.protocol.plan_documents import refuse_too_large
 from etl.reconcile import compare, naming_table, where_we_stand
-from etl.report import Outcome, Report, describe_plan, logs_of, told_by_owner, told_extent, told_leaderless, told_open
+from etl.report import Outcome, Report, describe_plan
 from etl.retention import Expiring, expiring
 from etl.settings import Settings
-from etl.starts import keeps_starts
+from etl.told import logs_of, told_by_owner, told_extent, told_leaderless, told_let_go, told_open, told_purpose
 from etl.wiring import Surroundings, open_world
 from etl.words import at
 
@@ -86,6 +86,11 @@ class Preview:
         return tuple(told_open(self.snapshot))
 
     @property
+    def let_go(self) -> tuple[str, ...]:
+        """Which offsets it would let go, by `source.on_data_loss`, an offset that was moved or an operator's word."""
+        return tuple(told_let_go(loss for plan in self.plans for loss in plan.losses))
+
+    @property
     def ranges(self) -> tuple[OffsetRange, ...]:
         """The ranges that would be read."""
         return tuple(r for plan in self.plans for r in plan.ranges)
@@ -105,7 +110,8 @@ class Preview:
             "lag": self.lag,
             "least_headroom": min((r.from_offset - self.snapshot.extents[r.log].log_start_offset
                                    for r in self.ranges if r.log in self.snapshot.extents), default=None),
-            "ranges": [{"plan": plan.number, **r} for plan in self.plans for r in describe_plan(plan, None)["ranges"]],
+            **{what: [{"plan": plan.number, **r} for plan in self.plans for r in describe_plan(plan, None)[what]]
+               for what in ("ranges", "losses")},
         }
 
 
@@ -127,7 +133,7 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     ranges = [r for plan in plans for r in plan.ranges]
     soon = expiring(ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms())
     return Preview(
-        says, plans, snapshot, tasks, lag_in_all(snapshot, reached(standing), settings), tuple(told_by_owner(left.owners)),
+        says, plans, snapshot, tasks, lag_in_all(snapshot, reached(standing, snapshot), settings), tuple(told_by_owner(left.owners)),
         tuple(told_leaderless(left.leaderless)), soon)
 
 
@@ -162,7 +168,7 @@ def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[s
     if plan is None:
         return repair + "finds nothing new", ()
     if not plan.ranges:
-        return repair + f"makes plan {plan.number}, which {keeps_starts(plan)}", (plan,)
+        return repair + f"makes plan {plan.number}, which {told_purpose(plan)}", (plan,)
     return repair + f"makes plan {plan.number}", (plan,)
 
 
@@ -177,8 +183,8 @@ class Offsets:
     """The offsets of each partition, and why nobody can say how far the table is."""
 
     rows: list[dict[str, Any]]
-    disagreement: LedgersDisagree | None = None
-    """What a run would stop at; then no row has a position or a lag."""
+    refusal: NeedsDecision | None = None
+    """What a run would stop at: where the ledgers disagree no row has a position or a lag, where logs are others, those have no lag."""
 
 
 def offsets(settings: Settings) -> Offsets:
@@ -189,19 +195,21 @@ def offsets(settings: Settings) -> Offsets:
 
 def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
     """The same of what was observed."""
-    so_far, disagreement = None, None
+    so_far: Reached | None = None
+    refusal: NeedsDecision | None = None
     try:
         with naming_table(settings):
-            so_far = reached(compare(snapshot.ledger, snapshot.table))
+            so_far = reached(compare(snapshot.ledger, snapshot.table), snapshot)
         with contextlib.suppress(LedgersDisagree, OffsetMoved):  # then a run begins no plan, and what is in the table is known all the same
-            so_far = reached(where_we_stand(snapshot, settings))
+            so_far = reached(where_we_stand(snapshot, settings), snapshot)
+        refusal = so_far.refusal
     except LedgersDisagree as error:
-        disagreement = error
+        refusal = error
     rows = [
         {"topic": log.topic, "partition": log.partition, **told_extent(snapshot, log),
          "committed": snapshot.committed.get(log, NOTHING_COMMITTED).offset, "position": so_far.positions.get(log) if so_far else None,
          "lag": lag_of(log, snapshot, so_far, settings) if so_far else None} for log in sorted(logs_of(snapshot))]
-    return Offsets(rows, disagreement)
+    return Offsets(rows, refusal)
 
 
 def list_plans(settings: Settings) -> list[dict[str, Any]]:

@@ -92,6 +92,14 @@ def refuse_other_logs(plan: Plan | None, snapshot: Snapshot, positions: Mapping[
         raise cuts[0].error(len(cuts) - 1)
 
 
+def other_logs(plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> frozenset[BrokerPartition]:
+    """The logs for which `refuse_other_logs` raises: no number that is reckoned with the plan's offsets means anything there."""
+    if plan is None:
+        return frozenset()
+    again = topics_made_again(plan.topic_ids, snapshot)
+    return frozenset(log for log in snapshot.extents if log.topic in again) | {cut.log for cut in cut_logs(plan, snapshot, positions)}
+
+
 def cut_logs(plan: Plan, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> list[Cut]:
     """The logs that lost records below these positions, in order; of those that can be read now."""
     sharp = record_epochs(plan, snapshot.ledger.applied)

@@ -21,8 +21,8 @@ from etl.model import Adopt, Applied, Coverage, FirstRun, Foreign, Ledger, Loss,
 from etl.phases import Stopwatch
 from etl.plan import may_be_transformed
 from etl.reconcile import compare, is_let_pass, name_of, naming_table, refusal_of, unacknowledged
-from etl.report import told_vanished
 from etl.settings import Settings
+from etl.told import told_vanished
 from etl.wiring import LiveWorld, Surroundings, open_world
 
 _LOOKS_MAX = 3

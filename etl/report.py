@@ -7,20 +7,19 @@ document of ours is text (`at`) under a name that ends in `_at`, every duration 
 from __future__ import annotations
 
 import contextlib
-import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from etl.errors import DataLost, EtlError
 from etl.lag import Reached, lag_of, reached
-from etl.model import Applied, BrokerPartition, Plan, PlanKind, Receipt, Snapshot, Standing, Vanished, Why
+from etl.model import Applied, BrokerPartition, Plan, PlanKind, Receipt, Snapshot, Standing
 from etl.phases import Stopwatch, Verb
 from etl.reconcile import name_of
 from etl.settings import Limits, Settings
-from etl.starts import keeps_starts
+from etl.told import logs_of, told_by_owner, told_extent, told_leaderless, told_lost, told_open, told_purpose, told_vanished
 from etl.words import at
 
 
@@ -47,6 +46,7 @@ class Outcome(str, Enum):
 
     INGESTED = "ingested"
     STARTED = "kept the start"
+    LET_GO = "let go"
     RESET = "went on with another log"
     TOOK_OVER = "took over"
     NOTHING_NEW = "nothing new"
@@ -70,14 +70,6 @@ class Outcome(str, Enum):
 
 
 _LEFT = (Outcome.LEFT_TO_OWNER, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION)
-_NAMED = 5
-"""How many partitions one sentence names."""
-_LET_GO = {
-    Why.EXPIRED: "had expired and were skipped",
-    Why.MOVED: "were passed over by somebody who moved the committed offset",
-    Why.MISSING: "were missing from the log, with nothing that explains it",
-    Why.SKIPPED: "were skipped by an operator's word",
-}
 
 
 @dataclass(slots=True)
@@ -133,7 +125,7 @@ class Report:
         """Where the pipeline stood at that look."""
         if self._stands:
             is_first = self._began is self._stands
-            self._stands = replace(self._stands, reached=reached(standing), settings=settings)
+            self._stands = replace(self._stands, reached=reached(standing, self._stands.snapshot), settings=settings)
             self._began = self._stands if is_first else self._began
 
     def left(self, snapshot: Snapshot) -> None:
@@ -159,9 +151,8 @@ class Report:
 
     def lost(self, plan: Plan) -> None:
         """What a plan let go: said by the run that plans it, and again by one that finishes what a crash left of it."""
-        for loss in plan.losses:
-            count, place = loss.until_offset - loss.from_offset, f"{loss.log.topic} {loss.log.partition}"
-            self.add(Outcome.RECORDS_LOST, f"{place}: {count:,} offsets ({loss.from_offset} to {loss.until_offset}) {_LET_GO[loss.why]}")
+        for sentence in told_lost(plan.losses):
+            self.add(Outcome.RECORDS_LOST, sentence)
 
     def applied(self, applied: Applied) -> None:
         """The plan is in the table."""
@@ -181,7 +172,8 @@ class Report:
         elif self.plans[-1].plan.took_over and self.plans[-1].plan.kind is PlanKind.TAKE_OVER:
             self.add(Outcome.TOOK_OVER, f"plan {number} goes on where {name_of(self.plans[-1].plan.took_over.app_id)} ended")
         else:
-            self.add(Outcome.STARTED, f"plan {number} {keeps_starts(self.plans[-1].plan)}")
+            outcome = Outcome.LET_GO if plan.losses else Outcome.STARTED
+            self.add(outcome, f"plan {number} {told_purpose(plan)}")
 
     def _reset(self, plan: Plan) -> None:
         self.add(Outcome.RESET, f"plan {plan.number}, by an operator's word: {plan.reason}")
@@ -326,73 +318,6 @@ def doubt_of(applied: Applied) -> str:
     if lacking:
         return f"; {lacking:,} offsets have no row, and behind a transform nobody can tell why: `etl verify` cannot prove them"
     return ""
-
-
-def told_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
-    """Which rows of the table are of records that their brokers no longer hold: one sentence for each stretch."""
-    for one in vanished:
-        yield (
-            f"{one.log.topic} {one.log.partition}: rows of offsets {one.from_offset} to {one.until_offset} with log_epoch {one.log_epoch} "
-            "are of records that are gone; they stay in the table")
-
-
-def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
-    """Which logs are left to whom: one sentence for each owner and topic."""
-    return _told_together({log: f"left to {owner}" for log, owner in left.items()})
-
-
-def told_leaderless(logs: Collection[BrokerPartition]) -> Iterator[str]:
-    """Which logs have no leader: one sentence for each topic."""
-    return _told_together(dict.fromkeys(logs, "no leader"))
-
-
-def told_open(snapshot: Snapshot) -> Iterator[str]:
-    """Which logs an open transaction holds back: one sentence for each topic."""
-    topics: dict[str, list[BrokerPartition]] = {}
-    for log, extent in sorted(snapshot.extents.items()):
-        if extent.held_back:
-            topics.setdefault(log.topic, []).append(log)
-    for topic, logs in topics.items():
-        count = sum(snapshot.extents[log].held_back for log in logs)
-        more = f" and {len(logs) - _NAMED:,} more" if len(logs) > _NAMED else ""
-        named = ", ".join(str(log.partition) for log in logs[:_NAMED])
-        what = "1 offset below the high watermark waits" if count == 1 else f"{count:,} offsets below the high watermark wait"
-        yield f"{topic} {named}{more}: {what} behind {_who_holds(snapshot, logs)}"
-
-
-def _who_holds(snapshot: Snapshot, logs: Collection[BrokerPartition]) -> str:
-    """The transaction that is open longest, as far as the brokers tell."""
-    found = [snapshot.open_transactions[log] for log in logs if log in snapshot.open_transactions]
-    if not found:
-        return "an open transaction"
-    oldest = min(found, key=lambda one: math.inf if one.since_ms is None else one.since_ms)
-    name = f" {oldest.transactional_id}" if oldest.transactional_id else ""
-    since = f", open since {at(oldest.since_ms)}" if oldest.since_ms is not None else ""
-    return f"the open transaction{name} of producer {oldest.producer_id}{since}"
-
-
-def logs_of(snapshot: Snapshot) -> set[BrokerPartition]:
-    """Every log that is there, with a leader or without."""
-    return snapshot.extents.keys() | snapshot.leaderless
-
-
-def told_extent(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
-    """For programs: where a log starts and ends, how far the high watermark is from there, and who holds it; null where nobody leads it."""
-    extent, held_by = snapshot.extents.get(log), snapshot.open_transactions.get(log)
-    return {
-        "log_start": extent.log_start_offset if extent else None, "log_end": extent.end_offset if extent else None,
-        "high_watermark": extent.end_offset + extent.held_back if extent else None, "held_back": extent.held_back if extent else None,
-        "transaction_began_at": at(held_by.since_ms) if held_by else None,
-        "held_back_by": (held_by.transactional_id or f"producer {held_by.producer_id}") if held_by else None}
-
-
-def _told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
-    partitions: dict[tuple[str, str], list[int]] = {}
-    for log, what in sorted(told.items()):
-        partitions.setdefault((log.topic, what), []).append(log.partition)
-    for (topic, what), found in partitions.items():
-        more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-        yield f"{topic} {', '.join(map(str, found[:_NAMED]))}{more}: {what}"
 
 
 def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:

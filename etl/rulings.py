@@ -20,9 +20,10 @@ from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.plan import plan_instead
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import is_told, unacknowledged, where_we_stand
-from etl.report import Report, describe_plan, told_vanished
+from etl.report import Report, describe_plan
 from etl.reset import Accepting, parse_named, plan_reset
 from etl.settings import Settings
+from etl.told import told_vanished
 from etl.wiring import LiveWorld, open_world
 
 _SKIP = re.compile(r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d{1,9}):(?P<start>\d{1,18})-(?P<until>\d{1,18})")

@@ -41,6 +41,8 @@ def show_preview(preview: Preview) -> None:
     screen.print(preview.says)
     for sentence in (*preview.left, *preview.leaderless, *preview.open_transactions, *map(str, preview.expires_soon)):
         screen.print(sentence)
+    for sentence in preview.let_go[:ROWS_SHOWN]:
+        screen.print(sentence, style="bold red")
     if preview.ranges:
         told = preview.as_json()
         least, most = preview.tasks

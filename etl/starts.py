@@ -75,9 +75,3 @@ def _rule(log: BrokerPartition, last: Plan | None, settings: Settings) -> StartA
         return last.pending_starts[log]
     topics = {other.topic for logs in (last.positions, last.pending_starts) for other in logs}
     return StartAt.EARLIEST if log.topic in topics else settings.source.start_new_topics
-
-
-def keeps_starts(plan: Plan) -> str:
-    """What a plan without ranges is for."""
-    count = len(plan.positions)
-    return f"keeps where {count:,} partition starts" if count == 1 else f"keeps where {count:,} partitions start"

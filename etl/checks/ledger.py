@@ -8,8 +8,8 @@ from etl.checks.line import Findings, Line, Verdict, advice, ok
 from etl.log_identity import refuse_other_logs
 from etl.model import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
 from etl.reconcile import plan_in_force, where_we_stand
-from etl.report import told_open
 from etl.starts import starts_of
+from etl.told import told_open
 from etl.wiring import LiveWorld, Surroundings
 
 

@@ -101,6 +101,12 @@ def test_every_need_is_given_by_a_check_before_it() -> None:
     assert given == set(Fact)
 
 
+def test_the_operators_page_names_every_check_in_its_order() -> None:
+    page = " ".join((ROOT / "docs" / "RUNNING.md").read_text(encoding="utf-8").split())
+    [listed] = re.findall(r"looks at, in this order: ([^.]*)\.", page)
+    assert listed.split(", ") == [check.name for check in CHECKS]
+
+
 def test_what_checks_opened_is_closed_when_all_is_said() -> None:
     closed: list[bool] = []
 

@@ -502,7 +502,7 @@ def test_a_follow_without_new_records_is_kept_in_a_plan_too() -> None:
     outside.logs[LOGS[1]].end = 12
     outside.move_offset(LOGS[1], 12)
     report = run(outside, settings)
-    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.STARTED]
+    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.LET_GO]
     assert outcomes(run(outside)) == [Outcome.NOTHING_NEW]
 
 

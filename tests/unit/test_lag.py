@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etl.doors import offsets_of, preview_of
-from etl.errors import EtlError
+from etl.errors import EtlError, NeedsDecision
 from etl.ingest import ingest
 from etl.lag import Reached, lag_of
 from etl.model import BrokerPartition, Foreign
@@ -21,6 +21,7 @@ from tests.unit.test_plan import settings_of as plan_settings
 
 AT_NOON = {"timestamp": "2026-01-31T12:00:00+00:00"}
 NOON_MS = 1_769_860_800_000
+OTHER = BrokerPartition("clicks-2", 7)
 Situation = tuple[Outside, Settings, dict[int, int | None]]
 """What is there, and the lag of each partition."""
 
@@ -98,7 +99,7 @@ def of_a_followed_offset() -> Situation:
 
 def of_a_new_topic(start: str, lag: int) -> Situation:
     outside = loaded()
-    outside.logs[BrokerPartition("clicks-2", 7)] = FakeLog(9)
+    outside.logs[OTHER] = FakeLog(9)
     return outside, settings_of(start_new_topics=start), {0: 2, 1: 0, 2: 1, 7: lag}
 
 
@@ -160,6 +161,42 @@ def test_a_run_that_dies_at_its_fetch_has_the_lag_of_its_beginning(situation: st
     outside, settings, lags = SITUATIONS[situation]()
     assert told_by_report(outside, settings, "after", step="append") == lags
     assert told_by_offsets(outside, settings) == lags
+
+
+def of_a_cut_log(at: int) -> Outside:
+    outside = loaded()
+    outside.logs[LOGS[0]].cut(at)
+    grow(outside, 5, 1, 0)
+    return outside
+
+
+def of_a_topic_made_again() -> Outside:
+    outside = outside_of(5, 3, 4)
+    outside.logs[OTHER], outside.topic_ids = FakeLog(4), {"clicks": "id-1", "clicks-2": "id-2"}
+    run(outside)
+    grow(outside, 2, 0, 1)
+    outside.topic_ids = {"clicks": "id-1", "clicks-2": "id-3"}
+    return outside
+
+
+@pytest.mark.parametrize(("make", "lags"), [
+    (lambda: of_a_cut_log(3), {0: None, 1: 1, 2: 1}), (of_a_topic_made_again, {0: 2, 1: 0, 2: 1, 7: None})])
+def test_of_logs_that_are_no_longer_the_same_no_lag_is_told_but_what_plan_says(make: Callable[[], Outside], lags: Any) -> None:
+    outside = make()
+    told = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
+    assert {row["partition"]: row["lag"] for row in told.rows} == lags == told_by_report(outside, SETTINGS, "after")
+    with pytest.raises(NeedsDecision) as plan_says:
+        told_by_plan(outside, SETTINGS)
+    assert str(told.refusal) == str(plan_says.value)
+
+
+def test_a_stored_plan_of_a_log_that_was_cut_has_no_lag_there_either() -> None:
+    outside = loaded()
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    outside.logs[LOGS[0]].cut(6)
+    told = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
+    assert ({row["partition"]: row["lag"] for row in told.rows}, told.refusal is None) == ({0: None, 1: 0, 2: 1}, False)
 
 
 def test_where_a_run_would_stop_at_the_table_no_lag_is_told() -> None:

@@ -14,8 +14,9 @@ from etl.ingest import ingest
 from etl.model import BrokerPartition, Extent, Ledger, Snapshot
 from etl.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
 from etl.protocol.znodes import DriverNode, OwnerNode, parse_owner, render_owner
-from etl.report import Outcome, Report, told_by_owner
+from etl.report import Outcome, Report
 from etl.settings import Settings, parse_settings
+from etl.told import told_by_owner
 from tests.fakes.claim_contract import ClaimContract, plan_of
 from tests.fakes.world import Crash, FakeLog, FakeWorld, Outside, When
 

@@ -6,9 +6,12 @@ import pytest
 
 from etl.doors import preview_of
 from etl.ingest import ingest
+from etl.report import Outcome
 from etl.settings import Settings
 from tests.fakes.world import Crash, FakeWorld, Outside, When
-from tests.unit.test_ingest import SETTINGS, SKIPPING, crash_at, expired_plan, grow, new_report, outside_of, run, settings_of
+from tests.unit.test_ingest import (
+    LOGS, SETTINGS, SKIPPING, crash_at, expired_plan, grow, new_report, outcomes, outside_of, run, settings_of,
+)
 
 
 def says(outside: Outside, settings: Settings = SETTINGS) -> str:
@@ -50,6 +53,29 @@ def test_a_plan_that_is_superseded_is_said_to_be_followed_by_what_the_caps_left(
     outside, capped = expired_plan(), settings_of(on_data_loss="skip", limits={"max_records_per_run": 4})
     assert says(outside, capped).endswith("and the log at 2 by now; then it makes plan 2")
     assert is_what_a_run_reads(outside, capped)
+
+
+def test_what_the_next_run_lets_go_is_said_and_is_what_it_then_lets_go() -> None:
+    outside, settings = outside_of(5, 3, 4), SKIPPING
+    run(outside, settings)
+    grow(outside, 5, 2, 0)
+    outside.logs[LOGS[0]].log_start = 7
+    preview = preview_of(FakeWorld(outside, settings).observe(), settings)
+    assert preview.let_go == ("the next run lets go clicks 0: 2 offsets (5 to 7), expired",)
+    losses = [{"plan": 2, "topic": "clicks", "partition": 0, "from": 5, "until": 7, "why": "expired", "log_epoch": 0}]
+    assert preview.as_json()["losses"] == losses
+    run(outside, settings)
+    assert [(number, loss.from_offset, loss.until_offset) for number, loss in outside.losses] == [(2, 5, 7)]
+
+
+def test_a_plan_of_losses_alone_is_said_to_let_go_and_not_to_keep_starts() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside, SKIPPING)
+    outside.logs[LOGS[0]].end = outside.logs[LOGS[0]].log_start = 7
+    assert says(outside, SKIPPING) == "the next run makes plan 2, which reads nothing and lets go 2 offsets"
+    report = run(outside, SKIPPING)
+    assert outcomes(report) == [Outcome.RECORDS_LOST, Outcome.LET_GO]
+    assert report.outcomes[-1][1] == "plan 2 reads nothing and lets go 2 offsets"
 
 
 def test_a_run_that_replays_under_caps_is_said_to_take_on_a_whole_new_plan_besides() -> None:

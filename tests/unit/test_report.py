@@ -15,8 +15,9 @@ from etl.model import (
     OpenTransaction, Plan, PlanKind, Receipt, Replay, Snapshot, Standing, Why,
 )
 from etl.phases import Verb
-from etl.report import Outcome, Process, Report, describe_plan, doubt_of, outdated, told_open
+from etl.report import Outcome, Process, Report, describe_plan, doubt_of, outdated
 from etl.settings import parse_settings
+from etl.told import told_open
 from etl.words import at
 
 SETTINGS = parse_settings({
@@ -114,13 +115,16 @@ def test_records_per_second_are_those_of_the_whole_run() -> None:
     assert (document["seconds_in_all"], document["records_per_second"]) == (6.5, 2)
 
 
-def test_what_an_open_transaction_holds_back_is_told_by_topic_with_its_start_where_the_brokers_tell_it() -> None:
+def test_each_open_transaction_of_a_topic_is_told_with_its_own_partitions_and_its_start_where_the_brokers_tell_it() -> None:
     snapshot = replace(
         snapshot_of((10, 6)), extents={A: Extent(2, 10, 70), B: Extent(0, 6, 7)},
         open_transactions={A: OpenTransaction(7, 10, "orders", 1_700_000_000_000), B: OpenTransaction(8, 6)})
-    expected = ("clicks 0, 1: 61 offsets below the high watermark wait behind the open transaction orders of producer 7, "
-                "open since 2023-11-14T22:13:20.000+00:00")
-    assert list(told_open(snapshot)) == [expected]
+    of_a = ("clicks 0: 60 offsets below the high watermark wait behind the open transaction orders of producer 7, "
+            "open since 2023-11-14T22:13:20.000+00:00")
+    of_b = "clicks 1: 1 offset below the high watermark waits behind the open transaction of producer 8"
+    assert list(told_open(snapshot)) == [of_a, of_b]
+    both = replace(snapshot, open_transactions={A: OpenTransaction(8, 6), B: OpenTransaction(8, 6)})
+    assert list(told_open(both)) == ["clicks 0, 1: 61 offsets below the high watermark wait behind the open transaction of producer 8"]
     untold = replace(snapshot, open_transactions={})
     assert list(told_open(untold)) == ["clicks 0, 1: 61 offsets below the high watermark wait behind an open transaction"]
     assert list(told_open(snapshot_of((10, 6)))) == []

@@ -6,7 +6,7 @@ where the error leaves the task.
 
 from __future__ import annotations
 
-from etl.errors import DataLoss, EtlError, LogTruncated, RanOutBeforeUntil, RecordTooLarge, TopicMadeAgain
+from etl.errors import DataLoss, EtlError, LogTruncated, MessageTooLarge, RanOutBeforeUntil, RecordTooLarge, TopicMadeAgain
 from etl.log_identity import accept_command
 
 
@@ -14,6 +14,8 @@ def for_a_pipeline(error: EtlError) -> EtlError:
     """The same error with the settings and commands that decide what becomes of it."""
     if isinstance(error, DataLoss):
         return _with(error, "and source.on_data_loss")
+    if isinstance(error, MessageTooLarge):
+        return _with(error, "raise source.fetch_limit_bytes")
     if isinstance(error, RecordTooLarge):
         return _with(error, "or `etl plans supersede --help`")
     if isinstance(error, TopicMadeAgain):
@@ -28,6 +30,8 @@ def for_options(error: EtlError) -> EtlError:
         return type(error)(error.what, check=check, **error.where)
     if isinstance(error, DataLoss | RanOutBeforeUntil):
         return _with(error, "failOnDataLoss: false reads what the log holds")
+    if isinstance(error, MessageTooLarge):
+        return _with(error, "raise the option fetch_limit_bytes")
     if isinstance(error, RecordTooLarge):
         return _with(error, "startingOffsets and endingOffsets, or ranges, choose what is read")
     if isinstance(error, TopicMadeAgain):

@@ -34,7 +34,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from etl.errors import BrokerError, CorruptData, DataLoss, EtlError, MessageTooLarge, RanOutBeforeUntil
+from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, RanOutBeforeUntil
 from etl.model import Cleanup, Isolation, OffsetRange, Receipt
 from etl.protocol import FetchedPartition, error_codes
 from etl.protocol.columns import MAX_GAPS, MAX_RECORD_BYTES, Tally
@@ -99,7 +99,7 @@ class Cursor:
 
         The rows are decoded while the iterator is read, which must happen to its end, and before the next `feed`.
 
-        Raises CorruptData, MessageTooLarge, DataLoss (the position fell below the log start), RanOutBeforeUntil (the
+        Raises CorruptData, MessageTooLarge, ExpiredOffsets (the position fell below the log start), RanOutBeforeUntil (the
         log ends before the position), or what `error_codes` makes of the answer's code; CorruptData and RecordTooLarge
         while the iterator is read. Most brokers leave `log_start_offset` out of an answer with OFFSET_OUT_OF_RANGE:
         ask for it and feed the answer with it filled in to learn which of the two it is, or else it is a BrokerError.
@@ -201,7 +201,7 @@ class Cursor:
         if needed > self._limit or self.max_bytes >= self._limit:
             raise MessageTooLarge(
                 f"a record batch does not fit into the largest fetch, {self._limit} bytes" + (f"; it has {needed}" if needed > 1 else ""),
-                check="fetch_max_bytes, and max.message.bytes of the topic", **self._place)
+                check="max.message.bytes of the topic", **self._place)
         self.max_bytes = min(self._limit, max(2 * self.max_bytes, needed))
 
     @property
@@ -221,8 +221,8 @@ class Cursor:
                 "the offset is out of range, and this broker does not say on which side",
                 check="log start and end of the partition; a moved leader also answers so", **place)
         if self.position < log_start:
-            return DataLoss("the offset was deleted by retention before it was read", check="the topic's retention", **place,
-                            log_start_offset=log_start)
+            return ExpiredOffsets("the offset was deleted by retention before it was read", check="the topic's retention", **place,
+                                  log_start_offset=log_start)
         return RanOutBeforeUntil(
             f"the log ends at or below {self.position}, the range at {self.range.until_offset}",
             check="whether the topic was deleted and made again, or an unclean leader was elected", **place)

@@ -17,6 +17,7 @@
     │   ├── LogTruncated                 records below a position are no longer the log's
     │   ├── TopicMadeAgain               a topic that was planned is another one of the same name by now
     │   ├── DataLoss                     wanted offsets are not in the log any more
+    │   │   ├── ExpiredOffsets           retention deleted them before they were read
     │   │   └── MissingOffsets           they lie inside it, and no record batch has them
     │   ├── CorruptData                  what the broker sent is not the protocol
     │   ├── RecordTooLarge               a record, or what a record batch unpacks to, is more than Spark's memory takes
@@ -104,7 +105,7 @@ class PermissionRefused(SettingsError):
 
 
 class MessageTooLarge(SettingsError):
-    """One record batch is larger than the fetch size may grow."""
+    """One record batch is larger than the fetch size may grow: `source.fetch_limit_bytes`."""
 
 
 class NotOurTable(SettingsError):
@@ -152,6 +153,10 @@ class TopicMadeAgain(NeedsDecision):
 
 class DataLoss(NeedsDecision):
     """Wanted offsets are not in the log any more, and policy says `fail`."""
+
+
+class ExpiredOffsets(DataLoss):
+    """Retention deleted offsets of a plan before they were read."""
 
 
 class MissingOffsets(DataLoss):

@@ -124,8 +124,8 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
                       else what there is is read
     max_record_bytes  a larger record is refused
 
-    Raises RanOutBeforeUntil, DataLoss, MissingOffsets, CorruptData, RecordTooLarge, MessageTooLarge, NotYetReadable, BrokerUnreachable or
-    BrokerError (may pass: run the task again), NotKafka, TopicMissing, PermissionRefused, TopicMadeAgain,
+    Raises RanOutBeforeUntil, DataLoss, ExpiredOffsets, MissingOffsets, CorruptData, RecordTooLarge, MessageTooLarge, NotYetReadable,
+    BrokerUnreachable or BrokerError (may pass: run the task again), NotKafka, TopicMissing, PermissionRefused, TopicMadeAgain,
     LogTruncated. Closing the iterator closes the connections.
     """
     addresses = [*bootstrap, *((each.leader.broker.host, each.leader.broker.port) for each in ranges if each.leader is not None)]

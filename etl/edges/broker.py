@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from etl.edges.connection import (
-    HANDSHAKE_CORRELATION_ID, Connection, ConnectionBroken, ImpossibleSize, absurd, hung_up, not_kafka, unanswered,
+    HANDSHAKE_CORRELATION_ID, Connection, ConnectionBroken, Dropping, ImpossibleSize, absurd, hung_up, not_kafka, outsized, unanswered,
 )
 from etl.errors import BrokerUnreachable, CorruptData
 from etl.model import Broker, BrokerPartition, Isolation, OpenTransaction, Retention
@@ -23,6 +23,7 @@ from etl.protocol.kafka import EARLIEST, LATEST, Api, ClusterMetadata, FetchAnsw
 
 MIB = 1 << 20
 _MAX_CORRELATION_ID = 0x7FFFFFFF
+_LOGS_NAMED = 5
 _MAX_HANDSHAKE_BYTES = 64 << 10
 """A real answer to ApiVersions is below 1 KiB; what is not Kafka may claim anything."""
 
@@ -36,6 +37,15 @@ class _Fetch:
     max_bytes: int
     max_wait_ms: int
     min_bytes: int
+
+    @property
+    def place(self) -> dict[str, object]:
+        """What an error names that cannot know which of the logs it was."""
+        first = self.wanted[0]
+        if len(self.wanted) == 1:
+            return {"topic": first.log.topic, "partition": first.log.partition, "offset": first.offset}
+        named = ", ".join(f"{each.log.topic} {each.log.partition}" for each in self.wanted[:_LOGS_NAMED])
+        return {"one_of": named + (f" and {len(self.wanted) - _LOGS_NAMED} more" if len(self.wanted) > _LOGS_NAMED else "")}
 
 
 class SimpleConsumer:
@@ -51,7 +61,7 @@ class SimpleConsumer:
     call (brokers close idle connections); `send` is the exception, because it may have happened.
 
     Every call may raise BrokerUnreachable, NotKafka (the port answers in another protocol), SettingsError (the broker
-    is older than Kafka 0.11) and CorruptData (what came is not the protocol). Not for several threads at a time.
+    is older than Kafka 0.11) and CorruptData (what came is not the protocol); a fetch also MessageTooLarge. Not for several threads at a time.
     """
 
     def __init__(self, host: str, port: int, *, client_id: str = "offset-range-etl", connect_timeout_s: float = 10.0,
@@ -143,13 +153,13 @@ class SimpleConsumer:
             raise ValueError("no fetch is under way")
         deadline = self._deadline() + fetch.max_wait_ms / 1000
         try:
-            body, version = self._receive_fetch(deadline)
+            body, version = self._receive_fetch(deadline, fetch)
         except ConnectionBroken as broken:
             if broken.answered:
                 raise self._cut(broken) from None
             self._send_fetch_anew(fetch, deadline)
             try:
-                body, version = self._receive_fetch(deadline)
+                body, version = self._receive_fetch(deadline, fetch)
             except ConnectionBroken as again:
                 raise self._cut(again) from None
         answer = self._parsed(version, body, fetch)
@@ -173,11 +183,14 @@ class SimpleConsumer:
             connection.send(frame, deadline)
         self._sent = (correlation_id, version)
 
-    def _receive_fetch(self, deadline: float) -> tuple[memoryview, int]:
+    def _receive_fetch(self, deadline: float, fetch: _Fetch) -> tuple[memoryview, int]:
         if self._connection is None or self._sent is None:
             raise ConnectionBroken("no connection any more", answered=False)
         correlation_id, version = self._sent
-        return self._receive(self._connection, correlation_id, deadline, self._next_buffer)[4:], version
+        try:
+            return self._receive(self._connection, correlation_id, deadline, self._next_buffer)[4:], version
+        except ImpossibleSize as size:
+            raise outsized(self.address, size, correlation_id, self._max_response_bytes, fetch.place) from None
 
     def _next_buffer(self, size: int) -> memoryview:
         # A bytearray with views cannot grow, and the views of an earlier answer must stay what they are: a new one.
@@ -355,15 +368,15 @@ class SimpleConsumer:
         frame = kafka.encode(api, version, correlation_id=correlation_id, client_id=self._client_id, fields=fields)
         with self._dropping():
             connection.send(frame, deadline)
-        response = self._receive(connection, correlation_id, deadline, _fresh)
+        try:
+            response = self._receive(connection, correlation_id, deadline, _fresh)
+        except ImpossibleSize as size:
+            raise absurd(self.address, size) from None
         return kafka.decode(api, version, response, broker=self.address)
 
     def _receive(self, connection: Connection, correlation_id: int, deadline: float, room: Any) -> memoryview:
         with self._dropping():
-            try:
-                response = connection.receive(deadline, room, max_bytes=self._max_response_bytes)
-            except ImpossibleSize as size:
-                raise absurd(self.address, size.first) from None
+            response = connection.receive(deadline, room, max_bytes=self._max_response_bytes)
             found = int.from_bytes(response[:4], "big", signed=True)
             if found != correlation_id:
                 raise CorruptData(f"an answer to request {found} came where {correlation_id} was asked", broker=self.address)
@@ -406,8 +419,8 @@ class SimpleConsumer:
             raise not_kafka(self.address, first)
         return response
 
-    def _dropping(self) -> _Dropping:
-        return _Dropping(self)
+    def _dropping(self) -> Dropping:
+        return Dropping(self.close)
 
     def _deadline(self) -> float:
         # A broker that throttled us reads the next request only when that time is over (KIP-219).
@@ -427,20 +440,6 @@ class SimpleConsumer:
     def _cut(self, broken: ConnectionBroken) -> BrokerUnreachable:
         return BrokerUnreachable(f"the connection broke {broken}", broker=self.address,
                                  check="the broker's log; a listener that wants a login (SASL) also hangs up like this")
-
-
-class _Dropping:
-    """Closes the connection when anything at all interrupts an exchange, Ctrl-C included: its bytes have lost their frame."""
-
-    def __init__(self, consumer: SimpleConsumer) -> None:
-        self._consumer = consumer
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is not None:
-            self._consumer.close()
 
 
 def _fresh(size: int) -> memoryview:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from types import TracebackType
 
-from etl.errors import BrokerUnreachable, CorruptData, NotKafka
+from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge, NotKafka
 
 HANDSHAKE_CORRELATION_ID = 0x0D0A0D0A
 r"""Its bytes read \r\n\r\n: a server of a line protocol (HTTP) sees the end of a request in our first frame and
@@ -26,11 +27,11 @@ class ConnectionBroken(ConnectionError):
 
 
 class ImpossibleSize(ValueError):
-    """The four bytes in front of a response are no size that we would take."""
+    """The four bytes in front of a response are no size that we would take; `second`: the four behind them, where it is merely too large."""
 
-    def __init__(self, first: bytes) -> None:
+    def __init__(self, first: bytes, second: bytes = b"") -> None:
         super().__init__(f"first bytes {first!r}")
-        self.first = first
+        self.first, self.second = first, second
 
 
 class Connection:
@@ -72,10 +73,19 @@ class Connection:
         self._fill(memoryview(first), deadline, answered=False)
         size = int.from_bytes(first, "big", signed=True)
         if not 4 <= size <= max_bytes:
-            raise ImpossibleSize(bytes(first))
+            raise ImpossibleSize(bytes(first), self._second(deadline) if size > max_bytes else b"")
         into = room(size)
         self._fill(into, deadline, answered=True)
         return into
+
+    def _second(self, deadline: float) -> bytes:
+        """The number of the request that is answered; nothing where no more comes."""
+        second = bytearray(4)
+        try:
+            self._fill(memoryview(second), deadline, answered=True)
+        except (ConnectionBroken, BrokerUnreachable):
+            return b""
+        return bytes(second)
 
     def close(self) -> None:
         self._socket.close()
@@ -127,7 +137,34 @@ def unanswered(late: BrokerUnreachable) -> BrokerUnreachable:
                              check="the broker's load; Kafka 0.9 leaves this request unanswered, and so may a server that is not Kafka")
 
 
-def absurd(address: str, first: bytes) -> CorruptData:
+def absurd(address: str, size: ImpossibleSize) -> CorruptData:
     """The failure for an impossible size on a connection that had spoken Kafka before."""
-    return CorruptData(f"a response claims {int.from_bytes(first, 'big', signed=True)} bytes", broker=address,
+    return CorruptData(f"a response claims {int.from_bytes(size.first, 'big', signed=True)} bytes", broker=address,
                        check="that nothing between here and the broker alters bytes")
+
+
+def outsized(address: str, size: ImpossibleSize, correlation_id: int, max_bytes: int, place: dict[str, object]) -> EtlError:
+    """The failure for a size that we do not take of the answer to a fetch.
+
+    Where it names our request it is the broker's: only a record batch is given whole beyond what was asked for (KIP-74).
+    """
+    if int.from_bytes(size.second, "big", signed=True) != correlation_id or not size.second:
+        return absurd(address, size)
+    found = int.from_bytes(size.first, "big")
+    what = f"a record batch is too large: the answer that it fills has {found:,} bytes, and at most {max_bytes:,} are taken"
+    check = f"the topic's max.message.bytes, and the executors' memory: with a fetch limit of {found} bytes the record batch is read"
+    return MessageTooLarge(what, check=check, broker=address, **place)
+
+
+class Dropping:
+    """Closes the connection when anything at all interrupts an exchange, Ctrl-C included: its bytes have lost their frame."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            self._close()

@@ -17,7 +17,14 @@ from typing import Any
 
 import pytest
 from deltalake import write_deltalake
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
+from etl.address import split_address
+from etl.datasource import OffsetRanges
+from etl.edges.broker import SimpleConsumer
+from etl.edges.cluster import Cluster as Brokers
+from etl.model import BrokerPartition
 from tests.fakes.broker import FakeBroker
 from tests.fakes.listening import listening
 from tests.system.driving import Pipeline, Said, refused
@@ -56,6 +63,25 @@ def test_what_is_no_conf_file_is_named(make_pipeline: Callable[..., Pipeline], c
     err = _said_by(lambda: main(["run", str(path)]))
     assert err[0] == 2
     assert "odd.yaml" in err[1] and "check: " in err[1] and "Traceback" not in err[1]
+
+
+def test_a_record_batch_that_is_larger_than_a_fetch_may_grow_names_the_setting_and_is_read_with_it(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+) -> None:
+    small = {"fetch_max_bytes": 65_536, "fetch_limit_bytes": 65_536}
+    pipeline = make_pipeline(partitions=1, config={"max.message.bytes": "4000000"}, source=small)
+    with Brokers([split_address(address) for address in pipeline.cluster.bootstrap.split(",")]) as brokers:
+        leader = brokers.describe([pipeline.topic]).leaders[BrokerPartition(pipeline.topic, 0)].broker
+    with SimpleConsumer(leader.host, leader.port) as broker:
+        broker.send(pipeline.topic, 0, [(None, b"x" * 100_000)] * 30)
+    refused(pipeline.run(), 2, "a record batch is too large", "source.fetch_limit_bytes", pipeline.topic, "offset 0")
+    spark.dataSource.register(OffsetRanges)
+    alone = spark.read.format("offset_ranges").options(bootstrap=pipeline.cluster.bootstrap, topics=pipeline.topic, **small)
+    with pytest.raises(PySparkException, match="a record batch is too large.*fetch_limit_bytes"):
+        alone.load().count()
+    pipeline.settings = {"source": {**small, "fetch_limit_bytes": 4_000_000}}
+    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.is_whole()
 
 
 # -- the transform and the partitioning -------------------------------------------------------------------------------

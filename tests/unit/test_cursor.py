@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.cursor import EMPTY_ANSWERS_THAT_PROVE, MISSING_MAX, Cursor
-from etl.errors import BrokerError, CorruptData, DataLoss, EtlError, MessageTooLarge, PermissionRefused, RanOutBeforeUntil
+from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, PermissionRefused, RanOutBeforeUntil
 from etl.model import Cleanup, Isolation, Receipt
 from tests.fakes.batches import Batch, Rec, answer, control, encode
 from tests.fakes.logs import cursor_of, encoded, logs, rows_in
@@ -249,7 +249,7 @@ def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("code, log_start, kind, what", [
-    (1, 101, DataLoss, "deleted by retention"),
+    (1, 101, ExpiredOffsets, "deleted by retention"),
     (1, 100, RanOutBeforeUntil, "the log ends at or below 100"),
     (1, None, BrokerError, "does not say on which side"),
     (2, None, CorruptData, "CORRUPT_MESSAGE"),

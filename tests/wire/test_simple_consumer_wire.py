@@ -13,7 +13,7 @@ import pytest
 
 from etl.edges.broker import SimpleConsumer
 from etl.edges.connection import HANDSHAKE_CORRELATION_ID
-from etl.errors import BrokerUnreachable, CorruptData, EtlError, NotKafka, SettingsError
+from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge, NotKafka, SettingsError
 from etl.model import BrokerPartition
 from etl.protocol.kafka import Wanted
 from tests.fakes.batches import Batch, Rec, encode
@@ -125,9 +125,23 @@ def test_a_truncated_response_is_corrupt_data_naming_the_broker(broker: FakeBrok
 
 @pytest.mark.parametrize("size", [0x7FFFFFFF, (1 << 20) + 1, -1, 0, 3])
 def test_an_absurd_size_of_a_response_is_refused_before_memory_is_taken(broker: FakeBroker, consumer: SimpleConsumer, size: int) -> None:
-    broker.script[FETCH].append(instead(size.to_bytes(4, "big", signed=True)))
+    broker.script[FETCH].append(instead(size.to_bytes(4, "big", signed=True) + b"junk"))
     with pytest.raises(CorruptData, match=f"claims {size} bytes"):
         hello(consumer)
+
+
+def test_a_record_batch_that_is_larger_than_any_answer_may_be_is_too_large_and_names_the_setting(broker: FakeBroker) -> None:
+    broker.append("demo", 2, encode(Batch(0, [Rec(0, b"x" * 100_000)])))
+    with SimpleConsumer(broker.host, broker.port, max_response_bytes=50_000) as small:
+        with pytest.raises(MessageTooLarge, match="with a fetch limit of 100[0-9]+ bytes") as raised:
+            small.fetch("demo", 2, 0)
+        assert {name: raised.value.where[name] for name in ("topic", "partition", "offset")} == {"topic": "demo", "partition": 2, "offset": 0}
+        assert raised.value.exit_code == 2
+        both = [Wanted(BrokerPartition("demo", partition), 0, 1000) for partition in (2, 0)]
+        with pytest.raises(MessageTooLarge) as raised:
+            small.multifetch(both)
+        assert raised.value.where["one_of"] == "demo 2, demo 0"
+        assert bytes(small.fetch("demo", 0, 0).records) == BATCH
 
 
 def test_an_absurd_length_inside_names_topic_and_partition(broker: FakeBroker, consumer: SimpleConsumer) -> None:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from etl.errors import MissingOffsets, Owned
+from etl.errors import ExpiredOffsets, MissingOffsets, Owned
 from etl.model import (
     Acknowledgement, Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Loss, Onward, Plan, PlanKind, Replay, Snapshot,
     Superseding, Table, Why,
@@ -90,6 +90,9 @@ class World(Protocol):
 TURNS_MAX = 3
 """A plan that was left, one of our own, and one more where another driver came in between."""
 
+EXPIRIES_MAX = 3
+"""How often one run begins anew because retention overtook it: a log that is deleted faster than it is read cannot be caught."""
+
 
 def ingest(world: World, settings: Settings, report: Report) -> None:
     """One run: the plan that an earlier one left, if there is one, and one new plan; the rows of each in the table once, its offsets moved.
@@ -97,9 +100,17 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
     Afterwards the table holds what could be read when the run began, or `report` says what left which of it. Raises any EtlError. What
     was done until then stands, and `report` tells it.
     """
-    for _ in range(TURNS_MAX):
-        if _one_plan(world, settings, report):
-            return
+    turns = expiries = 0
+    while turns < TURNS_MAX:
+        try:
+            if _one_plan(world, settings, report):
+                return
+            turns += 1
+        except ExpiredOffsets:
+            # looking again is what the next run would do: it finds the plan stored, and what of it is gone, and puts another in its place
+            expiries += 1
+            if settings.source.on_data_loss is OnDataLoss.FAIL or expiries > EXPIRIES_MAX:
+                raise
     what = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
     raise Owned(what, check="who else runs this conf; what is in the table stays, the next run goes on from there")
 

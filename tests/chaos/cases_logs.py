@@ -113,16 +113,15 @@ def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> Told:
         delete_records(pipeline, dict.fromkeys(range(4), 1900))
 
     pipeline, said = during_fetch(stage, expire, on_data_loss=on_data_loss)
-    stopped(said, 5, "DataLoss")
-    after = held(pipeline)
-    next_run = pipeline.run()
     if on_data_loss == "fail":
-        stopped(next_run, 5, "are gone", "on_data_loss: skip")
+        stopped(said, 5, "ExpiredOffsets", "on_data_loss: skip")
+        after, next_run = held(pipeline), stopped(pipeline.run(), 5, "are gone", "on_data_loss: skip")
         assert held(pipeline) == after
         pipeline.settings["source"]["on_data_loss"] = "skip"
         stopped(pipeline.run(), 0, "superseded", "records lost")
     else:
-        stopped(next_run, 0, "superseded", "records lost")
+        stopped(said, 0, "superseded", "records lost")
+        after, next_run = held(pipeline), stopped(pipeline.run(), 0, "nothing new")
     gone = Counter({row: count for row, count in before[0].items() if row[1] < 1900})
     told = stage.finish(pipeline, after=after, next_run=next_run, expected=before[0] - gone)
     assert let_go(pipeline) == [(partition, 0, 1900, "expired") for partition in range(4)], let_go(pipeline)

@@ -17,7 +17,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from etl.errors import CommitUnknown, MissingOffsets, OffsetMoved, Owned
+from etl.errors import CommitUnknown, ExpiredOffsets, MissingOffsets, OffsetMoved, Owned
 from etl.log_identity import Cut, epochs_to_ask
 from etl.model import (
     NOTHING_COMMITTED, Acknowledgement, Applied, Broker, BrokerPartition, Committed, EpochEnd, Extent, Foreign, Leader, Ledger, Loss,
@@ -63,12 +63,19 @@ class FakeLog:
     lives: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     """(offset, life): from that offset on records are those of that life; a log that is cut and written anew has a new one."""
     tells_epochs: bool = True
+    held_back: int = 0
+    """How many of the last offsets lie behind an open transaction."""
 
     def cut(self, at: int) -> None:
         """An unclean election: what came from `at` on is gone, and what comes now is written by another leader."""
         self.end = at
         self.lives = [*(life for life in self.lives if life[0] < at), (at, max(life for _, life in self.lives) + 1)]
         self.epochs = {**{e: start for e, start in self.epochs.items() if start < at}, max(self.epochs) + 1: at}
+
+    @property
+    def extent(self) -> Extent:
+        """As a leader tells it under read_committed."""
+        return Extent(self.log_start, self.end - self.held_back, self.end if self.held_back else None)
 
     def made_again(self) -> FakeLog:
         """Another log of the same name, empty."""
@@ -225,7 +232,7 @@ class FakeWorld:
         ledger, table = self._ledger(), self._table()
         moments = moments_to_ask(logs, plan_in_force(ledger, table), self._settings)
         return Snapshot(
-            cluster=CLUSTER, extents={log: Extent(found.log_start, found.end) for log, found in logs.items()},
+            cluster=CLUSTER, extents={log: found.extent for log, found in logs.items()},
             leaders={log: Leader(BROKER, 0) for log in logs}, leaderless=frozenset(ours.keys() - logs.keys()),
             topic_ids=dict(out.topic_ids),
             bytes_per_offset={log: 100.0 for log in logs}, committed=out.committed(),
@@ -372,6 +379,9 @@ class FakeWorld:
             for receipt, known in zip(applied.receipts, epochs, strict=True)))
 
     def _refuse_lost(self, rows: list[OffsetRange]) -> None:
+        for r in rows:
+            if r.size and r.from_offset < self.outside.logs[r.log].log_start:
+                raise ExpiredOffsets("the offset was deleted by retention", topic=r.log.topic, partition=r.log.partition)
         lost = [(r.log, at) for r in rows for at in sorted(self.outside.logs[r.log].lost) if r.from_offset <= at < r.until_offset]
         if lost:
             missing = " ".join(f"{log.topic}:{log.partition}:{at}-{at + 1}" for log, at in lost)

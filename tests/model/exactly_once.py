@@ -1,5 +1,5 @@
 """The protocol of numbered plans as a small explicit-state model: every interleaving of two drivers with crashes, lost sessions, a log
-that grows, a ledger restored from an old copy, and a plan superseded before it was appended.
+that grows, a ledger restored from an old copy, a plan superseded before it was appended, and one whose offsets are gone when it is read.
 
 One log, one table. What the model leaves out: others who change the table or move offsets.
 
@@ -86,6 +86,8 @@ class Left(NamedTuple):
     crashes: int = 2
     losses: int = 2
     supersedes: int = 1
+    expiries: int = 1
+    """How often retention may overtake a plan: the run that finds its offsets gone looks again, as the next one would."""
     end: int = 3
     """Up to where the log may grow."""
     id: int = 1
@@ -103,7 +105,8 @@ class State(NamedTuple):
     left: Left
 
 
-SMALL = Left(runs=2, restores=1, crashes=1, losses=1, supersedes=1, end=2)
+SMALL = Left(runs=2, restores=1, crashes=1, losses=1, supersedes=1, expiries=0, end=2)
+OVERTAKEN = Left(runs=2, restores=0, crashes=0, losses=1, supersedes=1, expiries=1, end=2)
 LARGE = Left(runs=4, end=4)
 
 
@@ -225,6 +228,9 @@ def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         yield f"{i}'s append of {driver.plan.number} is skipped", _put(s, i, driver._replace(at=At.CHECK))
     else:
         yield f"{i} writes {driver.plan.number}", _put(s, i, driver._replace(at=At.WRITE, bit=s.table.bit))
+        if s.left.expiries:
+            looking = _put(s, i, Driver(At.LOOK, driver.began, driver.turn))
+            yield f"{i} finds offsets of {driver.plan.number} gone", looking._replace(left=s.left._replace(expiries=s.left.expiries - 1))
 
 
 def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -283,7 +289,7 @@ def broken_law(s: State) -> str | None:
 
 def after_one_quiet_run(ledger: Ledger, table: Table, end: int) -> State:
     """What one driver alone makes of it, with nothing else happening."""
-    alone = Left(runs=1, restores=0, crashes=0, losses=0, supersedes=0, end=end, id=10_000)
+    alone = Left(runs=1, restores=0, crashes=0, losses=0, supersedes=0, expiries=0, end=end, id=10_000)
     s: State | None = State(ledger._replace(lock=None), table, end, (Driver(),), None, alone)
     while s:
         last, s = s, next((after for what, after in steps(s) if what != "the ledger is copied"), None)

@@ -24,7 +24,7 @@ from etl.edges import delta, delta_log, driver_lock, losses
 from etl.edges.cluster import Extents
 from etl.edges.delta_path import open_table
 from etl.edges.zookeeper import ZooKeeper
-from etl.errors import DataLoss
+from etl.errors import ExpiredOffsets
 from etl.following import Following
 from etl.frame import arrow_schema
 from etl.model import (
@@ -136,7 +136,7 @@ class Rows:
         return tuple(self._receipts) if len(self._receipts) == count else None
 
     def read(self) -> pyarrow.Table:
-        """Fetch every range. Raises DataLoss below the log start."""
+        """Fetch every range. Raises ExpiredOffsets below the log start."""
         columns: dict[str, list[Any]] = {"topic": [], "partition": [], "offset": [], "value": []}
         for r in self._ranges:
             found = through("fetch", lambda r=r: self._fetch(r))  # type: ignore[misc]
@@ -152,7 +152,7 @@ class Rows:
     def _fetch(self, r: OffsetRange) -> list[int]:
         log = self._logs[r.log]
         if r.from_offset < log.log_start:
-            raise DataLoss("the range's start has expired", topic=r.log.topic, partition=r.log.partition, offset=r.from_offset)
+            raise ExpiredOffsets("the range's start has expired", topic=r.log.topic, partition=r.log.partition, offset=r.from_offset)
         assert r.until_offset <= log.end, "a plan reaches beyond the log"
         return log.records(r.from_offset, r.until_offset)
 

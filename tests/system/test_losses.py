@@ -11,11 +11,15 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
+from etl import doors
+from etl.dying_run import Dying
 from etl.edges import losses
 from etl.edges.losses import read_losses, record_losses, recorded
 from etl.errors import NotOurTable, TableUnreachable
 from etl.model import BrokerPartition, Committed, Dialect, Loss, OffsetRange, Plan, PlanKind, Why
 from etl.protocol.plan_documents import with_id
+from etl.report import Outcome
+from etl.settings import load_settings
 from tests.system.driving import Pipeline, broken_off_before
 
 APP = "offset-range-etl/cluster/group/clicks"
@@ -181,6 +185,23 @@ def test_offsets_that_expired_are_a_row_beside_the_data_and_strict_ends_with_3(l
     expire(losing, 275)
     assert losing.ran().outcomes == ["records lost", "ingested"]
     assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2), (losing.topic, 1, 200, 275, "expired", 3)]
+
+
+def test_retention_between_plan_and_fetch_is_a_loss_of_the_same_run(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
+    pipeline = make_pipeline(source={"on_data_loss": "skip"})
+    pipeline.produce(400)
+
+    class Expiring(Dying):
+        def end(self) -> None:
+            with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
+                admin.delete_records({TopicPartition(pipeline.topic, 1): 30})
+
+    report = doors.run(load_settings(pipeline.conf), around=lambda world: Expiring(world, "fetch"))
+    assert [outcome.value for outcome, _ in report.outcomes if outcome is not Outcome.EXPIRES_SOON] == ["superseded", "records lost", "ingested"]
+    assert written(pipeline) == [(pipeline.topic, 1, 0, 30, "expired", 1)]
+    assert pipeline.is_whole() and report.records == 370
+    assert pipeline.ran().outcomes == ["nothing new"]
+    assert pipeline.door("verify").code == 0
 
 
 @pytest.mark.parametrize("verb", ["record_losses", "record", "commit"])

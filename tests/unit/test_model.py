@@ -8,13 +8,19 @@ from typing import Any
 import pytest
 
 from tests.model import exactly_once
-from tests.model.exactly_once import SMALL, At, Driver, State, explore
+from tests.model.exactly_once import OVERTAKEN, SMALL, At, Driver, State, explore
 
 
 def test_every_interleaving_of_two_drivers_keeps_every_law() -> None:
     states, broken = explore(SMALL)
     assert broken is None, broken
     assert states > 30_000
+
+
+def test_a_run_that_looks_again_because_retention_overtook_its_plan_keeps_every_law() -> None:
+    states, broken = explore(OVERTAKEN)
+    assert broken is None, broken
+    assert states > 5_000
 
 
 def test_a_run_that_ends_with_the_plan_it_found_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,11 @@
     is of a topic that is there for the first time     source.start_new_topics
     is a new partition of a known topic                its first record
 
+The latest record is the readable end: what lies behind an open transaction becomes readable later, and is loaded. A moment is a bound for
+the records themselves: a log whose start by time lies behind an open transaction waits for the transaction's end.
+
 A start is decided once, by the run that first hears of the log, also where nobody leads it then or somebody else owns it: "latest" is
-then not an offset but a moment, and the plan keeps it (`Plan.pending_starts`) until the log can be read.
+then not an offset but a moment, and the plan keeps it (`Plan.pending_starts`) until the log can be read from there.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from etl.settings import Settings, StartAt, Timestamp
 
 
 def start_of(log: BrokerPartition, snapshot: Snapshot, last: Plan | None, settings: Settings) -> int | None:
-    """The first offset to read of a log that was never read; None where the moment that it starts at was not asked for.
+    """The first offset to read of a log that was never read; None where the moment that it starts at was not asked for, or lies behind
+    an open transaction.
 
     `last` is the newest plan, None for the first run; the snapshot has the log's extent.
     """
@@ -32,8 +36,11 @@ def start_of(log: BrokerPartition, snapshot: Snapshot, last: Plan | None, settin
     if isinstance(rule, StartAt):
         return extent.log_start_offset if rule is StartAt.EARLIEST else extent.end_offset
     found = snapshot.starts.get(log)
+    if found is None:
+        return None
     # a record that came after the extent was read lies above its end: what is between is not yet known to be older
-    return None if found is None else min(max(extent.log_start_offset, found), extent.end_offset)
+    start = min(max(extent.log_start_offset, found), extent.end_offset + extent.held_back)
+    return start if start <= extent.end_offset else None
 
 
 def starts_of(plan: Plan) -> dict[BrokerPartition, int]:

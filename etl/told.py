@@ -36,7 +36,7 @@ def told_purpose(plan: Plan) -> str:
     """What a plan without ranges is for."""
     if plan.losses:
         return f"reads nothing and lets go {counted(sum(loss.until_offset - loss.from_offset for loss in plan.losses), 'offset')}"
-    count = len(plan.positions)
+    count = len(plan.positions.keys() | plan.pending_starts.keys())
     return f"keeps where {count:,} partition starts" if count == 1 else f"keeps where {count:,} partitions start"
 
 

@@ -152,8 +152,7 @@ class LiveWorld:
             found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
             in_force = plan_in_force(ledger, table)
             moments = moments_to_ask(found.extents, in_force, self.settings)
-            starts = cluster.offsets_at(
-                moments, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s) if moments else {}
+            starts = cluster.offsets_at(moments, wait_for_leader_s=source.wait_for_leader_s) if moments else {}
             found = found.without(moments.keys() - starts.keys())  # nobody led them any more
             # after the extents: a leader that was elected in between is seen by one of the two
             asked = epochs_to_ask(in_force, ledger.applied)

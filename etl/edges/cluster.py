@@ -159,15 +159,15 @@ class Cluster:
             known.update(begun)
         return {log: _named(one, known) for log, one in told.items()}
 
-    def offsets_at(self, moments: Mapping[BrokerPartition, int], *, isolation: Isolation = Isolation.READ_COMMITTED,
-                   wait_for_leader_s: float = 30.0) -> dict[BrokerPartition, int]:
-        """The first offset of each log whose record is at its moment (in milliseconds) or later; the readable end where none is.
+    def offsets_at(self, moments: Mapping[BrokerPartition, int], *, wait_for_leader_s: float = 30.0) -> dict[BrokerPartition, int]:
+        """The first offset of each log whose record is at its moment (in milliseconds) or later; the high watermark where none is.
 
-        Logs that stay without a leader are left out.
+        Asked without isolation: under read_committed brokers answer "none" for a record behind an open transaction, as for one that is
+        not there, and the end that they then tell lies below records that are older. Logs that stay without a leader are left out.
         """
-        found = self._list(moments, isolation, wait_for_leader_s, None)
+        found = self._list(moments, Isolation.READ_UNCOMMITTED, wait_for_leader_s, None)
         late = {log: LATEST for log, offset in found.offsets.items() if offset is None}
-        ends = self._list(late, isolation, wait_for_leader_s, None, found.leaders)
+        ends = self._list(late, Isolation.READ_UNCOMMITTED, wait_for_leader_s, None, found.leaders)
         return {log: offset for log, offset in {**found.offsets, **ends.offsets}.items() if offset is not None}
 
     def first_at(self, times_ms: Mapping[BrokerPartition, int], *, isolation: Isolation = Isolation.READ_COMMITTED,

@@ -520,7 +520,8 @@ def _offset_at(log: FakeLog, when: int, isolation: int) -> int:
         return log.readable_end(isolation)
     if when == -2:
         return log.log_start
-    return next((_base_offset(batch) for batch in log.batches if struct.unpack_from(">q", batch, 35)[0] >= when), -1)
+    found = next((_base_offset(batch) for batch in log.batches if struct.unpack_from(">q", batch, 35)[0] >= when), -1)
+    return found if found < log.readable_end(isolation) else -1  # as Kafka does: "none" for a record behind an open transaction
 
 
 def _read_log(log: FakeLog, offset: int, isolation: int, limit: int, *, whole: bool) -> bytes:

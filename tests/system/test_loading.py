@@ -172,6 +172,31 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
     assert pipeline.door("verify").code == 0
 
 
+def test_a_start_by_time_behind_an_open_transaction_waits_for_its_end_and_loads_no_older_record(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+) -> None:
+    noon_ms = 1_769_860_800_000
+    pipeline = make_pipeline(partitions=2, source={"start": {"timestamp": "2026-01-31T12:00:00+00:00"}})
+    with contextlib.ExitStack() as closing:
+        bootstrap = pipeline.cluster.bootstrap
+        late = closing.enter_context(KafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"for-{pipeline.topic}"))
+        other = closing.enter_context(KafkaProducer(bootstrap_servers=bootstrap))
+        late.init_transactions()
+        late.begin_transaction()
+        late.send(pipeline.topic, b"older, open", partition=0, timestamp_ms=noon_ms - 2).get(30)
+        for value, when in ((b"older", noon_ms - 1), (b"wanted", noon_ms), (b"later", noon_ms - 1)):
+            for partition in (0, 1):
+                other.send(pipeline.topic, value, partition=partition, timestamp_ms=when).get(30)
+        first = pipeline.ran()
+        assert first.outcomes == ["open transaction", "ingested"]
+        assert [one["partition"] for one in first.document["plan"]["pending_starts"]] == [0]
+        assert pipeline.ran().outcomes == ["open transaction", "nothing new"]
+        late.commit_transaction()
+    assert pipeline.ran().outcomes == ["ingested"]
+    assert sorted((partition, offset) for partition, offset, _ in pipeline.in_table()) == [(0, 2), (0, 3), (1, 1), (1, 2)]
+    assert pipeline.door("verify").code == 0
+
+
 @pytest.mark.parametrize("source", [
     {"start": "latest"}, {"start": {"timestamp": "2030-01-01T00:00:00+00:00"}},
 ], ids=["latest", "timestamp"])

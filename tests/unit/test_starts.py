@@ -72,6 +72,38 @@ def test_a_start_by_time_holds_for_a_partition_that_had_no_leader_then() -> None
     assert its_rows(outside) == [4, 5], "the conf of the first run counts"
 
 
+def behind_a_transaction(later: dict[int, int], **source: Any) -> tuple[Outside, Settings]:
+    """Partition 0 holds 6 records, the last 4 behind an open transaction."""
+    outside = outside_of(6, 3, 0)
+    outside.logs[LOGS[0]].held_back, outside.logs[LOGS[0]].later = 4, later
+    return outside, settings_of(**source)
+
+
+@pytest.mark.parametrize(("later", "rows"), [({4: NOON_MS, 5: NOON_MS - 1}, [4, 5]), ({5: NOON_MS - 1}, []), ({2: NOON_MS}, [2, 3, 4, 5])])
+def test_a_start_by_time_behind_an_open_transaction_waits_and_loads_no_older_record(later: dict[int, int], rows: list[int]) -> None:
+    outside, settings = behind_a_transaction(later, start=AT_NOON)
+    for _ in range(2):
+        run(outside, settings)
+        assert its_rows(outside) == []
+    outside.logs[LOGS[0]].held_back = 0
+    run(outside, settings_of(start="earliest"))
+    assert its_rows(outside) == rows, "the conf of the first run counts"
+
+
+def test_a_start_by_time_before_an_open_transaction_does_not_wait_for_it() -> None:
+    outside, settings = behind_a_transaction({1: NOON_MS}, start=AT_NOON)
+    run(outside, settings)
+    assert its_rows(outside) == [1]
+
+
+def test_the_latest_record_is_the_readable_end_and_what_becomes_readable_after_it_is_loaded() -> None:
+    outside, settings = behind_a_transaction({}, start="latest")
+    run(outside, settings)
+    outside.logs[LOGS[0]].held_back = 0
+    run(outside, settings)
+    assert its_rows(outside) == [2, 3, 4, 5]
+
+
 def test_a_start_at_the_first_record_needs_nothing_to_be_kept() -> None:
     outside, settings = without_a_leader(later={})
     run(outside, settings)

@@ -129,6 +129,15 @@ def test_a_time_is_an_offset_and_the_end_where_no_record_is_that_late(brokers: t
     assert asked(brokers, LIST_OFFSETS) == [2, 2]
 
 
+def test_a_time_behind_an_open_transaction_is_its_records_offset_and_not_the_end_below_it(
+        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers[1].append("demo", 3, encode(Batch(30, [Rec(0)], max_timestamp=1_800_000_000_000)))
+    brokers[1].log("demo", 3).last_stable = 12
+    assert cluster.offsets_at({LOGS[3]: 1_750_000_000_000}) == {LOGS[3]: 30}
+    assert cluster.offsets_at({LOGS[3]: 1_850_000_000_000}) == {LOGS[3]: 31}
+    assert cluster.first_at({LOGS[3]: 1_750_000_000_000}) == {LOGS[3]: None}
+
+
 def test_bytes_per_offset_come_from_one_request_per_broker_and_leave_out_empty_logs(
         brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
     size = len(brokers[1].log("demo", 1).batches[0])

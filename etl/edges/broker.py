@@ -61,7 +61,8 @@ class SimpleConsumer:
     call (brokers close idle connections); `send` is the exception, because it may have happened.
 
     Every call may raise BrokerUnreachable, NotKafka (the port answers in another protocol), SettingsError (the broker
-    is older than Kafka 0.11) and CorruptData (what came is not the protocol); a fetch also MessageTooLarge. Not for several threads at a time.
+    is older than Kafka 0.11) and CorruptData (what came is not the protocol), a fetch also MessageTooLarge (a record batch
+    larger than `max_response_bytes`). Not for several threads at a time.
     """
 
     def __init__(self, host: str, port: int, *, client_id: str = "offset-range-etl", connect_timeout_s: float = 10.0,

@@ -27,7 +27,7 @@ class ConnectionBroken(ConnectionError):
 
 
 class ImpossibleSize(ValueError):
-    """The four bytes in front of a response are no size that we would take; `second`: the four behind them, where it is merely too large."""
+    """The four bytes in front of a response are no size that we would take; `second`: the four behind them, of one that is too large."""
 
     def __init__(self, first: bytes, second: bytes = b"") -> None:
         super().__init__(f"first bytes {first!r}")

@@ -114,7 +114,7 @@ def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> Told:
 
     pipeline, said = during_fetch(stage, expire, on_data_loss=on_data_loss)
     if on_data_loss == "fail":
-        stopped(said, 5, "ExpiredOffsets", "on_data_loss: skip")
+        stopped(said, 5, "ExpiredOffsets", "source.on_data_loss")
         after, next_run = held(pipeline), stopped(pipeline.run(), 5, "are gone", "on_data_loss: skip")
         assert held(pipeline) == after
         pipeline.settings["source"]["on_data_loss"] = "skip"

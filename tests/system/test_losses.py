@@ -197,7 +197,8 @@ def test_retention_between_plan_and_fetch_is_a_loss_of_the_same_run(make_pipelin
                 admin.delete_records({TopicPartition(pipeline.topic, 1): 30})
 
     report = doors.run(load_settings(pipeline.conf), around=lambda world: Expiring(world, "fetch"))
-    assert [outcome.value for outcome, _ in report.outcomes if outcome is not Outcome.EXPIRES_SOON] == ["superseded", "records lost", "ingested"]
+    outcomes = [outcome for outcome, _ in report.outcomes if outcome is not Outcome.EXPIRES_SOON]
+    assert outcomes == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.INGESTED]
     assert written(pipeline) == [(pipeline.topic, 1, 0, 30, "expired", 1)]
     assert pipeline.is_whole() and report.records == 370
     assert pipeline.ran().outcomes == ["nothing new"]

@@ -25,6 +25,8 @@ def test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with(spoiled: tupl
     write(broker, pipeline.topic, 25)
     for door in ("run", "plan", "doctor"):
         refused(pipeline.door(door), 5, "cut at offset 20, and records up to 30", f"accept-log CONF {pipeline.topic}:0")
+    shown = pipeline.door("offsets", "show", json_too=False)
+    assert (shown.code, "cut at offset 20, and records up to 30" in shown.err) == (5, True), shown.err
     said = pipeline.accept_log(f"{pipeline.topic}:0")
     assert said.code == 0, said.err
     assert said.document["plan"]["vanished"] == [{"topic": pipeline.topic, "partition": 0, "from": 20, "until": 30, "log_epoch": 0}]

@@ -87,7 +87,7 @@ def accepted(state: State) -> State:
 
 
 def with_driver(state: State, i: int, at: str, plan: Plan | None = None, read: Log = ()) -> State:
-    return state._replace(drivers=tuple((at, plan, read) if n == i else one for n, one in enumerate(state.drivers)))
+    return state._replace(drivers=(*state.drivers[:i], (at, plan, read), *state.drivers[i + 1:]))
 
 
 def driven(state: State, i: int) -> State:
@@ -161,10 +161,13 @@ def quiet(state: State) -> str | None:
 def explore(start: State = State()) -> tuple[int, str | None]:
     """How many states there are, and the first trail to one in which a law does not hold."""
     seen: dict[State, tuple[str, State] | None] = {start: None}
-    queue = deque([start])
+    queue, calm = deque([start]), set[tuple[object, ...]]()
     while queue:
         state = queue.popleft()
-        wrong = broken(state) or quiet(state)
+        wrong, left = broken(state), (state.log, state.plan, state.last, state.rows, state.offset)  # all that a quiet run goes by
+        if not wrong and left not in calm:
+            calm.add(left)
+            wrong = quiet(state)
         if wrong:
             trail, here = [wrong], seen[state]
             while here:

@@ -150,9 +150,22 @@ def zipped(folder: Path) -> Path:
     return folder / "package.zip"
 
 
-def test_inside_a_zip_a_compiled_kernel_is_kept_under_the_home_folder(tmp_path: Path) -> None:
-    assert call_elsewhere(zipped(tmp_path), tmp_path / "home") == "8 10\n"
-    assert list((tmp_path / "home").rglob("doubled.double*.nbi"))
+@pytest.fixture(scope="module")
+def called(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a zip whose kernel was called once, and the home of that process."""
+    folder = tmp_path_factory.mktemp("called")
+    assert call_elsewhere(zipped(folder), folder / "home") == "8 10\n"
+    return folder
+
+
+def test_inside_a_zip_a_compiled_kernel_is_kept_under_the_home_folder(called: Path) -> None:
+    assert list((called / "home").rglob("doubled.double*.nbi"))
+
+
+def test_a_cache_file_that_was_cut_off_does_no_harm(called: Path) -> None:
+    for kept in (called / "home").rglob("doubled.double*.nb?"):
+        kept.write_bytes(kept.read_bytes()[:40])
+    assert call_elsewhere(called / "package.zip", called / "home") == "8 10\n"
 
 
 def test_inside_a_zip_without_a_home_to_write_to_a_kernel_still_works(tmp_path: Path) -> None:
@@ -166,14 +179,6 @@ def test_unpacked_without_any_folder_to_write_to_a_kernel_still_works(tmp_path: 
     (tmp_path / "site" / "__pycache__").touch()
     (tmp_path / "no_folder").touch()
     assert call_elsewhere(tmp_path / "site", tmp_path / "no_folder") == "8 10\n"
-
-
-def test_a_cache_file_that_was_cut_off_does_no_harm(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    call_elsewhere(zipped(tmp_path), home)
-    for kept in home.rglob("doubled.double*.nb?"):
-        kept.write_bytes(kept.read_bytes()[:40])
-    assert call_elsewhere(tmp_path / "package.zip", home) == "8 10\n"
 
 
 def test_the_kernels_of_this_package_can_be_kept() -> None:

@@ -44,13 +44,20 @@ OF_SPARK = (
     "minPartitions", "maxRecordsPerPartition", "includeHeaders",
 )
 WITHOUT_EFFECT = (
-    "groupIdPrefix", "kafka.group.id", "kafka.client.id", "kafka.auto.offset.reset", "kafka.enable.auto.commit", "kafka.check.crcs",
+    "groupIdPrefix", "kafka.group.id", "kafka.group.instance.id", "kafka.client.id", "kafka.client.rack", "kafka.client.dns.lookup",
+    "kafka.auto.offset.reset", "kafka.enable.auto.commit", "kafka.auto.commit.interval.ms", "kafka.check.crcs",
+    "kafka.allow.auto.create.topics", "kafka.partition.assignment.strategy", "kafka.metric.reporters",
     "kafka.fetch.min.bytes", "kafka.fetch.max.wait.ms", "kafka.fetch.max.bytes", "kafka.max.partition.fetch.bytes",
-    "kafka.max.poll.records", "kafka.max.poll.interval.ms", "kafka.receive.buffer.bytes", "kafka.request.timeout.ms",
-    "kafka.default.api.timeout.ms", "kafka.session.timeout.ms", "kafka.heartbeat.interval.ms", "kafka.metadata.max.age.ms",
+    "kafka.max.poll.records", "kafka.max.poll.interval.ms", "kafka.receive.buffer.bytes", "kafka.send.buffer.bytes",
+    "kafka.request.timeout.ms", "kafka.default.api.timeout.ms", "kafka.session.timeout.ms", "kafka.heartbeat.interval.ms",
+    "kafka.metadata.max.age.ms", "kafka.connections.max.idle.ms", "kafka.retry.backoff.ms", "kafka.retry.backoff.max.ms",
+    "kafka.reconnect.backoff.ms", "kafka.reconnect.backoff.max.ms", "kafka.socket.connection.setup.timeout.ms",
+    "kafka.socket.connection.setup.timeout.max.ms",
     "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
 )
-"""Options of Spark's source that tune its Java consumer: taken, because they change no row, and nothing follows from them."""
+"""Options of Spark's source that tune its Java consumer, or streams: taken, because they change no row of a batch query there either."""
+_NO_ENCRYPTION = ("kafka.security.protocol", "PLAINTEXT")
 _WHAT = ("topics", "subscribepattern", "assign", "ranges", *INTERNAL)
 """Exactly one of these says what to read."""
 _RANGES_FORM = '[{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]'
@@ -222,7 +229,7 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
     options: dict[str, str] = {}
     for said, value in sorted(given.items()):
         name = said.lower()
-        if name in (idle.lower() for idle in WITHOUT_EFFECT):
+        if name in (idle.lower() for idle in WITHOUT_EFFECT) or (name, value.strip().upper()) == _NO_ENCRYPTION:
             continue
         if name not in ours:
             raise _unknown(said)
@@ -255,7 +262,10 @@ def _chosen(options: Mapping[str, str]) -> Chosen:
         form = '{"clicks": [0, 1]}'
         return Chosen(logs=_from_json(options["assign"], "assign", form, lambda found: tuple(dict.fromkeys(
             BrokerPartition(str(topic), _below(2**31, p)) for topic, partitions in found.items() for p in partitions))))
-    return Chosen(topics=tuple(names_in(options.get("topics", ""))))
+    topics = tuple(names_in(options.get("topics", "")))
+    if "topics" in options and not topics:
+        raise SettingsError("no topic is named", option="topics", check="topics (or subscribe): names, separated by commas")
+    return Chosen(topics=topics)
 
 
 def _pattern(text: str) -> str:
@@ -263,7 +273,9 @@ def _pattern(text: str) -> str:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
         raise SettingsError(f"{text!r} is no regular expression: {error}", option="subscribePattern", check="its syntax") from error
-    return text
+    if not text.strip():
+        raise SettingsError("an empty expression is found in the name of every topic", option="subscribePattern", check="write .* for all")
+    return text.strip()
 
 
 def _bounds(options: Mapping[str, str], side: str, default: LogEnd) -> Bounds:

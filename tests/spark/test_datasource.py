@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from etl.datasource import NAME, OffsetRanges, Task, _INLINE_BYTES, parse_tasks, read_tasks, render_tasks
+from etl.datasource import NAME, OffsetRanges, Task, TaskFailed, _INLINE_BYTES, parse_tasks, read_tasks, render_tasks
 from etl.edges import delta
 from etl.edges.delta import Result
+from etl.embedded.server import wait_until
 from etl.errors import NeedsDecision
 from etl.frame import arrow_schema, spark_schema
 from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Plan, Receipt
@@ -153,6 +155,35 @@ def test_a_partition_and_an_offset_that_are_not_there_are_told_when_the_query_is
         ranges = json.dumps([{"topic": filled, "partition": partition, "from": 0, "until": until}])
         with pytest.raises(Exception, match=said):
             reader.option("ranges", ranges).load().collect()
+
+
+def test_logs_that_change_after_a_query_is_planned_are_told_or_read_as_the_option_says(cluster: Cluster, topic: Any) -> None:
+    from kafka import KafkaProducer, TopicPartition
+    from kafka.admin import KafkaAdminClient
+
+    name = topic(config={"retention.ms": "-1"})
+
+    def fill() -> None:
+        with contextlib.closing(KafkaProducer(bootstrap_servers=cluster.bootstrap)) as producer:
+            for _ in range(10):
+                producer.send(name, b"v", partition=0)
+
+    fill()
+    options = {"bootstrap": cluster.bootstrap, "topics": name}
+    strict, lenient = (OffsetRanges({**options, "failOnDataLoss": fails}).reader(None) for fails in ("true", "false"))
+    [planned] = strict.partitions()
+    with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.delete_records({TopicPartition(name, 0): 6})
+        with pytest.raises(TaskFailed, match="failOnDataLoss: false"):
+            list(strict.read(planned))
+        assert [row["offset"] for arrow_batch in lenient.read(planned) for row in arrow_batch.to_pylist()] == [6, 7, 8, 9]
+        admin.delete_topics([name])
+        assert wait_until(lambda: name not in admin.list_topics(), 30)
+    cluster.create_topic(name, 1)
+    fill()
+    for reader in (strict, lenient):
+        with pytest.raises(TaskFailed, match="deleted and made again"):
+            list(reader.read(planned))
 
 
 def _led(cluster: Cluster, topic: str, *bounds: tuple[int, int, int]) -> list[OffsetRange]:

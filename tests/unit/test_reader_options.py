@@ -56,6 +56,9 @@ def test_ranges_are_written_as_json() -> None:
     ({"bootstrap": "h:1", "topics": "t", "minPartitions": "0"}, "minpartitions"),
     ({"bootstrap": "h:1", "topics": "t", "failOnDataLoss": "perhaps"}, "perhaps"),
     ({"bootstrap": "h:1", "subscribePattern": "("}, "regular expression"),
+    ({"bootstrap": "h:1", "subscribePattern": "  "}, "every topic"),
+    ({"bootstrap": "h:1", "subscribe": " , "}, "no topic is named"),
+    ({"bootstrap": "h:1", "topics": "t", "kafka.sasl.mechanism": "PLAIN"}, "without login"),
     ({"bootstrap": "h:1", "assign": "[1]"}, "clicks"),
     ({"bootstrap": "h:1", "topics": "t", "startingOffsets": "latest"}, "startingOffsets cannot be latest"),
     ({"bootstrap": "h:1", "topics": "t", "startingOffsets": '{"t": {"0": -1}}'}, "startingOffsets cannot be latest"),
@@ -91,6 +94,14 @@ def test_sparks_names_mean_what_ours_mean_in_whatever_letters() -> None:
 
 def test_options_that_only_tune_sparks_consumer_change_nothing() -> None:
     assert parse_options({**LEAST, **dict.fromkeys(WITHOUT_EFFECT, "1")}) == parse_options(LEAST)
+
+
+def test_saying_that_there_is_no_encryption_changes_nothing() -> None:
+    assert parse_options({**LEAST, "kafka.security.protocol": "plaintext"}) == parse_options(LEAST)
+
+
+def test_blanks_around_a_pattern_are_no_part_of_it() -> None:
+    assert parse_options({"bootstrap": "h:1", "subscribePattern": " click.* "}).chosen == Chosen(pattern="click.*")
 
 
 @pytest.mark.parametrize("options, read", [

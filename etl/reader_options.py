@@ -57,6 +57,7 @@ WITHOUT_EFFECT = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
 )
 """Options of Spark's source that tune its Java consumer, or streams: taken, because they change no row of a batch query there either."""
+_SPELLED = {name.lower(): name for name in (*OURS, *OF_SPARK, *INTERNAL)}
 _NO_ENCRYPTION = ("kafka.security.protocol", "PLAINTEXT")
 _WHAT = ("topics", "subscribepattern", "assign", "ranges", *INTERNAL)
 """Exactly one of these says what to read."""
@@ -225,13 +226,12 @@ def refuse_missing_partitions(named: Iterable[BrokerPartition], there: Iterable[
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:
     """The options under our names, in small letters. Raises SettingsError for an unknown one, and for one that is said twice."""
-    ours = {name.lower(): name for name in (*OURS, *OF_SPARK, *INTERNAL)}
     options: dict[str, str] = {}
     for said, value in sorted(given.items()):
         name = said.lower()
         if name in (idle.lower() for idle in WITHOUT_EFFECT) or (name, value.strip().upper()) == _NO_ENCRYPTION:
             continue
-        if name not in ours:
+        if name not in _SPELLED:
             raise _unknown(said)
         name = SAME_AS.get(name, name)
         if options.setdefault(name, value) != value:
@@ -251,8 +251,8 @@ def _refuse_other_than_one(options: Mapping[str, str]) -> None:
         raise SettingsError(what, check="the options")
     bounded = next((name for name in options if name.startswith(("startingoffsets", "startingtime", "endingo", "endingt"))), None)
     if "ranges" in options and bounded:
-        what = f"ranges says where to start and to stop, and so does {bounded}"
-        raise SettingsError(what, option=bounded, check="leave one of the two out")
+        what = f"ranges says where to start and to stop, and so does {_SPELLED[bounded]}"
+        raise SettingsError(what, option=_SPELLED[bounded], check="leave one of the two out")
 
 
 def _chosen(options: Mapping[str, str]) -> Chosen:
@@ -351,14 +351,14 @@ def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
     """What is said, else the first of what is allowed."""
     said = options.get(name, allowed[0])
     if said.lower() not in allowed:
-        raise SettingsError(f"{said!r} is no value of {name}", option=name, check=f"it is {' or '.join(allowed)}")
+        raise SettingsError(f"{said!r} is no value of {_SPELLED[name]}", option=_SPELLED[name], check=f"it is {' or '.join(allowed)}")
     return said.lower()
 
 
 def _positive(options: Mapping[str, str], name: str, default: int, what: str) -> int:
     said, most = options.get(name, str(default)), _MOST.get(name, _MOST_OF_ANYTHING)
     if not (said.isascii() and said.isdecimal()) or len(said) > 18 or not 0 < int(said) <= most:
-        raise SettingsError(f"{said!r} is no number of {what}", option=name, check=f"a whole number from 1 to {most}")
+        raise SettingsError(f"{said!r} is no number of {what}", option=_SPELLED[name], check=f"a whole number from 1 to {most}")
     return int(said)
 
 

@@ -23,6 +23,7 @@
     │   ├── RecordTooLarge               a record, or what a record batch unpacks to, is more than Spark's memory takes
     │   ├── RanOutBeforeUntil
     │   ├── OvershotUntil
+    │   ├── FileLost                     the table's log names a file that is gone
     │   └── VerifyFailed
     ├── Unreachable                 6    retriable: ZooKeeper, a broker or Spark
     │   ├── ZooKeeperUnreachable
@@ -190,6 +191,10 @@ class RanOutBeforeUntil(NeedsDecision):
 
 class OvershotUntil(NeedsDecision):
     """The walk landed beyond the end of a range whose offsets have no gaps (0.7 family)."""
+
+
+class FileLost(NeedsDecision):
+    """A file that the table's log names is not there any more."""
 
 
 class VerifyFailed(NeedsDecision):

@@ -22,6 +22,7 @@ from etl.conf_file import CONF_MAX_BYTES, NOT_YAML, SECRET_MAX_BYTES, document_o
 from etl.conf_mistakes import conf_mistake
 from etl.errors import SettingsError
 from etl.model import Dialect, Isolation
+from etl.places import check_place, is_url, place_of
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 _NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
@@ -272,10 +273,17 @@ class TableSettings(_Section):
     losses_path: str | None = Field(default=None, min_length=1)
     """The Delta table of what was let go under `on_data_loss: skip` or `on_moved: follow`; `<path>_losses` unless given."""
 
+    _are_places = field_validator("path", "losses_path")(lambda path: check_place(path) if path else path)
+
     @property
     def losses_at(self) -> str:
         """Where that table is."""
         return self.losses_path or f"{self.path.rstrip('/')}_losses"
+
+    @property
+    def place(self) -> str:
+        """Where the table is, the same however `path` is written."""
+        return place_of(self.path)
 
 
 class Limits(_Section):
@@ -416,7 +424,7 @@ def _placed(settings: Settings, folder: Path) -> Settings:
 
 def _from(folder: Path, path: str) -> str:
     """`path` seen from that folder; an object store's URL is what it is."""
-    return path if "://" in path or path.startswith("file:") else os.path.normpath(folder / path)
+    return path if is_url(path) or path.startswith("file:") else os.path.normpath(folder / path)
 
 
 def _one_line(error: BaseException) -> str:

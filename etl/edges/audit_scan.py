@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from etl.audit import BUCKET_OFFSETS, AuditedLog, Bucket
 from etl.edges.delta import whole_text
 from etl.edges.delta_path import spark_path
-from etl.errors import EtlError, SettingsError, TableUnreachable
+from etl.errors import EtlError, FileLost, SettingsError, TableUnreachable
 from etl.frame import misfit
 from etl.model import BrokerPartition
 
@@ -105,17 +105,23 @@ def _rows_are_read(spark: SparkSession, path: str) -> Iterator[None]:
             spark.conf.set(_FROM_STATISTICS, before)
 
 
-def unreadable(text: str, path: str) -> TableUnreachable | None:
+def unreadable(text: str, path: str) -> FileLost | TableUnreachable | None:
     """The failure for a file of the table, or of its log, that Spark could not read, by what it says; None for anything else."""
     found = _FILE.search(text)
     if found is None:
         return None
-    is_gone = "NOT_EXIST" in found[1] or "DELTA_" in found[1]
-    check = (
-        "who removed it: somebody's clean-up of the folder, VACUUM with a short retention; put it back from a copy" if is_gone
-        else "whether it can be read, and is whole: compare it with a copy, and put that back")
-    what = "a file that the table's log names is not there" if is_gone else "a file of the table cannot be read"
-    return TableUnreachable(what, file=unquote(found[2]).rpartition("/")[2], path=path, check=check)
+    is_of_log, file = "DELTA_" in found[1], unquote(found[2]).rpartition("/")[2]
+    if is_of_log or "NOT_EXIST" in found[1]:
+        check = "who removed it: somebody's clean-up of the folder, VACUUM with a short retention; put it back from a copy"
+        check += "" if is_of_log else _FORGET
+        return FileLost("a file that the table's log names is not there", file=file, path=path, check=check)
+    check = "whether it can be read, and is whole: compare it with a copy, and put that back"
+    return TableUnreachable("a file of the table cannot be read", file=file, path=path, check=check)
+
+
+_FORGET = (
+    "; where there is none, take it out of the table's log (delta-rs: DeltaTable(PATH).repair()), and accept that its rows are gone: "
+    "`etl plans acknowledge`, as the next run says")
 
 
 _FILE = re.compile(

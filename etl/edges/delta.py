@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from etl.edges.delta_log import Commit, Shape, judge, open_log, parse_shape, walk_back
 from etl.edges.delta_others import OURS, plan_of
 from etl.edges.delta_path import (
-    announce_first_write, is_conflict, is_obstacle, not_supported, open_table, rust_path, spark_path, unreachable,
+    announce_first_write, is_conflict, is_obstacle, no_file_system, not_supported, open_table, rust_path, spark_path, unreachable,
 )
 from etl.errors import LedgersDisagree, NotOurTable, SettingsError, TableUnreachable, unmark
 from etl.model import Foreign, Plan, Stamp, Table, TookOver
@@ -356,7 +356,7 @@ def translate(failure: Exception, path: str) -> Exception:
         return TableUnreachable("somebody else changed the table while ours were written", path=path, check=check)
     if told is None and isinstance(failure, DeltaError):
         told = not_supported(failure, path)
-    told = told or _refused_by_constraint(text, path)
+    told = told or _refused_by_constraint(text, path) or no_file_system(text, path)
     is_of_a_function = any(said in text for said in _OF_PYTHON)  # a function may say of its own file what a table's folder says
     return told or (unreachable(failure, path, "written") if is_obstacle(text) and not is_of_a_function else failure)
 

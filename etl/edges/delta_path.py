@@ -1,7 +1,6 @@
 """What lies at a table's path, before anybody reads or writes it: nothing, a Delta table, or something else.
 
-Owns how a path is understood by both engines (delta-rs and Spark) and which failure each obstacle is. An object store is
-known by its `scheme://`; anything else, and `file://`, is a folder of this machine.
+Owns how a path is told to both engines (delta-rs and Spark) and which failure each obstacle is.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from pyarrow import fs
 
 from etl.edges.delta_log import open_log
 from etl.errors import EtlError, NotOurTable, PermissionRefused, SettingsError, TableUnreachable
+from etl.places import folder_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -28,14 +28,17 @@ _OBSTACLES = (
     "operation not permitted", "delta_cannot_create_log_path",
 )
 _CONFLICT = re.compile(r"DELTA_(METADATA_CHANGED|PROTOCOL_CHANGED|CONCURRENT_\w+)|io\.delta\.exceptions\.(Concurrent|Metadata|Protocol)\w+")
+_NO_STORE = re.compile("Unknown scheme|Could not parse .* as a URL|Unable to recognise URL")
+"""What delta-rs says of a URL by which it finds no store."""
+_NO_FILE_SYSTEM = re.compile(r'No FileSystem for scheme "?[\w+.-]+"?|ClassNotFoundException: Class [\w.]*FileSystem not found')
+"""What Hadoop says of it."""
 _UNSUPPORTED = re.compile(r"(?i)unsupported|not supported|max catalog version is required")
 
 
 def local_path(path: str) -> Path | None:
     """The folder that `path` names on this machine, absolute; None for an object store."""
-    if path.startswith("file:"):
-        path = "/" + path.removeprefix("file:").lstrip("/")
-    return None if "://" in path else Path(path).absolute()
+    folder = folder_of(path)
+    return None if folder is None else Path(folder).absolute()
 
 
 def spark_path(path: str) -> str:
@@ -65,13 +68,17 @@ def open_table(path: str, storage_options: Mapping[str, str] | None = None) -> D
         return None
     try:
         return DeltaTable(rust_path(path), storage_options=dict(storage_options or {}))
-    except TableNotFoundError:
+    except TableNotFoundError as error:
+        if _NO_STORE.search(str(error)):
+            raise _no_store(error, path) from error
         _refuse_other_files(path, storage_options)
         return None
     except DeltaProtocolError as error:
         check = "the table's features (DESCRIBE DETAIL); delta-rs must be able to read them"
         raise NotOurTable(f"the table cannot be read: {_first_line(error)}", path=path, check=check) from error
     except (DeltaError, OSError) as error:
+        if _NO_STORE.search(str(error)):
+            raise _no_store(error, path) from error
         raise not_supported(error, path) or unreachable(error, path, "read") from error
 
 
@@ -88,6 +95,8 @@ def check_writable(path: str) -> None:
             folder = folder.parent
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"x")
+    except NotADirectoryError as error:
+        raise _in_the_way(local_path(path) or folder, path) or unreachable(error, path, "written", at=folder) from error
     except OSError as error:
         raise unreachable(error, path, "written", at=folder) from error
 
@@ -103,6 +112,8 @@ def announce_first_write(path: str) -> None:
         return
     try:
         (folder / "_delta_log").mkdir(parents=True, exist_ok=True)
+    except (NotADirectoryError, FileExistsError) as error:
+        raise _in_the_way(folder, path) or unreachable(error, path, "written") from error
     except OSError as error:
         raise unreachable(error, path, "written") from error
 
@@ -112,8 +123,19 @@ def unreachable(error: BaseException, path: str, what: str, *, at: Path | None =
     text = _obstacle_in(error) or _first_line(error)
     if local_path(path) is None and any(word in str(error).lower() for word in _REFUSED):
         return PermissionRefused(f"the store refuses us: {text}", path=path, check="the credentials and their rights on this path")
-    check = "permissions, free space, and that every part of the path above it is a folder"
+    check = "the store's address and region, the network, and the credentials"
+    if local_path(path) is not None:
+        check = "permissions, free space, and that every part of the path above it is a folder"
     return TableUnreachable(f"the table cannot be {what}: {text}", path=path, folder=at, check=check)
+
+
+def no_file_system(text: str, path: str) -> SettingsError | None:
+    """The failure for a URL that delta-rs knows and Spark does not, by a Java stack trace."""
+    found = _NO_FILE_SYSTEM.search(text)
+    if found is None:
+        return None
+    check = "table.path, and that Spark has the store's jars (spark.jars.packages, e.g. hadoop-aws for s3a://)"
+    return SettingsError(f"Spark knows no store of such a URL: {found[0]}", path=path, check=check)
 
 
 def not_supported(error: BaseException, path: str) -> NotOurTable | None:
@@ -122,6 +144,12 @@ def not_supported(error: BaseException, path: str) -> NotOurTable | None:
         return None
     check = "the table's features (DESCRIBE DETAIL); delta-rs must support them, `etl doctor CONF` names those that it does not"
     return NotOurTable(f"delta-rs does not support the table: {_first_line(error)}", path=path, check=check)
+
+
+def _no_store(error: BaseException, path: str) -> SettingsError:
+    check = "table.path: a folder, or the URL of a store that delta-rs and Spark know"
+    said = _first_line(error).split(". Known schemes", 1)[0]
+    return SettingsError(f"no store goes by such a URL: {said}", path=path, check=check)
 
 
 def is_conflict(text: str) -> bool:
@@ -146,12 +174,21 @@ def _may_be_table(path: str) -> bool:
     except FileNotFoundError:
         return False
     except NotADirectoryError as error:
-        if folder.is_file():
-            raise NotOurTable("the path is a file, not a Delta table", path=path, check="table.path: it must name a folder") from error
-        raise unreachable(error, path, "read") from error
+        raise _in_the_way(folder, path) or unreachable(error, path, "read") from error
     except OSError as error:
         raise unreachable(error, path, "read") from error
+    if "_delta_log" in entries and not (folder / "_delta_log").is_dir():
+        raise NotOurTable("its _delta_log is a file", path=path, check="table.path: it must name a Delta table, an empty folder or nothing")
     return bool(entries)
+
+
+def _in_the_way(folder: Path, path: str) -> NotOurTable | None:
+    """The failure for a file where a folder should be."""
+    if folder.is_file():
+        return NotOurTable("the path is a file, not a Delta table", path=path, check="table.path: it must name a folder")
+    above = next((one for one in folder.parents if one.is_file()), None)
+    what = f"{above} is a file, and the path lies below it"
+    return NotOurTable(what, path=path, check="table.path: every part above it must be a folder") if above else None
 
 
 def _refuse_other_files(path: str, storage_options: Mapping[str, str] | None) -> None:

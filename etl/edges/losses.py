@@ -12,12 +12,13 @@ application id it refuses the second. What became of a commit is read back.
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from etl.edges.delta_path import open_table, rust_path, unreachable
-from etl.errors import NotOurTable
+from etl.edges.delta_path import not_supported, open_table, rust_path, unreachable
+from etl.errors import EtlError, FileLost, NotOurTable
 from etl.model import BrokerPartition, Loss, Plan, Why
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ StorageOptions = Mapping[str, str] | None
 ATTEMPTS = 3
 """A first write may meet another driver's first write, and the table it made must be opened again."""
 _LOG_EPOCH = "log_epoch"
+_GONE = re.compile("Object at location (.+?) not found")
 _RETENTION = "delta.setTransactionRetentionDuration"
 
 
@@ -59,18 +61,39 @@ def recorded(plan: Plan, *, app_id: str, path: str, storage_options: StorageOpti
 
 
 def read_losses(path: str, *, uid: str, storage_options: StorageOptions = None) -> tuple[Loss, ...]:
-    """All that the plans of this pipeline let go, in order. Raises as `record_losses`."""
+    """All that the plans of this pipeline let go, in order. Raises FileLost, and as `record_losses`."""
     table = open_losses(path, storage_options)
     if table is None:
         return ()
     columns = ["topic", "broker_id", "partition", "from_offset", "until_offset", "why", *_kept_epoch(table)]
     try:
-        rows = table.to_pyarrow_table(columns=columns, filters=[("uid", "=", uid)]).to_pylist()
-    except _refusals() as error:
-        raise unreachable(error, path, "read") from error
+        rows = _rows_of(table, columns, uid)
+    except Exception as error:  # the query engine's failures have no class of their own
+        raise _unreadable(error, path) from error
     found = {Loss(BrokerPartition(r["topic"], r["partition"], r["broker_id"]), r["from_offset"], r["until_offset"], Why(r["why"]),
                   r.get(_LOG_EPOCH) or 0) for r in rows}
     return tuple(sorted(found))
+
+
+def _rows_of(table: DeltaTable, columns: Sequence[str], uid: str) -> list[dict[str, Any]]:
+    """By delta-rs's query engine: its pyarrow reader refuses a table with deletion vectors."""
+    import pyarrow
+    from deltalake import QueryBuilder
+
+    mine = uid.replace("'", "''")
+    found = QueryBuilder().register("losses", table).execute(f"select {', '.join(columns)} from losses where uid = '{mine}'").read_all()
+    rows: list[dict[str, Any]] = pyarrow.table(found).to_pylist()
+    return rows
+
+
+def _unreadable(error: Exception, path: str) -> EtlError:
+    gone = _GONE.search(str(error))
+    if gone is None:
+        return not_supported(error, path) or unreachable(error, path, "read")
+    check = (
+        "who removed it; put it back from a copy; where there is none, take it out of the table's log (delta-rs: "
+        "DeltaTable(PATH).repair()): what plans that are not kept any more let go is then not known")
+    return FileLost("a file that the losses table's log names is not there", file=gone[1].rpartition("/")[2], path=path, check=check)
 
 
 def schema() -> pyarrow.Schema:

@@ -15,7 +15,7 @@ from etl import doors
 from etl.dying_run import Dying
 from etl.edges import losses
 from etl.edges.losses import read_losses, record_losses, recorded
-from etl.errors import NotOurTable, TableUnreachable
+from etl.errors import FileLost, NotOurTable, TableUnreachable
 from etl.model import BrokerPartition, Committed, Dialect, Loss, OffsetRange, Plan, PlanKind, Why
 from etl.protocol.plan_documents import with_id
 from etl.report import Outcome
@@ -145,6 +145,25 @@ def test_what_is_no_losses_table_is_refused_and_a_place_that_cannot_be_written_i
     (tmp_path / "file").write_text("")
     with pytest.raises(TableUnreachable):
         record_losses(LOSING, app_id=APP, path=str(tmp_path / "file" / "losses"))
+
+
+def test_a_losses_table_with_deletion_vectors_is_read_and_written(path: str, spark: SparkSession) -> None:
+    record_losses(LOSING, app_id="app", path=path)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE from_offset = {LOSING.losses[0].from_offset}")
+    assert read_losses(path, uid="uid-1") == LOSING.losses[1:]
+    later = plan_of(9, Loss(LOSING.losses[0].log, 90, 95, Why.EXPIRED))
+    record_losses(later, app_id="app", path=path)
+    assert read_losses(path, uid="uid-1") == tuple(sorted((*LOSING.losses[1:], *later.losses)))
+
+
+def test_a_lost_file_of_a_losses_table_is_named_and_no_retry_is_advised(path: str) -> None:
+    record_losses(LOSING, app_id="app", path=path)
+    lost = next(Path(path).glob("*.parquet"))
+    lost.unlink()
+    with pytest.raises(FileLost) as caught:
+        read_losses(path, uid="uid-1")
+    assert caught.value.where["file"] == lost.name and "repair()" in caught.value.check and not caught.value.retriable
 
 
 def test_a_losses_table_that_forgets_transaction_ids_is_refused(path: str) -> None:

@@ -332,7 +332,11 @@ def test_a_row_of_somebody_that_names_no_record_is_told_and_so_is_a_file_that_is
 
     lost = next(Path(path).glob("**/*.parquet"))
     lost.unlink()
-    refused(pipeline.door("verify"), 7, "not there", lost.name, "put it back")
+    refused(pipeline.door("verify"), 5, "not there", lost.name, "put it back", "repair()")
+    DeltaTable(path).repair()
+    version = str(DeltaTable(path).version())
+    refused(pipeline.run(), 5, "removed rows", f"acknowledge CONF {version}")
+    assert pipeline.door("plans", "acknowledge", after=(version, "--reason", "nobody has it")).code == pipeline.run().code == 0
 
 
 def test_a_table_with_another_plan_than_zookeeper_is_named(pipeline: Pipeline) -> None:

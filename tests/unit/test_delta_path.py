@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
-from etl.edges.delta import read_table
+from etl.edges.delta import read_table, translate
 from etl.edges.delta_path import (
     announce_first_write, check_writable, is_conflict, is_obstacle, open_table, rust_path, spark_path, unreachable,
 )
@@ -114,12 +114,35 @@ def test_a_folder_that_may_not_be_listed_is_out_of_reach(shared: Path) -> None:
     shared.chmod(0o755)
 
 
-def test_a_file_in_the_way_is_an_obstacle_and_no_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("touch", [open_table, check_writable, announce_first_write])
+def test_a_file_in_the_way_is_no_passing_trouble(tmp_path: Path, touch: Callable[[str], object]) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(TableUnreachable):
-        check_writable(str(tmp_path / "file" / "table"))
-    with pytest.raises(TableUnreachable):
-        announce_first_write(str(tmp_path / "file" / "table"))
+    with pytest.raises(NotOurTable, match="file is a file, and the path lies below it"):
+        touch(str(tmp_path / "file" / "new" / "table"))
+    with pytest.raises(NotOurTable, match="the path is a file"):
+        touch(str(tmp_path / "file"))
+
+
+def test_a_file_in_the_place_of_the_log_is_no_passing_trouble(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").write_text("x")
+    with pytest.raises(NotOurTable, match="_delta_log is a file"):
+        open_table(str(tmp_path))
+
+
+@pytest.mark.parametrize("url", ["s4://bucket/clicks", "https://host/clicks", "s3:///clicks", "s3://buck et/clicks", "s3://bucket:99999/t"])
+def test_a_url_by_which_there_is_no_store_is_a_wrong_setting(url: str) -> None:
+    with pytest.raises(SettingsError, match="no store goes by such a URL") as caught:
+        open_table(url)
+    assert caught.value.exit_code == 2 and "Known schemes" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [
+    'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"\n\tat org.apache',
+    "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+])
+def test_a_store_that_spark_alone_does_not_know_is_a_wrong_setting(text: str) -> None:
+    told = translate(Exception(text), "s3://bucket/clicks")
+    assert isinstance(told, SettingsError) and "spark.jars.packages" in told.check
 
 
 def test_refused_credentials_of_an_object_store_are_not_worth_a_retry() -> None:

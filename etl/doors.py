@@ -199,7 +199,7 @@ def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
     refusal: NeedsDecision | None = None
     try:
         with naming_table(settings):
-            so_far = reached(compare(snapshot.ledger, snapshot.table), snapshot)
+            so_far = reached(compare(snapshot.ledger, snapshot.table, settings.table.place), snapshot)
         with contextlib.suppress(LedgersDisagree, OffsetMoved):  # then a run begins no plan, and what is in the table is known all the same
             so_far = reached(where_we_stand(snapshot, settings), snapshot)
         refusal = so_far.refusal

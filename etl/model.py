@@ -380,6 +380,10 @@ class Acknowledgement:
     """D when it was said, 0 for none."""
     was_recorded: bool | None = None
     """Whether it was recorded by then what came of plan `number`."""
+    commit: str | None = None
+    """The hash of that version's commit file; None where the table's log did not hold it, and in words from before this was kept."""
+    place: str | None = None
+    """Where that table, or none, was, as `places.place_of` says it; None in words from before it was kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,6 +475,8 @@ class Table:
     """The other pipelines of the table; asked only where we would read a topic that we do not know."""
     topics_with_rows: frozenset[str] = frozenset()
     """Of the topics that we do not know, asked where it is not known what another pipeline loaded: those that the table has rows of."""
+    said_commit: str | None = None
+    """The hash of the commit file of the version that an operator's last word names, as it is now; None when the log does not hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,6 +551,8 @@ class Snapshot:
     """The first offset that will not have expired by time within `source.expiry_warning_s`, where `retention` has a time."""
     open_transactions: Mapping[BrokerPartition, OpenTransaction] = field(default_factory=dict)
     """Of logs whose extent holds offsets back, where the brokers tell."""
+    gone_topics: frozenset[str] = frozenset()
+    """Of the topics that a plan which was left reads, those that the brokers do not know any more, whether or not the conf names them."""
     parallelism: int | None = 1
     """How many of Spark's tasks work at once; None where only the cluster knows."""
 

@@ -153,9 +153,11 @@ def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
 def replay_or_supersede(standing: Replay, snapshot: Snapshot, settings: Settings) -> Replay | Superseding:
     """What becomes of a stored plan: it is replayed word for word, or, where its range has expired and policy lets it go, superseded.
 
-    Raises NeedsDecision when a topic was made again or the conf shapes rows in another way by now, DataLoss when policy says `fail`.
+    Raises NeedsDecision when a topic was deleted or made again or the conf shapes rows in another way by now, DataLoss when policy says
+    `fail`.
     """
     plan = standing.plan
+    _refuse_gone_topics(plan, snapshot)
     refuse_other_logs(plan, snapshot)
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)
@@ -165,6 +167,22 @@ def replay_or_supersede(standing: Replay, snapshot: Snapshot, settings: Settings
             return Superseding(plan, f"{place}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now")
     _refuse_another_shape(plan, settings)
     return standing
+
+
+def topics_left_to_read(ledger: Ledger) -> set[str]:
+    """Those of a plan that is stored and of which nobody knows that it was executed."""
+    return {r.log.topic for r in ledger.newest.ranges} if ledger.newest and ledger.applied is None else set()
+
+
+def _refuse_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
+    gone = sorted(snapshot.gone_topics & {r.log.topic for r in plan.ranges})
+    if gone:
+        others = f" (and {len(gone) - 1:,} more topics)" if gone[1:] else ""
+        what = f"plan {plan.number} is stored and not in the table, and the brokers do not know this topic of it any more{others}"
+        check = (
+            "whether it was deleted: then what the table lacks of it is gone, and the plan without it is: "
+            f"etl plans supersede CONF {plan.number} --reason ...")
+        raise NeedsDecision(what, topic=gone[0], check=check)
 
 
 def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterable[OffsetRange]:

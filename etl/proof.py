@@ -20,7 +20,7 @@ from etl.gaps import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_o
 from etl.model import Adopt, Applied, Coverage, FirstRun, Foreign, Ledger, Loss, OffsetRange, Plan, Replay, Standing, Table
 from etl.phases import Stopwatch
 from etl.plan import may_be_transformed
-from etl.reconcile import compare, is_let_pass, name_of, naming_table, refusal_of, unacknowledged
+from etl.reconcile import accepted_version, compare, is_let_pass, name_of, naming_table, refusal_of, unacknowledged
 from etl.settings import Settings
 from etl.told import told_vanished
 from etl.wiring import LiveWorld, Surroundings, open_world
@@ -106,7 +106,7 @@ class Proof:
 
     def _check_of(self, wrong: LogProof) -> str:
         if wrong.missing.by:
-            return refusal_of(wrong.missing.by[0], self.delta_version).check
+            return refusal_of(wrong.missing.by, self.delta_version).check
         if not wrong.doubt.allowed:
             return (
                 "whether the topic still has records at these offsets, and what the transform makes of them; then accept the table as it "
@@ -119,7 +119,7 @@ class Proof:
 
     @property
     def _refusal(self) -> LedgersDisagree:
-        return refusal_of(self.by_others[0], self.delta_version)
+        return refusal_of(self.by_others, self.delta_version)
 
     @property
     def _strangers(self) -> str:
@@ -181,7 +181,7 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
         told = _look(world)
         ledger, table = told.ledger, told.table
         with naming_table(settings):
-            standing = _compared(ledger, table)
+            standing = _compared(ledger, table, settings.table.place)
             if isinstance(standing, FirstRun):
                 _refuse_lost_ledger(world)
         if table is None or isinstance(standing, FirstRun):
@@ -252,9 +252,9 @@ def _look(world: LiveWorld) -> _Told:
     raise Owned("runs of this pipeline change its ledger while it is read", check="nothing; verify again")
 
 
-def _compared(ledger: Ledger, table: Table | None) -> Standing:
+def _compared(ledger: Ledger, table: Table | None, place: str) -> Standing:
     """Where ledger and table find the pipeline, as a run would see it. Raises LedgersDisagree."""
-    standing = compare(ledger, table)
+    standing = compare(ledger, table, place)
     if isinstance(standing, Adopt):
         knows = ledger.newest.number if ledger.newest else "none"
         what = f"the table holds plan {standing.plan.number} ({standing.plan.id}), ZooKeeper knows {knows}"
@@ -409,7 +409,7 @@ def _removals(
     after = min(known) if known and len(known) == len(versions) else None
     logged = removals_since(open_log(rust_path(settings.path)), table.version, after, world.app_id)
     found = sorted({*logged, *noted}, key=lambda one: one.delta_version)
-    accepted = word.delta_version if word and word.table_id == table.id else None
+    accepted = accepted_version(word, table)
     allowed = frozenset(
         one.delta_version for one in found
         if one in noted or is_let_pass(one, settings.on_rows_removed) or (accepted is not None and one.delta_version <= accepted))

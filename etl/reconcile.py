@@ -12,13 +12,15 @@ made: plan N was applied exactly if D >= N.
     N        D = N, some offsets as N saw them  Onward with those offsets still to commit
     N        D = N, an offset is larger         OffsetMoved, or Onward from there (policy `follow`)
     N        D = N, an offset is smaller, gone  OffsetMoved: to follow it would load rows twice
+    N        D = N or more, an offset may be    OffsetMoved: to follow it would pass over records of the log of now
+             of a log from before a reset
     N        D = N, another plan's id           Adopt: ledger restored from an old copy, or superseded too late
     N, none  D > N                              Adopt: ledger lost, or restored from an old copy
     N, none  the same, commit not in the log    LedgersDisagree
     N        D < N otherwise, or no table       LedgersDisagree: table dropped, cloned, ids expired, or another table
     N        the same, acknowledged             Onward with the table as it is, Replay, or Superseding where that table holds no
                                                 row of plan N
-    any      another uid, or another table id   LedgersDisagree: not our table
+    any      another uid, or another table id   LedgersDisagree: not our table; a uid that we took the place of is ours
     any      a topic that we do not know, and   LedgersDisagree: its rows would be there twice
              that another pipeline loaded there
     any      rows removed, table redefined,     LedgersDisagree, by somebody else, since our last commit; not when
@@ -29,14 +31,14 @@ What every LedgersDisagree has in common: nothing was read or written, and a per
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from etl.errors import LedgersDisagree, OffsetMoved
 from etl.model import (
     NOTHING_COMMITTED, Acknowledgement, Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, OtherPipeline, Plan,
-    Replay, Snapshot, Standing, Superseding, Table,
+    PlanKind, Replay, Snapshot, Standing, Superseding, Table,
 )
 from etl.protocol.plan_documents import parse_plan
 from etl.settings import OnMoved, OnRowsRemoved, Settings
@@ -46,7 +48,7 @@ def where_we_stand(snapshot: Snapshot, settings: Settings) -> Standing:
     """`reconcile` with what a run has observed and what its conf says. Raises as it does, naming the table's place."""
     with naming_table(settings):
         policies = settings.source.on_moved, settings.table.on_rows_removed
-        standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, *policies)
+        standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, *policies, place=settings.table.place)
         refuse_topics_of_others(standing, snapshot)
         return standing
 
@@ -63,15 +65,15 @@ def naming_table(settings: Settings) -> Iterator[None]:
 
 def reconcile(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
-    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, *, place: str,
 ) -> Standing:
-    """Decide where the pipeline stands; the table of cases is in the module's docstring.
+    """Decide where the pipeline stands; the table of cases is in the module's docstring. `place` is where the table is, or would be.
 
     Raises LedgersDisagree or OffsetMoved where a person must decide.
     """
-    _refuse_another_uid(ledger, table)
+    refuse_another_era(ledger, table)
     refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
-    found = compare(ledger, table)
+    found = compare(ledger, table, place)
     if isinstance(found, Onward):
         return _onward(found.last, committed, on_moved)
     if isinstance(found, Adopt):
@@ -79,20 +81,20 @@ def reconcile(
     return found
 
 
-def compare(ledger: Ledger, table: Table | None) -> Standing:
+def compare(ledger: Ledger, table: Table | None, place: str) -> Standing:
     """Where ledger and table alone find the pipeline: an `Onward` is at its plan's positions, and no offset was asked.
 
     What others did to the table is not looked at either. Raises LedgersDisagree.
     """
     bit = (table.transaction_version or 0) if table else 0
     plan = ledger.newest
-    _refuse_another_uid(ledger, table)
+    refuse_another_era(ledger, table)
     number = plan.number if plan else 0
     if table and (bit > number or (plan and bit == number and _is_another_plan(plan, table))):
         return _adopt(number, bit, table)
     if plan is None:
         return FirstRun()
-    if _is_accepted(ledger, plan, table):
+    if _is_accepted(ledger, plan, table, place):
         return _go_on(ledger, plan, table, bit)
     _refuse_another_table(ledger, plan, table, bit)
     if bit == number:
@@ -144,8 +146,11 @@ def name_of(app_id: str) -> str:
 
 
 def _take_over(app_id: str) -> str:
-    place = "/".join(app_id.split("/")[2:]) or app_id
-    return f"stop that pipeline for good, then: etl plans take-over CONF --from {place} --reason ..."
+    return f"stop that pipeline for good, then: etl plans take-over CONF --from {_place(app_id)} --reason ..."
+
+
+def _place(app_id: str) -> str:
+    return "/".join(app_id.split("/")[2:]) or app_id
 
 
 def _loaded_by(other: OtherPipeline, topic: str) -> LedgersDisagree:
@@ -162,13 +167,14 @@ def refuse_what_others_did(
     table: Table | None, acknowledged: Acknowledgement | None = None, on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
 ) -> None:
     """Stop when somebody else removed rows or redefined the table since our last commit. Raises LedgersDisagree."""
-    for found in unacknowledged(table, acknowledged):
-        if not is_let_pass(found, on_rows_removed):
-            raise refusal_of(found, table.version if table else None)
+    stopping = [found for found in unacknowledged(table, acknowledged) if not is_let_pass(found, on_rows_removed)]
+    if stopping:
+        raise refusal_of(stopping, table.version if table else None)
 
 
-def refusal_of(found: Foreign, newest_version: int | None) -> LedgersDisagree:
-    """The error for what somebody else did to the table, whose newest version an operator may accept; not that rows come twice."""
+def refusal_of(done: Sequence[Foreign], newest_version: int | None) -> LedgersDisagree:
+    """The error for what others did to the table, oldest first, whose newest version an operator may accept; not that rows come twice."""
+    found, later = done[0], [one for one in done[1:] if one.operation == _RESTORE]
     if found.by:
         what = f"since our last commit {name_of(found.by.app_id)} {found.why} in this table"
         check = (
@@ -176,9 +182,13 @@ def refusal_of(found: Foreign, newest_version: int | None) -> LedgersDisagree:
             f"{_take_over(found.by.app_id)}; `etl verify CONF` names rows that are there twice")
         return LedgersDisagree(what, table_version=found.delta_version, check=check)
     what = f"since our last commit somebody else's {found.operation} {found.why}"
+    accept = f"etl plans acknowledge CONF {found.delta_version if newest_version is None else newest_version} --reason ..."
     check = (
         "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it, and what is gone stays "
-        f"gone: etl plans acknowledge CONF {found.delta_version if newest_version is None else newest_version} --reason ...")
+        f"gone: {accept}")
+    if later:
+        what += f", and a RESTORE came after it, at version {later[-1].delta_version}"
+        check = f"whether that RESTORE put the rows back (`etl verify CONF` counts them); then accept the table as it is now: {accept}"
     return LedgersDisagree(what, table_version=found.delta_version, check=check)
 
 
@@ -189,8 +199,18 @@ def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) ->
     """
     if not table:
         return ()
-    accepted = acknowledged.delta_version if acknowledged and acknowledged.table_id == table.id else None
+    accepted = accepted_version(acknowledged, table)
     return tuple(found for found in table.foreign if found.by or accepted is None or found.delta_version > accepted)
+
+
+def accepted_version(word: Acknowledgement | None, table: Table) -> int | None:
+    """The version up to which an operator's word is about this table; None where it is about another one.
+
+    A version number comes back where a copy was put back and somebody wrote again, so the commit itself must be the one that was seen.
+    """
+    if word is None or word.table_id != table.id or word.commit not in (None, table.said_commit):
+        return None
+    return word.delta_version
 
 
 def is_let_pass(found: Foreign, on_rows_removed: OnRowsRemoved) -> bool:
@@ -198,8 +218,8 @@ def is_let_pass(found: Foreign, on_rows_removed: OnRowsRemoved) -> bool:
     return on_rows_removed is OnRowsRemoved.RECORD and found.operation == _DELETE
 
 
-_DELETE = "DELETE"
-"""Delta's name for it in a commit, Spark's and delta-rs's alike."""
+_DELETE, _RESTORE = "DELETE", "RESTORE"
+"""Delta's names for them in a commit, Spark's and delta-rs's alike."""
 _WHICH_LEDGER = (
     "that zookeeper.connect (with its chroot), group and pipeline are the ones that wrote this table, "
     "and that ZooKeeper was not emptied or restored from an old copy"
@@ -252,26 +272,38 @@ def _where_they_are(
 ) -> Onward:
     """Offsets below the positions of an adopted plan belong to the ledger that was lost: they are moved again.
 
-    So do those that the plan saw, or that the ledger's own newest plan left: where they lie above, a reset had moved them back.
+    So do those that the plan saw, or that the ledger's own newest plan saw or left: where they lie above, a reset had moved them back.
     """
     found = {log: committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
-    old = known.positions if known else {}
     apart = {log: there.offset for log, there in found.items() if there.offset != plan.positions[log]}
-    behind = {log for log, at in apart.items() if at is None or at < plan.positions[log] or at in (plan.seen[log].offset, old.get(log))}
+    behind = {log for log, at in apart.items() if at is None or at < plan.positions[log] or at in _of_our_own(log, plan, known)}
     seen = {log: found[log] if log in behind else plan.seen[log] for log in found}
-    return _onward(replace(plan, seen=seen), found, on_moved)
+    lives = known.log_epochs if known else {}
+    outlived = {log for log, life in plan.log_epochs.items() if life != lives.get(log, 0)}
+    return _onward(replace(plan, seen=seen), found, on_moved, outlived, known)
 
 
-def _is_accepted(ledger: Ledger, plan: Plan, table: Table | None) -> bool:
-    """Whether an operator's word is about this plan and this table, and the table holds as much of ours as it did then.
+def _of_our_own(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[int | None, ...]:
+    mine = (known.seen[log].offset, known.positions[log]) if known and log in known.positions else ()
+    return plan.seen[log].offset, *mine
+
+
+def _is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> bool:
+    """Whether an operator's word is about this plan and this table, or none at this place, and it holds as much of ours as it did then.
 
     A word is of its moment: what came of the plan after it, and a copy from before it that was put back, need a word of their own.
     """
     word = ledger.acknowledged
-    if word is None or word.number != plan.number or word.table_id != (table.id if table else None) or word.plan_id not in (None, plan.id):
+    if word is None or word.number != plan.number or word.plan_id not in (None, plan.id) or not _is_of(word, table, place):
         return False
     bit, version = (table.transaction_version or 0, table.version) if table else (0, 0)
     return bit >= (word.transaction_version or 0) and version >= (word.delta_version or 0) and not _came_after(ledger.applied, word)
+
+
+def _is_of(word: Acknowledgement, table: Table | None, place: str) -> bool:
+    if table is None:
+        return word.table_id is None and word.place in (None, place)
+    return accepted_version(word, table) is not None
 
 
 def _came_after(applied: Applied | None, word: Acknowledgement) -> bool:
@@ -308,7 +340,11 @@ def _go_on(ledger: Ledger, plan: Plan, table: Table | None, bit: int) -> Replay 
     raise LedgersDisagree(what, table_version=table.version, check=check)
 
 
-def _onward(plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved) -> Onward:
+def _onward(
+    plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, outlived: Collection[BrokerPartition] = (),
+    known: Plan | None = None,
+) -> Onward:
+    """Behind `plan`. `outlived`: logs that a reset came between what the ledger knew, plan `known`, and this plan."""
     uncommitted, moved = [], {}
     for log, position in plan.positions.items() if plan.moves_offsets else ():
         found = committed.get(log, NOTHING_COMMITTED)
@@ -321,17 +357,33 @@ def _onward(plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved
     if not moved:
         return Onward(plan, plan.positions, tuple(uncommitted))
     back = [log for log, found in moved.items() if found.offset is None or found.offset < plan.positions[log]]
+    gone = [log for log in moved if log in outlived or log in _reset_by(plan)]
+    if not back and gone:
+        raise _of_another_log(plan, moved[min(gone)].offset, min(gone), is_older=min(gone) in outlived, known=known)
     if on_moved is OnMoved.FAIL or back:
         raise _moved(plan, moved, min(back or moved))
     followed = {log: found.offset for log, found in moved.items() if found.offset is not None}
     return Onward(plan, {**plan.positions, **followed}, tuple(uncommitted), followed)
 
 
-def _refuse_another_uid(ledger: Ledger, table: Table | None) -> None:
+def is_of_another_era(ledger: Ledger, table: Table | None) -> bool:
+    """Whether a ledger of the same name, and not this one, wrote the table; not once this one has taken its place."""
+    stamp, plan = table.stamp if table else None, ledger.newest
+    if stamp is None or ledger.uid in (None, stamp.uid):
+        return False
+    taken = plan.took_over if plan else None
+    return taken is None or taken.app_id != stamp.app_id or taken.number < stamp.number
+
+
+def refuse_another_era(ledger: Ledger, table: Table | None) -> None:
+    """Plans of two ledgers have the same numbers and mean other rows: no word on the table makes one of them. Raises LedgersDisagree."""
     stamp = table.stamp if table else None
-    if stamp and ledger.uid and stamp.uid != ledger.uid:
+    if stamp and is_of_another_era(ledger, table):
         what = f"the table was written by another pipeline of the same name (its uid is {stamp.uid}, ours {ledger.uid})"
-        raise LedgersDisagree(what, table_version=stamp.delta_version, check=_WHICH_LEDGER)
+        check = (
+            f"{_WHICH_LEDGER}, or table.path; to go on behind the rows that this table holds, and behind what this ledger's plans have "
+            f"loaded elsewhere, which is then given up here: etl plans take-over CONF --from {_place(stamp.app_id)} --reason ...")
+        raise LedgersDisagree(what, table_version=stamp.delta_version, check=check)
 
 
 def _refuse_another_table(ledger: Ledger, plan: Plan, table: Table | None, bit: int) -> None:
@@ -348,6 +400,26 @@ def _refuse_another_table(ledger: Ledger, plan: Plan, table: Table | None, bit: 
         what = f"plan {plan.number} was made " + ("for a table, now there is none" if plan.table_id else (
             "when there was no table, now there is one that does not hold it"))
         raise LedgersDisagree(what, table_version=table.version if table else None, check=_which_table(table, plan))
+
+
+def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:
+    """The logs that this plan goes on with as other ones."""
+    return frozenset(gone.log for gone in plan.vanished) if plan.kind is PlanKind.RESET else frozenset()
+
+
+def _of_another_log(plan: Plan, found: int | None, log: BrokerPartition, *, is_older: bool, known: Plan | None) -> OffsetMoved:
+    """To follow it would pass over the first records of the log that is there now, and they would never be loaded."""
+    ours = plan.positions[log]
+    if is_older:
+        what = (
+            f"the ledger is older than the table: {_two_stories(known.number if known else 0, plan.number)}, and in between the log was "
+            f"cut or made again; the committed offset is {found}, ours is {ours}")
+        check = "that ZooKeeper was restored from a copy; the offset is then of the log that was"
+    else:
+        what = f"somebody else moved a committed offset: it is {found}, ours is {ours}, since the log was cut or made again"
+        check = "which other consumer of this group ran or who set it; it may be an offset of the log that was"
+    check += f": set it back to {ours}. To follow it would leave out records of the log of now"
+    return OffsetMoved(what, topic=log.topic, partition=log.partition, offset=found, check=check)
 
 
 def _moved(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: BrokerPartition) -> OffsetMoved:

@@ -9,17 +9,19 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from etl.edges.delta_log import hash_of_commit, open_log
+from etl.edges.delta_path import rust_path
 from etl.doors import ALONE, new_run_id, now_ms
 from etl.errors import NeedsDecision, SettingsError
 from etl.ingest import repair
 from etl.model import (
-    Acknowledgement, Adopt, Applied, BrokerPartition, FirstRun, Foreign, Ledger, Loss, Onward, Plan, Receipt, Replay, Superseding,
-    Table, Why,
+    Acknowledgement, Adopt, Applied, BrokerPartition, FirstRun, Foreign, Ledger, Loss, Onward, Plan, Receipt, Replay, Standing,
+    Superseding, Table, Why,
 )
 from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.plan import plan_instead
 from etl.protocol.plan_documents import with_id
-from etl.reconcile import is_told, unacknowledged, where_we_stand
+from etl.reconcile import is_told, naming_table, refuse_another_era, unacknowledged, where_we_stand
 from etl.report import Report, describe_plan
 from etl.reset import Accepting, parse_named, plan_reset
 from etl.settings import Settings
@@ -42,13 +44,16 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
 
     What others did to the table up to that version stops no run any more. Where neither ledger tells whether the newest plan is in
     that table, its rows are looked for: with some the plan counts as done, without any another one takes its place. Raises
-    SettingsError when the table is at another version by now (look again first), or when the pipeline has no plan yet.
+    SettingsError when the table is at another version by now (look again first), or when the pipeline has no plan yet, LedgersDisagree
+    for a table that another ledger of the same name wrote: no word on it leads out.
     """
     with open_world(settings, ALONE) as world, world.driving(new_run_id()):
         ledger = world.ledger.read_ledger()
         if ledger.newest is None:
             raise SettingsError("this pipeline has made no plan yet: there is nothing to acknowledge", check="`etl plan CONF`")
         table = world.read_table(ledger)
+        with naming_table(settings):
+            refuse_another_era(ledger, table)
         _refuse_another_version(version, table)
         done = tuple(found for found in unacknowledged(table, ledger.acknowledged) if not found.by)
         found = () if is_told(ledger, table) else _looked_for(world, ledger.newest)
@@ -56,7 +61,8 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         place = (table.id if table else None), (table.version if table else None)
         word = Acknowledgement(
             place[0], place[1], ledger.newest.number, reason, now_ms(), lacks_plan, plan_id=ledger.newest.id,
-            transaction_version=(table.transaction_version or 0) if table else 0, was_recorded=ledger.applied is not None)
+            transaction_version=(table.transaction_version or 0) if table else 0, was_recorded=ledger.applied is not None,
+            commit=hash_of_commit(open_log(rust_path(settings.table.path)), table.version) if table else None, place=settings.table.place)
         world.note_removals(done)
         if table and found and not lacks_plan:
             world.record(Applied(ledger.newest.number, ledger.newest.id, table.version, table.id, found))
@@ -93,14 +99,23 @@ def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ..
         if newest is None or newest.number != number:
             stored = f"the newest plan is {newest.number}" if newest else "this pipeline has made no plan yet"
             raise SettingsError(f"plan {number} cannot be superseded: {stored}", check="`etl plans list CONF`")
-        standing = where_we_stand(snapshot, settings)
-        if not isinstance(standing, Replay):
-            raise NeedsDecision(f"plan {number} is in the table: there is nothing to supersede", check="`etl plan CONF`")
+        _refuse_finished(number, where_we_stand(snapshot, settings), snapshot.table)
         refuse_owned_ranges(newest, snapshot)
         instead = with_id(plan_instead(Superseding(newest, reason, skipped), snapshot, settings, now_ms=now_ms()))
         world.supersede(instead, snapshot.ledger)
     says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
     return Ruling(says, {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(newest)})
+
+
+def _refuse_finished(number: int, standing: Standing, table: Table | None) -> None:
+    """A plan is superseded before it is in a table, or given up. Raises NeedsDecision."""
+    if isinstance(standing, Adopt):
+        what = f"the table holds plan {standing.plan.number} ({standing.plan.id}), which ZooKeeper does not have"
+        raise NeedsDecision(what, check="`etl run CONF`, which takes it over")
+    if not isinstance(standing, (Replay, Superseding)):
+        is_there = table is not None and (table.transaction_version or 0) >= number
+        what = "is in the table" if is_there else "was in a table that an operator gave up: the next plan goes on behind it"
+        raise NeedsDecision(f"plan {number} {what}: there is nothing to supersede", check="`etl plan CONF`")
 
 
 def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: int | None = None, is_same_log: bool = False) -> Ruling:

@@ -13,11 +13,11 @@ from typing import TypeVar
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
 from etl.log_identity import is_creation_id, record_epochs
 from etl.model import (
-    NOTHING_COMMITTED, Adopt, BrokerPartition, FirstRun, OtherPipeline, Plan, PlanKind, Replay, Snapshot, Standing, Superseding,
+    NOTHING_COMMITTED, Adopt, BrokerPartition, FirstRun, Onward, OtherPipeline, Plan, PlanKind, Replay, Snapshot, Standing, Superseding,
     TookOver,
 )
 from etl.plan import shape_of_rows
-from etl.reconcile import name_of
+from etl.reconcile import is_of_another_era, name_of
 from etl.settings import Settings
 from etl.starts import starts_of
 
@@ -49,6 +49,24 @@ def taken_from(
     if other.plan and other.plan.cluster != snapshot.cluster:
         _refuse_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
     return Taken(other, positions, {log: epoch for log, epoch in epochs.items() if log in positions})
+
+
+def ours_apart(snapshot: Snapshot) -> Onward | Replay | None:
+    """Where this pipeline stands that takes the place of itself, when a ledger of another era wrote the table; else None.
+
+    Its own plans went elsewhere: one that is stored and of which nobody knows that it was executed has loaded nothing into this table,
+    and the plan that takes over gets its number. Raises NeedsDecision where that is no number that the table would take.
+    """
+    ledger, table = snapshot.ledger, snapshot.table
+    if ledger.newest is None or table is None or not is_of_another_era(ledger, table):
+        return None
+    if ledger.applied is not None:
+        return Onward(ledger.newest, ledger.newest.positions)
+    number = ledger.newest.number
+    if number <= (table.transaction_version or 0):
+        what = f"plan {number} is stored, and nobody knows whether the table that it was made for holds it"
+        raise NeedsDecision(what, check="run once with table.path at that table, or at an empty folder, and take over after that")
+    return Replay(ledger.newest)
 
 
 def plan_taking_over(
@@ -107,7 +125,8 @@ def _where(
         return standing.plan, starts_of(standing.plan), standing.plan.number
     if isinstance(standing, Adopt):
         raise SettingsError("the table knows more plans of this pipeline than ZooKeeper", check="`etl run CONF`, which mends that first")
-    return standing.last, standing.last.positions, standing.last.number + 1
+    bit = (snapshot.table.transaction_version or 0) if snapshot.table else 0
+    return standing.last, standing.last.positions, max(standing.last.number, bit) + 1
 
 
 def _refuse_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -> None:

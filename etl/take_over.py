@@ -21,11 +21,11 @@ from etl.model import (
     BrokerPartition, FirstRun, Onward, OtherPipeline, Plan, Replay, Retirement, Snapshot, Standing, Superseding, Table,
 )
 from etl.protocol.plan_documents import with_id
-from etl.reconcile import name_of, naming_table, plan_of, reconcile
+from etl.reconcile import is_of_another_era, name_of, naming_table, plan_of, reconcile
 from etl.report import Report, describe_plan
 from etl.rulings import Ruling
 from etl.settings import Settings
-from etl.succession import plan_taking_over, taken_from
+from etl.succession import ours_apart, plan_taking_over, taken_from
 from etl.wiring import LiveWorld, Surroundings, open_world
 
 
@@ -34,8 +34,9 @@ def take_over(settings: Settings, place: str, reason: str, surroundings: Surroun
 
     The plan that says so is stored, the next run commits it; the other pipeline is retired, where its ledger is in our ZooKeeper and it
     has no topic that this conf does not name. Who
-    names this very pipeline goes on behind the rows that the table holds, where no log says any more what it loaded. Raises
-    SettingsError for a pipeline that the table does not know, NeedsDecision for one of another cluster.
+    names this very pipeline goes on behind the rows that the table holds, where no log says any more what it loaded, or where
+    another ledger of the same name wrote it. Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one of
+    another cluster.
     """
     run_id = new_run_id()
     with open_world(settings, surroundings, name=run_id) as world, world.driving(run_id):
@@ -44,10 +45,11 @@ def take_over(settings: Settings, place: str, reason: str, surroundings: Surroun
         with naming_table(settings), _resting(world, other.app_id, run_id) as theirs:
             other = _the_one(other.app_id, _pipelines_of(world, snapshot.table))  # as it is now that it rests
             left = _left_to(other, settings)
-            standing = None if _is_us(other.app_id, settings) else _standing_without(other.app_id, snapshot, settings)
+            standing = ours_apart(snapshot) if _is_us(other.app_id, settings) else _standing_without(other.app_id, snapshot, settings)
             if isinstance(standing, Onward):
                 report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms())
                 snapshot = repair(world, snapshot, standing, report)
+            is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
             taken = taken_from(other, {} if other.plan else _rows_until(world), snapshot, settings)
             plan = with_id(plan_taking_over(
                 taken, standing, snapshot, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason))
@@ -59,15 +61,23 @@ def take_over(settings: Settings, place: str, reason: str, surroundings: Surroun
                 world.supersede(plan, snapshot.ledger)
             else:
                 world.store(plan)
-    return _ruling(plan, other, len(taken.positions), left, is_retired=bool(theirs) and not left)
+    given_up = {log: offset for log, offset in plan.positions.items() if is_apart and offset > taken.positions.get(log, 0)}
+    return _ruling(plan, other, len(taken.positions), left, given_up, is_retired=bool(theirs) and not left)
 
 
-def _ruling(plan: Plan, other: OtherPipeline, partitions: int, left: Sequence[str], *, is_retired: bool) -> Ruling:
+def _ruling(
+    plan: Plan, other: OtherPipeline, partitions: int, left: Sequence[str], given_up: Mapping[BrokerPartition, int], *, is_retired: bool,
+) -> Ruling:
     says = (
         f"plan {plan.number} takes the place of {name_of(other.app_id)}, after its plan {other.number}, in {partitions:,} partitions; "
         f"the next run begins with it: {plan.reason}")
     if left:
         says += f"\nit stays in service for {', '.join(left)}, and its conf must not name the other topics any more"
+    if given_up:
+        log, more = min(given_up), f" (and {len(given_up) - 1:,} more)" if given_up.keys() - {min(given_up)} else ""
+        says += (
+            f"\nwhat this ledger's plans loaded elsewhere is not loaded into this table: {log.topic} {log.partition} goes on from offset "
+            f"{given_up[log]}{more}")
     return Ruling(says, {"says": says, "plan": describe_plan(plan, None), "took_over": other.app_id, "retired": is_retired})
 
 
@@ -135,4 +145,5 @@ def _standing_without(app_id: str, snapshot: Snapshot, settings: Settings) -> St
     table = snapshot.table
     foreign = tuple(found for found in table.foreign if not (found.by and found.by.app_id == app_id)) if table else ()
     policies = settings.source.on_moved, settings.table.on_rows_removed
-    return reconcile(snapshot.ledger, replace(table, foreign=foreign) if table else None, snapshot.committed, *policies)
+    return reconcile(snapshot.ledger, replace(table, foreign=foreign) if table else None, snapshot.committed, *policies,
+                     place=settings.table.place)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from etl.address import split_address
 from etl.edges import delta, losses
-from etl.edges.cluster import Cluster, Extents, chosen_topics, names_of_topics
+from etl.edges.cluster import Cluster, Extents, chosen_topics, names_of_topics, unknown_topics
 from etl.edges.delta_others import with_others
 from etl.edges.delta_path import check_writable
 from etl.edges.driver_lock import DriverLock
@@ -34,7 +34,7 @@ from etl.model import Applied, BrokerPartition, Cleanup, Committed, Foreign, Led
 from etl.ownership import members_as_owners
 from etl.packing import pack_tasks
 from etl.phases import Doing, Phases, Stopwatch, Verb
-from etl.plan import may_be_transformed, refuse_missing_topics, refuse_topic_that_reads_as_null
+from etl.plan import may_be_transformed, refuse_missing_topics, refuse_topic_that_reads_as_null, topics_left_to_read
 from etl.protocol.kafka import ClusterMetadata
 from etl.protocol.plan_documents import parse_plan, render_stamp
 from etl.reconcile import plan_in_force
@@ -99,7 +99,7 @@ class LiveWorld:
         self._lock = DriverLock(zookeeper, settings.group, settings.pipeline)
         self._owners = Owners(zookeeper, settings.group, settings.pipeline)
         self._cluster_name = ""
-        self._known_version: int | None = None
+        self._seen_ledger = Ledger()
         self._pipelines_version: int | None = None
         self._reading: Following | None = None
         self._spark: SparkSession | None = None
@@ -141,11 +141,13 @@ class LiveWorld:
         ledger = self.ledger.read_ledger()
         self._pipelines_version, other_pipelines = self.ledger.pipelines_version(), self.ledger.other_pipelines()  # in this order
         with Cluster(self._bootstrap(), timeout_s=source.timeout_s) as cluster:
-            metadata = chosen_topics(cluster.describe(self._asked_topics()), source.topics)
+            left = topics_left_to_read(ledger)
+            described = cluster.describe(self._asked_topics(left))
+            metadata = chosen_topics(described, source.topics)
             refuse_missing_topics(self.settings, metadata.topics, lambda: names_of_topics(cluster))
             refuse_topic_that_reads_as_null(self.settings, metadata.topics)
             self._cluster_name = self._name_of(metadata)
-            self._known_version = ledger.known_version
+            self._seen_ledger = ledger
             logs = [p.log for topic in metadata.topics.values() for p in topic.partitions]
             committed = self.group.committed({*logs, *(ledger.newest.positions if ledger.newest else ())})
             table = self._with_others(self._observe_table(ledger), ledger, metadata.topics)
@@ -158,7 +160,7 @@ class LiveWorld:
             asked = epochs_to_ask(in_force, ledger.applied)
             ends = cluster.epoch_ends({log: epoch for log, epoch in asked.items() if log in found.extents},
                                       wait_for_leader_s=source.wait_for_leader_s, leaders=found.leaders)
-            retention, lasting = self._ask_retention(cluster, found, ledger)
+            retention, lasting = self._ask_retention(cluster, found, ledger, left)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
             members = cluster.members_of(self.settings.group, metadata.brokers.values())
@@ -170,18 +172,17 @@ class LiveWorld:
             live_consumers=(*self.group.live_consumers(), *sorted(members.members)),
             ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, lasting=lasting,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends,
-            parallelism=parallelism_of(self.settings.spark),
+            gone_topics=unknown_topics(described, left), parallelism=parallelism_of(self.settings.spark),
         )
 
     def _ask_retention(
-        self, cluster: Cluster, found: Extents, ledger: Ledger,
+        self, cluster: Cluster, found: Extents, ledger: Ledger, left: Collection[str],
     ) -> tuple[dict[str, Retention], dict[BrokerPartition, int]]:
         """How topics with something to read, or of a plan that was left, are kept; from where on their records outlast the warning."""
         source, newest = self.settings.source, ledger.newest
         positions = newest.positions if newest else {}
         unread = [log for log, extent in found.extents.items() if extent.end_offset > positions.get(log, extent.log_start_offset)]
-        left = {r.log.topic for r in newest.ranges} if newest and ledger.applied is None else set[str]()
-        retention = cluster.retention({log.topic for log in unread} | left)
+        retention = cluster.retention({*left, *(log.topic for log in unread)})
         if not source.expiry_warning_s:
             return retention, {}
         soon = self.now_ms() + round(source.expiry_warning_s * 1000)
@@ -283,16 +284,16 @@ class LiveWorld:
     def append(self, plan: Plan, rows: DataFrame | None) -> tuple[Applied | None, Table | None]:
         """See `ingest.World`. Raises TableUnreachable when the append left no trace."""
         table = self.settings.table
-        app_id, path, known = self.app_id, table.path, self._known_version
+        app_id, path, known, word = self.app_id, table.path, self._seen_ledger.known_version, self._seen_ledger.acknowledged
         if rows is None:
             outcome = delta.append_empty(
                 plan, app_id=app_id, path=path, schema=arrow_schema(), partition_by=table.partition_by, known=known, run_id=self.run_id,
-                is_ours=self.settings.source.topics.admits)
+                is_ours=self.settings.source.topics.admits, word=word)
         else:
             with self._read_meanwhile(), making_rows(self.settings.transform):
                 outcome = delta.append(
                     rows, plan, app_id=app_id, path=path, partition_by=table.partition_by, known=known, run_id=self.run_id,
-                    is_ours=self.settings.source.topics.admits)
+                    is_ours=self.settings.source.topics.admits, word=word)
         if outcome.result is delta.Result.NOT_APPLIED:
             check = "who changed or replaced the table during the run; the next run appends the same plan again"
             raise TableUnreachable(f"plan {plan.number} did not reach the table", path=table.path, check=check)
@@ -378,7 +379,7 @@ class LiveWorld:
             delta.check_shape(table.path, arrow_schema(), table.partition_by)
         return delta.read_table(
             table.path, self.app_id, known=ledger.known_version, is_ours=self.settings.source.topics.admits,
-            took_over=ledger.newest.took_over if ledger.newest else None)
+            took_over=ledger.newest.took_over if ledger.newest else None, word=ledger.acknowledged)
 
     def _with_others(self, table: Table | None, ledger: Ledger, topics: Collection[str]) -> Table | None:
         """The table with its other pipelines, where a topic is to be read that this one does not know; else nobody is asked."""
@@ -400,10 +401,10 @@ class LiveWorld:
             return [split_address(address) for address in given]
         return [(broker.host, broker.port) for broker in read_brokers(self.zookeeper)]
 
-    def _asked_topics(self) -> tuple[str, ...] | None:
+    def _asked_topics(self, left: Collection[str]) -> tuple[str, ...] | None:
         """By name where the conf names all of them in plain letters, else all topics: one request either way."""
         topics = self.settings.source.topics
-        return topics.literal_names if len(topics.literal_names) == len(topics.allow) else None
+        return (*topics.literal_names, *left) if len(topics.literal_names) == len(topics.allow) else None
 
     def _name_of(self, metadata: ClusterMetadata) -> str:
         name = metadata.cluster_id or read_cluster_id(self.zookeeper) or self.settings.cluster
@@ -444,6 +445,5 @@ class LiveWorld:
 
     def _undated(self, delta_version: int | None) -> int | None:
         column, table = delta.EVENT_DATE, self.settings.table
-        if delta_version is None or column not in table.partition_by:
-            return None
-        return rows_in_null_partition(table.path, delta_version, column)
+        is_asked = column in table.partition_by
+        return rows_in_null_partition(table.path, delta_version, column) if is_asked and delta_version is not None else None

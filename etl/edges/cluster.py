@@ -69,6 +69,12 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
     return replace(metadata, topics=chosen)
 
 
+def unknown_topics(metadata: ClusterMetadata, names: Collection[str]) -> frozenset[str]:
+    """Those of the names that were asked for and that the brokers do not know."""
+    there = {name for name, told in metadata.topics.items() if told.error_code != error_codes.UNKNOWN_TOPIC}
+    return frozenset(names) - there
+
+
 def names_of_topics(cluster: Cluster) -> tuple[str, ...]:
     """All topics that the cluster lets us see, for a message; none where it does not answer that."""
     with contextlib.suppress(EtlError):

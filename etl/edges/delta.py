@@ -15,17 +15,17 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from etl.edges.delta_log import Commit, Shape, judge, open_log, parse_shape, walk_back
+from etl.edges.delta_log import Commit, Shape, hash_of_commit, judge, open_log, parse_shape, walk_back
 from etl.edges.delta_others import OURS, plan_of
 from etl.edges.delta_path import (
     announce_first_write, is_conflict, is_obstacle, no_file_system, not_supported, open_table, rust_path, spark_path, unreachable,
 )
 from etl.errors import LedgersDisagree, NotOurTable, SettingsError, TableUnreachable, unmark
-from etl.model import Foreign, Plan, Stamp, Table, TookOver
+from etl.model import Acknowledgement, Foreign, Plan, Stamp, Table, TookOver
 from etl.protocol.plan_documents import parse_stamp, render_stamp
 
 if TYPE_CHECKING:
@@ -80,19 +80,29 @@ class Outcome:
 
 def read_table(
     path: str, app_id: str, *, known: int | None, is_ours: IsOurs = lambda topic: False, took_over: TookOver | None = None,
-    storage_options: StorageOptions = None,
+    word: Acknowledgement | None = None, storage_options: StorageOptions = None,
 ) -> Table | None:
     """Where the table stands; None when there is none.
 
     `known` is the Delta version of our last commit that the ledger knows. `foreign` covers every commit after it, so also those
     between it and a newer one of ours; without it, those after our newest. Commit files that clean-up removed are passed over.
     `is_ours` tells the topics that no other pipeline should load into this table; what `took_over` names is
-    ours by now, and what that pipeline loaded after it is looked at wherever our last commit is.
-    Raises NotOurTable, TableUnreachable, PermissionRefused.
+    ours by now, and what that pipeline loaded after it is looked at wherever our last commit is. Of the version that an operator's
+    `word` names the commit is looked at, too. Raises NotOurTable, TableUnreachable, PermissionRefused.
     """
     table = open_table(path, storage_options)
     if table is None:
         return None
+    found = _found(table, path, app_id, known, is_ours, took_over, storage_options)
+    if word is None or word.delta_version is None:
+        return found
+    return replace(found, said_commit=hash_of_commit(open_log(rust_path(path), storage_options), word.delta_version))
+
+
+def _found(
+    table: DeltaTable, path: str, app_id: str, known: int | None, is_ours: IsOurs, took_over: TookOver | None,
+    storage_options: StorageOptions,
+) -> Table:
     if _RETENTION in table.metadata().configuration:
         check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_RETENTION}'): once an id has expired, a plan could be applied twice"
         raise NotOurTable(f"the table forgets transaction ids ({_RETENTION})", path=path, check=check)
@@ -110,13 +120,13 @@ def read_table(
 
 def read_back(
     plan: Plan, *, app_id: str, path: str, known: int | None, is_ours: IsOurs = lambda topic: False,
-    storage_options: StorageOptions = None,
+    word: Acknowledgement | None = None, storage_options: StorageOptions = None,
 ) -> Outcome:
     """What became of `plan`, by the table alone: is its number in there, and under which plan's id.
 
     Raises LedgersDisagree when another table lies there than the plan was made for.
     """
-    table = read_table(path, app_id, known=known, is_ours=is_ours, took_over=plan.took_over, storage_options=storage_options)
+    table = read_table(path, app_id, known=known, is_ours=is_ours, took_over=plan.took_over, word=word, storage_options=storage_options)
     if table and plan.table_id and table.id != plan.table_id:
         raise _another_table(plan, table.id, path)
     if table is None or table.transaction_version is None or table.transaction_version < plan.number:
@@ -141,7 +151,8 @@ def stamps(path: str, app_id: str, *, storage_options: StorageOptions = None) ->
 
 def append(
     frame: DataFrame, plan: Plan, *, app_id: str, path: str, partition_by: Sequence[str], known: int | None,
-    run_id: str | None = None, is_ours: IsOurs = lambda topic: False, storage_options: StorageOptions = None,
+    run_id: str | None = None, is_ours: IsOurs = lambda topic: False, word: Acknowledgement | None = None,
+    storage_options: StorageOptions = None,
 ) -> Outcome:
     """Append `frame` as plan `plan.number`, at most once, and say what the table holds afterwards.
 
@@ -151,7 +162,7 @@ def append(
     """
     stamp = render_stamp(plan, app_id, run_id)
     if _holds(plan, open_table(path, storage_options), app_id):
-        return read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, storage_options=storage_options)
+        return read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word, storage_options=storage_options)
     announce_first_write(path)
     failure = None
     try:
@@ -159,12 +170,13 @@ def append(
         writer.option("txnAppId", app_id).option("txnVersion", plan.number).option("userMetadata", stamp).save(spark_path(path))
     except Exception as error:  # whatever it is, the table decides first: the commit may have happened before it
         failure = error
-    return _decide(failure, plan, app_id, path, known, is_ours, storage_options)
+    return _decide(failure, plan, app_id, path, known, is_ours, word, storage_options)
 
 
 def append_empty(
     plan: Plan, *, app_id: str, path: str, schema: pyarrow.Schema, partition_by: Sequence[str], known: int | None,
-    run_id: str | None = None, is_ours: IsOurs = lambda topic: False, storage_options: StorageOptions = None,
+    run_id: str | None = None, is_ours: IsOurs = lambda topic: False, word: Acknowledgement | None = None,
+    storage_options: StorageOptions = None,
 ) -> Outcome:
     """Commit a plan without ranges, at most once; where there is no table, the commit that creates it is the plan's.
 
@@ -188,7 +200,7 @@ def append_empty(
                 table.create_write_transaction([], "append", table.schema(), partition_by=kept, commit_properties=said)
         except Exception as error:  # as in append
             failure = error
-    return _decide(failure, plan, app_id, path, known, is_ours, storage_options)
+    return _decide(failure, plan, app_id, path, known, is_ours, word, storage_options)
 
 
 def check_shape(
@@ -243,16 +255,20 @@ def _refuse_unknown(partition_by: Sequence[str], columns: Sequence[str]) -> None
 
 
 def _walk(files: fs.FileSystem, newest: int, app_id: str, number: int, known: int | None) -> tuple[Stamp | None, list[Commit]]:
-    """The stamp of the commit whose `txn` is `number`, and the commits after it (after `known`, where that is earlier), oldest first."""
-    stamp, reached, since = None, False, list[Commit]()
+    """The stamp of the commit whose `txn` is `number`, and the commits after it (after `known`, where that is earlier), oldest first.
+
+    `known` may be later than that commit: in a history of the table that was replaced by an old copy. Where the log no longer holds
+    that commit, `known` alone counts.
+    """
+    stamp, reached, since = None, None, list[Commit]()
     for commit in walk_back(files, newest):
         if commit.transactions.get(app_id) == number:
-            reached, stamp = True, _stamp(commit, app_id)
-        if reached and (known is None or commit.version <= known):
+            reached, stamp = commit.version, _stamp(commit, app_id)
+        if reached is not None and (known is None or commit.version <= known):
             break
-        if known is None or commit.version > known:
-            since.append(commit)
-    return stamp, since[::-1]
+        since.append(commit)
+    after = -1 if known is None else known if reached is None else min(known, reached)
+    return stamp, [commit for commit in since[::-1] if commit.version > after]
 
 
 def _stamp(commit: Commit, app_id: str) -> Stamp | None:
@@ -337,9 +353,10 @@ def _another_table(plan: Plan, found: str, path: str) -> LedgersDisagree:
 
 
 def _decide(
-    failure: Exception | None, plan: Plan, app_id: str, path: str, known: int | None, is_ours: IsOurs, storage_options: StorageOptions
+    failure: Exception | None, plan: Plan, app_id: str, path: str, known: int | None, is_ours: IsOurs, word: Acknowledgement | None,
+    storage_options: StorageOptions,
 ) -> Outcome:
-    outcome = read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, storage_options=storage_options)
+    outcome = read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word, storage_options=storage_options)
     if failure is None or outcome.result is not Result.NOT_APPLIED:
         return outcome
     raise translate(failure, path) from failure

@@ -10,6 +10,7 @@ delta-rs's own `history()` is not used: after a commit it numbers the entries on
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -86,6 +87,15 @@ def read_commit_file(files: fs.FileSystem, version: int) -> bytes | None:
             return bytes(stream.read())
     except FileNotFoundError:
         return None
+
+
+def hash_of_commit(files: fs.FileSystem, version: int) -> str | None:
+    """What tells a commit from another one of the same version: SHA-256 of its file's bytes; None when that is not there (any more).
+
+    A copy of a table has the same bytes; two commits never do: each names its own moment and its own files.
+    """
+    content = read_commit_file(files, version)
+    return None if content is None else hashlib.sha256(content).hexdigest()
 
 
 def parse_commit(version: int, content: bytes) -> Commit:

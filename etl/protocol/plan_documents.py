@@ -139,7 +139,8 @@ def render_acknowledgement(word: Acknowledgement) -> bytes:
     return json.dumps({
         "format": FORMAT, "table_id": word.table_id, "delta_version": word.delta_version, "number": word.number,
         "reason": word.reason, "at_ms": word.at_ms, "lacks_plan": word.lacks_plan,
-        "plan_id": word.plan_id, "transaction_version": word.transaction_version, "was_recorded": word.was_recorded},
+        "plan_id": word.plan_id, "transaction_version": word.transaction_version, "was_recorded": word.was_recorded,
+        "commit": word.commit, "place": word.place},
         sort_keys=True).encode()
 
 
@@ -147,7 +148,8 @@ def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
     """An operator's word. Raises LedgersDisagree when the znode does not hold one."""
     return _parsed(zlib.compress(payload), path, lambda found: Acknowledgement(
         found["table_id"], found["delta_version"], int(found["number"]), str(found["reason"]), int(found["at_ms"]),
-        bool(found.get("lacks_plan")), found.get("plan_id"), found.get("transaction_version"), found.get("was_recorded")))
+        bool(found.get("lacks_plan")), found.get("plan_id"), found.get("transaction_version"), found.get("was_recorded"),
+        found.get("commit"), found.get("place")))
 
 
 def render_retirement(word: Retirement) -> bytes:

@@ -28,7 +28,8 @@ from etl.errors import ExpiredOffsets
 from etl.following import Following
 from etl.frame import arrow_schema
 from etl.model import (
-    Broker, BrokerPartition, EpochEnd, Extent, KafkaGroup, Leader, OffsetRange, OpenTransaction, Plan, Receipt, Retention, Snapshot,
+    Acknowledgement, Broker, BrokerPartition, EpochEnd, Extent, KafkaGroup, Leader, OffsetRange, OpenTransaction, Plan, Receipt, Retention,
+    Snapshot,
 )
 from etl.protocol.kafka import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.protocol.plan_documents import render_stamp
@@ -213,7 +214,8 @@ def serving(host: str, logs: dict[BrokerPartition, MemoryLog]) -> Iterator[None]
 
 def append(
     frame: Rows, plan: Plan, *, app_id: str, path: str, partition_by: Sequence[str], known: int | None,
-    run_id: str | None = None, is_ours: delta.IsOurs = lambda topic: False, storage_options: Any = None,
+    run_id: str | None = None, is_ours: delta.IsOurs = lambda topic: False, word: Acknowledgement | None = None,
+    storage_options: Any = None,
 ) -> delta.Outcome:
     """`edges.delta.append` by delta-rs: files first, then one commit with the plan's number."""
     del partition_by
@@ -222,7 +224,7 @@ def append(
 
     table = through("open table to write", lambda: open_table(path))
     if delta._holds(plan, table, app_id):
-        return delta.read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours)
+        return delta.read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word)
     transaction = Transaction(app_id, plan.number, last_updated=int(time.time() * 1000))
     said = CommitProperties(custom_metadata={"userMetadata": render_stamp(plan, app_id, run_id)}, app_transactions=[transaction])
     rows = frame.read()
@@ -240,7 +242,7 @@ def append(
         through("commit to the table", commit, changes=True)
     except Exception as error:  # whatever it is, the table decides
         failure = error
-    return delta._decide(failure, plan, app_id, path, known, is_ours, storage_options)
+    return delta._decide(failure, plan, app_id, path, known, is_ours, word, storage_options)
 
 
 def _write_file(path: str, rows: pyarrow.Table) -> Any:

@@ -493,6 +493,18 @@ def test_a_stored_plan_whose_offsets_are_all_there_is_replayed() -> None:
     assert replay_or_supersede(stored, snapshot_of({A: (3, 30), B: (0, 5)}), SETTINGS) == stored
 
 
+def test_a_stored_plan_of_a_topic_that_was_deleted_names_the_command_that_leads_out() -> None:
+    stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
+    with pytest.raises(NeedsDecision, match="the brokers do not know this topic of it any more") as caught:
+        replay_or_supersede(stored, snapshot_of({}, gone_topics=frozenset({"clicks"})), SETTINGS)
+    assert f"etl plans supersede CONF {STORED.number} --reason" in caught.value.check and not caught.value.retriable
+
+
+def test_a_stored_plan_of_a_topic_that_the_conf_alone_dropped_is_replayed() -> None:
+    stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
+    assert replay_or_supersede(stored, snapshot_of({}, gone_topics=frozenset({"orders"})), SETTINGS) == stored
+
+
 def test_a_stored_plan_that_expired_is_superseded_under_skip_and_stops_the_run_under_fail() -> None:
     snapshot = snapshot_of({A: (4, 30), B: (0, 5)})
     found = replay_or_supersede(Replay(STORED), snapshot, settings_of(on_data_loss="skip"))

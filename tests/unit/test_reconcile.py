@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model import (
     Acknowledgement, Adopt, Applied, BrokerPartition, Committed, Dialect, FirstRun, Foreign, Ledger, Onward, Plan, PlanKind, Replay, Stamp,
-    Standing, Superseding, Table,
+    Standing, Superseding, Table, TookOver, Vanished,
 )
 from etl.protocol.plan_documents import render_plan, with_id
 from etl.reconcile import is_told, reconcile, refuse_what_others_did
 from etl.settings import OnMoved, OnRowsRemoved
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
-UID, APP_ID = "feedbeef", "app"
+UID, APP_ID, PLACE = "feedbeef", "app", "/warehouse/clicks"
 SEEN = {A: Committed(3, 1), B: Committed(), C: Committed(9, 4)}
 POSITIONS = {A: 5, B: 2, C: 9}
 COMPLETE = {A: Committed(5, 2), B: Committed(2, 0), C: Committed(9, 4)}
@@ -56,7 +56,7 @@ def stand(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed] = COMPLETE, on_moved: OnMoved = OnMoved.FAIL,
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
 ) -> Standing:
-    return reconcile(ledger, table, committed, on_moved, on_rows_removed)
+    return reconcile(ledger, table, committed, on_moved, on_rows_removed, place=PLACE)
 
 
 def disagreement(ledger: Ledger, table: Table | None, says: str) -> LedgersDisagree:
@@ -280,7 +280,22 @@ def test_a_plan_that_was_in_the_table_is_not_replayed_into_an_old_copy_of_it(num
 @pytest.mark.parametrize("number", [None, 1, 2, 3])
 def test_a_commit_of_another_pipeline_of_our_name_is_refused(number: int | None) -> None:
     ledger = replace(ledger_of(number, applied=False), uid=UID)
-    disagreement(ledger, table_of(2, stamp=stamp_of(plan_of(2, uid="deadbeef"))), "its uid is deadbeef, ours feedbeef")
+    error = disagreement(ledger, table_of(2, stamp=stamp_of(plan_of(2, uid="deadbeef"))), "its uid is deadbeef, ours feedbeef")
+    assert "etl plans take-over CONF --from" in error.check
+
+
+def test_a_table_of_another_ledger_of_this_name_is_ours_once_a_plan_takes_its_place() -> None:
+    theirs = table_of(5, stamp=stamp_of(plan_of(5, uid="deadbeef")))
+    taking = plan_of(6, table_id="t1", kind=PlanKind.TAKE_OVER, took_over=TookOver(APP_ID, 5))
+    assert stand(Ledger(UID, taking), theirs) == Replay(taking)
+    disagreement(Ledger(UID, replace(taking, took_over=TookOver(APP_ID, 4))), theirs, "its uid is deadbeef")
+
+
+def test_a_restore_that_came_after_the_rows_were_removed_is_told_and_not_asked_for() -> None:
+    done = (Foreign(8, "DELETE", "removed rows"), Foreign(9, "RESTORE", "removed rows"))
+    error = disagreement(ledger_of(2), table_of(2, version=9, foreign=done), "DELETE removed rows, and a RESTORE came .*, at version 9")
+    assert "then accept the table as it is now: etl plans acknowledge CONF 9" in error.check
+    assert "RESTORE the table" not in error.check
 
 
 @pytest.mark.parametrize(("number", "bit"), [(2, 1), (2, 2)])
@@ -348,10 +363,28 @@ def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(table: 
     pytest.param({"transaction_version": 1, "delta_version": 6, "was_recorded": False}, table_of(1, version=6), id="a copy from then"),
     pytest.param({"table_id": None, "delta_version": None, "transaction_version": 0, "was_recorded": False}, None, id="dropped again"),
     pytest.param({"table_id": None, "delta_version": None, "plan_id": "of another plan 2"}, None, id="another plan of the number"),
+    pytest.param({"commit": "of then"}, table_of(1, said_commit="of now"), id="another commit of the version"),
+    pytest.param({"commit": "of then"}, table_of(1), id="a commit that the log does not hold any more"),
+    pytest.param({"table_id": None, "delta_version": None, "place": "/warehouse/old"}, None, id="no table at another place"),
 ])
 def test_a_word_does_not_cover_a_table_that_holds_less_than_when_it_was_said(word: dict[str, Any], table: Table | None) -> None:
     said = replace(ledger_of(2), acknowledged=word_of(2, **{"plan_id": plan_of(2).id, **word}))
     disagreement(said, table, "plan 2 was in the table as version 7")
+
+
+@pytest.mark.parametrize("word, table", [
+    ({"commit": "of then"}, table_of(1, said_commit="of then")), ({"table_id": None, "delta_version": None, "place": PLACE}, None),
+])
+def test_a_word_covers_the_very_commit_and_the_very_place_that_were_seen(word: dict[str, Any], table: Table | None) -> None:
+    said = replace(ledger_of(2), acknowledged=word_of(2, **{"plan_id": plan_of(2).id, **word}))
+    assert stand(said, table) == Onward(plan_of(2), POSITIONS)
+
+
+def test_what_others_did_in_a_commit_of_an_acknowledged_number_that_is_another_one_stops() -> None:
+    table = table_of(2, version=9, foreign=(Foreign(9, "DELETE", "removed rows"),), said_commit="the second one")
+    said = replace(ledger_of(2), acknowledged=word_of(2, delta_version=9, commit="the first one"))
+    disagreement(said, table, "DELETE removed rows")
+    assert stand(said, replace(table, said_commit="the first one")) == Onward(plan_of(2), POSITIONS)
 
 
 def test_a_word_stays_in_force_when_the_record_of_its_plan_is_made_up_for() -> None:
@@ -387,6 +420,42 @@ def test_a_plan_without_a_row_in_the_accepted_table_gives_its_number_to_another_
 ])
 def test_where_the_ledgers_tell_whether_the_newest_plan_is_in_the_table_no_row_is_looked_for(ledger: Ledger, table: Table | None) -> None:
     assert is_told(ledger, table)
+
+
+# -- a ledger that is older than a reset -------------------------------------------------------------------------------
+
+RESET = plan_of(
+    3, kind=PlanKind.RESET, table_id="t1", positions={**POSITIONS, A: 0}, log_epochs={A: 1}, vanished=(Vanished(A, 0, 5),), seen=COMPLETE)
+"""Goes on with a topic that was made again, of which partition A had been read up to 5."""
+
+
+@pytest.mark.parametrize("adopted", [RESET, plan_of(4, table_id="t1", positions={**POSITIONS, A: 1}, log_epochs={A: 1})])
+@pytest.mark.parametrize("known", [ledger_of(2), Ledger()])
+@pytest.mark.parametrize("policy", OnMoved)
+def test_an_offset_that_may_be_of_the_log_before_a_reset_is_never_followed_by_a_ledger_that_is_older(
+    adopted: Plan, known: Ledger, policy: OnMoved,
+) -> None:
+    table = table_of(adopted.number, stamp=stamp_of(adopted))
+    with pytest.raises(OffsetMoved, match="the ledger is older than the table.*the committed offset is 4, ours is") as caught:
+        stand(known, table, {**COMPLETE, A: Committed(4, 7)}, policy)
+    assert "follow" in caught.value.check and "on_moved" not in caught.value.check and "set it back to" in caught.value.check
+
+
+@pytest.mark.parametrize("offset", [3, 5])
+@pytest.mark.parametrize("policy", OnMoved)
+def test_the_offsets_that_the_copied_ledger_itself_saw_or_left_are_moved_again(offset: int, policy: OnMoved) -> None:
+    found = stand(ledger_of(2), table_of(3, stamp=stamp_of(RESET)), {**COMPLETE, A: Committed(offset, 7)}, policy)
+    assert isinstance(found, Adopt)
+    assert found.standing.positions == RESET.positions and A in found.standing.uncommitted and not found.standing.followed
+
+
+def test_an_offset_above_the_one_that_a_reset_went_back_to_is_not_followed_before_a_plan_has_read_there() -> None:
+    ledger, table = Ledger(UID, RESET, Applied(3, RESET.id, 7, "t1", ())), table_of(3, stamp=stamp_of(RESET))
+    with pytest.raises(OffsetMoved, match="since the log was cut or made again") as caught:
+        stand(ledger, table, {**COMPLETE, A: Committed(4, 9)}, OnMoved.FOLLOW)
+    assert "on_moved" not in caught.value.check
+    found = stand(ledger, table, {**COMPLETE, A: Committed(0, 9), C: Committed(12, 9)}, OnMoved.FOLLOW)
+    assert isinstance(found, Onward) and found.followed == {C: 12}
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------

@@ -9,14 +9,14 @@ import pytest
 
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.model import (
-    BrokerPartition, Committed, FirstRun, Foreign, OffsetRange, Onward, OtherPipeline, Plan, PlanKind, Snapshot, Standing,
-    Superseding, TookOver,
+    BrokerPartition, Committed, FirstRun, Foreign, OffsetRange, Onward, OtherPipeline, Plan, PlanKind, Replay, Snapshot, Stamp,
+    Standing, Superseding, Table, TookOver,
 )
 from etl.plan import plan_instead, plan_next
 from etl.protocol.plan_documents import parse_plan, render_plan, with_id
 from etl.reconcile import where_we_stand
 from etl.report import Outcome
-from etl.succession import plan_taking_over, taken_from
+from etl.succession import ours_apart, plan_taking_over, taken_from
 from tests.fakes.world import CLUSTER, Crash, FakeWorld, Outside, When
 from tests.unit.test_ingest import (
     LOGS, SETTINGS, crash_at, grow, outcomes, outside_of, run, settings_of,
@@ -195,6 +195,42 @@ def test_in_a_log_that_both_know_the_position_that_is_further_on_counts() -> Non
     taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
     plan = plan_taking_over(taken, standing, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="two at work")
     assert (plan.number, plan.positions) == (2, {LOGS[0]: 5, LOGS[1]: 4, LOGS[2]: 4})
+
+
+def of_another_era(outside: Outside, number: int) -> Snapshot:
+    """What is seen where a ledger of the same name, and not ours, wrote the table up to plan `number`."""
+    snapshot, us = snapshot_of(outside), f"offset-range-etl/{CLUSTER}/group/clicks"
+    return replace(snapshot, table=Table("t9", 12, number, Stamp(12, us, "another uid", number, "its id")))
+
+
+@pytest.mark.parametrize("number", [1, 7])
+def test_who_takes_the_place_of_an_era_before_goes_on_behind_both_and_under_a_number_that_the_table_takes(number: int) -> None:
+    outside = outside_of(4, 4, 4)
+    run(outside)
+    snapshot = of_another_era(outside, number)
+    us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", number)
+    with pytest.raises(LedgersDisagree, match="another pipeline of the same name"):
+        where_we_stand(snapshot, SETTINGS)
+    standing, taken = ours_apart(snapshot), taken_from(us, {LOGS[0]: (0, 6), LOGS[1]: (0, 2)}, snapshot, SETTINGS)
+    plan = with_id(plan_taking_over(taken, standing, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back"))
+    assert (plan.number, plan.positions) == (max(1, number) + 1, {LOGS[0]: 6, LOGS[1]: 4, LOGS[2]: 4})
+    after = replace(snapshot, ledger=replace(snapshot.ledger, newest=plan, applied=None))
+    assert where_we_stand(after, SETTINGS) == Replay(plan)
+
+
+def test_a_plan_that_was_stored_for_another_table_has_loaded_nothing_into_the_one_of_another_era() -> None:
+    outside = outside_of(4, 4, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    snapshot = of_another_era(outside, 0)
+    standing = ours_apart(snapshot)
+    assert isinstance(standing, Replay)
+    us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", 0)
+    taken = taken_from(us, {LOGS[0]: (0, 2)}, snapshot, SETTINGS)
+    plan = plan_taking_over(taken, standing, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back")
+    assert (plan.number, plan.positions[LOGS[0]], plan.positions[LOGS[1]], plan.supersedes) == (1, 2, 0, standing.plan.id)
+    with pytest.raises(NeedsDecision, match="nobody knows whether the table that it was made for holds it"):
+        ours_apart(of_another_era(outside, 3))
 
 
 def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_again_is_of_the_past() -> None:

@@ -1,0 +1,102 @@
+"""An operator's word is about the very table that was seen: real ZooKeeper, brokers, Spark and Delta."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from deltalake import DeltaTable
+from kafka.admin import KafkaAdminClient
+from kazoo.client import KazooClient
+
+from etl.embedded.server import wait_until
+from tests.system.driving import Pipeline, Said, broken_off_before, refused
+
+
+def acknowledge(pipeline: Pipeline, version: str) -> Said:
+    return pipeline.door("plans", "acknowledge", after=(version, "--reason", "seen"))
+
+
+def put_back(pipeline: Pipeline, copy: Path) -> None:
+    shutil.rmtree(pipeline.table)
+    shutil.copytree(copy, pipeline.table)
+
+
+def test_a_word_on_a_version_does_not_cover_another_commit_of_that_number(pipeline: Pipeline) -> None:
+    pipeline.produce(20)
+    pipeline.ran()
+    copy = pipeline.folder / "copy"
+    shutil.copytree(pipeline.table, copy)
+    DeltaTable(str(pipeline.table)).delete("offset = 0")
+    refused(pipeline.run(), 5, "DELETE removed rows", "acknowledge CONF 1")
+    assert acknowledge(pipeline, "1").code == 0
+    assert pipeline.ran().outcomes == ["nothing new"]
+    put_back(pipeline, copy)
+    assert pipeline.ran().outcomes == ["nothing new"]
+    DeltaTable(str(pipeline.table)).delete("offset = 1")
+    refused(pipeline.run(), 5, "DELETE removed rows", "acknowledge CONF 1")
+    DeltaTable(str(pipeline.table)).restore(0)
+    refused(pipeline.run(), 5, "a RESTORE came after it, at version 2", "counts them", "acknowledge CONF 2")
+    assert acknowledge(pipeline, "2").code == pipeline.door("verify").code == 0
+
+
+def test_a_word_on_there_being_no_table_covers_that_place_alone_and_the_plan_left_can_be_superseded(pipeline: Pipeline) -> None:
+    pipeline.produce(20)
+    pipeline.ran()
+    pipeline.produce(20)
+    broken_off_before("fetch", pipeline)
+    pipeline.settings = {"table": {"path": str(pipeline.folder / "b")}}
+    refused(pipeline.run(), 5, "the table holds no plan of ours", "acknowledge CONF none")
+    assert acknowledge(pipeline, "none").code == 0
+    pipeline.settings = {"table": {"path": str(pipeline.folder / "c")}}
+    refused(pipeline.run(), 5, "the table holds no plan of ours", "acknowledge CONF none")
+    pipeline.settings = {"table": {"path": f"file://{pipeline.folder}/c/../b/"}}
+    instead = pipeline.door("plans", "supersede", after=("2", "--reason", "another table"))
+    assert instead.code == 0, instead.err
+    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert DeltaTable(str(pipeline.folder / "b")).to_pyarrow_table().num_rows == 20
+
+
+def test_a_table_of_another_era_is_gone_on_with_by_taking_its_place_and_not_by_a_word(pipeline: Pipeline) -> None:
+    pipeline.produce(20)
+    pipeline.ran()
+    old = pipeline.folder / "old"
+    pipeline.table.rename(old)
+    with pipeline.zookeeper() as client:
+        _forget(client, pipeline)
+    pipeline.ran()
+    pipeline.produce(20)
+    pipeline.ran()
+    put_back(pipeline, old)
+    place = f"take-over CONF --from {pipeline.group}/clicks"
+    refused(pipeline.run(), 5, "another pipeline of the same name", place)
+    refused(acknowledge(pipeline, "0"), 5, "another pipeline of the same name", place)
+    taken = pipeline.door("plans", "take-over", after=("--from", f"{pipeline.group}/clicks", "--reason", "put back"))
+    assert taken.code == 0 and "is not loaded into this table" in taken.document["says"], taken.err
+    pipeline.produce(20)
+    assert pipeline.ran().outcomes == ["replayed", "took over", "ingested"]
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["found_rows"]) == (0, 40), proof.err
+
+
+def _forget(client: KazooClient, pipeline: Pipeline) -> None:
+    client.delete(f"/consumers/{pipeline.group}", recursive=True)
+
+
+def test_a_stored_plan_of_a_topic_that_was_deleted_is_superseded_by_name(pipeline: Pipeline, topic: Callable[..., str]) -> None:
+    gone = topic(1)
+    pipeline.settings = {"source": {"topics": {"allow": [pipeline.topic, gone]}}}
+    pipeline.produce(20)
+    replace(pipeline, topic=gone).produce(20, partitions=1)
+    broken_off_before("fetch", pipeline)
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)) as admin:
+        admin.delete_topics([gone])
+    assert wait_until(lambda: pipeline.door("plan").code == 2, 60)
+    pipeline.settings = {}
+    refused(pipeline.run(), 5, "the brokers do not know this topic of it any more", gone, "etl plans supersede CONF 1")
+    assert pipeline.door("plans", "supersede", after=("1", "--reason", "deleted")).code == 0
+    pipeline.ran()
+    assert pipeline.is_whole()

@@ -218,12 +218,12 @@ class LiveWorld:
         self.ledger.supersede_plan(plan, ledger.newest_version, beside=self._pipelines_version)
 
     def adopt(self, plan: Plan) -> Ledger:
-        """See `ingest.World`. Goes back to the newest plan that both sides know, and writes what came after it, oldest first."""
+        """See `ingest.World`. Goes back to the newest plan that both sides know with its record, and writes what is after, oldest first."""
         self.ledger.store_uid(plan.uid)
         unknown = []
         for stamp in delta.stamps(self.settings.table.path, self.app_id):
             known = self.ledger.read_plan(stamp.number)
-            if known and known.id == stamp.plan_id:
+            if known and known.id == stamp.plan_id and self.ledger.read_record_of(known):
                 break
             unknown.append(stamp)
         table = self._observe_table(self.ledger.read_ledger())

@@ -306,7 +306,7 @@ class FakeWorld:
         """See World; oldest first, so that a crash on the way leaves a ledger that is only behind."""
         self._do("store uid", lambda: self._store_uid(plan.uid))
         for version, commit in enumerate(self.outside.table or (), 1):
-            known = self.outside.plans.get(commit.number)
+            known = self.outside.plans.get(commit.number) if commit.number in self.outside.applied else None
             if known is None or plan_documents.parse_plan(known, path="plans").id != commit.plan_id:
                 self._do(f"adopt {commit.number}", partial(self._adopt, commit, version))
         return self._ledger()

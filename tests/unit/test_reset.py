@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -131,6 +133,32 @@ def test_a_crash_at_each_step_of_the_reset_itself_is_finished_by_the_next_run(st
     refuse_broken(outside)
     run(outside)
     refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("step", ["observe", "store plan", "append", "record", "commit from 0", "tidy"])
+@pytest.mark.parametrize("policy", ["fail", "follow"])
+@pytest.mark.parametrize("later", ["reset", "more"])
+def test_a_ledger_restored_from_a_copy_of_before_a_reset_loses_and_doubles_nothing(step: str, policy: str, later: str) -> None:
+    outside = loaded()
+    outside.logs[A].end = 25
+    with pytest.raises(Crash):
+        run(outside, at=crash_at(step, When.AFTER))
+    kept = copy_of_ledger(outside)
+    run(outside)
+    outside.logs[A].cut(5)
+    outside.logs[A].end = 40
+    accept(outside, "clicks:0")
+    with contextlib.suppress(Crash):
+        run(outside, at=crash_at("append", When.AFTER) if later == "reset" else None)
+    vars(outside).update(kept)
+    run(outside, settings_of(on_moved=policy))
+    refuse_unfinished(outside)
+    assert not outside.losses
+
+
+def copy_of_ledger(outside: Outside) -> dict[str, Any]:
+    """What a copy of ZooKeeper holds."""
+    return copy.deepcopy({name: getattr(outside, name) for name in ("plans", "plan_versions", "applied", "offsets")})
 
 
 def test_a_stored_plan_whose_ranges_were_cut_gives_its_place_to_the_reset() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyarrow import fs
 
 from etl.edges.delta_log import open_log
-from etl.errors import EtlError, NotOurTable, PermissionRefused, SettingsError, TableUnreachable
+from etl.errors import EtlError, FileLost, NotOurTable, PermissionRefused, SettingsError, TableUnreachable
 from etl.places import folder_of
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ _OBSTACLES = (
 _CONFLICT = re.compile(r"DELTA_(METADATA_CHANGED|PROTOCOL_CHANGED|CONCURRENT_\w+)|io\.delta\.exceptions\.(Concurrent|Metadata|Protocol)\w+")
 _NO_STORE = re.compile("Unknown scheme|Could not parse .* as a URL|Unable to recognise URL")
 """What delta-rs says of a URL by which it finds no store."""
+_LOG_LOST = re.compile("Expected contiguous commit files|No table metadata or protocol found|didn't find any checkpoints")
+"""What it says where clean-up by hand left holes."""
 _NO_FILE_SYSTEM = re.compile(r'No FileSystem for scheme "?[\w+.-]+"?|ClassNotFoundException: Class [\w.]*FileSystem not found')
 """What Hadoop says of it."""
 _UNSUPPORTED = re.compile(r"(?i)unsupported|not supported|max catalog version is required")
@@ -79,7 +81,7 @@ def open_table(path: str, storage_options: Mapping[str, str] | None = None) -> D
     except (DeltaError, OSError) as error:
         if _NO_STORE.search(str(error)):
             raise _no_store(error, path) from error
-        raise not_supported(error, path) or unreachable(error, path, "read") from error
+        raise not_supported(error, path) or _log_lost(error, path) or unreachable(error, path, "read") from error
 
 
 def check_writable(path: str) -> None:
@@ -150,6 +152,16 @@ def _no_store(error: BaseException, path: str) -> SettingsError:
     check = "table.path: a folder, or the URL of a store that delta-rs and Spark know"
     said = _first_line(error).split(". Known schemes", 1)[0]
     return SettingsError(f"no store goes by such a URL: {said}", path=path, check=check)
+
+
+def _log_lost(error: BaseException, path: str) -> FileLost | None:
+    found = _LOG_LOST.search(str(error))
+    if found is None:
+        return None
+    check = (
+        "who removed files of its _delta_log; put them back from a copy; where there is none, the rows are in its Parquet files alone: "
+        "move the folder away, and the next run says how to go on without it")
+    return FileLost(f"the table's log lacks files: {found[0]}", path=path, check=check)
 
 
 def is_conflict(text: str) -> bool:

@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from etl.edges.delta import read_table
 from etl.edges.delta_log import hash_of_commit, open_log
+from etl.errors import FileLost
 from etl.model import Acknowledgement, Foreign, Table
 from etl.reconcile import accepted_version
 from tests.unit.test_delta_others import OURS, commit, plan_of
@@ -63,6 +64,17 @@ def test_a_word_is_about_nothing_once_clean_up_took_the_commit_that_it_names(pla
         (path / "_delta_log" / f"{version:020}.json").unlink()
     assert accepted_version(word, read(path, 0, word)) is None
     assert read(path, 0).foreign == (Foreign(2, "RESTORE", "brought rows back"),)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_table_whose_log_lacks_a_commit_is_no_passing_trouble(places: tuple[Path, Path], gone: int) -> None:
+    path, _ = places
+    for number in (2, 3):
+        commit(path, OURS, plan_of(number))
+    (path / "_delta_log" / f"{gone:020}.json").unlink()
+    with pytest.raises(FileLost, match="the table's log lacks files") as caught:
+        read(path, 2)
+    assert not caught.value.retriable and len(caught.value.what) < 100
 
 
 def test_what_others_do_to_an_old_copy_is_seen_also_below_the_version_that_our_last_commit_had(places: tuple[Path, Path]) -> None:

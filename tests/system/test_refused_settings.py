@@ -218,12 +218,14 @@ def test_a_table_of_another_shape_is_named_with_the_column(make_pipeline: Callab
 # -- folders ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_table_folder_that_cannot_be_written_is_named_before_a_plan_is_stored(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_a_place_where_no_table_can_be_is_named_before_a_plan_is_stored(make_pipeline: Callable[..., Pipeline]) -> None:
     pipeline = make_pipeline()
     pipeline.produce(40)
     (pipeline.folder / "file").write_text("in the way")
     pipeline.settings = {"table": {"path": str(pipeline.folder / "file" / "table")}}
-    refused(pipeline.run(), 7, "file/table", "retry")
+    refused(pipeline.run(), 2, "file is a file, and the path lies below it", "file/table")
+    pipeline.settings = {"table": {"path": "s4://bucket/clicks"}}
+    refused(pipeline.run(), 2, "no store goes by such a URL", "s4")
     with pipeline.zookeeper() as client:
         assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
 

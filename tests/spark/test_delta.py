@@ -343,7 +343,7 @@ def test_any_other_failure_is_raised_as_it_is(append: Any, make_plan: Any, rows_
 def test_a_folder_that_cannot_be_made_is_told_before_and_after(append: Any, make_plan: Any, rows_of: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     path = str(tmp_path / "file" / "table")
-    with pytest.raises(TableUnreachable, match="file/table"):
+    with pytest.raises(NotOurTable, match="file/table"):
         delta.append(rows_of(make_plan(1)), make_plan(1), app_id=APP, path=path, partition_by=(), known=None)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from etl.datasource import NAME, OffsetRanges, Task, TaskFailed, _INLINE_BYTES, parse_tasks, read_tasks, render_tasks
+from etl.datasource import NAME, OffsetRanges, RangesReader, Task, TaskFailed, _INLINE_BYTES, parse_tasks, read_tasks, render_tasks
 from etl.edges import delta
 from etl.edges.delta import Result
 from etl.embedded.server import wait_until
@@ -171,7 +171,7 @@ def test_logs_that_change_after_a_query_is_planned_are_told_or_read_as_the_optio
 
     fill()
     options = {"bootstrap": cluster.bootstrap, "topics": name}
-    strict, lenient = (OffsetRanges({**options, "failOnDataLoss": fails}).reader(None) for fails in ("true", "false"))
+    strict, lenient = (RangesReader({**options, "failOnDataLoss": fails}, OffsetRanges.note) for fails in ("true", "false"))
     [planned] = strict.partitions()
     with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(name, 0): 6})

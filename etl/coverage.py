@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from types import MappingProxyType
 
 from etl.errors import LedgersDisagree
 from etl.model import Applied, BrokerPartition, Coverage, Foreign, Interval, OffsetRange, Plan, Receipt
@@ -83,23 +84,38 @@ def fold(coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool 
         unproven_through=plan.number if any(receipt.is_doubtful for receipt in applied.receipts) else unproven_before)
 
 
+OFFSETS_END = 2**63 - 1
+"""No offset lies at or above this."""
+
+
 def take_in(
     coverage: Coverage, theirs: Coverage | None, taken: Mapping[BrokerPartition, int], *, table_id: str, known: Collection[BrokerPartition],
+    lives: Mapping[BrokerPartition, int] = MappingProxyType({}),
 ) -> Coverage:
     """Coverage that has in it what another pipeline loaded into the table up to `taken`; taking it in twice changes nothing.
 
     `theirs` is all that it loaded, where its ledger is at hand. Else, and in the logs that this pipeline knows already, nobody misses a
-    row of it.
+    row of it. `lives`: which life of a log it had reached; of an earlier one nobody asks where it ended.
     """
     is_here = theirs is not None and theirs.table_id in (None, table_id) and coverage.table_id in (None, table_id)
     judged = {log: found for log, found in theirs.intervals.items() if log in taken and log not in known} if theirs and is_here else {}
     left = {
-        log: (Interval(0, position, 0, log_epoch=epoch),) for log, position in taken.items()
-        for epoch in {i.log_epoch for i in judged.get(log, ())} or {0}}
+        log: (*(Interval(0, OFFSETS_END, 0, log_epoch=life) for life in range(lives.get(log, 0))),
+              Interval(0, position, 0, log_epoch=lives.get(log, 0))) for log, position in taken.items()}
     removals = theirs.removals if theirs else ()
     return replace(
         note(coverage, removals), table_id=coverage.table_id or (table_id if judged else None),
-        intervals={**coverage.intervals, **judged}, given_up={**coverage.given_up, **left})
+        intervals={**coverage.intervals, **judged}, given_up={
+            **coverage.given_up, **{log: tuple(dict.fromkeys((*coverage.given_up.get(log, ()), *found))) for log, found in left.items()}})
+
+
+def unloaded(loaded: Collection[tuple[int, int]], start: int, until: int) -> tuple[int, int] | None:
+    """The first offsets of [start, until) that none of these intervals holds; None: all are there."""
+    for low, high in sorted(loaded):
+        if low > start:
+            break
+        start = max(start, high)
+    return (start, min([until, *(low for low, _ in loaded if low > start)])) if start < until else None
 
 
 def _together(

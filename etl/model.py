@@ -282,6 +282,15 @@ class Plan:
     """Of a reset: offsets whose rows stay in the table and whose records are gone."""
     took_over: TookOver | None = None
     """Of a take-over."""
+    heir_of: tuple[TookOver, ...] = ()
+    """Every pipeline whose place was taken so far, by this one or by one that it took over; the newest plan of each at that time."""
+    table_version: int | None = None
+    """The table's Delta version when the plan was made; None: there was no table, or it is from before this was kept."""
+
+    @property
+    def taken(self) -> dict[str, int]:
+        """Application id and number of each pipeline whose place was taken so far."""
+        return {one.app_id: one.number for one in (*((self.took_over,) if self.took_over else ()), *self.heir_of)}
 
 
 @dataclass(frozen=True, slots=True)

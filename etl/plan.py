@@ -243,6 +243,7 @@ def _plan_from(
         dialect=settings.source.dialect, cluster=snapshot.cluster, shape=shape_of_rows(settings), ranges=ranges, positions=positions,
         seen={log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions},
         table_id=table.id if table else None, table_bit=(table.transaction_version or 0) if table else 0,
+        table_version=table.version if table else None, heir_of=last.heir_of if last else (),
         topic_ids={**(last.topic_ids if last else {}), **snapshot.topic_ids},
         losses=tuple(replace(loss, log_epoch=log_epochs.get(loss.log, 0)) for r in readings.values() for loss in r.lost),
         pending_starts=pending_starts(there, positions, last, settings, now_ms=now_ms),

@@ -123,9 +123,9 @@ def refuse_topics_of_others(standing: Standing, snapshot: Snapshot) -> None:
     known = {log.topic for log in plan.positions} if plan and is_known else set()
     unknown = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)} - known
     for other in table.others if table else ():
-        is_taken = bool(plan and plan.took_over and plan.took_over.app_id == other.app_id)
-        shared = unknown & (topics_loaded_by(other, table) if table else frozenset())
-        if shared and not is_taken:
+        taken = {log.topic for log in plan.positions} if plan and other.app_id in plan.taken else set[str]()
+        shared = (unknown & (topics_loaded_by(other, table) if table else frozenset())) - taken
+        if shared:
             raise _loaded_by(other, min(shared))
 
 
@@ -137,6 +137,11 @@ def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
 def plan_of(standing: Replay | Superseding | Adopt | Onward) -> Plan:
     """The plan that a standing is about."""
     return standing.last if isinstance(standing, Onward) else standing.plan
+
+
+def app_id_of(cluster: str, group: str, pipeline: str) -> str:
+    """The table's application id of a pipeline."""
+    return f"offset-range-etl/{cluster}/{group}/{pipeline}"
 
 
 def name_of(app_id: str) -> str:

@@ -6,10 +6,11 @@ ranges; it keeps the old one's positions under the new name. It is stored like a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from etl.coverage import unloaded
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
 from etl.log_identity import is_creation_id, record_epochs
 from etl.model import (
@@ -17,11 +18,13 @@ from etl.model import (
     TookOver,
 )
 from etl.plan import shape_of_rows
-from etl.reconcile import is_of_another_era, name_of
+from etl.reconcile import app_id_of, compare, is_of_another_era, name_of
 from etl.settings import Settings
 from etl.starts import starts_of
 
 Known = TypeVar("Known")
+Loaded = Mapping[BrokerPartition, Sequence[tuple[int, int, int]]]
+"""What a pipeline loaded: life of the log, from, until."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ def plan_taking_over(
     """
     table, other = snapshot.table, taken.other
     last, ours, number = _where(standing, snapshot, other)
+    us = app_id_of(snapshot.cluster, settings.group, settings.pipeline)
     lives = last.log_epochs if last else {}
     theirs = {log: offset for log, offset in taken.positions.items() if log.topic not in _outlived(taken, last)}
     is_further = {log for log, offset in theirs.items()
@@ -98,7 +102,8 @@ def plan_taking_over(
         table_id=table.id if table else None, table_bit=(table.transaction_version or 0) if table else 0,
         topic_ids={**(last.topic_ids if last else {}), **_topic_ids(other.plan, {log.topic for log in theirs}, snapshot)},
         previous=(last.previous if is_instead else last.id) if last else None, supersedes=last.id if last and is_instead else None,
-        reason=reason, took_over=TookOver(other.app_id, other.number),
+        reason=reason, took_over=TookOver(other.app_id, other.number), heir_of=_heir_of(last, other, us),
+        table_version=table.version if table else None,
         losses=last.losses if last and is_instead else (), vanished=last.vanished if last and is_instead else (),
         pending_starts={
             log: moment for plan in (other.plan, last) if plan for log, moment in plan.pending_starts.items()
@@ -110,6 +115,58 @@ def plan_taking_over(
             is_further),
         log_epochs=_joined(lives, taken.log_epochs, is_further),
     )
+
+
+def _heir_of(last: Plan | None, other: OtherPipeline, us: str) -> tuple[TookOver, ...]:
+    """Whose place we take: that of the other, and those that it or we had taken before."""
+    found = dict(last.taken) if last else {}
+    for one, number in ((other.plan.taken if other.plan else {}) | {other.app_id: other.number}).items():
+        found[one] = max(number, found.get(one, 0))
+    return tuple(TookOver(one, number) for one, number in sorted(found.items()) if one != us)
+
+
+def refuse_what_neither_loaded(
+    taken: Taken, standing: Standing, snapshot: Snapshot, ours: Loaded, theirs: Loaded,
+) -> None:
+    """In a partition that both know the position that is further on counts, so that side must have loaded all from the other's on.
+
+    Raises NeedsDecision for offsets between the two that are in the table by neither.
+    """
+    last, positions, _ = _where(standing, snapshot, taken.other)
+    lives = last.log_epochs if last else {}
+    for log in sorted(positions.keys() & taken.positions.keys()):
+        mine, life = (lives.get(log, 0), positions[log]), taken.log_epochs.get(log, 0)
+        further = theirs if taken.positions[log] > mine[1] else ours
+        loaded = [(start, until) for of, start, until in further.get(log, ()) if of == life]
+        gap = unloaded(loaded, *sorted((mine[1], taken.positions[log]))) if life == mine[0] else None
+        if gap:
+            what = (
+                f"both pipelines know this partition, and offsets {gap[0]} to {gap[1]} lie between their positions and were loaded "
+                "by neither")
+            check = "source.topics without this topic, which then takes a pipeline and a table of its own"
+            raise NeedsDecision(what, topic=log.topic, partition=log.partition, offset=gap[0], check=check)
+
+
+def standing_of_itself(snapshot: Snapshot, settings: Settings) -> Standing | None:
+    """Where a pipeline stands that takes over from itself; None where its ledger is not ahead of the table's rows, which then count.
+
+    A plan that is stored and not in the table gives its number away. Raises LedgersDisagree where the table is an old one, SettingsError
+    where it holds another plan than the ledger.
+    """
+    newest, table = snapshot.ledger.newest, snapshot.table
+    bit = (table.transaction_version or 0) if table else 0
+    if is_of_another_era(snapshot.ledger, table):
+        return ours_apart(snapshot)
+    if newest is None or newest.number < bit:
+        return None
+    found = compare(snapshot.ledger, table, settings.table.path)
+    if isinstance(found, Adopt):
+        raise _run_first()
+    return found if isinstance(found, (Replay, Superseding)) else None
+
+
+def _run_first() -> SettingsError:
+    return SettingsError("the table knows more plans of this pipeline than ZooKeeper", check="`etl run CONF`, which mends that first")
 
 
 def _where(
@@ -124,7 +181,7 @@ def _where(
     if isinstance(standing, (Replay, Superseding)):
         return standing.plan, starts_of(standing.plan), standing.plan.number
     if isinstance(standing, Adopt):
-        raise SettingsError("the table knows more plans of this pipeline than ZooKeeper", check="`etl run CONF`, which mends that first")
+        raise _run_first()
     bit = (snapshot.table.transaction_version or 0) if snapshot.table else 0
     return standing.last, standing.last.positions, max(standing.last.number, bit) + 1
 

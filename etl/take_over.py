@@ -12,20 +12,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from etl.doors import ALONE, new_run_id, now_ms
-from etl.edges.delta_others import other_pipelines
+from etl.edges.delta_others import loaded_by, other_pipelines
 from etl.edges.driver_lock import DriverLock
 from etl.edges.ledger import PlanLedger
 from etl.errors import SettingsError
 from etl.ingest import repair
 from etl.model import (
-    BrokerPartition, FirstRun, Onward, OtherPipeline, Plan, Replay, Retirement, Snapshot, Standing, Superseding, Table,
+    BrokerPartition, Coverage, FirstRun, Onward, OtherPipeline, Plan, Replay, Retirement, Snapshot, Standing, Superseding, Table,
 )
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import is_of_another_era, name_of, naming_table, plan_of, reconcile
 from etl.report import Report, describe_plan
 from etl.rulings import Ruling
 from etl.settings import Settings
-from etl.succession import ours_apart, plan_taking_over, taken_from
+from etl.succession import Loaded, Taken, plan_taking_over, refuse_what_neither_loaded, standing_of_itself, taken_from
 from etl.wiring import LiveWorld, Surroundings, open_world
 
 
@@ -36,33 +36,91 @@ def take_over(settings: Settings, place: str, reason: str, surroundings: Surroun
     has no topic that this conf does not name. Who
     names this very pipeline goes on behind the rows that the table holds, where no log says any more what it loaded, or where
     another ledger of the same name wrote it. Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one of
-    another cluster.
+    another cluster. One that was to take our place, and never did, is not taken over: what it has stored is withdrawn, and this one is
+    in service again.
     """
     run_id = new_run_id()
     with open_world(settings, surroundings, name=run_id) as world, world.driving(run_id):
         snapshot = world.observe()
+        withdrawn = _withdrawn(world, place, snapshot, run_id)
+        if withdrawn:
+            return withdrawn
         other = _the_one(place, _pipelines_of(world, snapshot.table))
         with naming_table(settings), _resting(world, other.app_id, run_id) as theirs:
             other = _the_one(other.app_id, _pipelines_of(world, snapshot.table))  # as it is now that it rests
             left = _left_to(other, settings)
-            standing = ours_apart(snapshot) if _is_us(other.app_id, settings) else _standing_without(other.app_id, snapshot, settings)
+            is_us = _is_us(other.app_id, settings)
+            standing = standing_of_itself(snapshot, settings) if is_us else _standing_without(other.app_id, snapshot, settings)
             if isinstance(standing, Onward):
                 report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms())
                 snapshot = repair(world, snapshot, standing, report)
             is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
             taken = taken_from(other, {} if other.plan else _rows_until(world), snapshot, settings)
+            coverage = theirs.read_all_coverage() if theirs else None
+            if standing and not is_us and not isinstance(standing, FirstRun):
+                _refuse_what_neither_loaded(world, taken, standing, snapshot, coverage)
             plan = with_id(plan_taking_over(
                 taken, standing, snapshot, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason))
             _hand_over(world, None if left else theirs, snapshot, reason)
             known = set() if standing is None or isinstance(standing, FirstRun) else plan_of(standing).positions.keys()
-            coverage = theirs.read_all_coverage() if theirs else None
-            world.ledger.take_in(coverage, taken.positions, table_id=plan.table_id or "", known=known)
+            world.ledger.take_in(coverage, taken.positions, table_id=plan.table_id or "", known=known, lives=taken.log_epochs)
             if isinstance(standing, (Replay, Superseding)):
                 world.supersede(plan, snapshot.ledger)
             else:
                 world.store(plan)
     given_up = {log: offset for log, offset in plan.positions.items() if is_apart and offset > taken.positions.get(log, 0)}
     return _ruling(plan, other, len(taken.positions), left, given_up, is_retired=bool(theirs) and not left)
+
+
+def _withdrawn(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:
+    """The ruling by which a pipeline goes on that was to be taken over by `place` and never was; None where that is not the case.
+
+    What that one stored is taken away first: from then on it is again a pipeline whose topics another one has loaded.
+    """
+    group, _, pipeline = f"{world.settings.group}/{place.strip('/')}".rpartition("/")
+    ledger = PlanLedger(world.zookeeper, group.rpartition("/")[2], pipeline)
+    us, name = snapshot.ledger.retired, f"{group.rpartition('/')[2]}/{pipeline}"
+    if _is_us(name, world.settings) or (us.taken_over_by if us else None) != name:
+        return None
+    with DriverLock(world.zookeeper, *name.split("/")).driving(run_id, wait_s=world.settings.ownership.wait_for_driver_s):
+        there = next((one for one in _pipelines_of(world, snapshot.table) if one.app_id.endswith(f"/{name}")), None)
+        if there and (there.plan is None or world.app_id in there.plan.taken or (there.topics or set()) & world.ledger.topics()):
+            return None
+        found = ledger.read_ledger()
+        stored = found.newest if found.newest and found.newest.number > (there.number if there else 0) else None
+        if stored and world.app_id in stored.taken:
+            _withdraw(ledger, stored, found.newest_version or 0, name)
+        world.ledger.resume(beside=world.ledger.pipelines_version() or 0)
+    says = f"{name} never went on in the place of this pipeline, and will not: this one is in service again, at its own positions"
+    return Ruling(says, {"says": says, "plan": None, "took_over": None, "retired": False})
+
+
+def _withdraw(ledger: PlanLedger, stored: Plan, version: int, name: str) -> None:
+    """What it gave its number to is not known any more, so a plan in the place of another stays."""
+    if stored.supersedes:
+        what = f"{name} has stored that it takes the place of this pipeline, in the place of another plan of its own"
+        raise SettingsError(what, key="--from", check=f"`etl run` with the conf of {name}, which executes that; then say this again")
+    ledger.withdraw_plan(stored.number, version)
+
+
+def _refuse_what_neither_loaded(
+    world: LiveWorld, taken: Taken, standing: Standing, snapshot: Snapshot, theirs: Coverage | None,
+) -> None:
+    """Asked only where both know a partition. Of a pipeline whose plans nobody knows any more the rows tell where it ended, and no more."""
+    mine = plan_of(standing).positions if not isinstance(standing, FirstRun) else {}
+    if taken.other.plan is None or not any(mine.get(log, offset) != offset for log, offset in taken.positions.items()):
+        return
+    path = world.settings.table.path
+    ours = _loaded(world.ledger.read_all_coverage(), loaded_by(path, world.app_id))
+    refuse_what_neither_loaded(taken, standing, snapshot, ours, _loaded(theirs or Coverage(), loaded_by(path, taken.other.app_id)))
+
+
+def _loaded(coverage: Coverage, in_log: Loaded) -> Loaded:
+    found = {log: list(known) for log, known in in_log.items()}
+    for intervals in (coverage.intervals, coverage.given_up):
+        for log, some in intervals.items():
+            found.setdefault(log, []).extend((one.log_epoch, one.from_offset, one.until_offset) for one in some)
+    return found
 
 
 def _ruling(

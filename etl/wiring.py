@@ -37,7 +37,7 @@ from etl.phases import Doing, Phases, Stopwatch, Verb
 from etl.plan import may_be_transformed, refuse_missing_topics, refuse_topic_that_reads_as_null, topics_left_to_read
 from etl.protocol.kafka import ClusterMetadata
 from etl.protocol.plan_documents import parse_plan, render_stamp
-from etl.reconcile import plan_in_force
+from etl.reconcile import app_id_of, plan_in_force
 from etl.retention import cleanup_of, expiring
 from etl.settings import OwnershipMode, Settings
 from etl.starts import moments_to_ask
@@ -340,7 +340,7 @@ class LiveWorld:
     @property
     def app_id(self) -> str:
         """The table's application id of this pipeline."""
-        return f"offset-range-etl/{self._cluster_name}/{self.settings.group}/{self.settings.pipeline}"
+        return app_id_of(self._cluster_name, self.settings.group, self.settings.pipeline)
 
     def read_table(self, ledger: Ledger) -> Table | None:
         """The table's side, where the brokers are not asked: their name is in the newest plan."""
@@ -379,7 +379,7 @@ class LiveWorld:
             delta.check_shape(table.path, arrow_schema(), table.partition_by)
         return delta.read_table(
             table.path, self.app_id, known=ledger.known_version, is_ours=self.settings.source.topics.admits,
-            took_over=ledger.newest.took_over if ledger.newest else None, word=ledger.acknowledged)
+            plan=ledger.newest, word=ledger.acknowledged)
 
     def _with_others(self, table: Table | None, ledger: Ledger, topics: Collection[str]) -> Table | None:
         """The table with its other pipelines, where a topic is to be read that this one does not know; else nobody is asked."""

@@ -13,19 +13,19 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from etl.edges.delta_log import Commit, Shape, hash_of_commit, judge, open_log, parse_shape, walk_back
-from etl.edges.delta_others import OURS, plan_of
+from etl.edges.delta_others import IsOurs, loads_of_others
 from etl.edges.delta_path import (
     announce_first_write, is_conflict, is_obstacle, no_file_system, not_supported, open_table, rust_path, spark_path, unreachable,
 )
 from etl.errors import LedgersDisagree, NotOurTable, SettingsError, TableUnreachable, unmark
-from etl.model import Acknowledgement, Foreign, Plan, Stamp, Table, TookOver
+from etl.model import Acknowledgement, Foreign, Plan, Stamp, Table
 from etl.protocol.plan_documents import parse_stamp, render_stamp
 
 if TYPE_CHECKING:
@@ -48,8 +48,6 @@ table knows (`event_date=+55840-11-08` is none for delta-rs), and the arithmetic
 _RETENTION = "delta.setTransactionRetentionDuration"
 
 StorageOptions = Mapping[str, str] | None
-IsOurs = Callable[[str], bool]
-"""Whether the pipeline reads a topic of this name."""
 
 
 class Result(str, Enum):
@@ -79,43 +77,43 @@ class Outcome:
 
 
 def read_table(
-    path: str, app_id: str, *, known: int | None, is_ours: IsOurs = lambda topic: False, took_over: TookOver | None = None,
+    path: str, app_id: str, *, known: int | None, is_ours: IsOurs = lambda topic: False, plan: Plan | None = None,
     word: Acknowledgement | None = None, storage_options: StorageOptions = None,
 ) -> Table | None:
     """Where the table stands; None when there is none.
 
     `known` is the Delta version of our last commit that the ledger knows. `foreign` covers every commit after it, so also those
     between it and a newer one of ours; without it, those after our newest. Commit files that clean-up removed are passed over.
-    `is_ours` tells the topics that no other pipeline should load into this table; what `took_over` names is
-    ours by now, and what that pipeline loaded after it is looked at wherever our last commit is. Of the version that an operator's
-    `word` names the commit is looked at, too. Raises NotOurTable, TableUnreachable, PermissionRefused.
+    `is_ours` tells the topics that no other pipeline should load into this table. `plan` is the newest that we know: what the
+    pipelines loaded whose place it took is ours, and where no commit is known others' loads are looked for from where it was made.
+    Of the version that an operator's `word` names the commit is looked at, too. Raises NotOurTable, TableUnreachable, PermissionRefused.
     """
     table = open_table(path, storage_options)
     if table is None:
         return None
-    found = _found(table, path, app_id, known, is_ours, took_over, storage_options)
+    found = _found(table, path, app_id, known, is_ours, plan, storage_options)
     if word is None or word.delta_version is None:
         return found
     return replace(found, said_commit=hash_of_commit(open_log(rust_path(path), storage_options), word.delta_version))
 
 
 def _found(
-    table: DeltaTable, path: str, app_id: str, known: int | None, is_ours: IsOurs, took_over: TookOver | None,
+    table: DeltaTable, path: str, app_id: str, known: int | None, is_ours: IsOurs, plan: Plan | None,
     storage_options: StorageOptions,
 ) -> Table:
     if _RETENTION in table.metadata().configuration:
         check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_RETENTION}'): once an id has expired, a plan could be applied twice"
         raise NotOurTable(f"the table forgets transaction ids ({_RETENTION})", path=path, check=check)
     version, bit = table.version(), table.transaction_version(app_id)
-    if bit is None and took_over is None:
+    if bit is None and plan is None:
         return Table(_id(table), version, None)
-    files = open_log(rust_path(path), storage_options)
-    later = _after_the_taken(files, version, took_over) if took_over else None
-    if bit is None:
-        return Table(_id(table), version, None, foreign=_loads(later or (), app_id, is_ours))
-    stamp, since = _walk(files, version, app_id, bit, known if known is not None and known <= version else None)
-    foreign = _foreign(since, app_id, path, storage_options) + _loads(since if later is None else later, app_id, is_ours)
-    return Table(_id(table), version, bit, stamp, foreign)
+    files, looked = open_log(rust_path(path), storage_options), known if known is not None and known <= version else None
+    stamp, since = _walk(files, version, app_id, bit, looked) if bit is not None else (None, [])
+    foreign = _foreign(since, app_id, path, storage_options)
+    made_at = plan.table_version if plan and looked is None and plan.table_id == _id(table) else None
+    newest = {one: table.transaction_version(one) for one in plan.taken} if plan and plan.took_over else {}
+    loads = loads_of_others(files, version, app_id, is_ours, plan=plan, since=since, made_at=made_at, newest=newest)
+    return Table(_id(table), version, bit, stamp, foreign + loads)
 
 
 def read_back(
@@ -126,7 +124,7 @@ def read_back(
 
     Raises LedgersDisagree when another table lies there than the plan was made for.
     """
-    table = read_table(path, app_id, known=known, is_ours=is_ours, took_over=plan.took_over, word=word, storage_options=storage_options)
+    table = read_table(path, app_id, known=known, is_ours=is_ours, plan=plan, word=word, storage_options=storage_options)
     if table and plan.table_id and table.id != plan.table_id:
         raise _another_table(plan, table.id, path)
     if table is None or table.transaction_version is None or table.transaction_version < plan.number:
@@ -281,39 +279,6 @@ def _foreign(since: Sequence[Commit], app_id: str, path: str, storage_options: S
     redefined = any(commit.shape and app_id not in commit.transactions for commit in since)
     before = _shape_at(since[0].version - 1, path, storage_options) if redefined else None
     return tuple(found for commit in since if (found := judge(commit, app_id, before)))
-
-
-def _after_the_taken(files: fs.FileSystem, newest: int, took_over: TookOver) -> list[Commit]:
-    """The commits after the last one that we took over from another pipeline, oldest first; our own plan that says so may be after them."""
-    later = []
-    for commit in walk_back(files, newest):
-        if commit.transactions.get(took_over.app_id, took_over.number + 1) <= took_over.number:
-            break
-        later.append(commit)
-    return later[::-1]
-
-
-def _loads(since: Sequence[Commit], app_id: str, is_ours: IsOurs) -> tuple[Foreign, ...]:
-    """Those of these commits by which another pipeline loaded a topic of ours, or took our place."""
-    found = []
-    for commit in since:
-        for one in sorted(commit.transactions):
-            if not one.startswith(OURS) or one == app_id:
-                continue
-            plan = plan_of(commit.user_metadata, commit.version)
-            topics = sorted(topic for topic in _loaded_topics(plan, app_id) if is_ours(topic)) if plan else []
-            if topics:
-                done = "took over" if plan and plan.took_over and plan.took_over.app_id == app_id else "loaded"
-                why = f"{done} topic {topics[0]}" + (f" and {len(topics) - 1:,} more of ours" if topics[1:] else "")
-                found.append(Foreign(commit.version, commit.operation, why, TookOver(one, commit.transactions[one])))
-    return tuple(found)
-
-
-def _loaded_topics(plan: Plan, app_id: str) -> set[str]:
-    """A position alone may be of long ago; but who takes our place has all of them from us."""
-    if plan.took_over and plan.took_over.app_id == app_id:
-        return {log.topic for log in plan.positions}
-    return {r.log.topic for r in plan.ranges}
 
 
 def _shape_at(version: int, path: str, storage_options: StorageOptions) -> Shape | None:

@@ -1,4 +1,4 @@
-"""The other pipelines that have loaded into the same table: their application ids, and the newest plan that each left there.
+"""The other pipelines that have loaded into the same table: their application ids, the newest plan of each, and what they loaded of ours.
 
 Commit files tell both as far as the table's log reaches. What is older than that only a checkpoint knows: it keeps the version of every
 application id (Delta protocol, "Checkpoints"), but no commit's metadata, so that a pipeline may be known and its plan not.
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pyarrow import fs
 
-from etl.edges.delta_log import open_log, read_commit_file, parse_commit, walk_back
+from etl.edges.delta_log import Commit, open_log, read_commit_file, parse_commit, walk_back
 from etl.edges.delta_path import open_table, rust_path, unreachable
 from etl.errors import LedgersDisagree, NeedsDecision
-from etl.model import OtherPipeline, Plan, Table
+from etl.model import BrokerPartition, Foreign, OtherPipeline, Plan, Table, TookOver
 from etl.protocol.plan_documents import parse_plan, parse_stamp
 
 OURS = "offset-range-etl/"
@@ -26,6 +26,8 @@ OURS = "offset-range-etl/"
 _CHECKPOINT = re.compile(r"(?P<version>\d{20})\.checkpoint(\.\d{10}\.(?P<parts>\d{10})|\.[0-9a-fA-F-]{36})?\.(?P<kind>parquet|json)")
 
 StorageOptions = Mapping[str, str] | None
+IsOurs = Callable[[str], bool]
+"""Whether the pipeline reads a topic of this name."""
 
 
 def other_pipelines(path: str, app_id: str, *, storage_options: StorageOptions = None) -> tuple[OtherPipeline, ...]:
@@ -53,6 +55,76 @@ def with_others(table: Table, path: str, app_id: str, topics: Collection[str], *
     asked = topics if any(one.plan is None for one in others) else ()
     held = frozenset(topic for topic in asked if holds_rows_of(path, topic, storage_options=storage_options))
     return replace(table, others=others, topics_with_rows=held)
+
+
+def loaded_by(
+    path: str, app_id: str, *, storage_options: StorageOptions = None,
+) -> dict[BrokerPartition, list[tuple[int, int, int]]]:
+    """What the plans of one pipeline loaded, as far as the table's log tells: life of the log, from, until."""
+    table, found = open_table(path, storage_options), dict[BrokerPartition, list[tuple[int, int, int]]]()
+    for commit in walk_back(open_log(rust_path(path), storage_options), table.version()) if table else ():
+        plan = plan_of(commit.user_metadata, commit.version) if app_id in commit.transactions else None
+        for r in plan.ranges if plan else ():
+            found.setdefault(r.log, []).append((plan.log_epochs.get(r.log, 0) if plan else 0, r.from_offset, r.until_offset))
+    return found
+
+
+def loads_of_others(
+    files: fs.FileSystem, version: int, app_id: str, is_ours: IsOurs, *, plan: Plan | None, since: Sequence[Commit], made_at: int | None,
+    newest: Mapping[str, int | None],
+) -> tuple[Foreign, ...]:
+    """Commits that nobody has looked at by which another pipeline loaded a topic of ours, or took our place, or one that we took.
+
+    Those are `since`; those above version `made_at`, where that is given; and for a plan that takes over all after the last one that it
+    took, and what other pipelines of `newest` (the table's version of each) have committed since their place was taken.
+    """
+    taken = plan.taken if plan else {}
+    if plan and plan.took_over:
+        since = _after_the_taken(files, version, plan.took_over, taken, newest)
+    elif made_at is not None:
+        since = [commit for commit in _down_to(files, version, made_at)][::-1]
+    found = (_load(commit, app_id, taken, is_ours) for commit in since)
+    return tuple(one for loads in found for one in loads)
+
+
+def _down_to(files: fs.FileSystem, newest: int, version: int) -> Iterator[Commit]:
+    for commit in walk_back(files, newest):
+        if commit.version <= version:
+            return
+        yield commit
+
+
+def _after_the_taken(
+    files: fs.FileSystem, version: int, took_over: TookOver, taken: Mapping[str, int], newest: Mapping[str, int | None],
+) -> list[Commit]:
+    """The commits after the last one that was taken over, and below it those of pipelines that went on; oldest first."""
+    behind = {one for one, number in taken.items() if (newest.get(one) or 0) > number} | {took_over.app_id}
+    later = []
+    for commit in walk_back(files, version):
+        behind -= {one for one, number in commit.transactions.items() if number <= taken.get(one, -1)}
+        if not behind:
+            break
+        if took_over.app_id in behind or behind & commit.transactions.keys():
+            later.append(commit)
+    return later[::-1]
+
+
+def _load(commit: Commit, app_id: str, taken: Mapping[str, int], is_ours: IsOurs) -> Iterator[Foreign]:
+    for one in sorted(commit.transactions):
+        if not one.startswith(OURS) or one == app_id or commit.transactions[one] <= taken.get(one, -1):
+            continue
+        plan = plan_of(commit.user_metadata, commit.version)
+        is_our_place = bool(plan and plan.took_over and {app_id, *taken} & plan.taken.keys())
+        topics = sorted(topic for topic in _loaded_topics(plan, is_our_place) if is_ours(topic)) if plan else []
+        if topics:
+            why = f"{'took over' if is_our_place else 'loaded'} topic {topics[0]}" + (
+                f" and {len(topics) - 1:,} more of ours" if topics[1:] else "")
+            yield Foreign(commit.version, commit.operation, why, TookOver(one, commit.transactions[one]))
+
+
+def _loaded_topics(plan: Plan, is_our_place: bool) -> set[str]:
+    """A position alone may be of long ago; but who takes our place has all of them from us."""
+    return {log.topic for log in plan.positions} if is_our_place else {r.log.topic for r in plan.ranges}
 
 
 def plan_of(user_metadata: str | None, delta_version: int) -> Plan | None:

@@ -166,6 +166,13 @@ class PlanLedger:
         request.set_data(self._paths.plan(plan.number), head, version=version)
         self._transact_plan(request, plan)
 
+    def withdraw_plan(self, number: int, version: int) -> None:
+        """Take away a stored plan that nobody executed, if its znode still has that version. Raises Owned when it has not."""
+        request, path = self._zookeeper.client.transaction(), self._paths.plan(number)
+        request.delete(path, version=version)
+        if not self._zookeeper.transact(request, path):
+            raise Owned(f"somebody else changed plan {number} at this moment", znode=path, check="nothing; look again")
+
     def _add_uid(self, request: TransactionRequest, uid: str) -> None:
         found = self._zookeeper.read(self._paths.root)
         if found and not found[0]:
@@ -249,9 +256,10 @@ class PlanLedger:
 
     def take_in(
         self, theirs: Coverage | None, taken: Mapping[BrokerPartition, int], *, table_id: str, known: Collection[BrokerPartition],
+        lives: Mapping[BrokerPartition, int],
     ) -> None:
         """Keep what another pipeline loaded, whose place this one takes. Raises Owned when somebody else changed the coverage meanwhile."""
-        after = take_in(self.read_coverage(), theirs, taken, table_id=table_id, known=known)
+        after = take_in(self.read_coverage(), theirs, taken, table_id=table_id, known=known, lives=lives)
         if not self._put_document(self._paths.coverage, plan_documents.render_coverage(after), deleting=()):
             raise Owned("another driver changed the coverage at this moment", znode=self._paths.coverage, check="nothing; say it again")
 

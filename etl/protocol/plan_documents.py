@@ -231,6 +231,10 @@ def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
             known["pending_starts"] = {"logs": _render_logs(log for log, _ in away), "at_ms": [moment for _, moment in away]}
         if plan.took_over:
             known["took_over"] = [plan.took_over.app_id, plan.took_over.number]
+        if plan.heir_of:
+            known["heir_of"] = [[one.app_id, one.number] for one in plan.heir_of]
+        if plan.table_version is not None:
+            known["table_version"] = plan.table_version
         known["vanished"] = [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished]
     return {
         **known, "format": form, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
@@ -280,6 +284,7 @@ def _plan(document: dict[str, Any]) -> Plan:
         pending_starts=_pending(document.get("pending_starts")),
         vanished=tuple(Vanished(logs[i], start, stop, epoch) for i, start, stop, epoch in document.get("vanished", ())),
         took_over=TookOver(*document["took_over"]) if document.get("took_over") else None,
+        heir_of=tuple(TookOver(*one) for one in document.get("heir_of", ())), table_version=document.get("table_version"),
     )
     if plan_id(plan, document["format"]) != plan.id:
         raise ValueError("its content does not hash to its id")

@@ -44,6 +44,34 @@ def taken_over(stage: Stage, *, verb: str) -> Told:
     return Told(after, said_in_short(next_run), checked(old))
 
 
+def renamed_twice(stage: Stage, *, verb: str) -> Told:
+    """The group that took the old one's place is renamed, too: the third one takes over from it, and the run that does so is killed."""
+    old = stage.pipeline()
+    old.produce(120)
+    old.ran()
+    second, third = (_renamed(old, name) for name in ("second", "third"))
+    assert main(["plans", "take-over", str(second.conf), "--from", f"{old.group}/clicks", "--reason", "renamed"]) == 0
+    second.produce(80)
+    second.ran()
+    stopped(third.run(), 5, "has loaded this topic into this table")
+    assert main(["plans", "take-over", str(third.conf), "--from", f"{second.group}/clicks", "--reason", "renamed again"]) == 0
+    third.produce(80)
+    _killed_at(third, verb)
+    after = held(old)
+    third.produce(40)
+    next_run = third.ran()
+    for one in old, second:
+        stopped(one.run(), 5)
+    assert [one.door("verify").code for one in (third, second, old)] == [0, 0, 0]
+    return Told(after, said_in_short(next_run), checked(old))
+
+
+def _renamed(pipeline: Pipeline, name: str) -> Pipeline:
+    folder = pipeline.folder / name
+    folder.mkdir()
+    return replace(pipeline, folder=folder, group=f"{pipeline.group}-{name}", settings={"table": {"path": str(pipeline.table)}})
+
+
 def old_copy(stage: Stage, *, verb: str) -> Told:
     """An old copy of the table is put back and accepted; the next run is killed; what was given up stays away, and `verify` knows it."""
     pipeline = stage.pipeline()
@@ -78,12 +106,15 @@ def made_by_ddl(stage: Stage) -> Told:
 
 
 _RENAMED = "the group is renamed, takes the old one's place: SIGKILL "
+_TWICE = "the group is renamed twice, each takes the place of the one before: SIGKILL "
 _COPY = "an old copy of the table is put back and accepted: SIGKILL "
 
 CASES: tuple[Case, ...] = (
     Case(26, "taken over, killed before the append", _RENAMED + "before its first commit", partial(taken_over, verb="append")),
     Case(26, "taken over, killed before the record", _RENAMED + "after its first commit", partial(taken_over, verb="record")),
     Case(26, "taken over, killed before the offsets", _RENAMED + "before the offsets are moved", partial(taken_over, verb="commit")),
+    Case(26, "taken over twice, killed before the append", _TWICE + "before its first commit", partial(renamed_twice, verb="append")),
+    Case(26, "taken over twice, killed before the record", _TWICE + "after its first commit", partial(renamed_twice, verb="record")),
     Case(26, "old copy, killed before the append", _COPY + "before the append", partial(old_copy, verb="append")),
     Case(26, "old copy, killed before the record", _COPY + "after the Delta commit", partial(old_copy, verb="record")),
     Case(26, "table made by hand", "a table is made by DDL after plan 1 was stored, and accepted", made_by_ddl),

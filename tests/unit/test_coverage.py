@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl import coverage as module
-from etl.coverage import PLAN_BYTES_KEPT, PLANS_KEPT, Ancestry, ancestry, fold, is_better, merge, note, prunable
+from etl.coverage import (
+    OFFSETS_END, PLAN_BYTES_KEPT, PLANS_KEPT, Ancestry, ancestry, fold, is_better, merge, note, prunable, take_in, unloaded,
+)
 from etl.errors import LedgersDisagree
 from etl.model import (
     NOT_COUNTED, Applied, BrokerPartition, Coverage, Dialect, Foreign, Interval, OffsetRange, Plan, PlanKind, Receipt, Vanished,
@@ -209,3 +211,20 @@ def test_where_nobody_can_tell_which_part_of_the_coverage_was_given_up_all_of_it
         plan = replace(plan, table_bit=1)
     found = fold(fold(fold(Coverage(), *first), *second), plan, applied)
     assert (found.intervals, found.given_up) == ({A: (Interval(9, 12, 2),)}, {A: (Interval(0, 9, 7),)})
+
+
+def test_rows_of_every_life_of_a_log_that_another_pipeline_had_reached_are_no_surprise_to_who_takes_over() -> None:
+    found = take_in(Coverage(), None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2})
+    assert found.given_up == {
+        A: (Interval(0, OFFSETS_END, 0), Interval(0, OFFSETS_END, 0, log_epoch=1), Interval(0, 4, 0, log_epoch=2)),
+        B: (Interval(0, 7, 0),)}
+    assert take_in(found, None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2}) == found
+    behind = take_in(found, None, {B: 3}, table_id="t", known=(B,))
+    assert behind.given_up[B] == (Interval(0, 7, 0), Interval(0, 3, 0)), "what was taken in before stays"
+
+
+def test_the_first_offsets_that_nothing_holds_are_named() -> None:
+    assert unloaded([(0, 3), (2, 6)], 1, 6) is None
+    assert unloaded([(0, 3), (5, 9)], 1, 9) == (3, 5)
+    assert unloaded([], 1, 9) == (1, 9)
+    assert unloaded([(0, 9)], 4, 4) is None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from etl.edges.delta import read_table
-from etl.edges.delta_others import holds_rows_of, other_pipelines, with_others
+from etl.edges.delta_others import holds_rows_of, loaded_by, other_pipelines, with_others
 from etl.model import BrokerPartition, Committed, Dialect, Foreign, OffsetRange, OtherPipeline, Plan, PlanKind, Table, TookOver
 from etl.protocol.plan_documents import render_stamp, with_id
 
@@ -90,8 +92,9 @@ def test_whether_a_table_has_rows_of_a_topic_is_yes_where_nobody_can_tell(table:
 # -- since our last commit -----------------------------------------------------------------------------------------------
 
 
-def loads(path: Path, known: int | None = None, took_over: TookOver | None = None) -> tuple[Foreign, ...]:
-    found = read_table(str(path), OURS, known=known, is_ours=lambda topic: topic == "clicks", took_over=took_over)
+def loads(path: Path, known: int | None = None, took_over: TookOver | None = None, **plan: Any) -> tuple[Foreign, ...]:
+    newest = replace(plan_of(2, took_over=took_over), **plan) if took_over or plan else None
+    found = read_table(str(path), OURS, known=known, is_ours=lambda topic: topic == "clicks", plan=newest)
     assert found is not None
     return found.foreign
 
@@ -116,5 +119,34 @@ def test_who_took_our_place_is_named_before_it_has_loaded_a_row(table: Path) -> 
 def test_what_was_taken_over_is_no_load_and_what_that_pipeline_loaded_after_it_is_wherever_our_own_commit_is(table: Path) -> None:
     assert loads(table, took_over=TookOver(OLD, 2)) == ()
     assert [found.by for found in loads(table, took_over=TookOver(OLD, 1))] == [TookOver(OLD, 2)]
-    nothing_of_ours = read_table(str(table), NEW, known=None, is_ours=lambda topic: topic == "clicks", took_over=TookOver(OLD, 1))
+    plan = plan_of(1, took_over=TookOver(OLD, 1))
+    nothing_of_ours = read_table(str(table), NEW, known=None, is_ours=lambda topic: topic == "clicks", plan=plan)
     assert nothing_of_ours and [found.by for found in nothing_of_ours.foreign] == [TookOver(OLD, 2), TookOver(OURS, 1)]
+
+
+def test_what_a_pipeline_loads_whose_place_was_taken_long_ago_is_found_below_the_last_one_that_was_taken(table: Path) -> None:
+    commit(table, OLD, plan_of(3))
+    commit(table, NEW, plan_of(1))
+
+    def found(*heirs: TookOver) -> list[TookOver | None]:
+        return [one.by for one in loads(table, known=5, took_over=TookOver(NEW, 1), heir_of=heirs)]
+
+    assert found(TookOver(OLD, 3)) == []
+    assert found(TookOver(OLD, 2)) == [TookOver(OLD, 3)]
+
+
+def test_who_takes_the_place_that_we_took_is_named_before_it_has_loaded_a_row(table: Path) -> None:
+    commit(table, NEW, plan_of(1, reads=False, took_over=TookOver(OLD, 2)))
+    assert loads(table) == ()
+    assert loads(table, heir_of=(TookOver(OLD, 2),)) == (Foreign(4, "WRITE", "took over topic clicks", TookOver(NEW, 1)),)
+
+
+def test_where_no_commit_of_ours_is_recorded_others_are_looked_for_from_where_the_plan_was_made(table: Path) -> None:
+    table_id = str(DeltaTable(str(table)).metadata().id)
+    assert loads(table, table_version=1, table_id=table_id) == ()
+    assert [one.by for one in loads(table, table_version=0, table_id=table_id)] == [TookOver(OLD, 2)]
+    assert loads(table, known=2, table_version=0, table_id=table_id) == ()
+
+
+def test_what_a_pipeline_loaded_is_told_by_its_plans(table: Path) -> None:
+    assert loaded_by(str(table), OLD) == {BrokerPartition("clicks", 0): [(0, 0, 2), (0, 0, 1)]}

@@ -16,8 +16,10 @@ from etl.plan import plan_instead, plan_next
 from etl.protocol.plan_documents import parse_plan, render_plan, with_id
 from etl.reconcile import where_we_stand
 from etl.report import Outcome
-from etl.succession import ours_apart, plan_taking_over, taken_from
-from tests.fakes.world import CLUSTER, Crash, FakeWorld, Outside, When
+from etl.succession import (
+    Loaded, ours_apart, plan_taking_over, refuse_what_neither_loaded, standing_of_itself, taken_from,
+)
+from tests.fakes.world import APP_ID, CLUSTER, Crash, FakeWorld, Outside, When
 from tests.unit.test_ingest import (
     LOGS, SETTINGS, crash_at, grow, outcomes, outside_of, run, settings_of,
 )
@@ -300,3 +302,100 @@ def test_the_plan_after_a_take_over_reads_a_new_partition_from_its_first_record(
     assert isinstance(standing, Onward)
     plan = plan_next(snapshot, standing, SETTINGS, uid="uid1", now_ms=3)
     assert plan is not None and [(r.log, r.from_offset) for r in plan.ranges] == [(late, 0)]
+
+
+# -- taking over more than one -------------------------------------------------------------------------------------------
+
+OLDEST = f"offset-range-etl/{CLUSTER}/oldest-group/clicks"
+
+
+def test_who_takes_over_takes_what_that_one_had_taken_over_and_goes_on() -> None:
+    middle = old_pipeline(heir_of=(TookOver(OLDEST, 3),))
+    outside = ruled(loaded_by_another(6, 6, 6, other=middle))
+    outside.others = (middle, replace(old_pipeline({LOGS[0]: 2}), app_id=OLDEST, number=3))
+    plan = outside.newest_plan()
+    assert plan is not None and plan.heir_of == (TookOver(OLD, 4), TookOver(OLDEST, 3))
+    assert outcomes(run(outside)) == [Outcome.REPLAYED, Outcome.TOOK_OVER, Outcome.INGESTED]
+    refuse_doubled(outside)
+    last = outside.newest_plan()
+    assert last is not None and (last.took_over, last.heir_of) == (None, plan.heir_of), "every later plan knows it"
+
+
+def test_a_topic_that_stayed_with_a_pipeline_that_was_taken_over_is_still_its_own() -> None:
+    late = BrokerPartition("clicks-late", 0)
+    outside = ruled(loaded_by_another(6, 6, 6))
+    outside.others = (old_pipeline({**ENDED, late: 2}),)
+    outside.logs[late] = replace(outside.logs[LOGS[0]])
+    with pytest.raises(LedgersDisagree, match="has loaded this topic") as caught:
+        run(outside)
+    assert caught.value.where["topic"] == "clicks-late"
+
+
+def test_two_pipelines_are_merged_into_one_that_has_begun_no_run_between() -> None:
+    orders = BrokerPartition("clicks-orders", 0)
+    second = replace(old_pipeline({orders: 2}), app_id=OLDEST, number=7)
+    outside = ruled(loaded_by_another(6, 6, 6))
+    outside.logs[orders] = replace(outside.logs[LOGS[0]], end=6)
+    outside.others = (old_pipeline(), second)
+    snapshot = snapshot_of(outside)
+    plan = with_id(plan_taking_over(
+        taken_from(second, {}, snapshot, SETTINGS), standing_alone(snapshot), snapshot, SETTINGS, uid="uid1", now_ms=2, reason="merged"))
+    assert (plan.number, plan.positions) == (1, {**ENDED, orders: 2})
+    assert plan.heir_of == (TookOver(OLD, 4), TookOver(OLDEST, 7))
+    outside.plans[1] = render_plan(plan)
+    run(outside)
+    there = {(log, offset) for log, start in plan.positions.items() for offset in range(start, 6)}
+    assert outside.rows() == dict.fromkeys(there, 1)
+
+
+def merging(ours: Loaded, theirs: Loaded) -> None:
+    outside = outside_of(4, 4, 4)
+    run(outside)
+    outside.others = (old_pipeline(),)
+    snapshot = snapshot_of(outside)
+    standing = replace_lives(where_we_stand(snapshot, SETTINGS))
+    refuse_what_neither_loaded(taken_from(outside.others[0], {}, snapshot, SETTINGS), standing, snapshot, ours, theirs)
+
+
+def replace_lives(standing: Standing) -> Standing:
+    assert isinstance(standing, Onward)
+    return replace(standing, last=replace(standing.last, log_epochs={LOGS[0]: 1}))
+
+
+def test_offsets_between_two_pipelines_that_neither_has_loaded_are_not_passed_over() -> None:
+    whole = {log: [(int(log == LOGS[0]), 0, 5)] for log in LOGS}
+    merging(whole, whole)
+    with pytest.raises(NeedsDecision, match="offsets 4 to 5 lie between their positions and were loaded by neither"):
+        merging(whole, {**whole, LOGS[0]: [(1, 0, 3), (0, 0, 9)]})
+    with pytest.raises(NeedsDecision, match="offsets 3 to 4"):
+        merging({**whole, LOGS[1]: []}, whole)
+
+
+# -- taking over from oneself --------------------------------------------------------------------------------------------
+
+
+def test_a_stored_plan_gives_its_number_to_a_pipeline_that_takes_over_from_itself_and_none_of_its_offsets_is_passed_over() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    grow(outside, 1, 1, 1)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    snapshot, stored = snapshot_of(outside), outside.newest_plan()
+    assert stored is not None
+    last = parse_plan(outside.plans[1], path="plans/1")
+    standing = standing_of_itself(snapshot, SETTINGS)
+    plan = plan_taking_over(
+        taken_from(OtherPipeline(APP_ID, 1, 1, last), {}, snapshot, SETTINGS), standing, snapshot, SETTINGS, uid="uid1", now_ms=1,
+        reason="said again")
+    assert (plan.number, plan.supersedes, plan.positions) == (2, stored.id, last.positions)
+    assert plan.heir_of == ()
+
+
+def test_a_pipeline_does_not_take_over_from_itself_where_the_table_is_older_than_its_ledger() -> None:
+    outside = outside_of(5, 3, 4)
+    for _ in range(2):
+        run(outside)
+        grow(outside, 1, 1, 1)
+    outside.table = (outside.table or [])[:1]
+    with pytest.raises(LedgersDisagree, match="plan 2 was in the table"):
+        standing_of_itself(snapshot_of(outside), SETTINGS)

@@ -13,14 +13,14 @@ from typing import Any
 from etl.audit import AuditedLog, Expected, LogFindings, Short, audit
 from etl.coverage import Ancestry, ancestry
 from etl.doors import ALONE, new_run_id
-from etl.edges.delta_others import other_pipelines
 from etl.edges.spark import telling_what_was_lost
 from etl.errors import LedgersDisagree, Owned
 from etl.gaps import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
 from etl.model import Adopt, Applied, Coverage, FirstRun, Foreign, Ledger, Loss, OffsetRange, Plan, Replay, Standing, Table
+from etl.neighbours import refuse_lost_ledger, refuse_what_others_loaded, stops_a_run, without_others
 from etl.phases import Stopwatch
 from etl.plan import may_be_transformed
-from etl.reconcile import accepted_version, compare, is_let_pass, name_of, naming_table, refusal_of, unacknowledged
+from etl.reconcile import accepted_version, compare, is_let_pass, naming_table, refusal_of, unacknowledged
 from etl.settings import Settings
 from etl.told import told_vanished
 from etl.wiring import LiveWorld, Surroundings, open_world
@@ -183,16 +183,19 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
         with naming_table(settings):
             standing = _compared(ledger, table, settings.table.place)
             if isinstance(standing, FirstRun):
-                _refuse_lost_ledger(world)
+                refuse_lost_ledger(world)
+            if table is not None:
+                refuse_what_others_loaded(world, standing, table, ledger)
         if table is None or isinstance(standing, FirstRun):
             return Proof((), (), None, (_nothing_there(standing),))
         by_others = tuple(
-            found for found in unacknowledged(table, ledger.acknowledged) if not is_let_pass(found, settings.table.on_rows_removed))
+            found for found in unacknowledged(table, ledger.acknowledged)
+            if stops_a_run(found, ledger) and not is_let_pass(found, settings.table.on_rows_removed))
         loaded, led = _loaded(world, told, table)
         expected, losses, notes = _expected(world, told, table, loaded, led)
         spark = world.spark()
         scan = Scan(spark, settings.table.path, table.version)
-        found, others_rows = _without_others(world, ledger, expected, tuple(audit(expected, scan.buckets())))
+        found, others_rows = without_others(world, ledger, table, expected, tuple(audit(expected, scan.buckets())))
         doubles = tuple(
             (f.audited, offset, rows) for f in found for bucket in f.double_buckets[:1]
             for offset, rows in doubled_offsets(spark, settings.table.path, f.audited, bucket, delta_version=table.version))
@@ -204,28 +207,6 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
             notes += (f"{given_up:,} rows are of plans that were given up: each is there once, and whether more of them came is not asked",)
         of_no_log = tuple(scan.first_of_no_log()) if scan.rows_of_no_log else ()
     return Proof(logs, doubles, table.version, notes, settings.transform, by_others, scan.rows_of_no_log, of_no_log)
-
-
-def _refuse_lost_ledger(world: LiveWorld) -> None:
-    """Raises LedgersDisagree for a table that this very pipeline has loaded, while no ledger tells of it."""
-    us = f"/{world.settings.group}/{world.settings.pipeline}"
-    for other in other_pipelines(world.settings.table.path, ""):
-        if other.app_id.endswith(us):
-            what = f"the table holds plan {other.number} of {name_of(other.app_id)}, ZooKeeper knows none"
-            check = "that ZooKeeper was not emptied; `etl plan CONF`: the next run writes the ledger anew from the table"
-            raise LedgersDisagree(what, table_version=other.delta_version, check=check)
-
-
-def _without_others(
-    world: LiveWorld, ledger: Ledger, expected: Mapping[AuditedLog, Expected], found: tuple[LogFindings, ...],
-) -> tuple[tuple[LogFindings, ...], int]:
-    """The findings but for topics that we never knew and that another pipeline loads into this table, and how many rows those have."""
-    ours = {audited.log.topic for audited in expected} | {log.topic for log in (ledger.newest.positions if ledger.newest else ())}
-    strange = {f.audited.log.topic for f in found} - ours
-    others = other_pipelines(world.settings.table.path, world.app_id) if strange else ()
-    theirs = {topic for topic in strange if any(one.topics is None or topic in one.topics for one in others)}
-    return (tuple(f for f in found if f.audited.log.topic not in theirs),
-            sum(f.found_rows for f in found if f.audited.log.topic in theirs))
 
 
 @dataclass(frozen=True, slots=True)

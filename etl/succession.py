@@ -159,7 +159,7 @@ def standing_of_itself(snapshot: Snapshot, settings: Settings) -> Standing | Non
         return ours_apart(snapshot)
     if newest is None or newest.number < bit:
         return None
-    found = compare(snapshot.ledger, table, settings.table.path)
+    found = compare(snapshot.ledger, table, settings.table.place)
     if isinstance(found, Adopt):
         raise _run_first()
     return found if isinstance(found, (Replay, Superseding)) else None

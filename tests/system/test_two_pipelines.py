@@ -32,7 +32,7 @@ def test_a_renamed_group_is_refused_by_every_door_until_it_takes_the_old_ones_pl
     pipeline: Pipeline, renamed: Pipeline,
 ) -> None:
     renamed.produce(20)
-    for words in ("run",), ("plan",), ("doctor",):
+    for words in ("run",), ("plan",), ("doctor",), ("verify",):
         said = renamed.door(*words)
         assert said.code == 5 and f"pipeline clicks of group {pipeline.group} on cluster" in said.err, said.err
         assert f"etl plans take-over CONF --from {pipeline.group}/clicks" in said.err
@@ -45,6 +45,39 @@ def test_a_renamed_group_is_refused_by_every_door_until_it_takes_the_old_ones_pl
     assert (proof.code, proof.document["found_rows"], proof.document["expected_rows"]) == (0, 100, 100), proof.err
     refused(pipeline.run(), 5)
     assert sum(pipeline.in_table().values()) == 100
+
+
+def named(pipeline: Pipeline, name: str) -> Pipeline:
+    """The same conf under one more group."""
+    folder = pipeline.folder / name
+    folder.mkdir()
+    return replace(pipeline, folder=folder, group=f"{pipeline.group}-{name}", settings={"table": {"path": str(pipeline.table)}})
+
+
+def test_a_take_over_that_was_never_executed_is_taken_back_and_one_that_was_is_taken_over_with_all_it_had_taken(
+    pipeline: Pipeline, renamed: Pipeline,
+) -> None:
+    assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
+    refused(pipeline.run(), 5, "was retired", f"take-over CONF --from {renamed.group}/clicks")
+    back = take_over(pipeline, f"{renamed.group}/clicks")
+    assert back.code == 0 and "in service again" in back.out, back.err
+    refused(renamed.run(), 5, "has loaded this topic into this table")
+    pipeline.produce(20)
+    pipeline.ran()
+    assert pipeline.is_whole()
+    assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
+    renamed.produce(20)
+    renamed.ran()
+    last = named(pipeline, "last")
+    last.produce(20)
+    refused(last.run(), 5, "has loaded this topic into this table")
+    assert take_over(last, f"{renamed.group}/clicks").code == 0
+    last.ran()
+    last.produced = 140
+    assert sum(pipeline.in_table().values()) == 140
+    for one in last, renamed, pipeline:
+        proof = one.door("verify")
+        assert (proof.code, proof.document["found_rows"]) == (0, 140 if one is last else 140), proof.err
 
 
 @pytest.mark.long

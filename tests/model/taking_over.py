@@ -138,7 +138,7 @@ SCENARIOS = {
 
 def begin(scenario: Scenario) -> State:
     """The first state."""
-    table, plans = [], {}
+    table, plans = list[Commit](), dict[str, Plan]()
     for name in scenario.loaded:
         plan = plans[name] = Plan(1, (), tuple((topic, 1) for topic in scenario.topics[name]), len(table))
         table.append(Commit(name, plan))

@@ -22,6 +22,7 @@ import pyarrow.parquet
 from etl import coverage, wiring
 from etl.edges import delta, delta_log, driver_lock, losses
 from etl.edges.cluster import Extents
+from etl.edges.delta_others import IsOurs
 from etl.edges.delta_path import open_table
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import ExpiredOffsets
@@ -214,7 +215,7 @@ def serving(host: str, logs: dict[BrokerPartition, MemoryLog]) -> Iterator[None]
 
 def append(
     frame: Rows, plan: Plan, *, app_id: str, path: str, partition_by: Sequence[str], known: int | None,
-    run_id: str | None = None, is_ours: delta.IsOurs = lambda topic: False, word: Acknowledgement | None = None,
+    run_id: str | None = None, is_ours: IsOurs = lambda topic: False, word: Acknowledgement | None = None,
     storage_options: Any = None,
 ) -> delta.Outcome:
     """`edges.delta.append` by delta-rs: files first, then one commit with the plan's number."""

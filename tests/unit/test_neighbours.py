@@ -12,8 +12,8 @@ from etl.audit import AuditedLog, Expected, LogFindings, Unequal
 from etl.errors import LedgersDisagree
 from etl.model import BrokerPartition, FirstRun, Foreign, Ledger, Onward, OtherPipeline, Plan, Retirement, Snapshot, Table, TookOver
 from etl.neighbours import refuse_what_others_loaded, stops_a_run, without_others
-from tests.unit.test_ingest import SETTINGS, run
-from tests.unit.test_succession import ENDED, OLD, loaded_by_another, old_pipeline, outside_of, snapshot_of
+from tests.unit.test_ingest import SETTINGS, outside_of, run
+from tests.unit.test_succession import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
 
 AUDITED = AuditedLog(BrokerPartition("clicks", 0))
 RETIRED = Ledger("u", retired=Retirement("taken over", 1, "new/clicks"))

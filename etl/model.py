@@ -276,8 +276,9 @@ class Plan:
     """Those of the record batches read before this plan begins, where the last of them ends there: the sharper of the two."""
     log_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Which life of a log the rows are of; 0 where not named, one more each time an operator accepted that its offsets start anew."""
-    pending_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Logs that could not be read when it was decided where they start: the moment, in milliseconds, of the first record to read."""
+    pending_starts: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
+    """Logs that could not be read when it was decided where they start: the moment, in milliseconds, of the first record to read; None:
+    they start at the first record that is there."""
     vanished: tuple[Vanished, ...] = ()
     """Of a reset: offsets whose rows stay in the table and whose records are gone."""
     took_over: TookOver | None = None

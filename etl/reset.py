@@ -17,7 +17,7 @@ from etl.log_identity import Cut, cut_logs, is_creation_id, record_epochs, topic
 from etl.model import NOTHING_COMMITTED, BrokerPartition, Lineage, Loss, Onward, Plan, PlanKind, Replay, Snapshot, Vanished, Why
 from etl.plan import let_go_among, shape_of_rows
 from etl.settings import Settings, StartAt
-from etl.starts import starts_of
+from etl.starts import starts_anew, starts_of
 
 _NAMED = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)(:(?P<partition>\d{1,9}))?")
 
@@ -74,12 +74,12 @@ def plan_reset(standing: Onward | Replay, snapshot: Snapshot, settings: Settings
         of_the_same = {log: cut for log, cut in cuts.items() if log.topic not in again}
         moved = {**_cut_positions(of_the_same, before, wanted), **_starts_anew(again, before, snapshot, settings)}
     exact = {log for log, cut in cuts.items() if cut.is_known and log.topic not in again}
-    return _reset(standing, old, before, moved, again, exact, snapshot, settings, wanted.reason, now_ms)
+    return _reset(standing, old, before, moved, again, exact, snapshot, settings, wanted, now_ms)
 
 
 def _reset(
     standing: Onward | Replay, old: Plan, before: Mapping[BrokerPartition, int], moved: Mapping[BrokerPartition, int],
-    again: Mapping[str, str], exact: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings, reason: str, now_ms: int,
+    again: Mapping[str, str], exact: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings, wanted: Accepting, now_ms: int,
 ) -> Plan:
     is_next, positions, table = isinstance(standing, Onward), {**before, **moved}, snapshot.table
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
@@ -91,7 +91,10 @@ def _reset(
         cluster=old.cluster, shape=shape_of_rows(settings), ranges=(), positions=positions, seen=seen if is_next else {**seen, **old.seen},
         table_id=table.id if table else None, table_bit=(table.transaction_version or 0) if table else 0,
         topic_ids={**old.topic_ids, **again}, previous=old.id if is_next else old.previous, supersedes=None if is_next else old.id,
-        reason=reason, losses=tuple(_losses(standing, moved)), pending_starts=old.pending_starts,
+        reason=wanted.reason, losses=tuple(_losses(standing, moved)),
+        pending_starts={
+            log: starts_anew(settings, now_ms) if log.topic in again and not wanted.is_same_log else kept
+            for log, kept in old.pending_starts.items()},
         log_starts={log: extent.log_start_offset for log, extent in snapshot.extents.items() if log in positions},
         leader_epochs={**_without(old.leader_epochs, moved), **epochs}, record_epochs=_left_of(sharp, moved, exact),
         log_epochs={**old.log_epochs, **{log: old.log_epochs.get(log, 0) + 1 for log in moved}},

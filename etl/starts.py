@@ -3,7 +3,7 @@
     the log                                            starts at
     ------------------------------------------------   ---------------------------------------------------------------------
     has an offset that the group committed             that offset: an older consumer read up to there
-    was there before and could not be read             the first record at or after the moment that the plan keeps for it
+    was there before and could not be read             its first record, or the first one since a moment: as the plan keeps for it
     is there at the first run                          source.start
     is of a topic that is there for the first time     source.start_new_topics
     is a new partition of a known topic                its first record
@@ -11,8 +11,9 @@
 The latest record is the readable end: what lies behind an open transaction becomes readable later, and is loaded. A moment is a bound for
 the records themselves: a log whose start by time lies behind an open transaction waits for the transaction's end.
 
-A start is decided once, by the run that first hears of the log, also where nobody leads it then or somebody else owns it: "latest" is
-then not an offset but a moment, and the plan keeps it (`Plan.pending_starts`) until the log can be read from there.
+A start is decided once, by the run that first hears of the log, also where nobody leads it then or somebody else owns it. The plan keeps
+the decision (`pending_starts`) until the log can be read: "latest" is then not an offset but a moment. "The first record" is kept, too:
+else a topic of which the first run could read no partition would be taken for one that is there for the first time.
 """
 
 from __future__ import annotations
@@ -60,17 +61,22 @@ def moments_to_ask(logs: Iterable[BrokerPartition], last: Plan | None, settings:
 
 def pending_starts(
     there: Iterable[BrokerPartition], positions: Mapping[BrokerPartition, int], last: Plan | None, settings: Settings, *, now_ms: int,
-) -> dict[BrokerPartition, int]:
-    """What the next plan keeps: the moments at which logs start that are `there` and have no position in that plan.
-
-    A log that starts at its first record needs none.
-    """
+) -> dict[BrokerPartition, int | None]:
+    """What the next plan keeps: where logs start that are `there` and have no position in that plan; see `Plan.pending_starts`."""
     kept = {log: moment for log, moment in (last.pending_starts if last else {}).items() if log not in positions}
-    for log in there:
-        rule = _rule(log, last, settings)
-        if log not in positions and rule is not StartAt.EARLIEST:
-            kept[log] = now_ms if rule is StartAt.LATEST else int(rule)
-    return kept
+    unread = (log for log in there if log not in positions)
+    return {**kept, **{log: _kept(_rule(log, last, settings), now_ms) for log in unread}}
+
+
+def starts_anew(settings: Settings, now_ms: int) -> int | None:
+    """What a plan keeps for a log of a topic that is there for the first time, and that cannot be read now."""
+    return _kept(settings.source.start_new_topics, now_ms)
+
+
+def _kept(rule: StartAt | int, now_ms: int) -> int | None:
+    if rule is StartAt.EARLIEST:
+        return None
+    return now_ms if rule is StartAt.LATEST else int(rule)
 
 
 def _rule(log: BrokerPartition, last: Plan | None, settings: Settings) -> StartAt | int:
@@ -79,6 +85,7 @@ def _rule(log: BrokerPartition, last: Plan | None, settings: Settings) -> StartA
         start = settings.source.start
         return start.ms if isinstance(start, Timestamp) else start
     if log in last.pending_starts:
-        return last.pending_starts[log]
+        moment = last.pending_starts[log]
+        return StartAt.EARLIEST if moment is None else moment
     topics = {other.topic for logs in (last.positions, last.pending_starts) for other in logs}
     return StartAt.EARLIEST if log.topic in topics else settings.source.start_new_topics

@@ -20,7 +20,7 @@ from etl.model import (
 from etl.plan import shape_of_rows
 from etl.reconcile import app_id_of, compare, is_of_another_era, name_of
 from etl.settings import Settings
-from etl.starts import starts_of
+from etl.starts import pending_starts, starts_of
 
 Known = TypeVar("Known")
 Loaded = Mapping[BrokerPartition, Sequence[tuple[int, int, int]]]
@@ -105,9 +105,7 @@ def plan_taking_over(
         reason=reason, took_over=TookOver(other.app_id, other.number), heir_of=_heir_of(last, other, us),
         table_version=table.version if table else None,
         losses=last.losses if last and is_instead else (), vanished=last.vanished if last and is_instead else (),
-        pending_starts={
-            log: moment for plan in (other.plan, last) if plan for log, moment in plan.pending_starts.items()
-            if log not in positions and settings.source.topics.admits(log.topic)},
+        pending_starts=_pending_starts(other.plan, last, positions, snapshot, settings, now_ms),
         log_starts=_joined(last.log_starts if last else {}, other.plan.log_starts if other.plan else {}, is_further),
         leader_epochs=_joined(last.leader_epochs if last else {}, other.plan.leader_epochs if other.plan else {}, is_further),
         record_epochs=_joined(
@@ -167,6 +165,20 @@ def standing_of_itself(snapshot: Snapshot, settings: Settings) -> Standing | Non
 
 def _run_first() -> SettingsError:
     return SettingsError("the table knows more plans of this pipeline than ZooKeeper", check="`etl run CONF`, which mends that first")
+
+
+def _pending_starts(
+    theirs: Plan | None, last: Plan | None, positions: Mapping[BrokerPartition, int], snapshot: Snapshot, settings: Settings, now_ms: int,
+) -> dict[BrokerPartition, int | None]:
+    """What both have decided and not read; and this is a first plan where we have none, which decides for all topics that are there."""
+    kept = {
+        log: moment for plan in (theirs, last) if plan for log, moment in plan.pending_starts.items()
+        if log not in positions and settings.source.topics.admits(log.topic)}
+    if last is not None:
+        return kept
+    known = {log.topic for log in (*positions, *kept)}
+    there = (log for log in (*snapshot.extents, *snapshot.leaderless) if log.topic not in known)
+    return {**kept, **pending_starts(there, positions, None, settings, now_ms=now_ms)}
 
 
 def _where(

@@ -27,6 +27,7 @@ from etl.model import (
 from etl.protocol.znodes import parse_partition_key, partition_key
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 FORMAT = 3
 STAMP_FULL_BYTES = 64 * 2**10
@@ -307,7 +308,7 @@ def _loss(log: BrokerPartition, start: int, stop: int, why: str = Why.EXPIRED.va
     return Loss(log, start, stop, Why(why), log_epoch)
 
 
-def _pending(found: Mapping[str, Any] | None) -> dict[BrokerPartition, int]:
+def _pending(found: Mapping[str, Any] | None) -> dict[BrokerPartition, int | None]:
     return dict(zip(_parse_logs(found["logs"]), found["at_ms"], strict=True)) if found else {}
 
 
@@ -389,8 +390,8 @@ def _order(log: BrokerPartition) -> tuple[str, int, int]:
     return log.topic, -1 if log.broker_id is None else log.broker_id, log.partition
 
 
-def _sorted_items(positions: Mapping[BrokerPartition, int]) -> list[tuple[BrokerPartition, int]]:
-    return sorted(positions.items(), key=lambda item: _order(item[0]))
+def _sorted_items(of_logs: Mapping[BrokerPartition, V]) -> list[tuple[BrokerPartition, V]]:
+    return sorted(of_logs.items(), key=lambda item: _order(item[0]))
 
 
 def _canonical(document: Any) -> bytes:

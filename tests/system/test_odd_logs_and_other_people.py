@@ -48,6 +48,18 @@ def test_one_record_beside_empty_partitions_is_loaded_and_every_position_is_kept
     assert pipeline.door("verify").code == 0
 
 
+def test_a_topic_without_any_leader_at_the_first_run_is_no_new_topic_when_it_has_one(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+    pipeline, broker = spoiled
+    pipeline.settings["source"] |= {"start_new_topics": "latest", "on_no_leader": "skip", "wait_for_leader_s": 0}
+    for partition in (0, 1):
+        broker.append(pipeline.topic, partition, encode(Batch(0, [Rec(0, b"there")])))
+        broker.log(pipeline.topic, partition).leader_id = -1
+    assert pipeline.ran().outcomes == ["no leader", "kept the start"]
+    broker.log(pipeline.topic, 1).leader_id = broker.broker_id
+    [r] = pipeline.door("plan").document["ranges"]
+    assert (r["partition"], r["from"], r["until"]) == (1, 0, 1)
+
+
 def test_a_partition_without_a_leader_at_the_first_run_starts_at_the_latest_record_of_that_day(
     spoiled: tuple[Pipeline, FakeBroker],
 ) -> None:

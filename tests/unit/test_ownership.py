@@ -171,10 +171,11 @@ def test_the_position_of_a_known_log_stays_while_somebody_owns_it() -> None:
     assert (plan := outside.newest_plan()) and plan.positions == {A: 7, B: 4, C: 7}
 
 
-def test_where_all_is_owned_nothing_is_planned() -> None:
+def test_where_all_is_owned_at_the_first_run_its_plan_keeps_where_the_logs_start_and_there_is_no_other() -> None:
     outside = outside_of(owners=dict.fromkeys(LOGS, FOREIGN))
+    assert [outcome for outcome, _ in run(outside, SKIP).outcomes] == [Outcome.LEFT_TO_OWNER, Outcome.STARTED]
     assert [outcome for outcome, _ in run(outside, SKIP).outcomes] == [Outcome.LEFT_TO_OWNER, Outcome.NOTHING_NEW]
-    assert outside.plans == {}
+    assert (plan := outside.newest_plan()) and (plan.ranges, set(plan.pending_starts)) == ((), set(LOGS))
 
 
 def test_live_consumers_are_lived_with_where_the_conf_says_so() -> None:

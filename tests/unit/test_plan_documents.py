@@ -70,7 +70,7 @@ def plans(draw: st.DrawFn) -> Plan:
         table_bit=draw(st.integers(0, 9)), log_starts={log: draw(OFFSETS) for log in logs[1:]},
         leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]}, record_epochs={log: draw(LINEAGES) for log in logs[1:]},
         log_epochs={log: draw(st.integers(1, 3)) for log in logs[:1]},
-        pending_starts=draw(st.dictionaries(LOGS.filter(lambda log: log.broker_id is None), st.integers(0), max_size=2)),
+        pending_starts=draw(st.dictionaries(LOGS.filter(lambda log: log.broker_id is None), st.none() | st.integers(0), max_size=2)),
         vanished=tuple(Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]),
     ))
 

@@ -241,6 +241,18 @@ def test_a_start_that_waits_for_its_partition_waits_through_a_reset() -> None:
     assert not outside.rows() and outside.offsets[B][0] == 3
 
 
+@pytest.mark.parametrize(("new_topics", "is_same_log", "rows"), [("earliest", False, 3), ("latest", False, 0), ("latest", True, 3)])
+def test_a_start_that_waits_in_a_topic_that_was_made_again_is_decided_anew(new_topics: str, is_same_log: bool, rows: int) -> None:
+    outside, settings = outside_of(3), settings_of(on_no_leader="skip", start_new_topics=new_topics)
+    outside.topic_ids, outside.logs[A].has_leader = {"clicks": "zxid-1"}, False
+    run(outside, settings)
+    outside.topic_ids = {"clicks": "zxid-2"}
+    accept(outside, "clicks", is_same_log=is_same_log, settings=settings)
+    outside.logs[A].has_leader = True
+    run(outside, settings)
+    assert len(outside.rows()) == rows
+
+
 def test_a_log_may_be_cut_again_before_the_reset_was_executed() -> None:
     outside = cut_and_longer()
     accept(outside, "clicks:0")

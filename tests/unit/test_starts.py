@@ -104,14 +104,88 @@ def test_the_latest_record_is_the_readable_end_and_what_becomes_readable_after_i
     assert its_rows(outside) == [2, 3, 4, 5]
 
 
-def test_a_start_at_the_first_record_needs_nothing_to_be_kept() -> None:
-    outside, settings = without_a_leader(later={})
+# -- a topic of which the first run could read no partition ------------------------------------------------------------
+
+UNREAD = BrokerPartition("clicks-2", 0)
+UNREAD_SOURCE: dict[str, Any] = {"start_new_topics": "latest", "on_no_leader": "skip"}
+
+
+def skipping_owners(**source: Any) -> Settings:
+    settings = settings_of(**{**UNREAD_SOURCE, **source})
+    return settings.model_copy(update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})})
+
+
+def beside_an_unread_topic(why: str, *ends: int) -> Outside:
+    """Another topic with four records that are older than the first run, and that this one cannot read: a partition of its own."""
+    outside = outside_of(*ends)
+    outside.logs[UNREAD] = FakeLog(4, has_leader=why != "no leader")
+    outside.owners = {UNREAD: "group_host-1-0"} if why == "owned" else {}
+    return outside
+
+
+def can_be_read(outside: Outside) -> None:
+    outside.logs[UNREAD].has_leader, outside.owners = True, {}
+
+
+@pytest.mark.parametrize("ends", [(5, 3, 0), ()])
+@pytest.mark.parametrize("why", ["no leader", "owned"])
+def test_a_topic_of_which_the_first_run_could_read_nothing_is_no_new_topic_later(why: str, ends: tuple[int, ...]) -> None:
+    outside, settings = beside_an_unread_topic(why, *ends), skipping_owners()
     run(outside, settings)
-    newest = outside.newest_plan()
-    assert newest is not None and not newest.pending_starts
-    leads_again(outside)
+    can_be_read(outside)
+    run(outside, skipping_owners(start="latest"))
+    refuse_unfinished(outside)
+
+
+def test_a_start_that_is_kept_is_told_once() -> None:
+    outside = beside_an_unread_topic("no leader", 5)
+    run(outside, skipping_owners())
+    assert outcomes(run(outside, skipping_owners())) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
+
+
+@pytest.mark.parametrize("step", ["store plan", "append", "record", "commit from 0"])
+def test_the_start_of_a_topic_that_could_not_be_read_survives_a_crash_of_the_first_run(step: str) -> None:
+    outside, settings = beside_an_unread_topic("no leader", 5, 3), skipping_owners()
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at(step, When.AFTER))
+    can_be_read(outside)
     run(outside, settings)
     refuse_unfinished(outside)
+
+
+def test_the_start_of_a_topic_that_could_not_be_read_survives_another_plan_in_the_first_ones_place() -> None:
+    outside, settings = beside_an_unread_topic("no leader", 5), skipping_owners(on_data_loss="skip", start="earliest")
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at("store plan", When.AFTER))
+    outside.logs[LOGS[0]].log_start = 2
+    can_be_read(outside)
+    assert Outcome.SUPERSEDED in outcomes(run(outside, skipping_owners(on_data_loss="skip", start="latest")))
+    assert its_rows(outside, UNREAD) == [0, 1, 2, 3]
+
+
+def test_the_start_of_a_topic_that_could_not_be_read_survives_the_loss_of_the_ledger() -> None:
+    outside, settings = beside_an_unread_topic("no leader", 5), skipping_owners()
+    run(outside, settings)
+    outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
+    can_be_read(outside)
+    run(outside, settings)
+    refuse_unfinished(outside)
+
+
+def test_a_topic_that_is_denied_for_a_time_keeps_the_start_that_the_first_run_decided() -> None:
+    outside = beside_an_unread_topic("no leader", 5)
+    run(outside, skipping_owners())
+    can_be_read(outside)
+    run(outside, skipping_owners(topics={"allow": ["clicks.*"], "deny": ["clicks-2"]}))
+    run(outside, skipping_owners())
+    refuse_unfinished(outside)
+
+
+def test_a_topic_that_the_conf_names_only_later_starts_as_a_new_one() -> None:
+    outside = beside_an_unread_topic("", 5)
+    run(outside, skipping_owners(topics={"allow": ["clicks.*"], "deny": ["clicks-2"]}))
+    run(outside, skipping_owners())
+    assert its_rows(outside) == [0, 1, 2, 3, 4] and not its_rows(outside, UNREAD)
 
 
 def test_a_first_run_without_any_leader_keeps_its_start_all_the_same() -> None:
@@ -214,6 +288,13 @@ def test_a_start_that_nobody_was_asked_for_waits_for_a_run_that_asks() -> None:
 def test_under_fail_a_partition_whose_leader_went_away_while_it_was_asked_stops_the_run() -> None:
     with pytest.raises(BrokerUnreachable):
         planned(snapshot_of({B: (0, 5)}, leaderless=frozenset({A})), settings=plan_settings(start=AT_NOON))
+
+
+def test_a_start_at_the_first_record_is_kept_in_the_plans_document_and_shown() -> None:
+    plan = kept_after_a_first_run()
+    assert parse_plan(render_plan(plan), path="p").pending_starts == plan.pending_starts == {A: None}
+    assert describe_plan(plan, None)["pending_starts"] == [{"topic": "clicks", "partition": 0, "first_record_at": None}]
+    assert moments_to_ask([A, B, OTHER], plan, plan_settings(start=AT_NOON)) == {}
 
 
 def test_owners_of_partitions_that_are_not_there_keep_nothing() -> None:

@@ -19,7 +19,7 @@ from etl.report import Outcome
 from etl.succession import (
     Loaded, ours_apart, plan_taking_over, refuse_what_neither_loaded, standing_of_itself, taken_from,
 )
-from tests.fakes.world import APP_ID, CLUSTER, Crash, FakeWorld, Outside, When
+from tests.fakes.world import APP_ID, CLUSTER, Crash, FakeLog, FakeWorld, Outside, When
 from tests.unit.test_ingest import (
     LOGS, SETTINGS, crash_at, grow, outcomes, outside_of, run, settings_of,
 )
@@ -73,6 +73,22 @@ def refuse_doubled(outside: Outside) -> None:
     there = {(log, offset) for log, found in outside.logs.items() for offset in range(ENDED[log], found.end)}
     assert outside.rows() == dict.fromkeys(there, 1)
     assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
+
+
+def test_a_start_that_the_other_decided_and_could_not_read_is_taken_over() -> None:
+    late = BrokerPartition("clicks-late", 0)
+    outside = loaded_by_another(6, 6, 6, other=old_pipeline(pending_starts={late: 1_700_000_000_000}))
+    outside.logs[late] = FakeLog(4, later={3: 1_700_000_000_000})
+    run(ruled(outside))
+    assert [offset for log, offset in outside.rows() if log == late] == [3]
+
+
+def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_any_first_run() -> None:
+    late = BrokerPartition("clicks-late", 0)
+    outside = loaded_by_another(6, 6, 6)
+    outside.logs[late] = FakeLog(4)
+    run(ruled(outside), settings_of(start_new_topics="latest"))
+    assert sum(log == late for log, _ in outside.rows()) == 4
 
 
 # -- a topic that another pipeline has loaded ----------------------------------------------------------------------------

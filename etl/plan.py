@@ -117,18 +117,21 @@ def plan_next(snapshot: Snapshot, standing: FirstRun | Onward, settings: Setting
 def plan_instead(standing: Superseding, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
     """The plan that takes the number of one that cannot be finished, without its id: from where that one started, to the ends of now.
 
-    What the old plan let go stays let go, and what it saw of the offsets stays the expected side of compare-and-set. Raises as
-    `plan_next`, and SettingsError when `skipped` names offsets that it does not read.
+    What the old plan let go stays let go, and what it saw of the offsets stays the expected side of compare-and-set. In a log that cannot
+    be read now the position stays, and what the old plan let go behind it is for the plan to say that reads it. Raises as `plan_next`,
+    and SettingsError when `skipped` names offsets that it does not read.
     """
-    old, earlier = standing.plan, let_go_among(standing.plan)
+    old, among = standing.plan, let_go_among(standing.plan)
+    earlier = [loss for loss in among if loss.log in snapshot.extents]
+    kept = [loss for loss in old.losses if loss in earlier or loss not in among]
     skipped = [replace(skip, log_epoch=old.log_epochs.get(skip.log, 0)) for skip in standing.skipped]
     skips = (*earlier, *skipped)
-    _refuse_leaderless_skips(skips, snapshot)
+    _refuse_leaderless_skips(skipped, snapshot)
     plan = _plan_from(starts_of(old), old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms, beyond=skips)
     ranges = tuple(leave_out(_without(plan.ranges, earlier), skipped))
     return replace(
         plan, ranges=ranges, seen={**plan.seen, **old.seen}, previous=old.previous, supersedes=old.id, reason=standing.reason,
-        losses=(*old.losses, *_without(plan.losses, earlier), *skipped), vanished=old.vanished,
+        losses=(*kept, *_without(plan.losses, earlier), *skipped), vanished=old.vanished,
         took_over=old.took_over)
 
 
@@ -151,14 +154,20 @@ def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
 
 
 def replay_or_supersede(standing: Replay, snapshot: Snapshot, settings: Settings) -> Replay | Superseding:
-    """What becomes of a stored plan: it is replayed word for word, or, where its range has expired and policy lets it go, superseded.
+    """What becomes of a stored plan: it is replayed word for word, or superseded where policy lets it: its range has expired, or a log
+    that it reads has no leader.
 
-    Raises NeedsDecision when a topic was deleted or made again or the conf shapes rows in another way by now, DataLoss when policy says
-    `fail`.
+    Raises NeedsDecision when a topic was deleted or made again or the conf shapes rows in another way by now, DataLoss and
+    BrokerUnreachable when policy says `fail`.
     """
     plan = standing.plan
     _refuse_gone_topics(plan, snapshot)
     refuse_other_logs(plan, snapshot)
+    _refuse_leaderless_ranges(plan, snapshot, settings)
+    leaderless = sorted(snapshot.leaderless & {r.log for r in plan.ranges})
+    if leaderless:
+        more = f" (and {len(leaderless) - 1:,} more partitions)" if leaderless[1:] else ""
+        return Superseding(plan, f"{leaderless[0].topic} {leaderless[0].partition} has no leader{more}: a later plan reads what it holds")
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
@@ -333,10 +342,21 @@ def _refuse_leaderless(snapshot: Snapshot, settings: Settings) -> None:
         raise BrokerUnreachable("the partition has no leader", topic=log.topic, partition=log.partition, check=check)
 
 
+def _refuse_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
+    """A stored plan reads all of its logs or none. Raises BrokerUnreachable under `fail`."""
+    logs = snapshot.leaderless & {r.log for r in plan.ranges}
+    if logs and settings.source.on_no_leader is OnNoLeader.FAIL:
+        what = f"the partition has no leader, and plan {plan.number}, which is stored and not in the table, reads it"
+        check = (
+            "the brokers that hold its replicas; under source.on_no_leader: skip a run puts a plan without it in its place, and what it "
+            "holds is read once it has a leader again")
+        raise BrokerUnreachable(what, topic=min(logs).topic, partition=min(logs).partition, check=check)
+
+
 def _refuse_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> None:
-    """What is skipped is let go by the plan that passes it, which cannot be one that does not read the log."""
+    """What is skipped is let go by the plan that passes it, which cannot be one that does not read the log. Raises BrokerUnreachable."""
     for skip in skipped:
         if skip.log in snapshot.leaderless:
-            what = "the partition has no leader, and the plan that is superseded leaves out offsets of it"
+            what = "the partition has no leader, so none of its offsets can be skipped now"
             check = "the brokers that hold its replicas"
             raise BrokerUnreachable(what, topic=skip.log.topic, partition=skip.log.partition, check=check)

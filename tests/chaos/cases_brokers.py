@@ -192,11 +192,12 @@ def loses_its_leader(stage: Stage, *, on_no_leader: str) -> Told:
     stage.at_end.callback(broker.start)
     said = stopped(in_the_middle(stage, pipeline, broker.kill, away_for_good=True), 6)
     after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
-    stopped(pipeline.run(), 6)
+    again = stopped(pipeline.run(), *(6,) if on_no_leader == "fail" else (0, "superseded", "no leader"))
     broker.start()
     wait_for_all(pipeline, 1)
     pipeline.produce(480, partitions=6)
-    return stage.finish(pipeline, after=after, next_run=stopped(pipeline.run(), 0, "replayed"))
+    next_run = stopped(pipeline.run(), 0, "replayed" if on_no_leader == "fail" else "ingested")
+    return stage.finish(pipeline, after=f"{after}; the run after it: {said_in_short(again)}", next_run=next_run)
 
 
 def starts_without_a_leader(stage: Stage) -> Told:

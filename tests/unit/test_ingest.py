@@ -118,6 +118,19 @@ def test_a_log_without_a_leader_is_named_and_what_it_holds_is_read_when_it_has_o
     assert sorted(outside.rows()) == [(LOGS[0], n) for n in range(9)] + [(LOGS[1], n) for n in range(6)]
 
 
+@pytest.mark.parametrize("step", ["store plan", "fetch"])
+def test_a_stored_plan_over_a_log_without_a_leader_does_not_hold_up_the_others_and_no_record_of_it_is_lost(step: str) -> None:
+    outside, settings = outside_of(4, 4, 2), settings_of(on_no_leader="skip")
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at(step, When.AFTER))
+    outside.logs[LOGS[0]].has_leader = False
+    assert outcomes(run(outside, settings)) == [Outcome.SUPERSEDED, Outcome.INGESTED, Outcome.NO_LEADER]
+    assert {log for log, _ in outside.rows()} == set(LOGS[1:])
+    outside.logs[LOGS[0]].has_leader = True
+    run(outside, settings)
+    refuse_unfinished(outside)
+
+
 def test_a_first_run_takes_these_steps_and_its_table_and_offsets_end_together() -> None:
     outside = outside_of(5, 3, 4)
     world = FakeWorld(outside, SETTINGS)

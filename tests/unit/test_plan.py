@@ -459,11 +459,34 @@ def test_a_skip_at_the_end_of_a_plan_is_kept_too_where_a_smaller_cap_would_end_b
     assert (offsets_of(plan)[A], plan.positions[A], plan.losses) == ([(3, 8)], 10, (*STORED.losses, skip))
 
 
-def test_a_plan_with_skips_is_not_superseded_while_their_partition_has_no_leader() -> None:
-    once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
-    with pytest.raises(BrokerUnreachable, match="leaves out offsets of it") as caught:
-        again(once, snapshot_of({B: (0, 5)}, leaderless=frozenset({A})), settings=settings_of(on_no_leader="skip"))
+AWAY = snapshot_of({B: (0, 5)}, leaderless=frozenset({A}))
+
+
+def test_nothing_is_skipped_in_a_partition_while_it_has_no_leader() -> None:
+    with pytest.raises(BrokerUnreachable, match="none of its offsets can be skipped now") as caught:
+        again(STORED, AWAY, SKIPPED, settings=settings_of(on_no_leader="skip"))
     assert caught.value.retriable
+
+
+def test_what_was_skipped_in_a_partition_that_has_no_leader_by_now_is_for_the_plan_to_say_that_reads_it() -> None:
+    once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
+    plan = again(once, AWAY, settings=settings_of(on_no_leader="skip"))
+    assert (offsets_of(plan), plan.positions[A], plan.losses) == ({B: [(0, 5)]}, 3, STORED.losses)
+
+
+def test_a_stored_plan_over_a_partition_without_a_leader_gives_its_number_to_one_that_leaves_the_partition_where_it_is() -> None:
+    skip = settings_of(on_no_leader="skip")
+    standing = replay_or_supersede(Replay(replace(STORED, shape=shape_of_rows(skip))), AWAY, skip)
+    assert isinstance(standing, Superseding)
+    assert standing.reason == "clicks 0 has no leader: a later plan reads what it holds"
+    plan = plan_instead(standing, AWAY, skip, now_ms=NOW_MS)
+    assert (offsets_of(plan), plan.positions, plan.losses) == ({B: [(0, 5)]}, {A: 3, B: 5, OTHER: 7}, STORED.losses)
+
+
+def test_a_stored_plan_over_a_partition_without_a_leader_says_under_fail_what_lets_the_others_go_on() -> None:
+    with pytest.raises(BrokerUnreachable, match="plan 4, which is stored and not in the table, reads it") as caught:
+        replay_or_supersede(Replay(STORED), AWAY, SETTINGS)
+    assert "source.on_no_leader: skip" in caught.value.check
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 40), st.integers(0, 40), st.integers(1, 8)), max_size=6), CAPS)

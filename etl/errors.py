@@ -12,6 +12,7 @@
     ├── Owned                       4    retriable: another driver or consumer is at work
     ├── NeedsDecision               5    a person must decide
     │   ├── LedgersDisagree
+    │   │   └── TableAppeared            where there was none when the plan was made: the run looks again
     │   ├── OffsetMoved
     │   ├── BadOffset                    a committed offset that is no number, or lies outside the log
     │   ├── LogTruncated                 records below a position are no longer the log's
@@ -134,6 +135,10 @@ class NeedsDecision(EtlError):
 
 class LedgersDisagree(NeedsDecision):
     """ZooKeeper's plans and the table's commits do not tell the same story."""
+
+
+class TableAppeared(LedgersDisagree):
+    """There is a table by now, without a commit of ours, and the plan was made when there was none."""
 
 
 class OffsetMoved(NeedsDecision):

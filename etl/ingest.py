@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from etl.errors import ExpiredOffsets, MissingOffsets, Owned
+from etl.errors import ExpiredOffsets, MissingOffsets, Owned, TableAppeared
 from etl.model import (
     Acknowledgement, Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Loss, Onward, Plan, PlanKind, Replay, Snapshot,
     Superseding, Table, Why,
@@ -94,18 +94,27 @@ EXPIRIES_MAX = 3
 """How often one run begins anew because retention overtook it: a log that is deleted faster than it is read cannot be caught."""
 
 
+ARRIVALS_MAX = 1
+"""How often one run begins anew because there is a table where there was none: a second one is somebody's exchange."""
+
+
 def ingest(world: World, settings: Settings, report: Report) -> None:
     """One run: the plan that an earlier one left, if there is one, and one new plan; the rows of each in the table once, its offsets moved.
 
     Afterwards the table holds what could be read when the run began, or `report` says what left which of it. Raises any EtlError. What
     was done until then stands, and `report` tells it.
     """
-    turns = expiries = 0
+    turns = expiries = arrivals = 0
     while turns < TURNS_MAX:
         try:
             if _one_plan(world, settings, report):
                 return
             turns += 1
+        except TableAppeared:
+            # made by another pipeline since we looked: what the plan becomes is decided by what that table is
+            arrivals += 1
+            if arrivals > ARRIVALS_MAX:
+                raise
         except ExpiredOffsets:
             # looking again is what the next run would do: it finds the plan stored, and what of it is gone, and puts another in its place
             expiries += 1

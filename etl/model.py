@@ -485,6 +485,8 @@ class Table:
     """The other pipelines of the table; asked only where we would read a topic that we do not know."""
     topics_with_rows: frozenset[str] = frozenset()
     """Of the topics that we do not know, asked where it is not known what another pipeline loaded: those that the table has rows of."""
+    is_of_others_alone: bool = False
+    """No row of it can be ours: all that its commits ever added is other pipelines'. Asked only where the newest plan waits for a table."""
     said_commit: str | None = None
     """The hash of the commit file of the version that an operator's last word names, as it is now; None when the log does not hold it."""
 

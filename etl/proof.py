@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from etl.acceptance import accepted_version
 from etl.audit import AuditedLog, Expected, LogFindings, Short, audit
 from etl.coverage import Ancestry, ancestry
 from etl.doors import ALONE, new_run_id
@@ -20,7 +21,7 @@ from etl.model import Adopt, Applied, Coverage, FirstRun, Foreign, Ledger, Loss,
 from etl.neighbours import refuse_lost_ledger, refuse_what_others_loaded, stops_a_run, without_others
 from etl.phases import Stopwatch
 from etl.plan import may_be_transformed
-from etl.reconcile import accepted_version, compare, is_let_pass, naming_table, refusal_of, unacknowledged
+from etl.reconcile import compare, is_let_pass, naming_table, refusal_of, unacknowledged
 from etl.settings import Settings
 from etl.told import told_vanished
 from etl.wiring import LiveWorld, Surroundings, open_world

@@ -17,6 +17,9 @@ made: plan N was applied exactly if D >= N.
     N        D = N, another plan's id           Adopt: ledger restored from an old copy, or superseded too late
     N, none  D > N                              Adopt: ledger lost, or restored from an old copy
     N, none  the same, commit not in the log    LedgersDisagree
+    N        D = B, no table when plan N was    Superseding, by a plan for that table: its number keeps the stored one, and whoever
+             made, and the one of now holds     still works on that, from coming after it
+             rows of other pipelines alone
     N        D < N otherwise, or no table       LedgersDisagree: table dropped, cloned, ids expired, or another table
     N        the same, acknowledged             Onward with the table as it is, Replay, or Superseding where that table holds no
                                                 row of plan N
@@ -35,9 +38,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from etl.acceptance import accepted_version, is_accepted, is_recorded, is_waiting_for_a_table
 from etl.errors import LedgersDisagree, OffsetMoved
 from etl.model import (
-    NOTHING_COMMITTED, Acknowledgement, Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, OtherPipeline, Plan,
+    NOTHING_COMMITTED, Acknowledgement, Adopt, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, OtherPipeline, Plan,
     PlanKind, Replay, Snapshot, Standing, Superseding, Table,
 )
 from etl.protocol.plan_documents import parse_plan
@@ -94,14 +98,17 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> Standing:
         return _adopt(number, bit, table)
     if plan is None:
         return FirstRun()
-    if _is_accepted(ledger, plan, table, place):
+    if is_accepted(ledger, plan, table, place):
         return _go_on(ledger, plan, table, bit)
+    if table and is_waiting_for_a_table(ledger, table) and table.is_of_others_alone:
+        return Superseding(plan, "another pipeline has made the table since, and the plan was made when there was none")
     _refuse_another_table(ledger, plan, table, bit)
     if bit == number:
         return Onward(plan, plan.positions)
     if bit == plan.table_bit:
         return Replay(plan)
-    raise LedgersDisagree(_two_stories(number, bit), table_version=table.version if table else None, check=_which_table(table, plan))
+    check = _which_table(table, plan, is_done=is_recorded(ledger, plan))
+    raise LedgersDisagree(_two_stories(number, bit), table_version=table.version if table else None, check=check)
 
 
 def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
@@ -208,16 +215,6 @@ def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) ->
     return tuple(found for found in table.foreign if found.by or accepted is None or found.delta_version > accepted)
 
 
-def accepted_version(word: Acknowledgement | None, table: Table) -> int | None:
-    """The version up to which an operator's word is about this table; None where it is about another one.
-
-    A version number comes back where a copy was put back and somebody wrote again, so the commit itself must be the one that was seen.
-    """
-    if word is None or word.table_id != table.id or word.commit not in (None, table.said_commit):
-        return None
-    return word.delta_version
-
-
 def is_let_pass(found: Foreign, on_rows_removed: OnRowsRemoved) -> bool:
     """Whether policy lets what somebody else did to the table pass without an operator's word."""
     return on_rows_removed is OnRowsRemoved.RECORD and found.operation == _DELETE
@@ -231,12 +228,18 @@ _WHICH_LEDGER = (
 )
 
 
-def _which_table(table: Table | None, plan: Plan) -> str:
-    return (
+def _which_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> str:
+    """`is_done`: the plan was in a table; else it is looked for in the one that is accepted, or another takes its place."""
+    accept = (
         "that table.path is the table this pipeline wrote, and that it was not dropped, cloned or replaced; if what is there now is "
-        f"right, accept it: etl plans acknowledge CONF {table.version if table else 'none'} --reason ...; what it lacks of the plans "
-        f"until now is then given up, and loading goes on behind them{_from(plan)}"
-    )
+        f"right, accept it: etl plans acknowledge CONF {table.version if table else 'none'} --reason ...; ")
+    if is_done:
+        return f"{accept}what it lacks of the plans until now is then given up, and loading goes on behind them{_from(plan)}"
+    earlier = f"; what it lacks of the plans before plan {plan.number} is given up" if plan.number > 1 else ""
+    if table is None:
+        return f"{accept}another plan then takes the place of plan {plan.number}{earlier}"
+    looked = f"the rows of plan {plan.number} are then looked for in it: with some of them it counts as done, without any another plan"
+    return f"{accept}{looked} takes its place{earlier}"
 
 
 def _from(plan: Plan) -> str:
@@ -293,47 +296,10 @@ def _of_our_own(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[i
     return plan.seen[log].offset, *mine
 
 
-def _is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> bool:
-    """Whether an operator's word is about this plan and this table, or none at this place, and it holds as much of ours as it did then.
-
-    A word is of its moment: what came of the plan after it, and a copy from before it that was put back, need a word of their own.
-    """
-    word = ledger.acknowledged
-    if word is None or word.number != plan.number or word.plan_id not in (None, plan.id) or not _is_of(word, table, place):
-        return False
-    bit, version = (table.transaction_version or 0, table.version) if table else (0, 0)
-    return bit >= (word.transaction_version or 0) and version >= (word.delta_version or 0) and not _came_after(ledger.applied, word)
-
-
-def _is_of(word: Acknowledgement, table: Table | None, place: str) -> bool:
-    if table is None:
-        return word.table_id is None and word.place in (None, place)
-    return accepted_version(word, table) is not None
-
-
-def _came_after(applied: Applied | None, word: Acknowledgement) -> bool:
-    """Whether the plan reached a table, or this version of it, only after the word was said."""
-    if applied is None or word.was_recorded is not False:
-        return False
-    return applied.table_id != word.table_id or applied.delta_version > (word.delta_version or 0)
-
-
-def is_told(ledger: Ledger, table: Table | None) -> bool:
-    """Whether the two ledgers alone tell if the newest plan is in this table; else only its rows can."""
-    plan, bit = ledger.newest, (table.transaction_version or 0) if table else 0
-    if plan is None or table is None or bit == plan.number or _is_recorded(ledger, plan):
-        return True
-    return bit == plan.table_bit and plan.table_id == table.id
-
-
-def _is_recorded(ledger: Ledger, plan: Plan) -> bool:
-    return ledger.applied is not None and ledger.applied.number == plan.number
-
-
 def _go_on(ledger: Ledger, plan: Plan, table: Table | None, bit: int) -> Replay | Superseding | Onward:
     """An operator said that the table as it is, or none, is the one to go on with after `plan`."""
     word = ledger.acknowledged
-    if bit == plan.number or _is_recorded(ledger, plan):
+    if bit == plan.number or is_recorded(ledger, plan):
         return Onward(plan, plan.positions)
     if bit == plan.table_bit and plan.table_id == (table.id if table else None):
         return Replay(plan)
@@ -393,18 +359,19 @@ def refuse_another_era(ledger: Ledger, table: Table | None) -> None:
 
 def _refuse_another_table(ledger: Ledger, plan: Plan, table: Table | None, bit: int) -> None:
     applied = ledger.applied
+    check = _which_table(table, plan, is_done=is_recorded(ledger, plan))
     recorded = applied.table_id if applied and applied.number == plan.number else plan.table_id
     if table and recorded and table.id != recorded:
         what = f"the table at this path has id {table.id}, plan {plan.number} went to {recorded}"
-        raise LedgersDisagree(what, table_version=table.version, check=_which_table(table, plan))
+        raise LedgersDisagree(what, table_version=table.version, check=check)
     if applied and applied.number == plan.number > bit:
         what = f"plan {plan.number} was in the table as version {applied.delta_version}, now " + (
             "the table does not hold it" if table else "there is no table")
-        raise LedgersDisagree(what, table_version=table.version if table else None, check=_which_table(table, plan))
+        raise LedgersDisagree(what, table_version=table.version if table else None, check=check)
     if bit == plan.table_bit and (table.id if table else None) != plan.table_id:
         what = f"plan {plan.number} was made " + ("for a table, now there is none" if plan.table_id else (
             "when there was no table, now there is one that does not hold it"))
-        raise LedgersDisagree(what, table_version=table.version if table else None, check=_which_table(table, plan))
+        raise LedgersDisagree(what, table_version=table.version if table else None, check=check)
 
 
 def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:

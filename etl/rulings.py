@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from etl.acceptance import is_recorded, is_told
 from etl.edges.delta_log import hash_of_commit, open_log
 from etl.edges.delta_path import rust_path
 from etl.doors import ALONE, new_run_id, now_ms
@@ -21,7 +22,7 @@ from etl.model import (
 from etl.ownership import leave_to_owners, refuse_owned_ranges
 from etl.plan import plan_instead
 from etl.protocol.plan_documents import with_id
-from etl.reconcile import is_told, naming_table, refuse_another_era, unacknowledged, where_we_stand
+from etl.reconcile import naming_table, refuse_another_era, unacknowledged, where_we_stand
 from etl.report import Report, describe_plan
 from etl.reset import Accepting, parse_named, plan_reset
 from etl.settings import Settings
@@ -69,8 +70,7 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         world.ledger.acknowledge(word)
     what = "that there is no table" if table is None else f"the table {table.id} at version {table.version}"
     says = f"acknowledged {what}, after plan {word.number}: {reason}"
-    if _gives_up(ledger, table):
-        says += "; what it lacks of the plans until now is given up, and loading goes on behind them"
+    says += _given_up(ledger, ledger.newest, table, lacks_plan=lacks_plan)
     if found:
         rows = sum(receipt.rows or 0 for receipt in found)
         says += f"; {rows:,} rows of that plan are in it, " + ("so it counts as done" if rows else "so another one takes its place")
@@ -79,11 +79,17 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         "accepted": [_describe(found) for found in done]})
 
 
-def _gives_up(ledger: Ledger, table: Table | None) -> bool:
-    """Whether that table lacks a plan which is not executed again: it is not the one that the newest plan still waits for."""
-    plan, bit = ledger.newest, (table.transaction_version or 0) if table else 0
-    is_waiting = plan is not None and ledger.applied is None and (bit, table.id if table else None) == (plan.table_bit, plan.table_id)
-    return plan is not None and bit < plan.number and not is_waiting
+def _given_up(ledger: Ledger, plan: Plan, table: Table | None, *, lacks_plan: bool) -> str:
+    """What that table lacks and no plan loads any more, in words; the newest plan is loaded where nobody knows of a commit of it."""
+    bit, is_done = (table.transaction_version or 0) if table else 0, is_recorded(ledger, plan)
+    is_waiting = not is_done and (bit, table.id if table else None) == (plan.table_bit, plan.table_id)
+    if bit >= plan.number or is_waiting:
+        return ""
+    if is_done or table and not lacks_plan:
+        return "; what it lacks of the plans until now is given up, and loading goes on behind them"
+    had_a_table = plan.table_id is not None and plan.number > 1
+    earlier = f"; what it lacks of the plans before plan {plan.number} is given up" if had_a_table else ""
+    return earlier + ("" if table else f"; another plan takes the place of plan {plan.number}")
 
 
 def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ...]) -> Ruling:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etl.acceptance import is_waiting_for_a_table
 from etl.address import split_address
 from etl.edges import delta, losses
 from etl.edges.cluster import Cluster, Extents, chosen_topics, names_of_topics, unknown_topics
@@ -384,8 +385,8 @@ class LiveWorld:
     def _with_others(self, table: Table | None, ledger: Ledger, topics: Collection[str]) -> Table | None:
         """The table with its other pipelines, where a topic is to be read that this one does not know; else nobody is asked."""
         known = {log.topic for log in ledger.newest.positions} if ledger.newest and table and table.transaction_version else set()
-        unknown = set(topics) - known
-        return with_others(table, self.settings.table.path, self.app_id, unknown) if table and unknown else table
+        unknown, is_awaited = set(topics) - known, bool(table and is_waiting_for_a_table(ledger, table))
+        return with_others(table, self.settings.table.path, self.app_id, unknown, is_awaited=is_awaited) if table and unknown else table
 
     def _refuse_unwritable(self, plan: Plan) -> None:
         """What could not be finished is not stored: stored, the plan would bind the pipeline."""

@@ -24,7 +24,7 @@ from etl.edges.delta_others import IsOurs, loads_of_others
 from etl.edges.delta_path import (
     announce_first_write, is_conflict, is_obstacle, no_file_system, not_supported, open_table, rust_path, spark_path, unreachable,
 )
-from etl.errors import LedgersDisagree, NotOurTable, SettingsError, TableUnreachable, unmark
+from etl.errors import LedgersDisagree, NotOurTable, SettingsError, TableAppeared, TableUnreachable, unmark
 from etl.model import Acknowledgement, Foreign, Plan, Stamp, Table
 from etl.protocol.plan_documents import parse_stamp, render_stamp
 
@@ -312,9 +312,12 @@ def _holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
 
 
 def _another_table(plan: Plan, found: str, path: str) -> LedgersDisagree:
-    made_for = f"for the table with id {plan.table_id}" if plan.table_id else "when there was no table"
-    what = f"plan {plan.number} was made {made_for}, at this path there is one with id {found}"
-    return LedgersDisagree(what, path=path, check="who replaced the table, and which of the two is right")
+    check = "who replaced the table, and which of the two is right"
+    if plan.table_id is None:
+        what = f"plan {plan.number} was made when there was no table, at this path there is one with id {found} by now"
+        return TableAppeared(what, path=path, check=check)
+    what = f"plan {plan.number} was made for the table with id {plan.table_id}, at this path there is one with id {found}"
+    return LedgersDisagree(what, path=path, check=check)
 
 
 def _decide(
@@ -322,7 +325,11 @@ def _decide(
     storage_options: StorageOptions,
 ) -> Outcome:
     outcome = read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word, storage_options=storage_options)
-    if failure is None or outcome.result is not Result.NOT_APPLIED:
+    if outcome.result is not Result.NOT_APPLIED:
+        return outcome
+    if plan.table_id is None and outcome.table and outcome.table.transaction_version is None:
+        raise _another_table(plan, outcome.table.id, path) from failure
+    if failure is None:
         return outcome
     raise translate(failure, path) from failure
 

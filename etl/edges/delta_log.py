@@ -126,6 +126,12 @@ def parse_added(content: bytes) -> list[Added]:
                 for action, body in _actions(content) if action == "add"]
 
 
+def adds_rows(content: bytes) -> bool:
+    """Whether one commit file adds rows, and not only files with rows that were there before (OPTIMIZE)."""
+    with _reading("a file of the table's log is no commit"):
+        return any(action == "add" and body.get("dataChange", True) for action, body in _actions(content))
+
+
 def _rows_of(body: Mapping[str, Any]) -> int | None:
     stats = json.loads(body.get("stats") or "{}")
     rows = stats.get("numRecords") if isinstance(stats, dict) else None

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from etl.edges.delta_log import Commit, open_log, read_commit_file, parse_commit, walk_back
+from etl.edges.delta_log import Commit, adds_rows, open_log, parse_commit, read_commit_file, walk_back
 from etl.edges.delta_path import open_table, rust_path, unreachable
 from etl.errors import LedgersDisagree, NeedsDecision
 from etl.model import BrokerPartition, Foreign, OtherPipeline, Plan, Table, TookOver
@@ -49,12 +49,37 @@ def other_pipelines(path: str, app_id: str, *, storage_options: StorageOptions =
     return tuple(found.get(one) or OtherPipeline(one, number) for one, number in sorted(wanted.items()))
 
 
-def with_others(table: Table, path: str, app_id: str, topics: Collection[str], *, storage_options: StorageOptions = None) -> Table:
-    """The table with its other pipelines, and where it is not known what they loaded, with those of `topics` that it has rows of."""
+def with_others(
+    table: Table, path: str, app_id: str, topics: Collection[str], *, is_awaited: bool = False, storage_options: StorageOptions = None,
+) -> Table:
+    """The table with its other pipelines, and where it is not known what they loaded, with those of `topics` that it has rows of.
+
+    `is_awaited`: whether it is theirs alone is asked, too.
+    """
     others = other_pipelines(path, app_id, storage_options=storage_options)
     asked = topics if any(one.plan is None for one in others) else ()
     held = frozenset(topic for topic in asked if holds_rows_of(path, topic, storage_options=storage_options))
-    return replace(table, others=others, topics_with_rows=held)
+    is_theirs = is_awaited and is_of_others_alone(path, app_id, storage_options=storage_options)
+    return replace(table, others=others, topics_with_rows=held, is_of_others_alone=is_theirs)
+
+
+def is_of_others_alone(path: str, app_id: str, *, storage_options: StorageOptions = None) -> bool:
+    """Whether every commit that ever added a row is another pipeline's; not where the log no longer reaches back to the first commit.
+
+    A copy of a table of ours carries none of our commits, and all of our rows.
+    """
+    table = open_table(path, storage_options)
+    if table is None:
+        return False
+    files = open_log(rust_path(path), storage_options)
+    for version in range(table.version(), -1, -1):
+        content = read_commit_file(files, version)
+        if content is None:
+            return False
+        by = {one for one in parse_commit(version, content).transactions if one.startswith(OURS)}
+        if app_id in by or not by and adds_rows(content):
+            return False
+    return True
 
 
 def loaded_by(

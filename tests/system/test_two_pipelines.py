@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from etl import doors
+from etl.dying_run import Dying
+from etl.ingest import World
+from etl.report import Outcome
+from etl.settings import load_settings
 from tests.system.driving import Pipeline, broken_off_before, refused
 
 
@@ -140,17 +146,46 @@ def clean_log(table: Path) -> None:
         crc.unlink()
 
 
-@pytest.mark.long
-def test_two_topics_in_one_table_are_two_pipelines_affair_and_each_proves_its_own(pipeline: Pipeline) -> None:
-    pipeline.produce(40)
-    pipeline.ran()
+class Meanwhile(Dying):
+    """A run during which something else happens."""
+
+    def __init__(self, world: World, verb: str, then: Callable[[], object]) -> None:
+        super().__init__(world, verb)
+        self._then = then
+
+    def end(self) -> None:
+        """It goes on afterwards."""
+        self._then()
+
+
+def beside(pipeline: Pipeline) -> Pipeline:
+    """Another pipeline with a topic of its own, into the same table."""
     other_topic = f"{pipeline.topic}-other"
     pipeline.cluster.create_topic(other_topic, 4)
     folder = pipeline.folder / "other"
     folder.mkdir()
-    other = replace(
+    return replace(
         pipeline, folder=folder, topic=other_topic, group=f"{pipeline.group}-other", produced=0,
         settings={"table": {"path": str(pipeline.table)}})
+
+
+def test_of_two_pipelines_that_make_one_table_at_the_same_moment_both_load_their_records_in_their_first_run(pipeline: Pipeline) -> None:
+    other = beside(pipeline)
+    pipeline.produce(40)
+    other.produce(20)
+    report = doors.run(load_settings(other.conf), around=lambda world: Meanwhile(world, "append", pipeline.ran))
+    assert [one.outcome for one, _ in report.outcomes] == [Outcome.SUPERSEDED, Outcome.INGESTED]
+    for one, rows in ((pipeline, 40), (other, 20)):
+        proof = one.door("verify")
+        assert (proof.code, proof.document["found_rows"]) == (0, rows), proof.err
+    shutil.rmtree(other.folder)
+
+
+@pytest.mark.long
+def test_two_topics_in_one_table_are_two_pipelines_affair_and_each_proves_its_own(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    other = beside(pipeline)
     other.produce(40)
     assert other.door("doctor").code == 0
     for _ in range(2):
@@ -162,4 +197,4 @@ def test_two_topics_in_one_table_are_two_pipelines_affair_and_each_proves_its_ow
         proof = one.door("verify")
         assert (proof.code, proof.document["found_rows"]) == (0, rows), proof.err
         assert any("of topics that other pipelines load into this table" in note for note in proof.document["notes"])
-    shutil.rmtree(folder)
+    shutil.rmtree(other.folder)

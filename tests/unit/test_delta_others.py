@@ -12,7 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from etl.edges.delta import read_table
-from etl.edges.delta_others import holds_rows_of, loaded_by, other_pipelines, with_others
+from etl.edges.delta_others import holds_rows_of, is_of_others_alone, loaded_by, other_pipelines, with_others
 from etl.model import BrokerPartition, Committed, Dialect, Foreign, OffsetRange, OtherPipeline, Plan, PlanKind, Table, TookOver
 from etl.protocol.plan_documents import render_stamp, with_id
 
@@ -87,6 +87,29 @@ def test_whether_a_table_has_rows_of_a_topic_is_yes_where_nobody_can_tell(table:
     assert holds_rows_of(str(table), "clicks") and not holds_rows_of(str(table), "orders")
     write_deltalake(str(tmp_path / "odd"), pyarrow.table({"another": [1]}))
     assert holds_rows_of(str(tmp_path / "odd"), "clicks")
+
+
+# -- whose rows it holds -----------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_of_others_alone_while_only_pipelines_that_are_not_we_have_added_rows(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    DeltaTable.create(path, ROWS.schema)
+    assert is_of_others_alone(path, OURS)
+    commit(tmp_path, OLD, plan_of(1))
+    commit(tmp_path, OLD, plan_of(2))
+    DeltaTable(path).optimize.compact()
+    assert is_of_others_alone(path, OURS) and not is_of_others_alone(path, OLD)
+    write_deltalake(path, ROWS, mode="append")
+    assert not is_of_others_alone(path, OURS)
+
+
+def test_whose_rows_it_holds_nobody_can_tell_where_the_tables_log_does_not_reach_back_to_its_first_commit(tmp_path: Path) -> None:
+    commit(tmp_path, OLD, plan_of(1))
+    commit(tmp_path, OLD, plan_of(2))
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    log_files(tmp_path)[0].unlink()
+    assert not is_of_others_alone(str(tmp_path), OURS)
 
 
 # -- since our last commit -----------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from etl.acceptance import accepted_version
 from etl.edges.delta import read_table
 from etl.edges.delta_log import hash_of_commit, open_log
 from etl.errors import FileLost
 from etl.model import Acknowledgement, Foreign, Table
-from etl.reconcile import accepted_version
 from tests.unit.test_delta_others import OURS, commit, plan_of
 
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etl.acceptance import is_told
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model import (
     Acknowledgement, Adopt, Applied, BrokerPartition, Committed, Dialect, FirstRun, Foreign, Ledger, Onward, Plan, PlanKind, Replay, Stamp,
     Standing, Superseding, Table, TookOver, Vanished,
 )
 from etl.protocol.plan_documents import render_plan, with_id
-from etl.reconcile import is_told, reconcile, refuse_what_others_did
+from etl.reconcile import reconcile, refuse_what_others_did
 from etl.settings import OnMoved, OnRowsRemoved
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
@@ -111,6 +112,33 @@ def test_the_first_plan_is_not_replayed_into_another_table() -> None:
 
 def test_the_first_plan_is_not_replayed_into_a_table_that_came_later() -> None:
     disagreement(ledger_of(1, applied=False), table_of(None), "there was no table")
+
+
+AWAITED = table_of(None, is_of_others_alone=True)
+
+
+@pytest.mark.parametrize("changes", [{}, {"kind": PlanKind.START}, {"number": 8, "table_bit": 0, "table_id": None}])
+def test_a_plan_that_was_made_when_there_was_no_table_goes_on_by_another_in_one_that_other_pipelines_made(changes: dict[str, Any]) -> None:
+    ledger = ledger_of(changes.pop("number", 1), applied=False, **changes)
+    standing = stand(ledger, AWAITED, SEEN)
+    assert isinstance(standing, Superseding) and standing.plan == ledger.newest and "another pipeline" in standing.reason
+
+
+@pytest.mark.parametrize(("ledger", "table", "says"), [
+    (ledger_of(1, table_id="t0", applied=False), AWAITED, "has id t1, plan 1 went to t0"),
+    (ledger_of(8, table_id=None, applied=False), AWAITED, "no plan of ours, ZooKeeper knows plan 8"),
+    (ledger_of(1), AWAITED, "plan 1 was in the table as version 7, now the table does not hold it"),
+    (ledger_of(1, applied=False, kind=PlanKind.RESET), AWAITED, "there was no table"),
+])
+def test_a_plan_that_was_made_for_a_table_or_reached_one_does_not_go_on_in_that_of_other_pipelines(
+    ledger: Ledger, table: Table, says: str,
+) -> None:
+    disagreement(ledger, table, says)
+
+
+def test_a_plan_that_may_be_in_no_table_is_said_to_be_looked_for_and_not_to_be_given_up() -> None:
+    error = disagreement(ledger_of(1, applied=False), table_of(None), "there was no table")
+    assert "looked for in it: with some of them it counts as done" in error.check and "given up" not in error.check
 
 
 def test_a_replay_does_not_ask_what_became_of_the_offsets() -> None:

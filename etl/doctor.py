@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from etl.checks import brokers, ledger, machine, rows, table, zookeeper
 from etl.checks.line import Check, Fact, Findings, Line, Verdict
+from etl.doors import preview_of
 from etl.errors import EtlError
 from etl.settings import Settings
 from etl.wiring import SparkDefaults, Surroundings
@@ -40,7 +42,8 @@ CHECKS = (
     Check("transformed rows", rows.transformed, needs=(Fact.JAVA, Fact.TRANSFORM, Fact.TABLE)),
     Check("table folder", table.folder, needs=(Fact.TABLE,)),
     Check("losses table", table.losses_folder),
-    Check("ledger and table", ledger.standing, needs=(Fact.ZOOKEEPER, Fact.TOPICS, Fact.TABLE, Fact.RETENTION, Fact.COLUMNS)),
+    Check("ledger and table", partial(ledger.standing, foresee=preview_of),
+          needs=(Fact.ZOOKEEPER, Fact.TOPICS, Fact.TABLE, Fact.RETENTION, Fact.COLUMNS)),
 )
 """In the order of a run: what comes later needs what comes before."""
 

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 
 from etl.checks.line import Findings, Line, Verdict, advice, ok
+from etl.errors import Owned
 from etl.log_identity import refuse_other_logs
 from etl.model import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
 from etl.reconcile import plan_in_force, where_we_stand
+from etl.settings import Settings
 from etl.starts import starts_of
 from etl.told import told_open
 from etl.wiring import LiveWorld, Surroundings
 
 
-def standing(name: str, findings: Findings) -> Iterator[Line]:
-    """What a run would observe, and what `reconcile` says of it."""
+Foresee = Callable[[Snapshot, Settings], object]
+"""Decides all that `etl plan` decides of a snapshot, and raises what it raises."""
+
+
+def standing(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[Line]:
+    """What a run would observe, what `reconcile` says of it, and where a run would stop that saw this."""
     silent = {leader.broker.id for leader in findings.metadata.leaders.values()} & findings.silent_brokers
     if silent:
         yield Line(name, Verdict.NOT_CHECKED, f"first broker {min(silent)}, which leads partitions of ours, see above")
         return
-    snapshot = _observed(findings)
+    yield from judged(name, _observed(findings), findings.settings, foresee)
+
+
+def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) -> Iterator[Line]:
+    """The lines for what was observed. Raises what a run would raise; owners are another check's affair."""
     yield from held_back("open transactions", snapshot)
-    found = where_we_stand(snapshot, findings.settings)
+    found = where_we_stand(snapshot, settings)
     reaches = starts_of(found.plan) if isinstance(found, Superseding) else None
     refuse_other_logs(plan_in_force(snapshot.ledger, snapshot.table), snapshot, reaches)
+    with contextlib.suppress(Owned):
+        foresee(snapshot, settings)
     yield told(name, found)
 
 

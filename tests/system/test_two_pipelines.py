@@ -174,7 +174,7 @@ def test_of_two_pipelines_that_make_one_table_at_the_same_moment_both_load_their
     pipeline.produce(40)
     other.produce(20)
     report = doors.run(load_settings(other.conf), around=lambda world: Meanwhile(world, "append", pipeline.ran))
-    assert [one.outcome for one, _ in report.outcomes] == [Outcome.SUPERSEDED, Outcome.INGESTED]
+    assert [outcome for outcome, _ in report.outcomes] == [Outcome.SUPERSEDED, Outcome.INGESTED]
     for one, rows in ((pipeline, 40), (other, 20)):
         proof = one.door("verify")
         assert (proof.code, proof.document["found_rows"]) == (0, rows), proof.err

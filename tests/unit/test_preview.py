@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from etl.checks.ledger import judged
+from etl.checks.line import Verdict
 from etl.doors import preview_of
+from etl.errors import NeedsDecision
 from etl.ingest import ingest
 from etl.report import Outcome
 from etl.settings import Settings
@@ -91,3 +96,41 @@ def test_what_the_table_knows_better_is_said_to_be_taken_over_first() -> None:
     outside.plans.clear()
     outside.applied.clear()
     assert says(outside, SKIPPING) == "the next run first takes over plan 1 from the table, then finds nothing new"
+
+
+# -- the doctor says what plan says ------------------------------------------------------------------------------------
+
+
+def stored_in_another_shape() -> tuple[Outside, Settings]:
+    return stored_and_grown(), settings_of(isolation="read_uncommitted")
+
+
+def with_offsets_gone() -> tuple[Outside, Settings]:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    grow(outside, 4, 0, 0)
+    outside.logs[LOGS[0]].log_start = 7
+    return outside, SETTINGS
+
+
+def with_an_offset_above_the_end() -> tuple[Outside, Settings]:
+    outside = outside_of(5, 3, 4)
+    outside.move_offset(LOGS[0], 500)
+    return outside, SETTINGS
+
+
+@pytest.mark.parametrize("situation", [stored_in_another_shape, with_offsets_gone, with_an_offset_above_the_end])
+def test_doctor_fails_where_plan_stops_with_the_same_error(situation: Callable[[], tuple[Outside, Settings]]) -> None:
+    outside, settings = situation()
+    snapshot = FakeWorld(outside, settings).observe()
+    with pytest.raises(NeedsDecision) as stops_plan:
+        preview_of(snapshot, settings)
+    with pytest.raises(NeedsDecision) as stops_doctor:
+        list(judged("ledger and table", snapshot, settings, preview_of))
+    assert (type(stops_doctor.value), str(stops_doctor.value)) == (type(stops_plan.value), str(stops_plan.value))
+
+
+def test_an_owner_is_told_by_the_doctor_once_and_where_the_pipeline_stands_all_the_same() -> None:
+    outside = outside_of(5, 3, 4)
+    outside.owners[LOGS[0]] = "somebody"
+    assert [line.verdict for line in judged("x", FakeWorld(outside, SETTINGS).observe(), SETTINGS, preview_of)] == [Verdict.OK]

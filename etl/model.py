@@ -563,6 +563,8 @@ class Snapshot:
     """The first offset that will not have expired by time within `source.expiry_warning_s`, where `retention` has a time."""
     open_transactions: Mapping[BrokerPartition, OpenTransaction] = field(default_factory=dict)
     """Of logs whose extent holds offsets back, where the brokers tell."""
+    extents_of_owned: Mapping[BrokerPartition, Extent] = field(default_factory=dict)
+    """Of logs that are left to their owners, and so are not among the others."""
     gone_topics: frozenset[str] = frozenset()
     """Of the topics that a plan which was left reads, those that the brokers do not know any more, whether or not the conf names them."""
     parallelism: int | None = 1

@@ -57,7 +57,9 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
         raise _owned(left)
     extents = {log: extent for log, extent in snapshot.extents.items() if log not in left}
     owners = {log: owner for log, owner in left.items() if log in snapshot.extents or log in snapshot.leaderless}
-    return replace(snapshot, extents=extents, leaderless=snapshot.leaderless - left.keys(), owners=owners)
+    return replace(
+        snapshot, extents=extents, extents_of_owned={log: extent for log, extent in snapshot.extents.items() if log in left},
+        leaderless=snapshot.leaderless - left.keys(), owners=owners)
 
 
 def refuse_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:

@@ -328,10 +328,13 @@ def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> Etl
     extent, newest = snapshot.extents[log], snapshot.ledger.newest
     place: dict[str, Any] = {"topic": log.topic, "partition": log.partition, "offset": wanted}
     holds = f"the log can be read from {extent.log_start_offset} to {extent.end_offset}"
-    if newest and wanted <= newest.positions.get(log, -1):
+    ours = newest.positions.get(log) if newest else None
+    if ours is not None and wanted <= ours:
         check = f"its leader, and open transactions; {holds}"
         return NotYetReadable("the readable end of the log lies below our position", check=check, **place)
-    check = f"who committed it: {holds}; set the committed offset to one of these, or remove it to start by source.start"
+    check = f"who committed it: {holds}; " + (
+        "set the committed offset to one of these, or remove it to start where policy says" if ours is None else
+        f"set the committed offset back to ours, {ours}")
     return BadOffset("the committed offset lies above the end of the log", check=check, **place)
 
 

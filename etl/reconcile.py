@@ -39,11 +39,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from etl.acceptance import accepted_version, is_accepted, is_recorded, is_waiting_for_a_table
-from etl.errors import LedgersDisagree, OffsetMoved
+from etl.errors import LedgersDisagree
 from etl.model import (
     NOTHING_COMMITTED, Acknowledgement, Adopt, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, OtherPipeline, Plan,
     PlanKind, Replay, Snapshot, Standing, Superseding, Table,
 )
+from etl.moved_offsets import NO_ENDS, Ends, ends_of, moved_offset, of_another_log, refuse_beyond
 from etl.protocol.plan_documents import parse_plan
 from etl.settings import OnMoved, OnRowsRemoved, Settings
 
@@ -52,7 +53,8 @@ def where_we_stand(snapshot: Snapshot, settings: Settings) -> Standing:
     """`reconcile` with what a run has observed and what its conf says. Raises as it does, naming the table's place."""
     with naming_table(settings):
         policies = settings.source.on_moved, settings.table.on_rows_removed
-        standing = reconcile(snapshot.ledger, snapshot.table, snapshot.committed, *policies, place=settings.table.place)
+        standing = reconcile(
+            snapshot.ledger, snapshot.table, snapshot.committed, *policies, place=settings.table.place, ends=ends_of(snapshot))
         refuse_topics_of_others(standing, snapshot)
         return standing
 
@@ -69,19 +71,20 @@ def naming_table(settings: Settings) -> Iterator[None]:
 
 def reconcile(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
-    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, *, place: str,
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, *, place: str, ends: Ends = NO_ENDS,
 ) -> Standing:
     """Decide where the pipeline stands; the table of cases is in the module's docstring. `place` is where the table is, or would be.
 
+    No offset is followed to where its log does not reach, by `ends`.
     Raises LedgersDisagree or OffsetMoved where a person must decide.
     """
     refuse_another_era(ledger, table)
     refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
     found = compare(ledger, table, place)
     if isinstance(found, Onward):
-        return _onward(found.last, committed, on_moved)
+        return _onward(found.last, committed, on_moved, ends)
     if isinstance(found, Adopt):
-        return replace(found, standing=_where_they_are(found.plan, ledger.newest, committed, on_moved))
+        return replace(found, standing=_where_they_are(found.plan, ledger.newest, committed, on_moved, ends))
     return found
 
 
@@ -276,7 +279,7 @@ def _adopt(number: int, bit: int, table: Table) -> Adopt:
 
 
 def _where_they_are(
-    plan: Plan, known: Plan | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
+    plan: Plan, known: Plan | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
 ) -> Onward:
     """Offsets below the positions of an adopted plan belong to the ledger that was lost: they are moved again.
 
@@ -288,7 +291,7 @@ def _where_they_are(
     seen = {log: found[log] if log in behind else plan.seen[log] for log in found}
     lives = known.log_epochs if known else {}
     outlived = {log for log, life in plan.log_epochs.items() if life != lives.get(log, 0)}
-    return _onward(replace(plan, seen=seen), found, on_moved, outlived, known)
+    return _onward(replace(plan, seen=seen), found, on_moved, ends, outlived, known)
 
 
 def _of_our_own(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[int | None, ...]:
@@ -312,8 +315,8 @@ def _go_on(ledger: Ledger, plan: Plan, table: Table | None, bit: int) -> Replay 
 
 
 def _onward(
-    plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, outlived: Collection[BrokerPartition] = (),
-    known: Plan | None = None,
+    plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
+    outlived: Collection[BrokerPartition] = (), known: Plan | None = None,
 ) -> Onward:
     """Behind `plan`. `outlived`: logs that a reset came between what the ledger knew, plan `known`, and this plan."""
     uncommitted, moved = [], {}
@@ -330,9 +333,12 @@ def _onward(
     back = [log for log, found in moved.items() if found.offset is None or found.offset < plan.positions[log]]
     gone = [log for log in moved if log in outlived or log in _reset_by(plan)]
     if not back and gone:
-        raise _of_another_log(plan, moved[min(gone)].offset, min(gone), is_older=min(gone) in outlived, known=known)
+        stories = _two_stories(known.number if known else 0, plan.number) if min(gone) in outlived else None
+        raise of_another_log(plan, moved[min(gone)].offset, min(gone), stories)
+    if not back:
+        refuse_beyond(plan, moved, ends)
     if on_moved is OnMoved.FAIL or back:
-        raise _moved(plan, moved, min(back or moved))
+        raise moved_offset(plan, moved, min(back or moved))
     followed = {log: found.offset for log, found in moved.items() if found.offset is not None}
     return Onward(plan, {**plan.positions, **followed}, tuple(uncommitted), followed)
 
@@ -377,29 +383,3 @@ def _refuse_another_table(ledger: Ledger, plan: Plan, table: Table | None, bit: 
 def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:
     """The logs that this plan goes on with as other ones."""
     return frozenset(gone.log for gone in plan.vanished) if plan.kind is PlanKind.RESET else frozenset()
-
-
-def _of_another_log(plan: Plan, found: int | None, log: BrokerPartition, *, is_older: bool, known: Plan | None) -> OffsetMoved:
-    """To follow it would pass over the first records of the log that is there now, and they would never be loaded."""
-    ours = plan.positions[log]
-    if is_older:
-        what = (
-            f"the ledger is older than the table: {_two_stories(known.number if known else 0, plan.number)}, and in between the log was "
-            f"cut or made again; the committed offset is {found}, ours is {ours}")
-        check = "that ZooKeeper was restored from a copy; the offset is then of the log that was"
-    else:
-        what = f"somebody else moved a committed offset: it is {found}, ours is {ours}, since the log was cut or made again"
-        check = "which other consumer of this group ran or who set it; it may be an offset of the log that was"
-    check += f": set it back to {ours}. To follow it would leave out records of the log of now"
-    return OffsetMoved(what, topic=log.topic, partition=log.partition, offset=found, check=check)
-
-
-def _moved(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: BrokerPartition) -> OffsetMoved:
-    found, ours, others = moved[log].offset, plan.positions[log], len(moved) - 1
-    what = f"somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}"
-    if others:
-        what += f" (and {others} more)"
-    check = f"which other consumer of this group ran or who set it; set it back to {ours}"
-    check += ", or allow it with source.on_moved: follow" if found is not None and found > ours else (
-        ": to follow it would load rows twice")
-    return OffsetMoved(what, topic=log.topic, partition=log.partition, offset=found, check=check)

@@ -20,6 +20,7 @@ from etl.ingest import repair
 from etl.model import (
     BrokerPartition, Coverage, FirstRun, Onward, OtherPipeline, Plan, Replay, Retirement, Snapshot, Standing, Superseding, Table,
 )
+from etl.moved_offsets import ends_of
 from etl.protocol.plan_documents import with_id
 from etl.reconcile import is_of_another_era, name_of, naming_table, plan_of, reconcile
 from etl.report import Report, describe_plan
@@ -204,4 +205,4 @@ def _standing_without(app_id: str, snapshot: Snapshot, settings: Settings) -> St
     foreign = tuple(found for found in table.foreign if not (found.by and found.by.app_id == app_id)) if table else ()
     policies = settings.source.on_moved, settings.table.on_rows_removed
     return reconcile(snapshot.ledger, replace(table, foreign=foreign) if table else None, snapshot.committed, *policies,
-                     place=settings.table.place)
+                     place=settings.table.place, ends=ends_of(snapshot))

@@ -16,7 +16,7 @@ from etl.model import BrokerPartition, Foreign, Loss, PlanKind, Superseding, Why
 from etl.plan import plan_instead
 from etl.protocol.plan_documents import parse_applied, with_id
 from etl.report import Outcome, Report
-from etl.settings import Settings, parse_settings
+from etl.settings import OnOwned, Settings, parse_settings
 from tests.fakes.world import Crash, FakeCommit, FakeLog, FakeWorld, Outside, When
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]
@@ -502,6 +502,27 @@ def test_a_moved_offset_is_followed_once_and_kept_in_the_next_plan() -> None:
     assert report.plan is not None
     assert [(r.from_offset, r.until_offset) for r in report.plan.ranges] == [(7, 9)]
     assert outcomes(run(outside, settings)) == [Outcome.NOTHING_NEW]
+
+
+@pytest.mark.parametrize("owner", [None, "group_host-1-0"])
+@pytest.mark.parametrize("has_leader", [True, False])
+def test_an_offset_above_the_end_of_its_log_is_not_followed_whoever_has_the_log_and_set_back_the_run_goes_on(
+    owner: str | None, has_leader: bool,
+) -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow", on_no_leader="skip")
+    settings = settings.model_copy(update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})})
+    run(outside, settings)
+    outside.owners = {LOGS[1]: owner} if owner else {}
+    outside.logs[LOGS[1]].has_leader = has_leader
+    outside.move_offset(LOGS[1], 1_000_000)
+    with pytest.raises(OffsetMoved) as caught:
+        run(outside, settings)
+    assert caught.value.check.endswith("set it back to 3") and not outside.losses
+    outside.move_offset(LOGS[1], 3)
+    grow(outside, 1, 1, 1)
+    outside.owners, outside.logs[LOGS[1]].has_leader = {}, True
+    run(outside, settings)
+    refuse_unfinished(outside)
 
 
 def test_a_follow_without_new_records_is_kept_in_a_plan_too() -> None:

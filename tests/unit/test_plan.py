@@ -191,6 +191,13 @@ def test_an_older_consumers_offset_above_the_end_of_the_log_is_a_bad_offset(poli
     assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 11}
 
 
+def test_an_offset_above_the_end_of_a_log_that_we_know_may_only_be_set_back_to_ours() -> None:
+    standing = replace(onward({A: 7}), positions={A: 11}, followed={A: 11})
+    with pytest.raises(BadOffset) as caught:
+        next_plan(snapshot_of({A: (3, 10)}, ledger=Ledger("u", standing.last)), standing)
+    assert caught.value.check.endswith("from 3 to 10; set the committed offset back to ours, 7")
+
+
 def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None:
     with pytest.raises(NotYetReadable, match="above the last stable offset 10") as caught:
         next_plan(replace(snapshot_of({A: (3, 10)}), extents={A: Extent(3, 10, 12)}), onward({A: 12}))

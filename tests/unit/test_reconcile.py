@@ -16,6 +16,7 @@ from etl.model import (
     Acknowledgement, Adopt, Applied, BrokerPartition, Committed, Dialect, FirstRun, Foreign, Ledger, Onward, Plan, PlanKind, Replay, Stamp,
     Standing, Superseding, Table, TookOver, Vanished,
 )
+from etl.moved_offsets import NO_ENDS, Ends
 from etl.protocol.plan_documents import render_plan, with_id
 from etl.reconcile import reconcile, refuse_what_others_did
 from etl.settings import OnMoved, OnRowsRemoved
@@ -55,9 +56,9 @@ def word_of(number: int, **changes: Any) -> Acknowledgement:
 
 def stand(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed] = COMPLETE, on_moved: OnMoved = OnMoved.FAIL,
-    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, ends: Ends = NO_ENDS,
 ) -> Standing:
-    return reconcile(ledger, table, committed, on_moved, on_rows_removed, place=PLACE)
+    return reconcile(ledger, table, committed, on_moved, on_rows_removed, place=PLACE, ends=ends)
 
 
 def disagreement(ledger: Ledger, table: Table | None, says: str) -> LedgersDisagree:
@@ -193,6 +194,19 @@ def test_the_refusal_of_several_moved_offsets_tells_how_many() -> None:
 def test_moved_offsets_are_followed_under_follow_and_the_others_still_committed() -> None:
     found = stand(ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, OnMoved.FOLLOW)
     assert found == Onward(plan_of(2), {A: 50, B: 2, C: 9}, (B,), {A: 50})
+
+
+@pytest.mark.parametrize("on_moved", OnMoved)
+@pytest.mark.parametrize(("end", "says"), [(49, "the log ends at 49"), (None, "the partition has no leader that tells")])
+def test_an_offset_is_not_followed_to_where_the_log_is_not_known_to_reach(on_moved: OnMoved, end: int | None, says: str) -> None:
+    with pytest.raises(OffsetMoved, match=f"it is 50, ours is 5, and {says}") as caught:
+        stand(ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, on_moved, ends={A: end})
+    assert caught.value.check.endswith("set it back to 5"), "what policy would not let pass is not advised"
+
+
+def test_an_offset_is_followed_up_to_the_end_of_its_log() -> None:
+    found = stand(ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, OnMoved.FOLLOW, ends={A: 50})
+    assert isinstance(found, Onward) and found.followed == {A: 50}
 
 
 @pytest.mark.parametrize("other", [Committed(2, 0), Committed(70, 9)])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +11,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
 from etl.checks.line import Findings, Line, advice, failed, ok
+from etl.edges.report_file import installed_version
 from etl.edges.spark import is_submitted
 from etl.embedded.jars import DELTA_VERSION, cached_delta_jars
 from etl.embedded.java import find_java, java_version
@@ -21,10 +23,10 @@ from etl.errors import SettingsError
 from etl.transform import load_transform
 
 PACKAGES = {
-    "pyspark": ("4.2.0", "4.2.1"), "delta-spark": ("4.4.0", "4.4.1"), "deltalake": ("1.6.6", "1.7"), "kazoo": ("2.11", "3"),
-    "kafka-python": ("3.0.12", "3.1"), "pyarrow": ("26", "27"), "numba": ("0.68", "0.69"), "numpy": ("2.4", "2.5"),
+    "pyspark": ">=4.2.0,<4.2.1", "delta-spark": ">=4.4.0,<4.4.1", "deltalake": ">=1.6.6,<1.7", "kazoo": ">=2.11,<3",
+    "kafka-python": ">=3.0.12,<3.1", "pyarrow": ">=26,<27", "numba": ">=0.68,<0.69", "numpy": ">=2.4,<2.5",
 }
-"""Lowest version tried and the first that was not, as in setup.cfg: Spark, Delta, delta-rs and the jars are one set."""
+"""The versions that were tried together, as in setup.cfg; a post-release of a pinned one (`==`) is not another version."""
 _IN_WORKERS = ("pyarrow", "numba", "numpy", "kafka", "cramjam", "google_crc32c")
 """What a worker imports to read a range."""
 _ASK_PYTHON = (
@@ -67,19 +69,27 @@ def may_need_jars(findings: Findings) -> bool:
 
 def packages(name: str, findings: Findings) -> Iterator[Line]:
     """Spark, Delta and delta-rs fit one another only in the versions that were tried together."""
-    found = {package: _installed(package) for package in PACKAGES}
+    found = {package: installed_version(package) for package in PACKAGES}
     wrong = [failed(name, error) for package, version in found.items() if (error := _untried(package, version))]
     yield from wrong or [ok(name, ", ".join(f"{package} {version}" for package, version in list(found.items())[:3]))]
 
 
 def _untried(package: str, version: str | None) -> SettingsError | None:
-    lowest, below = PACKAGES[package]
-    check = f"`pip install '{package}>={lowest},<{below}'`"
+    tried = PACKAGES[package]
+    check = f"`pip install '{package}{tried}'`"
     if version is None:
         return SettingsError(f"{package} is not installed", check=check)
-    if not _numbers(lowest) <= _numbers(version) < _numbers(below):
-        return SettingsError(f"{package} is {version}, and only {lowest} up to below {below} was tried with the others", check=check)
+    if not _is_among(tried, version):
+        return SettingsError(f"{package} is {version}, and only {tried} was tried with the others", check=check)
     return None
+
+
+def _is_among(tried: str, version: str) -> bool:
+    """Whether this is one of the versions `tried` (PEP 440: a pre-release comes before its release). A vendor's own scheme is none."""
+    try:
+        return SpecifierSet(tried).contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return False
 
 
 def workers_python(name: str, findings: Findings) -> Iterator[Line]:
@@ -137,18 +147,3 @@ def report_folder(name: str, findings: Findings) -> Iterator[Line]:
         yield failed(name, SettingsError(what, key="report.path", path=wanted, check="the folder and its permissions"))
         return
     yield ok(name, str(wanted) if at == wanted else f"{wanted}, which will be made in {at}")
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers a version starts with, without what follows them (`.dev1`, `rc2`, `+local`)."""
-    numbers = [int(n) for n in re.findall(r"\d+", re.split(r"[^\d.]", version, maxsplit=1)[0])]
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)

@@ -21,12 +21,12 @@ from etl.report import Process, Report, outdated
 def this_process(conf: str | None) -> Process:
     """Where this process runs, and the versions of what it runs."""
     versions: dict[str, str | None] = {"python": platform.python_version(), "offset_range_etl": __version__}
-    versions |= {name.replace("-", "_"): _version_of(name) for name in ("pyspark", "delta-spark", "deltalake")}
+    versions |= {name.replace("-", "_"): installed_version(name) for name in ("pyspark", "delta-spark", "deltalake")}
     return Process(socket.gethostname(), os.getpid(), conf and os.path.abspath(conf), versions)
 
 
-def _version_of(package: str) -> str | None:
-    """None for one that is no installed package: spark-submit brings Spark as a folder, and Delta as a jar."""
+def installed_version(package: str) -> str | None:
+    """The version of this package; None for one that is not installed: spark-submit brings Spark as a folder, and Delta as a jar."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

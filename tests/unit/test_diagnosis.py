@@ -13,12 +13,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from etl.checks import machine, table
 from etl.checks.brokers import release
 from etl.checks.ledger import told
 from etl.checks.line import Check, Fact, Findings, Line, Verdict, advice, failed, ok
 from etl.doctor import CHECKS, Diagnosis, diagnose
+from etl.edges.report_file import installed_version
 from etl.edges.zookeeper_probe import ask_server
 from etl.errors import (
     BrokerUnreachable, EtlError, LedgersDisagree, NotOurTable, Owned, PermissionRefused, SettingsError, TableUnreachable,
@@ -121,24 +124,29 @@ def test_what_checks_opened_is_closed_when_all_is_said() -> None:
 # -- this machine -----------------------------------------------------------------------------------------------------------------
 
 
+def between(version: str) -> str:
+    """A version and all behind it that are no other one: its post-releases."""
+    *front, last = version.split(".")
+    return f">={version},<{'.'.join(front)}.{int(last) + 1}"
+
+
 def test_the_packages_and_versions_are_those_of_setup_cfg() -> None:
     law = configparser.ConfigParser()
     law.read(ROOT / "setup.cfg")
-    for requirement in law["options"]["install_requires"].split("\n"):
-        found = re.fullmatch(r"([\w-]+)(==|>=)([\d.]+)(?:,<([\d.]+))?", requirement.strip())
-        if found and found[1] in machine.PACKAGES:
-            lowest, below = machine.PACKAGES[found[1]]
-            assert lowest == found[3]
-            assert below == found[4] or (found[2] == "==" and below == f"{lowest[:-1]}{int(lowest[-1]) + 1}")
+    required = {one.name: one.specifier for one in map(Requirement, law["options"]["install_requires"].split("\n")[1:])}
+    for package, tried in machine.PACKAGES.items():
+        pinned = [one.version for one in required[package] if one.operator == "=="]
+        assert required[package] == SpecifierSet(tried) or (pinned and tried == between(pinned[0]))
     assert [line.verdict for line in said(machine.packages)] == [Verdict.OK]
 
 
 @pytest.mark.parametrize(("version", "words"), [
-    (None, "delta-spark is not installed"), ("4.3.1", "4.3.1"), ("4.4.1", "4.4.1"), ("4.4.0", ""), ("4.4.0.post1", ""),
+    (None, "delta-spark is not installed"), ("4.3.1", "4.3.1"), ("4.4.1", "4.4.1"), ("4.4.0", ""), ("4.4.0.post1", ""), ("4.4.0+ours", ""),
+    ("4.4.0rc1", "4.4.0rc1"), ("4.4.1.dev3", "4.4.1.dev3"), ("4.4.0-vendor-2", "4.4.0-vendor-2"), ("4.40", "4.40"),
 ])
 def test_a_package_that_is_missing_or_of_another_version_is_named(monkeypatch: pytest.MonkeyPatch, version: str | None, words: str) -> None:
-    real = machine._installed
-    monkeypatch.setattr(machine, "_installed", lambda name: version if name == "delta-spark" else real(name))
+    real = installed_version
+    monkeypatch.setattr(machine, "installed_version", lambda name: version if name == "delta-spark" else real(name))
     line, = said(machine.packages)
     assert (line.exit_code == 2) == bool(words)
     assert words in line.found

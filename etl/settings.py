@@ -363,7 +363,8 @@ def load_settings(path: str | Path) -> Settings:
     try:
         document = document_of(text)
     except NOT_YAML as error:
-        raise SettingsError(f"the conf file is no YAML: {_one_line(error)}", path=path, check="its syntax at that line") from error
+        what = f"the conf file cannot be read as YAML: {_one_line(error)}"
+        raise SettingsError(what, path=path, check="its syntax at that line") from error
     return _placed(parse_settings(document, path=str(path)), Path(path).absolute().parent)
 
 
@@ -377,7 +378,7 @@ def parse_settings(document: Any, *, path: str | None = None) -> Settings:
         found = error.errors(include_url=False, include_context=False)
         raise conf_mistake(found, path, lambda loc: _reference_at(document, loc)) from error
     except RecursionError as error:
-        raise SettingsError("a value holds itself", path=path, check="the YAML anchors (&) and aliases (*)") from error
+        raise SettingsError("its values lie too deep in each other", path=path, check="its indentation") from error
 
 
 def _reference_at(document: Any, loc: Sequence[int | str]) -> str | None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from etl.address import split_address
+from etl.conf_file import document_of
 from etl.conf_mistakes import MEANINGS
 from etl.errors import SettingsError
 from etl.model import Isolation
@@ -333,6 +334,20 @@ def test_a_file_that_is_no_conf_is_refused_and_named(tmp_path: Path, text: str) 
     with pytest.raises(SettingsError) as caught:
         load_settings(path)
     assert str(caught.value.where["path"]) == str(path)
+
+
+@pytest.mark.parametrize("line", ["report: *place", "report: {<<: *place}", "transform: *.py", "report: [*place, *place]"])
+def test_an_alias_is_refused_with_its_line_and_what_to_write_instead(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "clicks.yaml"
+    path.write_text(f"{LEAST}\nplace: &place {{path: reports}}\n{line}\n")
+    with pytest.raises(SettingsError, match=r"an alias \(\*\) is not taken here: write the value out, or put quotes") as caught:
+        load_settings(path)
+    number = path.read_text().splitlines().index(line) + 1
+    assert f"line {number}, column {line.index('*') + 1}" in str(caught.value)
+
+
+def test_a_text_that_begins_with_a_star_is_taken_in_quotes() -> None:
+    assert document_of("a: '*'") == {"a": "*"}
 
 
 def test_a_file_that_cannot_be_read_is_refused_and_named(tmp_path: Path) -> None:

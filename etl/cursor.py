@@ -35,6 +35,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, RanOutBeforeUntil
+from etl.frame import COLUMNS
 from etl.model import Cleanup, Isolation, OffsetRange, Receipt
 from etl.protocol import FetchedPartition, error_codes
 from etl.protocol.columns import MAX_GAPS, MAX_RECORD_BYTES, Tally
@@ -48,8 +49,6 @@ MISSING_MAX = 100
 
 EPOCHS_KEPT = 16
 """How many leader epochs of a range its receipt names, the newest."""
-
-ALL_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers", "log_epoch")
 
 
 class Cursor:
@@ -66,7 +65,7 @@ class Cursor:
         self.range = range
         self._isolation = isolation
         self._limit = max(fetch_max_bytes, max_fetch_bytes)
-        self._columns = ALL_COLUMNS if columns is None else columns
+        self._columns = COLUMNS if columns is None else columns
         self._log_epoch, self._max_unpacked_bytes, self._max_record_bytes = log_epoch, max_unpacked_bytes, max_record_bytes
         self._tally, self._counts = Tally(range.from_offset), Counts()
         self._fetched_bytes, self._empty_answers, self._decoding = 0, 0, False

@@ -23,7 +23,6 @@
     │   ├── CorruptData                  what the broker sent is not the protocol
     │   ├── RecordTooLarge               a record, or what a record batch unpacks to, is more than Spark's memory takes
     │   ├── RanOutBeforeUntil
-    │   ├── OvershotUntil
     │   ├── FileLost                     the table's log names a file that is gone
     │   └── VerifyFailed
     ├── Unreachable                 6    retriable: ZooKeeper, a broker or Spark
@@ -192,10 +191,6 @@ class RecordTooLarge(NeedsDecision):
 
 class RanOutBeforeUntil(NeedsDecision):
     """The log ended before the range did."""
-
-
-class OvershotUntil(NeedsDecision):
-    """The walk landed beyond the end of a range whose offsets have no gaps (0.7 family)."""
 
 
 class FileLost(NeedsDecision):

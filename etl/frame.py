@@ -1,8 +1,8 @@
 """The raw table's schema: the columns of Spark's own Kafka source, same names, types and order, then `log_epoch`.
 
-Owns names, types, order, and the key that makes a row unique. Building Arrow batches of this schema belongs to
-`protocol.columns`; a unit test holds the two together. Imports neither pyspark nor, until asked for an Arrow schema,
-pyarrow.
+Owns names, types and order. Building Arrow batches of this schema belongs to `protocol.columns`; a unit test holds the two
+together. Imports neither pyspark nor, until asked for an Arrow schema, pyarrow. A row of a table fed by Kafka 0.8 or later is
+unique by topic, log_epoch, partition and offset.
 
 | column | what it holds |
 | --- | --- |
@@ -39,9 +39,6 @@ SPARK_TYPES: dict[str, str] = {
 """Column -> Spark SQL type, in the table's order. What plain `timestamp` means is the session's to say (`spark.sql.timestampType`)."""
 
 COLUMNS: tuple[str, ...] = tuple(SPARK_TYPES)
-
-ROW_KEY: tuple[str, ...] = ("topic", "log_epoch", "partition", "offset")
-"""A row of a table fed by Kafka 0.8 or later is unique by these."""
 
 
 def raw_columns(names: Sequence[str] | None = None) -> tuple[str, ...]:

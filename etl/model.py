@@ -216,8 +216,6 @@ class PlanKind(str, Enum):
     """No ranges: it keeps the start decided for logs seen for the first time."""
     RESET = "reset"
     """No ranges: an operator accepted that logs were cut or made again, and it moves their positions."""
-    REPLAY = "replay"
-    BACKFILL = "backfill"
     TAKE_OVER = "take-over"
     """No ranges: an operator ruled that this pipeline takes another's place, and it begins at the other's positions."""
 

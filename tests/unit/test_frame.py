@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from etl import frame
-from etl.cursor import ALL_COLUMNS
 from etl.errors import SettingsError
 from tests.fakes.batches import Batch, Rec, answer, encode
 from tests.fakes.logs import cursor_of
@@ -20,7 +19,6 @@ def test_the_raw_table_has_the_columns_of_sparks_kafka_source_and_the_log_epoch(
 def test_what_a_cursor_yields_has_the_schema_of_the_frame() -> None:
     [arrow_batch] = cursor_of(0, 1).feed(answer(encode(Batch(0, [Rec(0)]))))
     assert arrow_batch.schema == frame.arrow_schema()
-    assert ALL_COLUMNS == frame.COLUMNS
 
 
 def test_chosen_columns_come_in_the_tables_order() -> None:
@@ -33,10 +31,6 @@ def test_chosen_columns_come_in_the_tables_order() -> None:
 def test_a_column_that_is_not_there_is_named() -> None:
     with pytest.raises(SettingsError, match="no column 'vlaue'"):
         frame.raw_columns(["key", "vlaue"])
-
-
-def test_the_row_key_is_made_of_columns() -> None:
-    assert set(frame.ROW_KEY) < set(frame.COLUMNS)
 
 
 @pytest.mark.parametrize("changed, why", [

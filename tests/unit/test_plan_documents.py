@@ -153,7 +153,7 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
 
 
 @pytest.mark.parametrize("changes", [
-    {"number": 8}, {"uid": "other"}, {"kind": PlanKind.REPLAY}, {"created_at_ms": 1}, {"cluster": "d"}, {"shape": "r"}, {"table_id": None},
+    {"number": 8}, {"uid": "other"}, {"kind": PlanKind.START}, {"created_at_ms": 1}, {"cluster": "d"}, {"shape": "r"}, {"table_id": None},
     {"topic_ids": {"clicks": "x"}}, {"previous": None}, {"supersedes": "x"}, {"reason": "x"}, {"moves_offsets": False}, {"run_key": "x"},
     {"losses": (Loss(LOG, 1, 2, Why.EXPIRED),)}, {"losses": (Loss(LOG, 1, 2, Why.MOVED),)}, {"table_bit": 3}, {"log_starts": {LOG: 7}},
     {"ranges": ()}, {"positions": {LOG: 11_000_000_000}}, {"seen": {LOG: Committed(10_000_000_000, 7)}},

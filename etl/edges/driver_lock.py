@@ -104,6 +104,9 @@ def is_dead(driver: znodes.DriverNode) -> bool:
     return driver.host == socket.gethostname() and driver.pids == _pids() and not _is_alive(driver)
 
 
+# psutil does not serve here: its create_time() moves when the clock is set, and a living driver would be called dead; it names neither the
+# boot nor the PID namespace, and beside another namespace's /proc it tells of somebody else's process. It would know a reused pid on macOS,
+# where a driver whose pid was given again counts as alive instead, and its session decides.
 def _pids() -> str | None:
     """Names this boot of this machine and our PID namespace in it (namespaces(7)); None where /proc does not tell."""
     with contextlib.suppress(OSError):

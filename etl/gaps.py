@@ -23,7 +23,7 @@ class Gaps:
     aborted_records: int = 0
     compacted: int = 0
     unexplained: int = 0
-    """Nobody knows any more: the receipt was counted again from the table's files after a crash."""
+    """Nobody knows any more: the receipt was counted again from the table's files, after a crash or where a transform did not read all."""
     losses: tuple[Loss, ...] = ()
 
     @property
@@ -107,7 +107,8 @@ class Doubt:
         plans = f"plan{'s' if self.plans[1:] else ''} {', '.join(map(str, self.plans))}"
         return (
             f"{self.offsets:,} offsets without a row cannot be proven (first between {self.first[0]} and {self.first[1]}; {plans}): "
-            "a crash took what the reader had counted, and from the table nobody can tell whether the log held a record there")
+            "what the reader counted did not arrive (a crash took it, or the transform does not read its rows to the end, as limit() "
+            "does), and from the table nobody can tell whether the log held a record there")
 
 
 @dataclass(frozen=True, slots=True)

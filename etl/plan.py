@@ -290,7 +290,10 @@ def _refuse_another_shape(plan: Plan, settings: Settings) -> None:
     """A stored plan is replayed word for word: rows of another shape would not be its rows. Raises NeedsDecision."""
     if plan.shape != shape_of_rows(settings):
         what = f"plan {plan.number} is stored but not in the table, and the conf has changed what shapes its rows since"
-        raise NeedsDecision(what, check="put source.isolation, transform and table.partition_by back for one run, then change them")
+        check = (
+            f"`etl plans supersede CONF {plan.number} --reason ...`: the same offsets are then read as the conf says now, nothing is lost; "
+            "or put source.isolation, transform and table.partition_by back for one run, then change them")
+        raise NeedsDecision(what, check=check)
 
 
 def shape_of_rows(settings: Settings) -> str:

@@ -110,8 +110,9 @@ class Proof:
             return refusal_of(wrong.missing.by, self.delta_version).check
         if not wrong.doubt.allowed:
             return (
-                "whether the topic still has records at these offsets, and what the transform makes of them; then accept the table as it "
-                f"is: etl plans acknowledge CONF {self.delta_version} --reason ...")
+                "the transform: one that drops rows (limit, where, dropDuplicates) leaves a table that nobody can prove. Whether the topic "
+                "still has records at these offsets; if they are to be missing, accept the table as it is: etl plans acknowledge CONF "
+                f"{self.delta_version} --reason ...")
         return _WHO_WROTE
 
     @property

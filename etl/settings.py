@@ -22,7 +22,7 @@ from etl.conf_file import CONF_MAX_BYTES, NOT_YAML, SECRET_MAX_BYTES, document_o
 from etl.conf_mistakes import conf_mistake
 from etl.errors import SettingsError
 from etl.model import Dialect, Isolation
-from etl.places import check_place, is_url, place_of
+from etl.places import check_place, is_url, not_apart, place_of
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 _NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
@@ -273,6 +273,14 @@ class TableSettings(_Section):
     losses_path: str | None = Field(default=None, min_length=1)
     """The Delta table of what was let go under `on_data_loss: skip` or `on_moved: follow`; `<path>_losses` unless given."""
 
+    @field_validator("partition_by")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        twice = [name for name in value if sum(name.lower() == other.lower() for other in value) > 1]
+        if twice:
+            raise ValueError(f"names {twice[0]} more than once")
+        return value
+
     _are_places = field_validator("path", "losses_path")(lambda path: check_place(path) if path else path)
 
     @property
@@ -365,7 +373,11 @@ def load_settings(path: str | Path) -> Settings:
     except NOT_YAML as error:
         what = f"the conf file cannot be read as YAML: {_one_line(error)}"
         raise SettingsError(what, path=path, check="its syntax at that line") from error
-    return _placed(parse_settings(document, path=str(path)), Path(path).absolute().parent)
+    settings = _placed(parse_settings(document, path=str(path)), Path(path).absolute().parent)
+    wrong = not_apart(settings.table.path, settings.table.losses_at, settings.report.path)
+    if wrong is not None:
+        raise SettingsError(wrong[1], key=wrong[0], path=path, check="a folder of its own for each table, and one for the reports")
+    return settings
 
 
 def parse_settings(document: Any, *, path: str | None = None) -> Settings:

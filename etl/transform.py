@@ -15,10 +15,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from etl.edges import delta
 from etl.edges.delta import whole_text
 from etl.edges.delta_path import open_table
-from etl.edges.spark import telling_what_was_lost
+from etl.edges.spark import is_stopped, telling_what_was_lost
+from etl.edges.table_shape import check_columns
 from etl.errors import EtlError, SettingsError, unmark
 from etl.frame import misfit
 from etl.settings import Settings
@@ -34,15 +34,13 @@ def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
     """
     if not settings.transform:
         return rows
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     made = apply_transform(settings.transform, rows)
     wrong = misfit(made.dtypes)
     if wrong and unprovable(settings.table.path) is None:
         check = "the function: it must leave topic, partition and offset of each row as they came; further columns are fine"
         what = f"nobody could count or prove what the transform makes: {wrong}"
         raise SettingsError(what, key="transform", function=settings.transform, check=check)
-    delta.check_shape(settings.table.path, to_arrow_schema(made.schema, timezone="UTC"), settings.table.partition_by)
+    check_columns(settings.table.path, made.schema.json(), settings.table.partition_by, spark=settings.spark)
     return made
 
 
@@ -68,18 +66,35 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
     try:
         with telling_what_was_lost():
             transformed = function(rows)
-    except EtlError:
+    except KeyboardInterrupt:
         raise
-    except Exception as error:  # it is somebody else's code: whatever it raises is about the transform, but for what our reader raised
-        told = unmark(whole_text(error))
+    except BaseException as error:  # it is somebody else's code: whatever it raises (SystemExit, too) is about the transform
+        _refuse_stopped(rows, error)
+        if isinstance(error, EtlError):
+            raise
+        told = unmark(whole_text(error))  # what our reader raised inside is not the transform's
         if told:
             raise told from error
-        said = str(error).strip().split("\n", 1)[0]
         line = next((f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[1:]), None)
-        raise SettingsError(f"the transform failed: {type(error).__name__}: {said}", key="transform", line=line, check=check) from error
+        raise SettingsError(f"the transform failed: {_said(error)}", key="transform", line=line, check=check) from error
+    _refuse_stopped(rows)
     if not isinstance(transformed, DataFrame):
         raise SettingsError(f"the transform gave {type(transformed).__name__}, no DataFrame", key="transform", check=check)
     return transformed
+
+
+def _refuse_stopped(rows: DataFrame, error: BaseException | None = None) -> None:
+    """Whatever follows on a session that was stopped fails, and none of that says why. Raises SettingsError."""
+    if is_stopped(rows.sparkSession):
+        check = "the function: the session is the run's, and whoever made it stops it"
+        raise SettingsError("the transform stopped Spark", key="transform", check=check) from error
+
+
+def _said(error: BaseException) -> str:
+    """The exception's name and the first line of what it says; of a module or function that ends the process, with what."""
+    if isinstance(error, SystemExit):
+        return f"it ends the process (sys.exit, with {error.code!r})"
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".removesuffix(": ")
 
 
 @contextlib.contextmanager
@@ -144,8 +159,10 @@ def load_transform(name: str) -> Callable[[DataFrame], DataFrame]:
     sys.path[:] = sys.path if "" in sys.path else [*sys.path, ""]
     try:
         found = getattr(importlib.import_module(module), function)
-    except Exception as error:  # importing runs the module: whatever it raises is about the transform
-        what = f"the transform cannot be imported: {type(error).__name__}: {error}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # importing runs the module: whatever it raises (SystemExit, too) is about the transform
+        what = f"the transform cannot be imported: {_said(error)}"
         raise SettingsError(what, key="transform", check="its spelling, and that its module is installed or in this folder") from error
     if not callable(found):
         raise SettingsError(f"{name} is no function", key="transform", check="package.module:function")

@@ -26,6 +26,7 @@ from etl.edges.registry import read_brokers, read_cluster_id, read_creation_ids
 from etl.edges.spark import parallelism_of
 from etl.edges.table_features import takes_commits_of_delta_rs
 from etl.edges.table_files import rows_in_null_partition
+from etl.edges.table_shape import EVENT_DATE, check_shape
 from etl.edges.zookeeper import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
 from etl.following import Following, follow
@@ -377,7 +378,7 @@ class LiveWorld:
     def _observe_table(self, ledger: Ledger) -> Table | None:
         table = self.settings.table
         if not self.settings.transform:
-            delta.check_shape(table.path, arrow_schema(), table.partition_by)
+            check_shape(table.path, arrow_schema(), table.partition_by)
         return delta.read_table(
             table.path, self.app_id, known=ledger.known_version, is_ours=self.settings.source.topics.admits,
             plan=ledger.newest, word=ledger.acknowledged)
@@ -445,6 +446,5 @@ class LiveWorld:
         return Applied(plan.number, plan.id, version, outcome.table.id, counted.receipts, run_id, counted.uncounted, undated)
 
     def _undated(self, delta_version: int | None) -> int | None:
-        column, table = delta.EVENT_DATE, self.settings.table
-        is_asked = column in table.partition_by
-        return rows_in_null_partition(table.path, delta_version, column) if is_asked and delta_version is not None else None
+        table, is_asked = self.settings.table, EVENT_DATE in self.settings.table.partition_by
+        return rows_in_null_partition(table.path, delta_version, EVENT_DATE) if is_asked and delta_version is not None else None

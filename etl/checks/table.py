@@ -9,10 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from etl.checks.line import Findings, Line, advice, ok
-from etl.edges import delta
 from etl.edges.delta_path import check_writable, local_path, open_table
 from etl.edges.losses import open_losses
 from etl.edges.table_features import WRITTEN_BY_SPARK, features_of, not_by_delta_rs
+from etl.edges.table_shape import check_shape
 from etl.errors import EtlError, NotOurTable, SettingsError
 from etl.frame import arrow_schema
 from etl.settings import OnDataLoss, OnMoved
@@ -127,7 +127,7 @@ def columns(name: str, findings: Findings) -> Iterator[Line]:
     if settings.transform:
         yield ok(name, "made by the transform, see below")
         return
-    delta.check_shape(settings.table.path, arrow_schema(), settings.table.partition_by)
+    check_shape(settings.table.path, arrow_schema(), settings.table.partition_by)
     yield ok(name, "ours" if findings.table else "those of Spark's Kafka source and log_epoch")
 
 

@@ -10,7 +10,6 @@ table's without a word, and an exception may come after the commit.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +18,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from etl.edges.delta_log import Commit, Shape, hash_of_commit, judge, open_log, parse_shape, walk_back
+from etl.edges.delta_log import Commit, Shape, hash_of_commit, judge, open_log, walk_back
 from etl.edges.delta_others import IsOurs, loads_of_others
 from etl.edges.delta_path import (
     announce_first_write, is_conflict, is_obstacle, no_file_system, not_supported, open_table, rust_path, spark_path, unreachable,
 )
-from etl.errors import LedgersDisagree, NotOurTable, SettingsError, TableAppeared, TableUnreachable, unmark
+from etl.edges.table_shape import EVENT_DATE, id_of, refuse_unknown, shape_of, with_event_date_field
+from etl.errors import LedgersDisagree, NotOurTable, TableAppeared, TableUnreachable, unmark
 from etl.model import Acknowledgement, Foreign, Plan, Stamp, Table
 from etl.protocol.plan_documents import parse_stamp, render_stamp
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pyarrow import fs
     from pyspark.sql import DataFrame
 
-EVENT_DATE = "event_date"
 _MICROS_PER_DAY = 86_400_000_000
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
 _MICROS = "unix_micros(timestamp)"
@@ -106,14 +105,14 @@ def _found(
         raise NotOurTable(f"the table forgets transaction ids ({_RETENTION})", path=path, check=check)
     version, bit = table.version(), table.transaction_version(app_id)
     if bit is None and plan is None:
-        return Table(_id(table), version, None)
+        return Table(id_of(table), version, None)
     files, looked = open_log(rust_path(path), storage_options), known if known is not None and known <= version else None
     stamp, since = _walk(files, version, app_id, bit, looked) if bit is not None else (None, [])
     foreign = _foreign(since, app_id, path, storage_options)
-    made_at = plan.table_version if plan and looked is None and plan.table_id == _id(table) else None
+    made_at = plan.table_version if plan and looked is None and plan.table_id == id_of(table) else None
     newest = {one: table.transaction_version(one) for one in plan.taken} if plan and plan.took_over else {}
     loads = loads_of_others(files, version, app_id, is_ours, plan=plan, since=since, made_at=made_at, newest=newest)
-    return Table(_id(table), version, bit, stamp, foreign + loads)
+    return Table(id_of(table), version, bit, stamp, foreign + loads)
 
 
 def read_back(
@@ -201,55 +200,14 @@ def append_empty(
     return _decide(failure, plan, app_id, path, known, is_ours, word, storage_options)
 
 
-def check_shape(
-    path: str, expected: pyarrow.Schema, partition_by: Sequence[str], *, storage_options: StorageOptions = None
-) -> None:
-    """Refuse a table that our rows do not fit, before any work; no table is fine.
-
-    `expected` are the columns of the rows without the built-in `event_date`. A column that we do not write is fine when it may be
-    null. Raises NotOurTable naming the first column that differs, SettingsError for a partitioning that the rows cannot have.
-    """
-    from deltalake import Schema
-
-    wanted_fields = with_event_date_field(expected, partition_by)
-    table = open_table(path, storage_options)
-    if table is None:
-        return
-    found = _shape(table)
-    wanted = parse_shape(found.table_id, Schema.from_arrow(wanted_fields).to_json(), partition_by)
-    _refuse_other_columns(path, wanted, found)
-    if found.partition_by != wanted.partition_by:
-        what = f"the table is partitioned by {_listed(found.partition_by)}, the conf says {_listed(wanted.partition_by)}"
-        raise NotOurTable(what, path=path, key="table.partition_by", check="table.partition_by, or that table.path is the right table")
-
-
 def with_event_date(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
     """Add the built-in column `event_date`, the UTC date of `timestamp`, when the partitioning names it and the rows lack it."""
-    _refuse_unknown(partition_by, frame.columns)
+    refuse_unknown(partition_by, frame.columns)
     if EVENT_DATE not in partition_by or EVENT_DATE in frame.columns:
         return frame
     from pyspark.sql import functions
 
     return frame.withColumn(EVENT_DATE, functions.expr(_UTC_DATE))
-
-
-def with_event_date_field(schema: pyarrow.Schema, partition_by: Sequence[str]) -> pyarrow.Schema:
-    """The same for the schema."""
-    import pyarrow
-
-    _refuse_unknown(partition_by, schema.names)
-    if EVENT_DATE not in partition_by or EVENT_DATE in schema.names:
-        return schema
-    return schema.append(pyarrow.field(EVENT_DATE, pyarrow.date32()))
-
-
-def _refuse_unknown(partition_by: Sequence[str], columns: Sequence[str]) -> None:
-    """`event_date` is made of the column `timestamp`, every other column must be there."""
-    for name in partition_by:
-        needed = "timestamp" if name == EVENT_DATE and name not in columns else name
-        if needed not in columns:
-            what = f"the table cannot be partitioned by {name}: the rows have no column {needed}"
-            raise SettingsError(what, key="table.partition_by", check=f"the columns are {', '.join(columns)}")
 
 
 def _walk(files: fs.FileSystem, newest: int, app_id: str, number: int, known: int | None) -> tuple[Stamp | None, list[Commit]]:
@@ -287,23 +245,15 @@ def _shape_at(version: int, path: str, storage_options: StorageOptions) -> Shape
 
     with suppress(DeltaError, OSError):  # the log may no longer reach back to that version
         if version >= 0:
-            return _shape(DeltaTable(rust_path(path), version=version, storage_options=dict(storage_options or {})))
+            return shape_of(DeltaTable(rust_path(path), version=version, storage_options=dict(storage_options or {})))
     return None
-
-
-def _shape(table: DeltaTable) -> Shape:
-    return parse_shape(_id(table), table.schema().to_json(), table.metadata().partition_columns)
-
-
-def _id(table: DeltaTable) -> str:
-    return str(table.metadata().id)
 
 
 def _holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
     """Whether the table has this number already. Raises LedgersDisagree when it is another table than the plan was made for."""
     if table is None:
         return False
-    bit, found = table.transaction_version(app_id), _id(table)
+    bit, found = table.transaction_version(app_id), id_of(table)
     if bit is not None and bit >= plan.number:
         return True
     if found != plan.table_id and (plan.table_id is not None or bit is None):
@@ -373,26 +323,3 @@ def whole_text(failure: BaseException) -> str:
         texts.append(str(cause.toString()))
         cause = cause.getCause()
     return "\n".join(texts)
-
-
-def _refuse_other_columns(path: str, wanted: Shape, found: Shape) -> None:
-    where = {"path": path, "check": "that table.path is the right table, and that partitioning, transform and dialect did not change"}
-    for name, kind in wanted.columns.items():
-        if name not in found.columns:
-            raise NotOurTable(f"the table has no column {name} (expected: {_said(kind)})", **where)
-        if found.columns[name] != kind:
-            raise NotOurTable(f"the table's column {name} is {_said(found.columns[name])}, expected {_said(kind)}", **where)
-    for name, kind in found.columns.items():
-        if name not in wanted.columns and '"nullable": false' in kind:
-            raise NotOurTable(f"the table's column {name} is {_said(kind)}, and our rows do not have it", **where)
-
-
-def _said(kind: str) -> str:
-    """A column's type for a person."""
-    found = json.loads(kind)
-    name = found["type"] if isinstance(found["type"], str) else json.dumps(found["type"])
-    return name if found["nullable"] else f"{name} not null"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "nothing"

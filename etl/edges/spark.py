@@ -90,6 +90,11 @@ def session_there() -> SparkSession | None:
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
 
+def is_stopped(session: SparkSession) -> bool:
+    """Whether somebody stopped the session, or its context, in this process."""
+    return session.sparkContext._jsc is None  # no public way to ask; `stop` sets it
+
+
 def _log_what_the_accumulators_meet(session: SparkSession) -> None:
     """When the JVM ends first, as when a whole process group is stopped, pyspark's server of accumulators prints a traceback.
 

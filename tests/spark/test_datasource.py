@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from etl.datasource import NAME, OffsetRanges, RangesReader, Task, TaskFailed, _INLINE_BYTES, parse_tasks, read_tasks, render_tasks
 from etl.edges import delta
 from etl.edges.delta import Result
+from etl.edges.table_shape import with_event_date_field
 from etl.embedded.server import wait_until
 from etl.errors import NeedsDecision
 from etl.frame import arrow_schema, spark_schema
@@ -256,7 +257,7 @@ def test_settings_of_the_session_change_no_row(
         spark: SparkSession, make_plan: Callable[..., Plan], tmp_path: Path, key: str, value: str) -> None:
     path, before = str(tmp_path / "table"), spark.conf.get(key) or ""
     records = [Rec(0, b"v", b"k", ((b"h", b"1"), (b"n", None))), Rec(1, None, None, timestamp_delta=5_000_000)]
-    columns = delta.with_event_date_field(arrow_schema(), ["event_date"])
+    columns = with_event_date_field(arrow_schema(), ["event_date"])
     expected = DeltaTable.create(str(tmp_path / "like"), columns, partition_by=["event_date"])
     with FakeBroker() as broker:
         broker.append("clicks", 0, encode(Batch(0, records)))

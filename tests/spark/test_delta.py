@@ -17,6 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from etl.edges import delta
 from etl.edges.delta import Outcome, Result
 from etl.edges.table_files import rows_in_null_partition
+from etl.edges.table_shape import check_shape
 from etl.errors import CorruptData, LedgersDisagree, NotOurTable, SettingsError, TableUnreachable
 from etl.frame import arrow_schema
 from etl.model import BrokerPartition, OffsetRange, Plan
@@ -349,15 +350,15 @@ def test_a_folder_that_cannot_be_made_is_told_before_and_after(append: Any, make
 
 def test_a_table_of_another_shape_is_refused_by_the_first_column_that_differs(spark: Any, append: Any, make_plan: Any, path: str) -> None:
     expected = arrow_schema()
-    delta.check_shape(path, expected, ())
+    check_shape(path, expected, ())
     append(make_plan(1))
-    delta.check_shape(path, expected, ())
+    check_shape(path, expected, ())
     with pytest.raises(SettingsError, match="partitioned by day: the rows have no column day"):
-        delta.check_shape(path, expected, ("topic", "day"))
+        check_shape(path, expected, ("topic", "day"))
     with pytest.raises(NotOurTable, match="partitioned by nothing, the conf says topic"):
-        delta.check_shape(path, expected, ("topic",))
+        check_shape(path, expected, ("topic",))
     with pytest.raises(NotOurTable, match="no column event_date .*date"):
-        delta.check_shape(path, expected, ("event_date",))
+        check_shape(path, expected, ("event_date",))
 
 
 def test_a_table_that_forgets_transaction_ids_is_refused(spark: Any, append: Any, make_plan: Any, path: str) -> None:
@@ -370,4 +371,4 @@ def test_a_table_that_forgets_transaction_ids_is_refused(spark: Any, append: Any
 def test_a_column_of_another_type_is_named_with_both_types(spark: Any, path: str) -> None:
     spark.sql(f"CREATE TABLE delta.`{path}` (key binary, value string) USING delta")
     with pytest.raises(NotOurTable, match="column value is string, expected binary"):
-        delta.check_shape(path, arrow_schema(), ())
+        check_shape(path, arrow_schema(), ())

@@ -254,11 +254,12 @@ def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
     pipeline = make_pipeline(transform="shaping_of_tests:shaped", table={"partition_by": ["event_date"]})
     (pipeline.folder / "shaping_of_tests.py").write_text(
         "from pyspark.sql import functions as f\n\n"
-        "def shaped(rows):\n    return rows.withColumn('size', f.length('value')).drop('headers')\n")
+        "def shaped(rows):\n    return rows.withColumns({'size': f.length('value'), 'source': f.lit('web')}).drop('headers')\n")
     monkeypatch.syspath_prepend(str(pipeline.folder))
     pipeline.settings["table"]["path"] = str(pipeline.table)
-    pipeline.produce(400)
-    pipeline.ran()
+    for _ in range(2):  # `source` is never null: so the rows say, and not the table that they made
+        pipeline.produce(200)
+        pipeline.ran()
     table = DeltaTable(str(pipeline.table))
     assert table.metadata().partition_columns == ["event_date"]
     assert {"size", "event_date"} < set(table.to_pyarrow_table().column_names)

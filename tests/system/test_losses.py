@@ -16,6 +16,7 @@ from etl.dying_run import Dying
 from etl.edges import losses
 from etl.edges.losses import read_losses, record_losses, recorded
 from etl.errors import FileLost, NotOurTable
+from etl.frame import arrow_schema
 from etl.model import BrokerPartition, Committed, Dialect, Loss, OffsetRange, Plan, PlanKind, Why
 from etl.protocol.plan_documents import with_id
 from etl.report import Outcome
@@ -237,7 +238,8 @@ def test_a_run_that_broke_off_around_its_losses_has_them_written_down_once(losin
 
 
 def test_a_losses_path_that_holds_another_table_stops_the_run_before_a_plan_is_stored(losing: Pipeline) -> None:
-    losing.settings["table"] = {"path": str(losing.table), "losses_path": str(losing.table)}
+    DeltaTable.create(str(losing.folder / "another"), arrow_schema())
+    losing.settings["table"] = {"path": str(losing.table), "losses_path": str(losing.folder / "another")}
     said = losing.run()
     assert (said.code, said.document["error"]) == (2, "NotOurTable")
     losing.settings["table"].pop("losses_path")

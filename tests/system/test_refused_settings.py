@@ -142,10 +142,31 @@ def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_th
     monkeypatch.delitem(sys.modules, f"{name}_of_tests")
 
 
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("leaving", "import sys\nsys.exit(0)\n", ("cannot be imported", "sys.exit, with 0")),
+    ("left", "import sys\n\ndef shaped(rows):\n    sys.exit(0)\n", ("the transform failed", "left_of_tests.py:4")),
+    ("blank", "from pyspark.sql import functions as f\n\ndef shaped(rows):\n    return rows.withColumn('a b', f.lit(1))\n", ("'a b'",)),
+])
+def test_a_transform_that_ends_the_process_or_makes_no_columns_of_a_table_is_told_by_doctor_and_run_alike(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, spark: SparkSession, name: str, text: str, words: tuple[str, ...],
+) -> None:
+    (pipeline.folder / f"{name}_of_tests.py").write_text(text)
+    monkeypatch.syspath_prepend(str(pipeline.folder))
+    pipeline.produce(40)
+    pipeline.settings = {"transform": f"{name}_of_tests:shaped"}
+    refused(pipeline.run(), 2, *words)
+    assert pipeline.door("doctor").code == 2
+    pipeline.settings = {}
+    assert pipeline.ran().outcomes == ["ingested"], "no plan was stored"
+
+
 def test_a_partitioning_that_the_rows_or_the_table_do_not_have_is_named(pipeline: Pipeline) -> None:
     pipeline.produce(40)
     pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["colour"]}}
     refused(pipeline.run(), 2, "colour", "table.partition_by")
+    pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["key"]}}
+    refused(pipeline.run(), 2, "F.hex('key')", "table.partition_by")
+    assert [pipeline.door(door).code for door in ("doctor", "plan")] == [2, 2]
     pipeline.settings = {}
     pipeline.ran()
     pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["partition"]}}

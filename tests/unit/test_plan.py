@@ -276,8 +276,9 @@ def test_a_topic_whose_name_a_partition_cannot_hold_is_refused_where_the_table_i
 def test_a_stored_plan_of_another_shape_is_not_replayed(changed: Settings) -> None:
     stored, snapshot = Replay(last_plan({}, shape=shape_of_rows(SETTINGS))), snapshot_of({})
     assert replay_or_supersede(stored, snapshot, SETTINGS) == stored
-    with pytest.raises(NeedsDecision):
+    with pytest.raises(NeedsDecision) as caught:
         replay_or_supersede(stored, snapshot, changed)
+    assert f"etl plans supersede CONF {stored.plan.number} " in caught.value.check
 
 
 @pytest.mark.parametrize("of_then, now, expected", [

@@ -172,6 +172,7 @@ def test_a_missing_key_is_refused_with_its_path(key: str) -> None:
     ("source.timeout_s", 0, "source.timeout_s"), ("source.timeout_s", float("nan"), "source.timeout_s"),
     ("source.timeout_s", float("inf"), "source.timeout_s"), ("source.wait_for_leader_s", -1, "source.wait_for_leader_s"),
     ("table.path", "", "table.path"), ("table.partition_by", 7, "table.partition_by"),
+    ("table.partition_by", ["topic", "topic"], "table.partition_by"), ("table.partition_by", ["topic", "Topic"], "table.partition_by"),
     ("limits.max_records_per_run", 0, "limits.max_records_per_run"), ("limits.max_records_per_run", True, "limits.max_records_per_run"),
     ("limits.max_bytes_per_run", -5, "limits.max_bytes_per_run"), ("limits.target_task_bytes", None, "limits.target_task_bytes"),
     ("ownership.wait_for_driver_s", "1m", "ownership.wait_for_driver_s"), ("transform", "module.function", "transform"),
@@ -293,6 +294,30 @@ def test_a_wrong_value_that_came_by_reference_is_not_shown(monkeypatch: pytest.M
     monkeypatch.setenv("SECRET", "hunter two")
     error = refusal("zookeeper.connect", "${env:SECRET}")
     assert "hunter" not in str(error)
+
+
+@pytest.mark.parametrize(("table", "report", "key"), [
+    ({"path": "clicks"}, "clicks", "report.path"), ({"path": "clicks"}, "clicks/reports/", "report.path"),
+    ({"path": "clicks"}, "clicks_losses/reports", "report.path"), ({"path": "file://{here}/clicks"}, "{here}/clicks", "report.path"),
+    ({"path": "clicks", "losses_path": "clicks"}, "reports", "table.losses_path"),
+    ({"path": "clicks", "losses_path": "clicks/losses"}, "reports", "table.losses_path"),
+    ({"path": "lost/clicks", "losses_path": "lost"}, "reports", "table.losses_path"),
+    ({"path": "s3://bucket/clicks", "losses_path": "s3://bucket/clicks/losses"}, "reports", "table.losses_path"),
+    ({"path": "clicks"}, "clicks_reports", None), ({"path": "reports/clicks"}, "reports", None),
+    ({"path": "s3://reports/"}, "reports", None),
+])
+def test_nothing_else_is_kept_in_the_folder_of_a_table(tmp_path: Path, table: dict[str, str], report: str, key: str | None) -> None:
+    document = yaml.safe_load(LEAST)
+    document["table"] = {name: path.format(here=tmp_path) for name, path in table.items()}
+    document["report"] = {"path": report.format(here=tmp_path)}
+    conf = tmp_path / "clicks.yaml"
+    conf.write_text(yaml.safe_dump(document))
+    if key is None:
+        load_settings(conf)
+        return
+    with pytest.raises(SettingsError) as caught:
+        load_settings(conf)
+    assert (caught.value.where["key"], caught.value.where["path"]) == (key, conf)
 
 
 def test_a_relative_path_is_seen_from_the_folder_of_the_conf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

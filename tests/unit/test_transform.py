@@ -6,15 +6,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, IntegerType, StringType, StructType
 
 
 from etl.errors import NotOurTable, SettingsError
 from etl.frame import arrow_schema
 from etl.settings import Settings, parse_settings
-from etl.transform import fitting_rows, of_a_row, unprovable
+from etl.transform import apply_transform, fitting_rows, load_transform, of_a_row, unprovable
 
 JAVA = "\n\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:665)\n"
 
@@ -99,6 +100,79 @@ def test_a_transform_whose_rows_nobody_could_prove_is_refused_before_anything_is
     with pytest.raises(SettingsError, match=why) as caught:
         fitting_rows(settings, ANY_ROWS)
     assert (caught.value.where["key"], caught.value.where["function"]) == ("transform", "shaping:shaped")
+
+
+def test_a_column_that_is_never_null_fits_the_table_that_it_made(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    nested = pyarrow.list_(pyarrow.field("element", pyarrow.int32()))
+    schema = arrow_schema().append(pyarrow.field("source", pyarrow.string())).append(pyarrow.field("sizes", nested))
+    DeltaTable.create(settings.table.path, schema)
+    frame = made(monkeypatch)
+    frame.schema.add("source", StringType(), nullable=False).add("sizes", ArrayType(IntegerType(), False), nullable=False)
+    assert fitting_rows(settings, ANY_ROWS) is frame
+
+
+@pytest.mark.parametrize(("partition_by", "changed", "why"), [
+    (("key",), {}, "partitioned by key"), (("digest",), {"digest": "binary"}, "partitioned by digest"),
+    (("key",), {"key": "string"}, None), ((), {"a b": "integer"}, "column 'a b'"),
+])
+def test_what_no_table_can_be_is_refused_before_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, partition_by: tuple[str, ...], changed: dict[str, str], why: str | None,
+) -> None:
+    made(monkeypatch, **changed)
+    settings = settings.model_copy(update={"table": settings.table.model_copy(update={"partition_by": partition_by})})
+    if why is None:
+        fitting_rows(settings, ANY_ROWS)
+        return
+    with pytest.raises(SettingsError, match=why):
+        fitting_rows(settings, ANY_ROWS)
+
+
+# -- the function itself ----------------------------------------------------------------------------------------------------------
+
+
+def rows_of(context: object) -> Any:
+    return SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=SimpleNamespace(_jsc=context)))
+
+
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> str:
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return f"{name}:shaped"
+
+
+@pytest.mark.parametrize("code", ["0", "3", "'bye'", ""])
+def test_a_module_that_ends_the_process_is_told_as_the_transforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    name = module(tmp_path, monkeypatch, f"ends_at_import_{len(code)}{code.strip(chr(39))}", f"import sys\nsys.exit({code})\n")
+    with pytest.raises(SettingsError, match=r"cannot be imported: it ends the process \(sys.exit"):
+        load_transform(name)
+
+
+@pytest.mark.parametrize(("raised", "told"), [
+    ("sys.exit(0)", r"it ends the process \(sys.exit, with 0\)"), ("raise BaseException('odd')", "BaseException: odd"),
+    ("raise GeneratorExit", "GeneratorExit"), ("raise ValueError", "ValueError"),
+])
+def test_a_function_that_ends_the_process_is_told_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str, told: str,
+) -> None:
+    name = module(tmp_path, monkeypatch, f"ends_{abs(hash(raised))}", f"import sys\n\ndef shaped(rows):\n    {raised}\n")
+    with pytest.raises(SettingsError, match=f"the transform failed: {told}") as caught:
+        apply_transform(name, rows_of(object()))
+    assert str(caught.value.where["line"]).endswith(".py:4")
+
+
+def test_ctrl_c_in_a_transform_is_no_error_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = module(tmp_path, monkeypatch, "interrupted_of_tests", "def shaped(rows):\n    raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        apply_transform(name, rows_of(object()))
+
+
+@pytest.mark.parametrize("more", ["return rows", "return rows.count()"])
+def test_a_transform_that_stops_spark_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str) -> None:
+    text = f"def shaped(rows):\n    rows.sparkSession.sparkContext._jsc = None\n    {more}\n"
+    name = module(tmp_path, monkeypatch, f"stops_{len(more)}", text)
+    with pytest.raises(SettingsError, match="the transform stopped Spark") as caught:
+        apply_transform(name, rows_of(object()))
+    assert caught.value.where["key"] == "transform"
 
 
 def test_a_table_that_was_made_without_what_names_a_record_is_gone_on_with(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:

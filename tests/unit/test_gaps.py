@@ -86,6 +86,7 @@ def test_what_cannot_be_proven_is_told_with_its_plans_and_is_wrong_until_an_oper
     doubt = doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=8)
     assert doubt == Doubt(7, (3, 7, 9), (0, 10), allowed=False)
     assert doubt.says.startswith("7 offsets without a row cannot be proven (first between 0 and 10; plans 3, 7, 9): ")
+    assert "a crash took it, or the transform does not read its rows to the end" in doubt.says, "both leave no receipt"
     findings = LogFindings(AuditedLog(LOG), 10, 10, unproven=unproven)
     assert not LogProof(findings, doubt=doubt).is_right
     assert LogProof(findings, doubt=doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=9)).is_right

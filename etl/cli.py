@@ -8,20 +8,22 @@ document on standard output, else for a person. Everything heavy is imported ins
     1 a bug                                          5 a person must decide
     2 settings or arguments, or what they point at   6 ZooKeeper, a broker or Spark went away (retry)
     3 with --strict: records were lost               7 the table cannot be reached or written (retry)
-    130 stopped by Ctrl-C or SIGTERM
+    130 stopped by Ctrl-C or SIGTERM                 141 whoever read standard output is gone; nothing was changed
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -42,6 +44,8 @@ pipelines = typer.Typer(rich_markup_mode=None, help="Look at the pipelines of a 
 app.add_typer(pipelines, name="pipelines")
 
 _STOPPED = 130
+_NOBODY_READS = 141
+"""What a shell shows of a command that ended by SIGPIPE, as most tools do."""
 
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The pipeline's file, e.g. conf/clicks.yaml.", show_default=False)]
 Name = Annotated[str | None, typer.Argument(
@@ -110,7 +114,7 @@ def run(
     from etl import doors, screens
 
     report = doors.run(_settings(conf), surroundings(quiet=quiet, as_json=as_json), conf=str(conf), strict=strict)
-    _show(as_json, report.as_json(), lambda: screens.show_report(report))
+    _show(as_json, report.as_json(), lambda: screens.show_report(report), is_done=True)
     if strict and report.lost_records:
         raise DataLost("records were lost, and source.on_data_loss let them go", check="the gaps named above, and the topic's retention")
 
@@ -172,7 +176,7 @@ def plans_supersede(
     from etl import rulings, screens
 
     ruling = rulings.supersede(_settings(conf), number, reason, tuple(skip or ()))
-    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
+    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling), is_done=True)
 
 
 @plans.command("take-over")
@@ -186,7 +190,7 @@ def plans_take_over(
     from etl import screens, take_over
 
     ruling = take_over.take_over(_settings(conf), place, reason, surroundings())
-    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
+    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling), is_done=True)
 
 
 @plans.command("acknowledge")
@@ -200,7 +204,7 @@ def plans_acknowledge(
     from etl import rulings, screens
 
     ruling = rulings.acknowledge(_settings(conf), version, reason)
-    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
+    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling), is_done=True)
 
 
 @plans.command("accept-log")
@@ -218,7 +222,7 @@ def plans_accept_log(
     from etl import rulings, screens
 
     ruling = rulings.accept_log(_settings(conf), tuple(logs), reason, at=at, is_same_log=same_log)
-    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
+    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling), is_done=True)
 
 
 @pipelines.command("list")
@@ -236,7 +240,7 @@ def pipelines_retire(conf: Conf, reason: Reason, name: Name = None, as_json: AsJ
     from etl import pipelines as group, screens
 
     ruling = group.retire(_settings(conf), name, reason)
-    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
+    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling), is_done=True)
 
 
 @pipelines.command("resume")
@@ -245,11 +249,17 @@ def pipelines_resume(conf: Conf, reason: Reason, name: Name = None, as_json: AsJ
     from etl import pipelines as group, screens
 
     ruling = group.resume(_settings(conf), name, reason)
-    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling))
+    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling), is_done=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a door and return its exit code; errors are told in two lines, or as JSON where that was asked for."""
+    output: Any = _Output(sys.stdout)
+    with contextlib.redirect_stdout(output):
+        return _door(arguments)
+
+
+def _door(arguments: Sequence[str] | None) -> int:
     wants_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, _stop)
@@ -257,6 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if app(args=None if arguments is None else list(arguments), standalone_mode=False) == _STOPPED:
             raise KeyboardInterrupt  # typer has caught one
+        _refuse_unshown()  # help, or the version
         return 0
     except EtlError as error:
         return _tell(error, wants_json)
@@ -264,9 +275,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _tell(SettingsError(str(error), check="etl --help"), wants_json)
     except (KeyboardInterrupt, typer.Abort, EOFError):
         return _tell(Stopped("stopped; nothing is lost, the next run goes on from what is stored"), wants_json)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 1
+    except _Unshown as error:
+        is_closed = isinstance(error.refused, BrokenPipeError)
+        return _NOBODY_READS if is_closed else _tell(_unwritable(error.refused), wants_json=False)
     except Exception as error:  # the last door: a bug of ours, with all that is needed to report it
         traceback.print_exc()
         return _tell(EtlError(f"a bug: {type(error).__name__}: {error}", check="please report it with the lines above"), wants_json)
@@ -299,11 +310,71 @@ def surroundings(*, quiet: bool = False, as_json: bool = False) -> Surroundings:
     return Surroundings(spark_defaults=spark_defaults) if is_quiet else Surroundings(showing, spark_defaults)
 
 
-def _show(as_json: bool, document: Any, screen: Any) -> None:
+def _show(as_json: bool, document: Any, screen: Callable[[], None], *, is_done: bool = False) -> None:
+    """Print what came of a door. `is_done`: something was changed by it, and stays so where nobody can be told."""
     if as_json:
         _print_json(document)
     else:
         screen()
+    try:
+        _refuse_unshown()
+    except _Unshown as error:
+        if not is_done:
+            raise
+        if not isinstance(error.refused, BrokenPipeError):
+            _tell(_unwritable(error.refused), wants_json=False)
+
+
+def _refuse_unshown() -> None:
+    """Once for each refusal. Raises _Unshown."""
+    sys.stdout.flush()
+    output: Any = sys.stdout
+    refused, output.refused = output.refused, None
+    if refused:
+        raise _Unshown(refused)
+
+
+class _Unshown(Exception):
+    """Standard output has not taken what was asked for."""
+
+    def __init__(self, refused: OSError) -> None:
+        super().__init__(refused)
+        self.refused = refused
+
+
+class _Output:
+    """Standard output. Its first refusal is kept and no library that prints sees it; what comes after it is let go."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.refused: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """As of any stream."""
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """As of any stream."""
+        self._try(self._stream.flush)
+
+    def _try(self, output: Callable[[], object]) -> None:
+        if self.refused:
+            return
+        try:
+            output()
+        except OSError as error:
+            self.refused = error
+            with contextlib.suppress(OSError, ValueError):  # or Python would try once more at its end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+
+def _unwritable(refused: OSError) -> SettingsError:
+    check = "the file or disk that it goes to; what the command did is done, and a run's report is in report.path"
+    return SettingsError(f"standard output cannot be written: {refused.strerror}", check=check)
 
 
 _printed: list[Any] = []
@@ -320,11 +391,12 @@ def _tell(error: EtlError, wants_json: bool) -> int:
         _print_json(error.as_json())
     places = ", ".join(f"{name} {value}" for name, value in error.where.items())
     first, *more = error.what.splitlines() or [""]
-    print(f"etl: {first}" + (f" ({places})" if places else ""), *(f"       {line}" for line in more), sep="\n", file=sys.stderr)
-    if error.check:
-        print(f"     check: {error.check}", file=sys.stderr)
-    if error.retriable:
-        print("     a retry may help", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody reads it any more: the exit code says it
+        print(f"etl: {first}" + (f" ({places})" if places else ""), *(f"       {line}" for line in more), sep="\n", file=sys.stderr)
+        if error.check:
+            print(f"     check: {error.check}", file=sys.stderr)
+        if error.retriable:
+            print("     a retry may help", file=sys.stderr)
     return error.exit_code
 
 

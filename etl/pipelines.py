@@ -6,6 +6,7 @@ ledger and its table and loads no more.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from etl.doors import ALONE, new_run_id, now_ms
@@ -14,7 +15,7 @@ from etl.errors import SettingsError
 from etl.model import Retirement
 from etl.plan import refuse_shared_topics
 from etl.rulings import Ruling
-from etl.settings import Settings
+from etl.settings import NAME, Settings
 from etl.wiring import LiveWorld, open_world
 from etl.words import at
 
@@ -62,6 +63,8 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
 
 
 def _named(settings: Settings, name: str | None) -> Settings:
+    if name and not re.fullmatch(NAME, name):
+        raise SettingsError(f"{name!r} is no pipeline's name", check="`etl pipelines list CONF`")
     return settings.model_copy(update={"pipeline": name}) if name else settings
 
 

@@ -66,6 +66,7 @@ class Outcome(str, Enum):
     EXPIRES_SOON = "expires soon"
     UNDATED = "rows without event_date"
     CAPPED = "left by a cap"
+    NOT_KEPT = "report not written"
     FAILED = "failed"
 
 

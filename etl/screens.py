@@ -25,7 +25,8 @@ screen = Console(highlight=False, soft_wrap=True)
 
 def show_report(report: Report) -> None:
     """What a run came to, in a few lines."""
-    loud = {Outcome.OPEN_TRANSACTION, Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.ROWS_REMOVED, Outcome.FAILED}
+    loud = {Outcome.OPEN_TRANSACTION, Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.ROWS_REMOVED,
+            Outcome.NOT_KEPT, Outcome.FAILED}
     for outcome, sentence in report.outcomes:
         style = "bold red" if outcome in loud else "bold"
         screen.print(f"[{style}]{outcome.value}[/]: {sentence}", markup=True)

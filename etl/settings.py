@@ -25,10 +25,14 @@ from etl.model import Dialect, Isolation
 from etl.places import check_place, is_url, not_apart, place_of
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
-_NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
+NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 """What may name a znode and a group: not dots alone, which ZooKeeper refuses in a path."""
 _CHROOT = re.compile(r"(/(?!\.{1,2}(/|$))[^/,\x00-\x20]+)*/?")
-
+_DAY_S = 86_400
+"""Whoever waits longer than a day has another problem; clocks and requests take no number of any size."""
+_TEN_YEARS_S = 10 * 366 * _DAY_S
+_INT64 = 2**63 - 1
+"""Offsets and sizes are no larger than that (Kafka protocol, "Primitive Types")."""
 
 _NEEDED = ("version", "pipeline", "group", "zookeeper.connect", "source.topics.allow", "table.path")
 
@@ -215,16 +219,16 @@ class SourceSettings(_Section):
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     on_moved: OnMoved = OnMoved.FAIL
     on_no_leader: OnNoLeader = OnNoLeader.FAIL
-    wait_for_leader_s: float = Field(default=30, ge=0)
+    wait_for_leader_s: float = Field(default=30, ge=0, le=_DAY_S)
     isolation: Isolation = Isolation.READ_COMMITTED
     fetch_max_bytes: int = Field(default=16 * 2**20, ge=1024, le=2**30)
     """Bytes asked for in one Fetch; doubled for a record batch that does not fit, up to `fetch_limit_bytes`."""
     fetch_limit_bytes: int = Field(default=256 * 2**20, ge=1024, le=2**31 - 2**20)
     max_record_bytes: int = Field(default=32 * 2**20, ge=1024, le=2**30)
     """A record of more bytes stops the run; a task's JVM takes about ten times as much memory for one."""
-    timeout_s: float = Field(default=30, gt=0, le=86_400)
+    timeout_s: float = Field(default=30, gt=0, le=_DAY_S)
     """Deadline of one request to a broker."""
-    expiry_warning_s: float = Field(default=3600, ge=0)
+    expiry_warning_s: float = Field(default=3600, ge=0, le=_TEN_YEARS_S)
     """Ranges whose start may expire within this time are told and read first; 0 tells of none."""
     compacted_topics: Annotated[tuple[str, ...], BeforeValidator(_one_or_several)] = ()
     """Expressions for topics whose missing offsets are compaction's, whatever the brokers tell: they refuse to tell `cleanup.policy`, or
@@ -297,11 +301,11 @@ class TableSettings(_Section):
 class Limits(_Section):
     """How much one run may take on, and how large one task may be."""
 
-    max_records_per_run: int | None = Field(default=None, ge=1)
+    max_records_per_run: int | None = Field(default=None, ge=1, le=_INT64)
     """Counted in offsets, so an upper bound of the rows."""
-    max_bytes_per_run: int | None = Field(default=None, ge=1)
+    max_bytes_per_run: int | None = Field(default=None, ge=1, le=_INT64)
     """By the brokers' own sizes of the logs where they tell them, else by an assumed record size."""
-    target_task_bytes: int = Field(default=256 * 2**20, ge=1)
+    target_task_bytes: int = Field(default=256 * 2**20, ge=1, le=_INT64)
 
 
 class OwnershipSettings(_Section):
@@ -311,7 +315,7 @@ class OwnershipSettings(_Section):
     on_owned: OnOwned = OnOwned.FAIL
     on_live_group: OnLiveGroup = OnLiveGroup.FAIL
     """`unowned` takes what none of them owns."""
-    wait_for_driver_s: float = Field(default=60, ge=0)
+    wait_for_driver_s: float = Field(default=60, ge=0, le=_DAY_S)
     """For another driver of this pipeline, and under `on_owned: wait` for the owners of what is read."""
 
 
@@ -319,7 +323,7 @@ class ReportSettings(_Section):
     """Where each run leaves its report."""
 
     path: str = "reports"
-    keep: int = Field(default=1000, ge=1)
+    keep: int = Field(default=1000, ge=1, le=1_000_000)
     """Of this pipeline's reports the newest so many stay, each with Spark's log."""
 
 
@@ -327,10 +331,10 @@ class Settings(_Section):
     """One pipeline."""
 
     version: Literal[1]
-    pipeline: str = Field(pattern=_NAME)
-    cluster: str | None = Field(default=None, pattern=_NAME)
+    pipeline: str = Field(pattern=NAME)
+    cluster: str | None = Field(default=None, pattern=NAME)
     """A name, needed where brokers have no cluster id (before 0.10.1, Jafka)."""
-    group: str = Field(pattern=_NAME)
+    group: str = Field(pattern=NAME)
     zookeeper: ZooKeeperSettings
     source: SourceSettings
     table: TableSettings

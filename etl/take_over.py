@@ -189,7 +189,7 @@ def _the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
     found = [one for one in there if f"/{one.app_id}".endswith(f"/{place.strip('/')}")]
     if len(found) != 1:
         names = ", ".join(sorted("/".join(one.app_id.split("/")[1:]) for one in found or there)) or "none"
-        what = f"{'several pipelines' if found else 'no pipeline'} of this name have loaded into the table"
+        what = f"{'several pipelines of this name have' if found else 'no pipeline of this name has'} loaded into the table"
         raise SettingsError(what, key="--from", check=f"say CLUSTER/GROUP/PIPELINE, one of: {names}")
     return found[0]
 

@@ -37,6 +37,8 @@ def told_purpose(plan: Plan) -> str:
     if plan.losses:
         return f"reads nothing and lets go {counted(sum(loss.until_offset - loss.from_offset for loss in plan.losses), 'offset')}"
     count = len(plan.positions.keys() | plan.pending_starts.keys())
+    if not count:
+        return "reads nothing, and knows of no partition where it starts"
     return f"keeps where {count:,} partition starts" if count == 1 else f"keeps where {count:,} partitions start"
 
 

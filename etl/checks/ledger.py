@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from etl.checks.line import Findings, Line, Verdict, advice, ok
 from etl.errors import Owned
@@ -30,13 +31,14 @@ def standing(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[Lin
 
 
 def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) -> Iterator[Line]:
-    """The lines for what was observed. Raises what a run would raise; owners are another check's affair."""
+    """The lines for what was observed. Raises what a run would raise; owners, and who else is of the group, are another check's affair."""
     yield from held_back("open transactions", snapshot)
     found = where_we_stand(snapshot, settings)
     reaches = starts_of(found.plan) if isinstance(found, Superseding) else None
     refuse_other_logs(plan_in_force(snapshot.ledger, snapshot.table), snapshot, reaches)
+    alone = replace(snapshot, other_pipelines={}, ledger=replace(snapshot.ledger, retired=None))
     with contextlib.suppress(Owned):
-        foresee(snapshot, settings)
+        foresee(alone, settings)
     yield told(name, found)
 
 

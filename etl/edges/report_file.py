@@ -15,7 +15,7 @@ from pathlib import Path
 from etl import __version__
 from etl.errors import EtlError, SettingsError, Stopped
 from etl.phases import Verb
-from etl.report import Process, Report, outdated
+from etl.report import Outcome, Process, Report, outdated
 
 
 def this_process(conf: str | None) -> Process:
@@ -39,7 +39,7 @@ def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
 
     Afterwards the newest `keep` reports of the pipeline are left, with their logs.
 
-    Raises SettingsError for a folder that cannot be written, before anything begins.
+    Raises SettingsError for a folder that cannot be written, before anything begins; at the end that is an outcome of the run.
     """
     path = Path(folder) / f"{report.pipeline}-{report.run_id}.json"
     _write(path, report)
@@ -51,14 +51,23 @@ def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
         raise
     finally:
         report.finished(int(time.time() * 1000))
-        _write(path, report)
+        _write_last(path, report)
         _prune(path.parent, report.pipeline, keep)
 
 
+def _write_last(path: Path, report: Report) -> None:
+    """What came of the run is its exit code, whether its report can be written or not: it is told with the others."""
+    try:
+        _write(path, report)
+    except SettingsError as error:
+        report.add(Outcome.NOT_KEPT, f"{error.what} ({path}); what is there says that the run is still going on, or nothing")
+
+
 def _prune(folder: Path, pipeline: str, keep: int) -> None:
-    for name in outdated(os.listdir(folder), pipeline, keep):
-        with contextlib.suppress(OSError):  # what cannot be removed is in nobody's way
-            Path(folder, name).unlink()
+    with contextlib.suppress(OSError):  # what cannot be removed is in nobody's way
+        for name in outdated(os.listdir(folder), pipeline, keep):
+            with contextlib.suppress(OSError):
+                Path(folder, name).unlink()
 
 
 def _as_told(error: BaseException) -> EtlError:

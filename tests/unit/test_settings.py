@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import annotated_types
 import pytest
 import yaml
 from hypothesis import example, given, settings
@@ -245,6 +246,34 @@ def test_every_key_has_a_meaning_and_every_meaning_a_key() -> None:
 @pytest.mark.parametrize("key", ["source.topics.allow", "source.topics.deny", "table.partition_by", "source.compacted_topics"])
 def test_one_name_is_a_list_of_one(key: str) -> None:
     assert parse_settings(document_with(key, "topic")) == parse_settings(document_with(key, ["topic"]))
+
+
+def numbers_of(section: type[BaseModel], at: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """Every key that takes a number, with its bounds."""
+    for name, field in section.model_fields.items():
+        kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+        if any(issubclass(kind, (int, float)) for kind in kinds):
+            yield at + name, field.metadata
+        for kind in kinds:
+            if issubclass(kind, BaseModel):
+                yield from numbers_of(kind, f"{at}{name}.")
+
+
+NUMBERS = dict(numbers_of(Settings))
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+@pytest.mark.parametrize("value", [1e20, 1e306, 10**400, -1, float("nan")])
+def test_no_key_takes_a_number_of_any_size(key: str, value: float) -> None:
+    assert refusal(key, value).where["key"] == key
+
+
+@pytest.mark.parametrize("key", [key for key in NUMBERS if not key.startswith("source.fetch_")])
+def test_every_number_has_a_greatest_value_that_is_taken(key: str) -> None:
+    greatest: Any
+    [greatest] = [bound.le for bound in NUMBERS[key] if isinstance(bound, annotated_types.Le)]
+    parse_settings(document_with(key, greatest), path=PLACE)
+    assert refusal(key, greatest + 1).where["key"] == key
 
 
 @pytest.mark.parametrize(("key", "value", "says"), [

@@ -1,0 +1,111 @@
+"""Where what a command says, or a run's report, cannot be written: that is said, and what was done counts as done."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from etl import cli, pipelines
+from etl.edges.report_file import kept_in
+from etl.errors import SettingsError, TableUnreachable
+from etl.report import Outcome, Report
+from etl.settings import load_settings
+from tests.unit.test_settings import LEAST
+
+ETL = [sys.executable, "-m", "etl"]
+
+
+class Full(io.StringIO):
+    """A disk without room, or a pipe that nobody reads any more."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, text: str) -> int:
+        """Refused."""
+        raise self.error
+
+
+NO_ROOM, NOBODY = OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")
+
+
+def ended(error: OSError, monkeypatch: pytest.MonkeyPatch, *, is_done: bool) -> tuple[int, str]:
+    """Exit code and standard error of a door that prints into that."""
+    monkeypatch.setattr(cli, "app", lambda **_: cli._show(True, {"a": 1}, lambda: None, is_done=is_done))
+    said = io.StringIO()
+    with contextlib.redirect_stdout(Full(error)), contextlib.redirect_stderr(said):
+        return cli.main([]), said.getvalue()
+
+
+@pytest.mark.parametrize(("error", "is_done", "code", "says"), [
+    (NO_ROOM, False, 2, "standard output cannot be written: No space left on device"),
+    (NO_ROOM, True, 0, "standard output cannot be written: No space left on device"),
+    (NOBODY, False, 141, ""), (NOBODY, True, 0, ""),
+])
+def test_a_question_without_an_answer_fails_and_what_was_done_is_done(
+    error: OSError, is_done: bool, code: int, says: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, said = ended(error, monkeypatch, is_done=is_done)
+    assert found == code
+    assert says in said and bool(says) == bool(said) and "report it" not in said
+
+
+def test_the_real_command_leaves_no_trace_of_a_reader_that_is_gone() -> None:
+    with subprocess.Popen([*ETL, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 141)
+
+
+def test_an_error_is_told_and_has_its_code_where_its_document_cannot_be_written(tmp_path: Path) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        ran = subprocess.run([*ETL, "plan", str(tmp_path / "none"), "--json"], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert ran.returncode == 2 and b"the conf file is not there" in ran.stderr and b"Traceback" not in ran.stderr
+
+
+# -- a run's report ----------------------------------------------------------------------------------------------------
+
+
+def report() -> Report:
+    return Report("20260101T000000-abcdef", "clicks", "group", "clicks", 0)
+
+
+def test_a_report_that_cannot_be_written_at_the_end_is_an_outcome_and_the_run_is_done(tmp_path: Path) -> None:
+    run, folder = report(), tmp_path / "reports"
+    with kept_in(str(folder), run, keep=10):
+        _in_the_way(folder)
+    assert [outcome for outcome, _ in run.outcomes] == [Outcome.NOT_KEPT]
+
+
+def test_a_report_that_cannot_be_written_hides_no_error_of_the_run(tmp_path: Path) -> None:
+    with pytest.raises(TableUnreachable), kept_in(str(tmp_path / "reports"), report(), keep=10):
+        _in_the_way(tmp_path / "reports")
+        raise TableUnreachable("gone")
+
+
+def test_a_folder_that_takes_no_report_stops_a_run_before_it_begins(tmp_path: Path) -> None:
+    (tmp_path / "reports").touch()
+    with pytest.raises(SettingsError), kept_in(str(tmp_path / "reports"), report(), keep=10):
+        pytest.fail("it began")
+
+
+def _in_the_way(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    folder.touch()
+
+
+@pytest.mark.parametrize("name", [".", "..", "../x", "a/b", "é"])
+def test_a_name_that_no_pipeline_can_have_is_refused_before_zookeeper_is_asked(name: str, tmp_path: Path) -> None:
+    (tmp_path / "conf.yaml").write_text(LEAST)
+    settings = load_settings(tmp_path / "conf.yaml")
+    for door in pipelines.retire, pipelines.resume:
+        with pytest.raises(SettingsError, match="no pipeline's name"):
+            door(settings, name, "r")

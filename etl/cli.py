@@ -112,11 +112,13 @@ def run(
 ) -> None:
     """Read what is new and append it to the table, exactly once."""
     from etl import doors, screens
+    from etl.told import told_who_let_go
 
     report = doors.run(_settings(conf), surroundings(quiet=quiet, as_json=as_json), conf=str(conf), strict=strict)
     _show(as_json, report.as_json(), lambda: screens.show_report(report), is_done=True)
     if strict and report.lost_records:
-        raise DataLost("records were lost, and source.on_data_loss let them go", check="the gaps named above, and the topic's retention")
+        who, look_at = told_who_let_go(report.why_lost)
+        raise DataLost(f"records were lost, and {who} let them go", check=f"the gaps named above; {look_at}")
 
 
 @app.command()

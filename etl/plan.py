@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -73,19 +74,35 @@ def refuse_what_cannot_run(snapshot: Snapshot) -> None:
 
 
 def refuse_missing_topics(settings: Settings, topics: Iterable[str], of_cluster: Callable[[], Iterable[str]] = tuple) -> None:
-    """A topic that the conf names in plain letters must exist. Raises TopicMissing, with what the cluster has that is like it."""
-    there = set(topics)
-    for name in settings.source.topics.literal_names:
-        if name not in there:
+    """A topic that the conf names must exist, and there must be one to read. Raises TopicMissing, with what the cluster has like it.
+
+    A name may have a dot, and is an expression then: some topic must match it. SettingsError where `deny` keeps out what is wanted.
+    """
+    there, chosen = set(topics), settings.source.topics
+    for name in chosen.names:
+        if not any(re.fullmatch(name, topic) for topic in there):
+            if chosen.denies(name):
+                _refuse_denied([name])
             like = difflib.get_close_matches(name, sorted(of_cluster()), n=_TOPICS_NAMED)
             check = f"its spelling: the cluster has {', '.join(like)}" if like else "its spelling, and the cluster the conf points at"
             raise TopicMissing("the topic is not there", topic=name, key="source.topics.allow", check=check)
     if not there:
+        allowed = chosen.model_copy(update={"deny": ()})
+        _refuse_denied(sorted(topic for topic in of_cluster() if chosen.denies(topic) and allowed.admits(topic)))
         found = sorted(name for name in of_cluster() if not name.startswith("__"))
         more = f" and {len(found) - _TOPICS_NAMED:,} more" if len(found) > _TOPICS_NAMED else ""
         named = f"; the cluster has {', '.join(found[:_TOPICS_NAMED])}{more}" if found else ""
         what = f"no topic matches {list(settings.source.topics.allow)}"
         raise TopicMissing(what, key="source.topics.allow", check=f"the expressions: each must match a whole topic name{named}")
+
+
+def _refuse_denied(denied: Sequence[str]) -> None:
+    """Topics that are allowed, denied, and wanted: there are no others, or they are named. Raises SettingsError for the first."""
+    if denied:
+        more = f" (and {len(denied) - 1:,} more)" if denied[1:] else ""
+        what = f"source.topics.allow names or matches this topic and source.topics.deny keeps it out{more}"
+        check = "both lists: deny wins, and each expression matches a whole name"
+        raise SettingsError(what, topic=denied[0], key="source.topics.deny", check=check)
 
 
 def refuse_topic_that_reads_as_null(settings: Settings, topics: Iterable[str]) -> None:

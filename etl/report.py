@@ -15,7 +15,7 @@ from typing import Any
 
 from etl.errors import DataLost, EtlError
 from etl.lag import Reached, lag_of, reached
-from etl.model import Applied, BrokerPartition, Plan, PlanKind, Receipt, Snapshot, Standing
+from etl.model import Applied, BrokerPartition, Plan, PlanKind, Receipt, Snapshot, Standing, Why
 from etl.phases import Stopwatch, Verb
 from etl.reconcile import name_of
 from etl.settings import Limits, Settings
@@ -105,6 +105,8 @@ class Report:
     error: EtlError | None = None
     strict: bool = False
     """`--strict`: a loss that policy allowed is an exit code of its own."""
+    why_lost: set[Why] = field(default_factory=set)
+    """Why offsets are lost that this run let go, or said again."""
     _began: _Stand | None = None
     _stands: _Stand | None = None
 
@@ -152,6 +154,7 @@ class Report:
 
     def lost(self, plan: Plan) -> None:
         """What a plan let go: said by the run that plans it, and again by one that finishes what a crash left of it."""
+        self.why_lost |= {loss.why for loss in plan.losses}
         for sentence in told_lost(plan.losses):
             self.add(Outcome.RECORDS_LOST, sentence)
 

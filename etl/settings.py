@@ -191,7 +191,16 @@ class TopicFilter(_Section):
 
     def admits(self, topic: str) -> bool:
         """Whether a topic of this name is read."""
-        return any(re.fullmatch(e, topic) for e in self.allow) and not any(re.fullmatch(e, topic) for e in self.deny)
+        return any(re.fullmatch(e, topic) for e in self.allow) and not self.denies(topic)
+
+    def denies(self, topic: str) -> bool:
+        """Whether `deny` keeps out a topic of this name, whatever `allow` says."""
+        return any(re.fullmatch(e, topic) for e in self.deny)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The allowed expressions that a person means as names, those with a dot among them: each must match a topic."""
+        return tuple(e for e in self.allow if re.fullmatch(r"[A-Za-z0-9._-]+", e))
 
     @property
     def literal_names(self) -> tuple[str, ...]:

@@ -18,6 +18,19 @@ _LET_GO = {
 }
 
 
+_WHO = {Why.EXPIRED: "source.on_data_loss", Why.MISSING: "source.on_data_loss", Why.MOVED: "source.on_moved", Why.SKIPPED: "an operator"}
+_LOOK_AT = {
+    Why.EXPIRED: "the topic's retention", Why.MISSING: "what the broker's disk lost", Why.MOVED: "who moved the committed offset",
+    Why.SKIPPED: "the reason in `etl plans show CONF`",
+}
+
+
+def told_who_let_go(whys: Collection[Why]) -> tuple[str, str]:
+    """Which policies, or whose word, let offsets go that are lost for these reasons; and what there is to look at."""
+    ordered = [why for why in Why if why in whys]
+    return " and ".join(dict.fromkeys(_WHO[why] for why in ordered)), "; ".join(_LOOK_AT[why] for why in ordered)
+
+
 def told_lost(losses: Iterable[Loss]) -> Iterator[str]:
     """What a plan lets go: one sentence for each stretch."""
     for loss in losses:

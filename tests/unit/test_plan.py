@@ -254,6 +254,33 @@ def test_expressions_that_match_nothing_are_told_with_what_there_is() -> None:
     assert caught.value.check.endswith("; the cluster has a, b, c, d, e and 2 more")
 
 
+DOTTED = settings_of(topics={"allow": ["clicks", "my.topic"]})
+
+
+def test_a_name_with_a_dot_is_told_as_missing_where_no_topic_matches_it() -> None:
+    refuse_missing_topics(DOTTED, ["clicks", "my.topic"])
+    with pytest.raises(TopicMissing) as caught:
+        refuse_missing_topics(DOTTED, ["clicks"], lambda: ["clicks", "my.topics"])
+    assert (caught.value.where["topic"], caught.value.check) == ("my.topic", "its spelling: the cluster has my.topics")
+
+
+def test_an_expression_that_is_no_name_may_match_nothing_where_another_one_does() -> None:
+    refuse_missing_topics(settings_of(topics={"allow": ["clicks", "new-.*", "my[.]topic"]}), ["clicks"])
+
+
+@pytest.mark.parametrize(("allow", "deny", "there"), [
+    (["c.*"], [".*"], []), (["c.*"], ["clicks", "calls"], []), (["clicks"], ["cl.*"], []), (["clicks", "orders"], ["clicks"], ["orders"])])
+def test_topics_that_are_allowed_and_denied_are_told_as_denied(allow: list[str], deny: list[str], there: list[str]) -> None:
+    with pytest.raises(SettingsError, match="source.topics.deny keeps it out") as caught:
+        refuse_missing_topics(settings_of(topics={"allow": allow, "deny": deny}), there, lambda: ["clicks", "calls", "orders"])
+    assert caught.value.where["topic"] in {"clicks", "calls"} and caught.value.where["key"] == "source.topics.deny"
+
+
+def test_where_deny_keeps_out_nothing_that_is_allowed_it_is_not_named() -> None:
+    with pytest.raises(TopicMissing, match="no topic matches"):
+        refuse_missing_topics(settings_of(topics={"allow": ["x.*"], "deny": ["clicks"]}), [], lambda: ["clicks"])
+
+
 def test_expressions_must_match_something() -> None:
     with pytest.raises(TopicMissing, match="no topic matches"):
         refuse_missing_topics(settings_of(topics={"allow": ["x.*"]}), [])

@@ -17,7 +17,7 @@ from etl.model import (
 from etl.phases import Verb
 from etl.report import Outcome, Process, Report, describe_plan, doubt_of, outdated
 from etl.settings import parse_settings
-from etl.told import told_open
+from etl.told import told_open, told_who_let_go
 from etl.words import at
 
 SETTINGS = parse_settings({
@@ -222,6 +222,15 @@ def test_a_log_that_lost_records_lags_from_its_start() -> None:
     report = new_report()
     looked(report, snapshot_of((10, 6), {A: 0}))
     assert lag_of(report)[0] == (8, 8)
+
+
+@pytest.mark.parametrize(("whys", "who"), [
+    ([Why.EXPIRED], "source.on_data_loss"), ([Why.MISSING], "source.on_data_loss"), ([Why.MOVED], "source.on_moved"),
+    ([Why.SKIPPED], "an operator"), ([Why.MISSING, Why.MOVED, Why.EXPIRED], "source.on_data_loss and source.on_moved")])
+def test_who_let_records_go_is_told_by_why_they_are_lost(whys: list[Why], who: str) -> None:
+    report = new_report()
+    report.planned(replace(FIRST, losses=tuple(Loss(A, i, i + 1, why) for i, why in enumerate(whys))))
+    assert told_who_let_go(report.why_lost)[0] == who
 
 
 def test_skipped_records_are_told_per_log() -> None:

@@ -30,6 +30,9 @@ Span = TypeVar("Span", OffsetRange, Loss)
 _HIVES_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
+_A_NAME = re.compile(r"[A-Za-z0-9._-]+")
+"""An expression that a person means as a name, though its dots match any character."""
+
 _TOPICS_NAMED = 5
 """How many topics one message names."""
 
@@ -79,7 +82,7 @@ def refuse_missing_topics(settings: Settings, topics: Iterable[str], of_cluster:
     A name may have a dot, and is an expression then: some topic must match it. SettingsError where `deny` keeps out what is wanted.
     """
     there, chosen = set(topics), settings.source.topics
-    for name in chosen.names:
+    for name in filter(_A_NAME.fullmatch, chosen.allow):
         if not any(re.fullmatch(name, topic) for topic in there):
             if chosen.denies(name):
                 _refuse_denied([name])

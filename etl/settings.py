@@ -198,11 +198,6 @@ class TopicFilter(_Section):
         return any(re.fullmatch(e, topic) for e in self.deny)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The allowed expressions that a person means as names, those with a dot among them: each must match a topic."""
-        return tuple(e for e in self.allow if re.fullmatch(r"[A-Za-z0-9._-]+", e))
-
-    @property
     def literal_names(self) -> tuple[str, ...]:
         """The allowed expressions that can match one name only: those topics must exist."""
         return tuple(e for e in self.allow if re.fullmatch(r"[A-Za-z0-9_-]+", e))

@@ -48,7 +48,14 @@ def test_an_offset_that_somebody_moved_is_named_and_followed_where_policy_says_s
         pipeline.produce(80)
         client.set(path, b"27")
     refused(pipeline.run(), 5, "it is 27, ours is 20", "partition 1", "source.on_moved")
-    pipeline.settings = {"source": {"on_moved": "follow"}}
+    pipeline.settings = {"source": {"on_moved": "follow"}, "ownership": {"on_owned": "skip"}}
+    owner = f"/consumers/{pipeline.group}/owners/{pipeline.topic}/1"
+    with pipeline.zookeeper() as client:
+        client.set(path, b"41")
+        client.create(owner, b"old-consumer-0", ephemeral=True, makepath=True)
+        refused(pipeline.run(), 5, "it is 41, ours is 20, and the log ends at 40", "partition 1", "set it back to 20")
+        client.set(path, b"27")
+        client.delete(owner)
     assert pipeline.ran().outcomes == ["followed", "records lost", "ingested"]
     assert pipeline.committed() == dict.fromkeys(range(4), 40)
     assert sum(pipeline.in_table().values()) == 160 - 7

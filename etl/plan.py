@@ -84,14 +84,13 @@ def refuse_missing_topics(settings: Settings, topics: Iterable[str], of_cluster:
     there, chosen = set(topics), settings.source.topics
     for name in filter(_A_NAME.fullmatch, chosen.allow):
         if not any(re.fullmatch(name, topic) for topic in there):
-            if chosen.denies(name):
-                _refuse_denied([name])
+            _refuse_denied([name] if any(re.fullmatch(e, name) for e in chosen.deny) else [])
             like = difflib.get_close_matches(name, sorted(of_cluster()), n=_TOPICS_NAMED)
             check = f"its spelling: the cluster has {', '.join(like)}" if like else "its spelling, and the cluster the conf points at"
             raise TopicMissing("the topic is not there", topic=name, key="source.topics.allow", check=check)
     if not there:
         allowed = chosen.model_copy(update={"deny": ()})
-        _refuse_denied(sorted(topic for topic in of_cluster() if chosen.denies(topic) and allowed.admits(topic)))
+        _refuse_denied(sorted(topic for topic in of_cluster() if allowed.admits(topic) and not chosen.admits(topic)))
         found = sorted(name for name in of_cluster() if not name.startswith("__"))
         more = f" and {len(found) - _TOPICS_NAMED:,} more" if len(found) > _TOPICS_NAMED else ""
         named = f"; the cluster has {', '.join(found[:_TOPICS_NAMED])}{more}" if found else ""

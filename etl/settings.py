@@ -28,11 +28,8 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 """What may name a znode and a group: not dots alone, which ZooKeeper refuses in a path."""
 _CHROOT = re.compile(r"(/(?!\.{1,2}(/|$))[^/,\x00-\x20]+)*/?")
-_DAY_S = 86_400
-"""Whoever waits longer than a day has another problem; clocks and requests take no number of any size."""
-_TEN_YEARS_S = 10 * 366 * _DAY_S
-_INT64 = 2**63 - 1
-"""Offsets and sizes are no larger than that (Kafka protocol, "Primitive Types")."""
+_DAY_S, _TEN_YEARS_S, _INT64 = 86_400, 10 * 366 * 86_400, 2**63 - 1
+"""Clocks and requests take no number of any size; offsets and sizes are int64 (Kafka protocol, "Primitive Types")."""
 
 _NEEDED = ("version", "pipeline", "group", "zookeeper.connect", "source.topics.allow", "table.path")
 

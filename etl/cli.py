@@ -31,8 +31,8 @@ from etl import __version__
 from etl.errors import DataLost, EtlError, SettingsError, Stopped, VerifyFailed
 
 if TYPE_CHECKING:
-    from etl.settings import Settings
-    from etl.wiring import Surroundings
+    from etl.run.live_world import Surroundings
+    from etl.settings.sections import Settings
 
 app = typer.Typer(name="etl", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
                   help="Exactly-once batches from Kafka into Delta Lake.", context_settings={"help_option_names": ["-h", "--help"]})
@@ -75,7 +75,7 @@ def demo(
     folder: Annotated[Path | None, typer.Option(help="Where the table, its conf and logs go; a new temporary folder by default.")] = None,
 ) -> None:
     """Real ZooKeeper, Kafka, Spark and Delta on this machine: load a million records, kill a run, prove nothing is lost."""
-    from etl.demo import run_demo
+    from etl.demo.story import run_demo
 
     told = run_demo(records=records, folder=folder, quiet=as_json)
     if as_json:
@@ -85,11 +85,13 @@ def demo(
 @app.command()
 def doctor(conf: Conf, as_json: AsJson = False) -> None:
     """Look at everything a run needs, a line each: ok, or what to do; nothing is changed."""
-    from etl import screens
-    from etl.doctor import diagnose
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
+    from etl.doctor.diagnose import diagnose
 
     diagnosis = diagnose(_settings(conf), spark_defaults=surroundings().spark_defaults)
-    _show(as_json, diagnosis.as_json(), lambda: screens.show_doctor(diagnosis))
+    _show(as_json, diagnosis.as_json(), lambda: show_doctor(diagnosis))
     if diagnosis.worst:
         raise diagnosis.worst
 
@@ -97,10 +99,13 @@ def doctor(conf: Conf, as_json: AsJson = False) -> None:
 @app.command()
 def plan(conf: Conf, as_json: AsJson = False) -> None:
     """Say what the next run would do, with numbers; nothing is stored or moved."""
-    from etl import doors, screens
+    from etl.commands import preview as doors
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
 
     preview = doors.preview(_settings(conf))
-    _show(as_json, preview.as_json(), lambda: screens.show_preview(preview))
+    _show(as_json, preview.as_json(), lambda: show_preview(preview))
 
 
 @app.command()
@@ -111,11 +116,14 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Read what is new and append it to the table, exactly once."""
-    from etl import doors, screens
-    from etl.told import told_who_let_go
+    from etl.commands import preview as doors
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
+    from etl.report.sentences import told_who_let_go
 
     report = doors.run(_settings(conf), surroundings(quiet=quiet, as_json=as_json), conf=str(conf), strict=strict)
-    _show(as_json, report.as_json(), lambda: screens.show_report(report), is_done=True)
+    _show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
     if strict and report.lost_records:
         who, look_at = told_who_let_go(report.why_lost)
         raise DataLost(f"records were lost, and {who} let them go", check=f"the gaps named above; {look_at}")
@@ -124,10 +132,13 @@ def run(
 @app.command()
 def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Prove from the table's rows and the ledger that every record of every applied plan is there once."""
-    from etl import proof as proving, screens
+    from etl.commands import verify as proving
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
 
     proof = proving.verify(_settings(conf), surroundings(quiet=quiet, as_json=as_json))
-    _show(as_json, proof.as_json(), lambda: screens.show_proof(proof))
+    _show(as_json, proof.as_json(), lambda: show_proof(proof))
     if not proof.is_right:
         raise VerifyFailed(proof.first_finding, check=proof.check)
 
@@ -135,10 +146,13 @@ def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
 @offsets.command("show")
 def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
     """The committed offset of each partition beside the log and the pipeline's position."""
-    from etl import doors, screens
+    from etl.commands import preview as doors
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
 
     found = doors.offsets(_settings(conf))
-    _show(as_json, found.rows, lambda: screens.show_offsets(found.rows))
+    _show(as_json, found.rows, lambda: show_offsets(found.rows))
     if found.refusal:
         raise found.refusal
 
@@ -146,10 +160,13 @@ def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
 @plans.command("list")
 def plans_list(conf: Conf, as_json: AsJson = False) -> None:
     """The stored plans, newest last."""
-    from etl import doors, screens
+    from etl.commands import preview as doors
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
 
     rows = doors.list_plans(_settings(conf))
-    _show(as_json, rows, lambda: screens.show_plans(rows))
+    _show(as_json, rows, lambda: show_plans(rows))
 
 
 @plans.command("show")
@@ -159,10 +176,13 @@ def plans_show(
     as_json: AsJson = False,
 ) -> None:
     """One plan with its ranges, positions and receipts."""
-    from etl import doors, screens
+    from etl.commands import preview as doors
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
 
     document = doors.show_plan(_settings(conf), number)
-    _show(as_json, document, lambda: screens.show_plan(document))
+    _show(as_json, document, lambda: show_plan(document))
 
 
 @plans.command("supersede")
@@ -175,10 +195,13 @@ def plans_supersede(
     as_json: AsJson = False,
 ) -> None:
     """Give up a plan that cannot be finished: another one takes its number, and the next run executes it."""
-    from etl import rulings, screens
+    from etl.commands import operator
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
 
-    ruling = rulings.supersede(_settings(conf), number, reason, tuple(skip or ()))
-    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling), is_done=True)
+    ruling = operator.supersede(_settings(conf), number, reason, tuple(skip or ()))
+    _show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
 @plans.command("take-over")
@@ -189,10 +212,13 @@ def plans_take_over(
     as_json: AsJson = False,
 ) -> None:
     """Take the place of another pipeline in this table (a group or pipeline renamed): go on where it ended, and load nothing twice."""
-    from etl import screens, take_over
+    from etl.commands import take_over
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
 
     ruling = take_over.take_over(_settings(conf), place, reason, surroundings())
-    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling), is_done=True)
+    _show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
 @plans.command("acknowledge")
@@ -203,10 +229,13 @@ def plans_acknowledge(
     as_json: AsJson = False,
 ) -> None:
     """Accept the table as it is, whatever others did to it, and go on from ZooKeeper's positions."""
-    from etl import rulings, screens
+    from etl.commands import operator
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
 
-    ruling = rulings.acknowledge(_settings(conf), version, reason)
-    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling), is_done=True)
+    ruling = operator.acknowledge(_settings(conf), version, reason)
+    _show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
 @plans.command("accept-log")
@@ -221,37 +250,49 @@ def plans_accept_log(
     as_json: AsJson = False,
 ) -> None:
     """Go on with logs that were cut, or whose topics were made again; rows of records that are gone stay, and are named."""
-    from etl import rulings, screens
+    from etl.commands import operator
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
 
-    ruling = rulings.accept_log(_settings(conf), tuple(logs), reason, at=at, is_same_log=same_log)
-    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling), is_done=True)
+    ruling = operator.accept_log(_settings(conf), tuple(logs), reason, at=at, is_same_log=same_log)
+    _show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
 @pipelines.command("list")
 def pipelines_list(conf: Conf, as_json: AsJson = False) -> None:
     """The pipelines of the conf's group, and the topics that each of them reads."""
-    from etl import pipelines as group, screens
+    from etl.commands.pipelines import list_pipelines, resume, retire
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
 
-    rows = group.list_pipelines(_settings(conf))
-    _show(as_json, rows, lambda: screens.show_pipelines(rows))
+    rows = list_pipelines(_settings(conf))
+    _show(as_json, rows, lambda: show_pipelines(rows))
 
 
 @pipelines.command("retire")
 def pipelines_retire(conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False) -> None:
     """Take a pipeline out of service: it loads no more, and others may read its topics. Nothing is deleted."""
-    from etl import pipelines as group, screens
+    from etl.commands.pipelines import list_pipelines, resume, retire
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
 
-    ruling = group.retire(_settings(conf), name, reason)
-    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling), is_done=True)
+    ruling = retire(_settings(conf), name, reason)
+    _show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
 @pipelines.command("resume")
 def pipelines_resume(conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False) -> None:
     """Take a retired pipeline into service again; it goes on from its own positions."""
-    from etl import pipelines as group, screens
+    from etl.commands.pipelines import list_pipelines, resume, retire
+    from etl.console.text import (
+        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
+    )
 
-    ruling = group.resume(_settings(conf), name, reason)
-    _show(as_json, ruling.document, lambda: screens.show_ruling(ruling), is_done=True)
+    ruling = resume(_settings(conf), name, reason)
+    _show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -286,7 +327,7 @@ def _door(arguments: Sequence[str] | None) -> int:
 
 
 def _settings(conf: Path) -> Settings:
-    from etl.settings import load_settings
+    from etl.settings.sections import load_settings
 
     return load_settings(conf)
 
@@ -296,9 +337,9 @@ def surroundings(*, quiet: bool = False, as_json: bool = False) -> Surroundings:
 
     Under spark-submit that would stand in the one document of `--json`, so there it is quiet, too.
     """
-    from etl.edges.spark import is_submitted
-    from etl.showing import showing
-    from etl.wiring import Surroundings
+    from etl.console.progress import showing
+    from etl.edges.spark.session import is_submitted
+    from etl.run.live_world import Surroundings
 
     def spark_defaults(given: Mapping[str, str]) -> dict[str, str]:
         if is_submitted():

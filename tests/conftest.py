@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 from hypothesis import settings
 
-from etl.edges.spark import build_session
+from etl.edges.spark.session import build_session
 from etl.embedded.cluster import Cluster
 from etl.embedded.spark import set_spark_environment, spark_settings
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from etl.progress import Told
+from etl.report.progress import Told
 
 _FORM = struct.Struct(">16sIIQQQ")
 """Token, task, attempt, offsets, records, bytes."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from etl import __version__
 from etl.errors import EtlError, SettingsError, Stopped
-from etl.phases import Verb
-from etl.report import Outcome, Process, Report, outdated
+from etl.report.phases import Verb
+from etl.report.run_report import Outcome, Process, Report, outdated
 
 
 def this_process(conf: str | None) -> Process:

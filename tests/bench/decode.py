@@ -23,9 +23,9 @@ import google_crc32c
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from etl.cursor import Cursor  # noqa: E402  the path comes first
-from etl.model import BrokerPartition, Isolation, OffsetRange  # noqa: E402
+from etl.model.plans import BrokerPartition, Isolation, OffsetRange  # noqa: E402
 from etl.protocol import FetchedPartition  # noqa: E402
+from etl.reader.cursor import Cursor  # noqa: E402
 
 BATCH_BYTES = 16 * 1024
 """The default batch.size of Java producers."""

@@ -1,7 +1,7 @@
 """Rows 1 to 8: a run is killed at each point of its way, while a producer keeps writing.
 
-Between two verbs the run kills itself (`etl.dying_run`). While the JVM writes, in rows 4 to 6, the case watches from outside: rows that
-pass a transform, Parquet files that are complete, and no commit yet.
+Between two verbs the run kills itself (`etl.demo.crash_run`). While the JVM writes, in rows 4 to 6, the case watches from outside: rows
+that pass a transform, Parquet files that are complete, and no commit yet.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from etl.dying_run import HALF_COMMIT
+from etl.demo.crash_run import HALF_COMMIT
 from tests.chaos.driver import Driver, send
 from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.stage import Case, Stage, Told, commits, complete_files, held, said_in_short

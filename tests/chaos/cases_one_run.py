@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from functools import partial
 
-from etl.dying_run import HALF_COMMIT
+from etl.demo.crash_run import HALF_COMMIT
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, Stage, Told, checked, held, said_in_short
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from etl.cli import main
-from etl.frame import spark_schema
+from etl.model.raw_table import spark_schema
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, Stage, Told, checked, complete_files, held
 from tests.system.driving import Pipeline, Row

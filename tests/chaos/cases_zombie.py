@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from etl.dying_run import HALF_COMMIT
+from etl.demo.crash_run import HALF_COMMIT
 from etl.embedded.server import wait_until
 from tests.chaos.cases_kill import held_pipeline, owned, stopped_before_the_commit
 from tests.chaos.driver import Driver

@@ -21,11 +21,11 @@ from unittest import mock
 
 from kazoo.client import KazooClient
 
-from etl import doors
-from etl.edges.zookeeper import ZooKeeper as Session
+from etl.commands import preview
+from etl.edges.zookeeper.session import ZooKeeper as Session
 from etl.embedded.server import wait_until
 from etl.embedded.zookeeper import ZooKeeper
-from etl.wiring import LiveWorld
+from etl.run.live_world import LiveWorld
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 from tests.chaos.zookeeper_proxy import CREATE, CREATE2, MULTI, Chosen, Lost, ZooKeeperProxy
@@ -245,7 +245,7 @@ class _AtVerb:
 def _run(pipeline: Pipeline, verb: str, deed: Deed) -> Said:
     """The command, with that deed when the verb begins."""
     at_verb = _AtVerb(verb, deed)
-    with mock.patch.object(doors, "run", functools.partial(doors.run, around=at_verb)):
+    with mock.patch.object(preview, "run", functools.partial(preview.run, around=at_verb)):
         said = pipeline.run()
     assert at_verb.happened, f"the run did not come to {verb}: {said_in_short(said)}\n{said.err}"
     return said

@@ -25,7 +25,7 @@ ENDS_WITHIN_S = 240.0
 class Driver:
     """`with Driver(pipeline) as driver`: a run under way. Nothing of it is left when the block ends.
 
-    `sends` makes the run send itself a signal before a verb of `ingest.World` (see `etl.dying_run`); `hold` holds its tasks.
+    `sends` makes the run send itself a signal before a verb of `ingest.World` (see `etl.demo.crash_run`); `hold` holds its tasks.
     """
 
     def __init__(self, pipeline: Pipeline, *, sends: tuple[signal.Signals, str] | None = None, hold: Hold | None = None) -> None:
@@ -34,7 +34,7 @@ class Driver:
             self._words = ["etl.cli", "run", str(pipeline.conf), "--json"]
         else:
             kind, verb = sends
-            self._words = ["etl.dying_run", str(pipeline.conf), verb, kind.name.removeprefix("SIG")]
+            self._words = ["etl.demo.crash_run", str(pipeline.conf), verb, kind.name.removeprefix("SIG")]
         self._variables = hold.variables() if hold else {}
         self._process: subprocess.Popen[str] | None = None
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import pytest
 
 from etl.errors import Owned
-from etl.model import BrokerPartition, Dialect, OffsetRange, Plan, PlanKind
-from etl.settings import Settings, parse_settings
+from etl.model.plans import BrokerPartition, Dialect, OffsetRange, Plan, PlanKind
+from etl.settings.sections import Settings, parse_settings
 
 GROUP, PIPELINE = "group", "clicks"
 LOGS = [BrokerPartition("clicks", 0), BrokerPartition("clicks", 1), BrokerPartition("other", 0)]

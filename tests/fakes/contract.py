@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import pytest
 from kafka.record import MemoryRecords
 
-from etl.edges.broker import SimpleConsumer
-from etl.edges.cluster import Cluster
+from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, TopicMissing
-from etl.fetch import read_ranges
-from etl.model import BrokerPartition, Extent, Isolation, OffsetRange, Receipt
+from etl.model.plans import BrokerPartition, Extent, Isolation, OffsetRange, Receipt
 from etl.protocol import FetchedPartition
-from etl.protocol.kafka import EARLIEST, LATEST, Api, Wanted
+from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST, Api, Wanted
+from etl.reader.fetch import read_ranges
 
 
 @dataclass(frozen=True, slots=True)

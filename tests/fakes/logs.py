@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from etl.cursor import Cursor
-from etl.model import BrokerPartition, Isolation, OffsetRange
+from etl.model.plans import BrokerPartition, Isolation, OffsetRange
+from etl.reader.cursor import Cursor
 from tests.fakes.batches import Batch, Codec, Rec, answer, encode
 
 LOG = BrokerPartition("clicks", 3)

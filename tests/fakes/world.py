@@ -17,16 +17,16 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from etl.decisions.log_identity import Cut, epochs_to_ask
+from etl.decisions.reconcile import plan_in_force
+from etl.decisions.start import moments_to_ask
 from etl.errors import CommitUnknown, ExpiredOffsets, MissingOffsets, OffsetMoved, Owned
-from etl.log_identity import Cut, epochs_to_ask
-from etl.model import (
+from etl.model.plans import (
     NOTHING_COMMITTED, Acknowledgement, Applied, Broker, BrokerPartition, Committed, EpochEnd, Extent, Foreign, Leader, Ledger, Loss,
     OffsetRange, OtherPipeline, Plan, Receipt, Snapshot, Stamp, Table,
 )
-from etl.protocol import plan_documents, znodes
-from etl.reconcile import plan_in_force
-from etl.settings import OwnershipMode, Settings, TopicFilter
-from etl.starts import moments_to_ask
+from etl.protocol.zookeeper import payloads, plan_documents
+from etl.settings.sections import OwnershipMode, Settings, TopicFilter
 
 CLUSTER = "cluster-1"
 BROKER = Broker(0, "127.0.0.1", 9092)
@@ -208,8 +208,8 @@ class FakeWorld:
         self._settings = settings
         self._topics: TopicFilter = settings.source.topics
         self._ownership = settings.ownership
-        us = znodes.DriverNode("127.0.0.1", next(_processes), None, run_id)
-        self._name = znodes.render_owner(GROUP, znodes.OwnerNode(PIPELINE, us)).decode()
+        us = payloads.DriverNode("127.0.0.1", next(_processes), None, run_id)
+        self._name = payloads.render_owner(GROUP, payloads.OwnerNode(PIPELINE, us)).decode()
         self._at = at
         self._logs_per_request = logs_per_request
         self.steps: list[str] = []
@@ -350,7 +350,7 @@ class FakeWorld:
         self.outside.owners.update(dict.fromkeys(sorted(logs), self._name))
 
     def _is_ours(self, owner: str) -> bool:
-        found = znodes.parse_owner(GROUP, owner)
+        found = payloads.parse_owner(GROUP, owner)
         return found is not None and found.pipeline == PIPELINE
 
     def _release(self) -> None:

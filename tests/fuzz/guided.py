@@ -16,7 +16,8 @@ from random import Random
 
 import atheris
 
-with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["etl", "yaml"], exclude=["etl.protocol.columns"]):
+with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["etl", "yaml"], exclude=[
+        "etl.protocol.records.kernel"]):
     from tests.fuzz.guard import Found, attempt
     from tests.fuzz.mutations import mutated
     from tests.fuzz.targets import BY_NAME

@@ -20,12 +20,12 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import ProduceResponse
 
-from etl.model import (
-    Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Interval, Leader, Loss, OffsetRange, Plan,
-    PlanKind, Receipt, Why,
+from etl.model.plans import (
+    Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Interval, Leader, Loss, OffsetRange, Plan, PlanKind,
+    Receipt, Why,
 )
-from etl.protocol import plan_documents
-from etl.protocol.kafka import FETCH_LAYOUTS, Api
+from etl.protocol.generations.kafka.small_messages import FETCH_LAYOUTS, Api
+from etl.protocol.zookeeper import plan_documents
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
 
 LOG, OTHER = BrokerPartition("clicks", 3), BrokerPartition("clicks", 4)

@@ -20,17 +20,23 @@ from unittest import mock
 import google_crc32c
 
 from etl import errors
-from etl.address import split_address
-from etl.cursor import Cursor
-from etl.edges import delta_log
-from etl.edges.ledger import PlanLedger
-from etl.model import Isolation, OffsetRange, Retirement
-from etl.protocol import error_codes, groups, kafka, plan_documents, znodes
-from etl.protocol.kafka import FETCH_LAYOUTS, Api
+from etl.commands.operator import parse_skip
+from etl.edges.delta.log import parse_added, parse_commit, parse_shape
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.model.plans import Isolation, OffsetRange, Retirement
+from etl.protocol.generations.kafka import groups, small_messages
+from etl.protocol.generations.kafka.errors import failure_of, is_retriable, name_of
+from etl.protocol.generations.kafka.small_messages import FETCH_LAYOUTS, Api
 from etl.protocol.primitives import Reader
-from etl.reader_options import parse_options, parse_ranges
-from etl.rulings import parse_skip
-from etl.settings import load_settings, parse_settings
+from etl.protocol.zookeeper import plan_documents
+from etl.protocol.zookeeper.payloads import (
+    DriverNode, OwnerNode, parse_broker, parse_cluster_id, parse_driver, parse_offset, parse_owner, parse_partition_key, parse_uid,
+    partition_key, render_driver, render_owner,
+)
+from etl.reader.cursor import Cursor
+from etl.reader.options import parse_options, parse_ranges
+from etl.settings.address import split_address
+from etl.settings.sections import load_settings, parse_settings
 from tests.fakes.batches import Batch, Codec, answer, compress, encode, record_bytes
 from tests.fuzz import seeds
 
@@ -65,7 +71,7 @@ def _response(api: Api, parse: Callable[[Any], object]) -> Callable[[bytes], obj
 
     def read(content: bytes) -> object:
         version = lowest + (content[0] - lowest) % (highest - lowest + 1) if content else lowest
-        return parse(kafka.decode(api, version, memoryview(content[1:]), broker="b:9092"))
+        return parse(small_messages.decode(api, version, memoryview(content[1:]), broker="b:9092"))
 
     return read
 
@@ -75,12 +81,14 @@ def _coordinator(response: Any) -> object:
 
 
 _PARSERS: dict[Api, Callable[[Any], object]] = {
-    Api.API_VERSIONS: kafka.parse_api_versions, Api.METADATA: kafka.parse_metadata, Api.LIST_OFFSETS: kafka.parse_list_offsets,
-    Api.DESCRIBE_LOG_DIRS: kafka.parse_log_dirs, Api.OFFSET_COMMIT: kafka.parse_commit, Api.OFFSET_FETCH: kafka.parse_offset_fetch,
-    Api.PRODUCE: kafka.parse_produce, Api.FIND_COORDINATOR: _coordinator, Api.DESCRIBE_CONFIGS: kafka.parse_retention,
-    Api.DESCRIBE_PRODUCERS: kafka.parse_open_transactions, Api.LIST_TRANSACTIONS: kafka.parse_transactional_ids,
-    Api.DESCRIBE_TRANSACTIONS: kafka.parse_transactions, Api.DESCRIBE_GROUPS: groups.parse_group,
-    Api.OFFSET_FOR_LEADER_EPOCH: kafka.parse_epoch_ends,
+    Api.API_VERSIONS: small_messages.parse_api_versions, Api.METADATA: small_messages.parse_metadata,
+    Api.LIST_OFFSETS: small_messages.parse_list_offsets,
+    Api.DESCRIBE_LOG_DIRS: small_messages.parse_log_dirs, Api.OFFSET_COMMIT: small_messages.parse_commit,
+    Api.OFFSET_FETCH: small_messages.parse_offset_fetch,
+    Api.PRODUCE: small_messages.parse_produce, Api.FIND_COORDINATOR: _coordinator, Api.DESCRIBE_CONFIGS: small_messages.parse_retention,
+    Api.DESCRIBE_PRODUCERS: small_messages.parse_open_transactions, Api.LIST_TRANSACTIONS: small_messages.parse_transactional_ids,
+    Api.DESCRIBE_TRANSACTIONS: small_messages.parse_transactions, Api.DESCRIBE_GROUPS: groups.parse_group,
+    Api.OFFSET_FOR_LEADER_EPOCH: small_messages.parse_epoch_ends,
 }
 
 
@@ -95,13 +103,13 @@ def _numbers(content: bytes) -> object:
 
 def _code(content: bytes) -> object:
     code = int.from_bytes(content[:2], "big", signed=True)
-    failure = error_codes.failure_of(code, "fetch", topic="clicks")
-    return error_codes.name_of(code), error_codes.is_retriable(code), str(failure), failure.as_json()
+    failure = failure_of(code, "fetch", topic="clicks")
+    return name_of(code), is_retriable(code), str(failure), failure.as_json()
 
 
-def _fetch(content: bytes) -> kafka.FetchAnswer:
+def _fetch(content: bytes) -> small_messages.FetchAnswer:
     version = 4 + ((content[0] & 0x7F) - 4) % len(FETCH_LAYOUTS) if content else 4
-    return kafka.parse_fetch(version, memoryview(bytearray(content[1:])), broker="b:9092")
+    return small_messages.parse_fetch(version, memoryview(bytearray(content[1:])), broker="b:9092")
 
 
 def _fetch_to_rows(content: bytes) -> None:
@@ -169,15 +177,15 @@ def _text(content: bytes) -> str:
 
 
 def _partition_key(content: bytes) -> object:
-    log = znodes.parse_partition_key("clicks", _text(content))
-    return log and znodes.partition_key(log)
+    log = parse_partition_key("clicks", _text(content))
+    return log and partition_key(log)
 
 
 def _owner(content: bytes) -> None:
     """What is read as ours is written the same again: nobody else's claim may be taken for one of ours."""
     owner = _text(content)
-    found = znodes.parse_owner("g", owner)
-    if found is not None and znodes.parse_owner("g", znodes.render_owner("g", found).decode()) != found:
+    found = parse_owner("g", owner)
+    if found is not None and parse_owner("g", render_owner("g", found).decode()) != found:
         raise AssertionError(f"{owner!r} is read as {found}, which is written as another")
 
 
@@ -227,7 +235,7 @@ def _deflated(parse: Callable[..., object]) -> Callable[[bytes], object]:
 # Tables, confs, texts
 
 def _shape(content: bytes) -> object:
-    return delta_log.parse_shape("id", _text(content), ("topic",))
+    return parse_shape("id", _text(content), ("topic",))
 
 
 def _conf_file(content: bytes) -> object:
@@ -277,7 +285,7 @@ def _streams(codec: Codec) -> tuple[bytes, bytes, bytes]:
     return one, one + padding, compress(_PLAIN_RECORDS[:9], codec) + compress(_PLAIN_RECORDS[9:], codec)
 
 
-_OWNED = znodes.render_owner("g", znodes.OwnerNode("p", znodes.DriverNode("h", 7, "99", "r", "0a1b2c3d-7")))
+_OWNED = render_owner("g", OwnerNode("p", DriverNode("h", 7, "99", "r", "0a1b2c3d-7")))
 _INDEX = json.dumps({"chunks": "0" * 64, "count": 2, "bytes": 1_000_000}).encode()
 
 TARGETS: tuple[Target, ...] = (
@@ -288,23 +296,23 @@ TARGETS: tuple[Target, ...] = (
     Target("fetch", _fetch, seeds.fetches(), (errors.CorruptData,)),
     Target("fetch-to-rows", _fetch_to_rows, tuple(
         bytes([v]) + seeds.fetch(v, records, second_code=0) for v in (4, 11) for records in seeds.record_sets()), _FEED,
-           floor_bytes=24 * MIB),
+        floor_bytes=24 * MIB),
     Target("record-batches", _record_batches, tuple(mark + records for mark in (b"\0\x28\1", b"\1\5\3") for records in seeds.record_sets()),
            _RECORDS, floor_bytes=24 * MIB, bad=tuple(b"\0\x28\1" + bomb for bomb in seeds.bombs())),
     Target("packed-records", _packed_records, tuple(bytes([codec + 15]) + _PLAIN_RECORDS for codec in Codec), _RECORDS,
            floor_bytes=24 * MIB),
     Target("codec-payloads", _payload, tuple(
         bytes([codec - 1]) + stream for codec in Codec if codec for stream in _streams(codec)), _RECORDS,
-           floor_bytes=24 * MIB, bad=tuple(bytes([codec - 1]) + compress(bytes(320 << 10), codec) for codec in Codec if codec)),
+        floor_bytes=24 * MIB, bad=tuple(bytes([codec - 1]) + compress(bytes(320 << 10), codec) for codec in Codec if codec)),
     Target("partition-key", _partition_key, (b"3", b"0-3", b"03", b"9999999999")),
-    Target("offset", lambda c: znodes.parse_offset(c, path="/p", log=LOG), (b"0", b"9223372036854775807"), (errors.BadOffset,)),
-    Target("broker", lambda c: znodes.parse_broker("7", c), seeds.many(
+    Target("offset", lambda c: parse_offset(c, path="/p", log=LOG), (b"0", b"9223372036854775807"), (errors.BadOffset,)),
+    Target("broker", lambda c: parse_broker("7", c), seeds.many(
         {"host": "b", "port": 9092, "endpoints": []},
         {"host": None, "port": -1, "endpoints": ["SSL://x:1", "PLAINTEXT://[::1]:9092"]}), is_json=True),
-    Target("cluster-id", znodes.parse_cluster_id, seeds.many({"version": "1", "id": "c1"}), is_json=True),
-    Target("driver", znodes.parse_driver, (znodes.render_driver(znodes.DriverNode("h", 7, "99", "r", "0a1b2c3d-7")),), is_json=True),
+    Target("cluster-id", parse_cluster_id, seeds.many({"version": "1", "id": "c1"}), is_json=True),
+    Target("driver", parse_driver, (render_driver(DriverNode("h", 7, "99", "r", "0a1b2c3d-7")),), is_json=True),
     Target("owner", _owner, (_OWNED,)),
-    Target("uid", _znode(znodes.parse_uid), (b"", b"feedbeef"), (errors.LedgersDisagree,)),
+    Target("uid", _znode(parse_uid), (b"", b"feedbeef"), (errors.LedgersDisagree,)),
     *(Target(f"{name}-znode", _znode(parse), payloads, _DOCUMENT) for name, parse, payloads in (
         ("plan", plan_documents.parse_plan, seeds.plans()),
         ("applied", plan_documents.parse_applied, (plan_documents.render_applied(seeds.APPLIED),)),
@@ -320,8 +328,8 @@ TARGETS: tuple[Target, ...] = (
            _DOCUMENT, is_json=True),
     Target("stamp", _stamp, seeds.stamps(), _DOCUMENT, is_json=True),
     Target("ledger-znode", _ledger, (plan_documents.render_coverage(seeds.COVERAGE),), _DOCUMENT, is_json=True, bad=(_INDEX,)),
-    Target("commit-file", lambda c: delta_log.parse_commit(5, c), seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
-    Target("added-files", delta_log.parse_added, seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
+    Target("commit-file", lambda c: parse_commit(5, c), seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
+    Target("added-files", parse_added, seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
     Target("table-shape", _shape, (seeds.SCHEMA.encode(),), (errors.TableUnreachable,), is_json=True),
     Target("conf-file", _conf_file, seeds.CONFS, (errors.SettingsError,), multiple=4000, bad=seeds.STRANGE_CONFS),
     Target("conf-document", _conf_document, (seeds.conf_document(),), (errors.SettingsError,), is_json=True),
@@ -329,7 +337,7 @@ TARGETS: tuple[Target, ...] = (
     Target("source-options", _options, seeds.many(
         {"bootstrap": "b1:9092,b2:9092", "topics": "clicks", "columns": "key,offset"},
         {"bootstrap": "b1:9092", "isolation": "read_committed", "ranges": "[]", "fetch_max_bytes": "5000"}), (errors.SettingsError,),
-           is_json=True),
+        is_json=True),
     Target("skip-option", lambda c: parse_skip(_text(c)), (b"clicks:3:100-101",), (errors.SettingsError,)),
     Target("ranges-option", lambda c: parse_ranges(_text(c)), seeds.many([{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]),
            (errors.SettingsError,), is_json=True),

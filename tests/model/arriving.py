@@ -80,7 +80,7 @@ REFUSED = "refused"
 
 
 def found(s: State) -> str:
-    """`etl.reconcile` in small: what a run is to do."""
+    """`etl.decisions.reconcile` in small: what a run is to do."""
     plan, table = s.plan, s.table
     there = table.id if table else 0
     if plan is None:

@@ -5,9 +5,9 @@ One log, one table. What the model leaves out: others who change the table or mo
 
     python -m tests.model [--large]
 
-A run of the model is one of `etl.ingest`: it looks, finishes what an earlier run left (a plan to execute, or a plan of the table to take
-over, or an offset to move), and goes on to one plan of its own. Laws: what was applied is contiguous from 0 and disjoint; the offset is
-never ahead of the table, unless the ledger was just restored; a run that ends with exit 0 leaves in the table what the log held when the
+A run of the model is one of `etl.run.ingest`: it looks, finishes what an earlier run left (a plan to execute, or a plan of the table to
+take over, or an offset to move), and goes on to one plan of its own. Laws: what was applied is contiguous from 0 and disjoint; the offset
+is never ahead of the table, unless the ledger was just restored; a run that ends with exit 0 leaves in the table what the log held when the
 run began; and from every state one quiet run brings table and offset to the end of the log.
 """
 
@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 TURNS = 3
-"""How often one run looks, as in `etl.ingest`."""
+"""How often one run looks, as in `etl.run.ingest`."""
 
 
 class At(IntEnum):
@@ -119,7 +119,7 @@ class Found(NamedTuple):
 
 
 def reconcile(ledger: Ledger, table: Table) -> Found:
-    """`etl.reconcile` in small."""
+    """`etl.decisions.reconcile` in small."""
     newest = ledger.plans[-1] if ledger.plans else None
     number = newest.number if newest else 0
     held = {plan.number: plan for plan in table.applied}

@@ -19,22 +19,24 @@ from unittest import mock
 import pyarrow
 import pyarrow.parquet
 
-from etl import coverage, wiring
-from etl.edges import delta, delta_log, driver_lock, losses
-from etl.edges.cluster import Extents
-from etl.edges.delta_others import IsOurs
-from etl.edges.delta_path import open_table
-from etl.edges.zookeeper import ZooKeeper
+from etl.decisions import coverage
+from etl.edges.brokers.cluster import Extents
+from etl.edges.delta import log as delta_log, losses, spark_writer
+from etl.edges.delta.others import IsOurs
+from etl.edges.delta.path import open_table
+from etl.edges.zookeeper import driver_lock
+from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import ExpiredOffsets
-from etl.following import Following
-from etl.frame import arrow_schema
-from etl.model import (
+from etl.model.plans import (
     Acknowledgement, Broker, BrokerPartition, EpochEnd, Extent, KafkaGroup, Leader, OffsetRange, OpenTransaction, Plan, Receipt, Retention,
     Snapshot,
 )
-from etl.protocol.kafka import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.protocol.plan_documents import render_stamp
-from etl.settings import Settings
+from etl.model.raw_table import arrow_schema
+from etl.protocol.generations.kafka.small_messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.protocol.zookeeper.plan_documents import render_stamp
+from etl.reader.following import Following
+from etl.run import live_world
+from etl.settings.sections import Settings
 from tests.soak.points import through, wrapped
 
 BROKER = Broker(0, "memory", 1)
@@ -159,11 +161,11 @@ class Rows:
         return log.records(r.from_offset, r.until_offset)
 
 
-class MemoryWorld(wiring.LiveWorld):
+class MemoryWorld(live_world.LiveWorld):
     """The real world of a run, with `Rows` in place of Spark's."""
 
     def __init__(self, settings: Settings, zookeeper: ZooKeeper, *, run_id: str, uid: str, now_ms: Callable[[], int]) -> None:
-        super().__init__(settings, zookeeper, wiring.Surroundings(), run_id)
+        super().__init__(settings, zookeeper, live_world.Surroundings(), run_id)
         self._uid, self._clock = uid, now_ms
 
     def new_uid(self) -> str:
@@ -190,9 +192,9 @@ def in_place_of_brokers_and_spark() -> Iterator[None]:
     """Inside, runs of MemoryWorld read logs in memory and write by delta-rs, and the table's calls have their moments."""
     with contextlib.ExitStack() as stack:
         for owner, name, replacement in [
-            (wiring, "Cluster", MemoryCluster),
-            (delta, "append", append),
-            (delta, "open_table", wrapped("open table", open_table)),
+            (live_world, "Cluster", MemoryCluster),
+            (spark_writer, "append", append),
+            (spark_writer, "open_table", wrapped("open table", open_table)),
             (delta_log, "read_commit_file", wrapped("read commit", delta_log.read_commit_file)),
             (losses, "open_table", wrapped("open losses", open_table)),
             (losses, "_append", wrapped("append losses", losses._append, changes=True)),
@@ -217,15 +219,15 @@ def append(
     frame: Rows, plan: Plan, *, app_id: str, path: str, partition_by: Sequence[str], known: int | None,
     run_id: str | None = None, is_ours: IsOurs = lambda topic: False, word: Acknowledgement | None = None,
     storage_options: Any = None,
-) -> delta.Outcome:
+) -> spark_writer.Outcome:
     """`edges.delta.append` by delta-rs: files first, then one commit with the plan's number."""
     del partition_by
     from deltalake import CommitProperties, Schema, Transaction
     from deltalake.transaction import create_table_with_add_actions
 
     table = through("open table to write", lambda: open_table(path))
-    if delta._holds(plan, table, app_id):
-        return delta.read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word)
+    if spark_writer._holds(plan, table, app_id):
+        return spark_writer.read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word)
     transaction = Transaction(app_id, plan.number, last_updated=int(time.time() * 1000))
     said = CommitProperties(custom_metadata={"userMetadata": render_stamp(plan, app_id, run_id)}, app_transactions=[transaction])
     rows = frame.read()
@@ -243,7 +245,7 @@ def append(
         through("commit to the table", commit, changes=True)
     except Exception as error:  # whatever it is, the table decides
         failure = error
-    return delta._decide(failure, plan, app_id, path, known, is_ours, word, storage_options)
+    return spark_writer._decide(failure, plan, app_id, path, known, is_ours, word, storage_options)
 
 
 def _write_file(path: str, rows: pyarrow.Table) -> Any:

@@ -25,9 +25,9 @@ from typing import Self
 from deltalake import DeltaTable
 from kafka import KafkaProducer
 
-from etl.edges.group import ConsumerGroup
-from etl.edges.ledger import PlanLedger
-from etl.edges.zookeeper import ZooKeeper
+from etl.edges.zookeeper.group import ConsumerGroup
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.cluster import Cluster
 from tests.chaos.driver import Driver, send
 from tests.chaos.stage import Checked, Writer, checked, complete_files, said_in_short

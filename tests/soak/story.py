@@ -20,12 +20,12 @@ from deltalake import DeltaTable
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
-from etl.edges.zookeeper import ZooKeeper
+from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import EtlError
-from etl.ingest import ingest
-from etl.model import BrokerPartition
-from etl.report import Report
-from etl.settings import Settings, parse_settings
+from etl.model.plans import BrokerPartition
+from etl.report.run_report import Report
+from etl.run.ingest import ingest
+from etl.settings.sections import Settings, parse_settings
 from tests.soak.memory import MemoryLog, MemoryWorld, alive, serving, value_of
 from tests.soak.points import Deed, Driver, Fate, Killed, at_work
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from etl.frame import spark_schema
-from etl.model import BrokerPartition, Committed, Dialect, OffsetRange, Plan, PlanKind
-from etl.protocol.plan_documents import with_id
+from etl.model.plans import BrokerPartition, Committed, Dialect, OffsetRange, Plan, PlanKind
+from etl.model.raw_table import spark_schema
+from etl.protocol.zookeeper.plan_documents import with_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

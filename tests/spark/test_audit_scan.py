@@ -10,12 +10,12 @@ import pyarrow
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from etl.audit import AuditedLog, Expected, LogFindings, audit
-from etl.edges import delta
-from etl.edges.audit_scan import Scan, doubled_offsets
-from etl.edges.recount import Recount, recount, recount_commit
+from etl.audit.audit import AuditedLog, Expected, LogFindings, audit
+from etl.edges.delta import spark_writer
+from etl.edges.delta.recount import Recount, recount, recount_commit
+from etl.edges.delta.scan import Scan, doubled_offsets
 from etl.errors import FileLost, SettingsError, TableUnreachable
-from etl.model import BrokerPartition, Interval, OffsetRange, Plan, Receipt
+from etl.model.plans import BrokerPartition, Interval, OffsetRange, Plan, Receipt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> str:
 def filled(path: str, make_plan: Callable[..., Plan], rows_of: Callable[[Plan], DataFrame]) -> DataFrame:
     """The rows of one plan, in the table but for offsets 5 to 7 and 33,000, which the log never gave."""
     rows = rows_of(make_plan(1, ranges=RANGES)).where("topic = 'views' or not (offset between 5 and 7 or offset = 33000)")
-    delta.append(rows, make_plan(1, ranges=RANGES), app_id=APP, path=path, partition_by=("topic",), known=None)
+    spark_writer.append(rows, make_plan(1, ranges=RANGES), app_id=APP, path=path, partition_by=("topic",), known=None)
     return rows
 
 

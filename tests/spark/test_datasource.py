@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from etl.datasource import NAME, OffsetRanges, RangesReader, Task, TaskFailed, _INLINE_BYTES, parse_tasks, read_tasks, render_tasks
-from etl.edges import delta
-from etl.edges.delta import Result
-from etl.edges.table_shape import with_event_date_field
+from etl.edges.delta import spark_writer
+from etl.edges.delta.shape import with_event_date_field
+from etl.edges.delta.spark_writer import Result
 from etl.embedded.server import wait_until
 from etl.errors import NeedsDecision
-from etl.frame import arrow_schema, spark_schema
-from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Plan, Receipt
+from etl.model.plans import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Plan, Receipt
+from etl.model.raw_table import arrow_schema, spark_schema
+from etl.reader.source import NAME, _INLINE_BYTES, OffsetRanges, RangesReader, Task, TaskFailed, parse_tasks, read_tasks, render_tasks
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 
@@ -63,7 +63,7 @@ def test_a_task_asks_brokers_under_the_deadline_of_its_options(
     said: dict[str, str], seconds: float, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("etl.fetch.read_ranges", lambda ranges, **manner: iter(asked.update(manner) or ()))
+    monkeypatch.setattr("etl.reader.fetch.read_ranges", lambda ranges, **manner: iter(asked.update(manner) or ()))
     reader = OffsetRanges({"bootstrap": "h:1", "tasks": render_tasks([OffsetRange(CLICKS, 5, 9)], [[0]]), **said}).reader(None)
     [task] = reader.partitions()
     assert list(reader.read(task)) == []
@@ -77,7 +77,7 @@ def test_a_task_that_is_tried_again_has_less_patience(monkeypatch: pytest.Monkey
         waits.append(deadline_s)
         return iter(())
 
-    monkeypatch.setattr("etl.fetch.read_ranges", read)
+    monkeypatch.setattr("etl.reader.fetch.read_ranges", read)
     reader = OffsetRanges({"bootstrap": "h:1", "tasks": render_tasks([OffsetRange(CLICKS, 5, 9)], [[0]])}).reader(None)
     for attempt in range(3):
         monkeypatch.setattr("pyspark.TaskContext.get", lambda attempt=attempt: SimpleNamespace(attemptNumber=lambda: attempt))
@@ -211,7 +211,7 @@ def test_a_plans_rows_reach_the_table_and_its_receipts_come_back(
     plan, path = make_plan(1, ranges=tuple(ranges[:2])), str(tmp_path / "table")
     frame, received = read_tasks(spark, ranges, tasks, bootstrap=[cluster.bootstrap], isolation=Isolation.READ_COMMITTED)
     assert received.in_order(3) is None
-    outcome = delta.append(frame, plan, app_id="app", path=path, partition_by=("partition",), known=None)
+    outcome = spark_writer.append(frame, plan, app_id="app", path=path, partition_by=("partition",), known=None)
     assert outcome.result is Result.APPLIED
     receipts = received.in_order(3 + padding)
     assert receipts is not None
@@ -243,7 +243,7 @@ def test_a_failure_in_a_task_comes_back_as_itself(
     plan = make_plan(1, ranges=beyond)
     frame, received = read_tasks(spark, beyond, [[0]], bootstrap=[cluster.bootstrap], isolation=Isolation.READ_COMMITTED)
     with pytest.raises(NeedsDecision) as caught:
-        delta.append(frame, plan, app_id="app", path=str(tmp_path / "table"), partition_by=(), known=None)
+        spark_writer.append(frame, plan, app_id="app", path=str(tmp_path / "table"), partition_by=(), known=None)
     assert (caught.value.where["topic"], caught.value.where["partition"]) == (filled, 0)
     assert received.in_order(1) is None
 
@@ -266,7 +266,7 @@ def test_settings_of_the_session_change_no_row(
         try:
             rows, _ = read_tasks(
                 spark, plan.ranges, [[0]], bootstrap=[f"127.0.0.1:{broker.port}"], isolation=Isolation.READ_COMMITTED)
-            delta.append(rows, plan, app_id="app", path=path, partition_by=["event_date"], known=None)
+            spark_writer.append(rows, plan, app_id="app", path=path, partition_by=["event_date"], known=None)
         finally:
             spark.conf.set(key, before)
     assert DeltaTable(path).schema() == expected.schema()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from etl import datasource
-from etl.edges.spark import telling_what_was_lost
+from etl.edges.spark.session import telling_what_was_lost
 from etl.errors import SparkLost
-from etl.model import Broker, BrokerPartition, Isolation, Leader, OffsetRange
+from etl.model.plans import Broker, BrokerPartition, Isolation, Leader, OffsetRange
+from etl.reader import source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,5 +74,5 @@ def test_a_worker_that_dies_while_spark_asks_it_for_the_schema_costs_a_second_qu
 
     monkeypatch.setattr(DataFrameReader, "load", dying_once)
     ranges = [OffsetRange(BrokerPartition("clicks", 0), 0, 5, Leader(Broker(0, "127.0.0.1", 1)))]
-    rows, _ = datasource.read_tasks(spark, ranges, [[0]], bootstrap=["127.0.0.1:1"], isolation=Isolation.READ_COMMITTED)
+    rows, _ = source.read_tasks(spark, ranges, [[0]], bootstrap=["127.0.0.1:1"], isolation=Isolation.READ_COMMITTED)
     assert "offset" in rows.columns and len(asked) == 2

@@ -1,4 +1,4 @@
-"""What Delta's own writer takes of columns, and that `etl.edges.table_shape` says the same before anything is written."""
+"""What Delta's own writer takes of columns, and that `etl.edges.delta.shape` says the same before anything is written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from etl.edges.table_shape import check_columns
+from etl.edges.delta.shape import check_columns
 from etl.errors import SettingsError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from etl.edges.zookeeper import ZooKeeper
+from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.embedded.cluster import Cluster
 from tests.conftest import TopicFactory

@@ -23,18 +23,18 @@ from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
 from kazoo.client import KazooClient
 
-from etl import doors
-from etl.address import split_address
 from etl.cli import main
-from etl.dying_run import Dying
-from etl.edges.broker import SimpleConsumer
-from etl.edges.cluster import Cluster as Brokers
+from etl.commands import preview
+from etl.demo.crash_run import Dying
+from etl.edges.brokers.cluster import Cluster as Brokers
+from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.clicks import click_batches
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
 from etl.embedded.spark import SHORT_RUN
 from etl.errors import BrokerError
-from etl.settings import load_settings
+from etl.settings.address import split_address
+from etl.settings.sections import load_settings
 from tests.fakes.oracle import codecs
 
 ROOT = Path(__file__).parents[2]
@@ -133,7 +133,7 @@ class Pipeline:
 
     def killed_before(self, verb: str) -> int:
         """A real run that kills itself with SIGKILL when it would begin `verb`; its exit status."""
-        child = self.start("etl.dying_run", str(self.conf), verb)
+        child = self.start("etl.demo.crash_run", str(self.conf), verb)
         child.communicate(timeout=180)
         return child.returncode
 
@@ -200,7 +200,7 @@ class Breaking(Dying):
 def broken_off_before(verb: str, pipeline: Pipeline) -> None:
     """A run in this process that ends, without a word, when it would begin `verb`."""
     with pytest.raises(BrokenOff):
-        doors.run(load_settings(pipeline.conf), around=lambda world: Breaking(world, verb))
+        preview.run(load_settings(pipeline.conf), around=lambda world: Breaking(world, verb))
 
 
 def _took(broker: SimpleConsumer, topic: str, partition: int, batch: bytes) -> bool:

@@ -257,7 +257,7 @@ def test_live_consumers_and_owners_are_named_by_policy_and_a_run_at_work_is_no_h
 
 def rows() -> Any:
     """A row as ours are."""
-    from etl.frame import arrow_schema
+    from etl.model.raw_table import arrow_schema
 
     return arrow_schema().empty_table()
 
@@ -328,7 +328,7 @@ def test_what_the_doctor_says_of_table_features_is_what_the_two_writers_say(spar
     from deltalake import CommitProperties, Transaction
     from deltalake.exceptions import DeltaError
 
-    from etl.edges.table_features import WRITTEN_BY_DELTA_RS, WRITTEN_BY_SPARK
+    from etl.edges.delta.features import WRITTEN_BY_DELTA_RS, WRITTEN_BY_SPARK
 
     supported = spark._jvm.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap().values().iterator()
     named = {}

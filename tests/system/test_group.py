@@ -12,14 +12,14 @@ from kazoo.client import KazooClient, KazooState, TransactionRequest
 from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_digest_acl
 
-from etl.edges import zookeeper as zookeeper_module
-from etl.edges.group import ConsumerGroup
-from etl.edges.registry import read_brokers, read_cluster_id, read_creation_ids
-from etl.edges.zookeeper import ZooKeeper
+from etl.edges.zookeeper import session as zookeeper_module
+from etl.edges.zookeeper.group import ConsumerGroup
+from etl.edges.zookeeper.registry import read_brokers, read_cluster_id, read_creation_ids
+from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.embedded.server import free_port
 from etl.errors import BadOffset, CommitUnknown, OffsetMoved, PermissionRefused, SessionLost, WrongChroot, ZooKeeperUnreachable
-from etl.model import Broker, BrokerPartition, Committed, Dialect, Plan, PlanKind
+from etl.model.plans import Broker, BrokerPartition, Committed, Dialect, Plan, PlanKind
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
 OTHER = BrokerPartition("other", 7)

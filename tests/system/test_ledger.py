@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from etl import coverage
-from etl.edges import ledger as ledger_module
-from etl.edges.ledger import PlanLedger, new_uid
-from etl.edges.zookeeper import ZooKeeper
+from etl.decisions import coverage
+from etl.edges.zookeeper import ledger as ledger_module
+from etl.edges.zookeeper.ledger import PlanLedger, new_uid
+from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
-from etl.model import (
+from etl.model.plans import (
     Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Foreign, Interval, Leader, Ledger, OffsetRange, Plan,
     PlanKind, Receipt, Retirement,
 )
-from etl.protocol.plan_documents import render_plan, with_id
+from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 
 LOG = BrokerPartition("clicks", 0)
 ROOT = "/consumers/g/etl/clicks"

@@ -14,9 +14,9 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
-from etl.address import split_address
-from etl.edges.broker import SimpleConsumer
+from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
+from etl.settings.address import split_address
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.system.driving import Pipeline, broken_off_before, refused

@@ -14,16 +14,16 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_acl
 
-from etl import doors
-from etl.dying_run import Dying
-from etl.edges.group import ConsumerGroup
-from etl.edges.owners import Owners
-from etl.edges.zookeeper import ZooKeeper
+from etl.commands import preview
+from etl.demo.crash_run import Dying
+from etl.edges.zookeeper.group import ConsumerGroup
+from etl.edges.zookeeper.owners import Owners
+from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, PermissionRefused, SessionLost
-from etl.model import BrokerPartition
-from etl.protocol import znodes
-from etl.settings import Settings, load_settings
-from etl.wiring import LiveWorld, Surroundings
+from etl.model.plans import BrokerPartition
+from etl.protocol.zookeeper import payloads
+from etl.run.live_world import LiveWorld, Surroundings
+from etl.settings.sections import Settings, load_settings
 from tests.fakes.claim_contract import FOREIGN, GROUP, PIPELINE, ClaimContract
 from tests.system.driving import ROOT, Pipeline, broken_off_before
 
@@ -42,7 +42,7 @@ def owners_in(session: ZooKeeper) -> dict[BrokerPartition, str]:
 
 def own(session: ZooKeeper, log: BrokerPartition, owner: str = FOREIGN) -> None:
     """As an old consumer does it."""
-    session.client.create(znodes.GroupPaths(GROUP).owner(log), owner.encode(), ephemeral=True, makepath=True)
+    session.client.create(payloads.GroupPaths(GROUP).owner(log), owner.encode(), ephemeral=True, makepath=True)
 
 
 class RealStage:
@@ -79,7 +79,7 @@ def test_a_claim_is_ephemeral_and_names_the_driver_as_a_thread_of_the_group(zook
     with owners_of(zookeeper).claiming([OLD], "run-1"):
         payload, stat = zookeeper.client.get("/consumers/group/owners/clicks/3-0")
         assert stat.owner_session_id == zookeeper.client.client_id[0]
-        owner = znodes.parse_owner(GROUP, payload.decode())
+        owner = payloads.parse_owner(GROUP, payload.decode())
         assert owner and (owner.pipeline, owner.driver.run_id) == (PIPELINE, "run-1")
     assert zookeeper.client.exists("/consumers/group/owners/clicks/3-0") is None
 
@@ -143,7 +143,7 @@ def test_foreign_owners_who_took_the_place_of_ours_are_not_deleted(connect: str,
     with ZooKeeper(connect) as consumer:
         with owners_of(zookeeper).claiming(LOGS, "run-1"):
             for log in LOGS[:2]:
-                consumer.client.delete(znodes.GroupPaths(GROUP).owner(log))
+                consumer.client.delete(payloads.GroupPaths(GROUP).owner(log))
             own(consumer, LOGS[0])
         assert owners_in(zookeeper) == {LOGS[0]: FOREIGN}
 
@@ -151,7 +151,7 @@ def test_foreign_owners_who_took_the_place_of_ours_are_not_deleted(connect: str,
 def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
     connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path, owners = znodes.GroupPaths(GROUP).owner(LOGS[1]), owners_of(zookeeper)
+    path, owners = payloads.GroupPaths(GROUP).owner(LOGS[1]), owners_of(zookeeper)
     delete = owners._delete
     with ZooKeeper(connect) as consumer:
         def delete_too_late(logs: Any) -> None:
@@ -230,7 +230,7 @@ def test_a_dead_drivers_node_that_becomes_a_consumers_meanwhile_is_left_to_it(
         def read_then_too_late(logs: Any) -> Any:
             monkeypatch.undo()
             found = owners._read(logs)
-            consumer.client.delete(znodes.GroupPaths(GROUP).owner(LOGS[1]))
+            consumer.client.delete(payloads.GroupPaths(GROUP).owner(LOGS[1]))
             own(consumer, LOGS[1])
             return found
 
@@ -312,7 +312,7 @@ def test_who_waits_goes_on_when_the_last_owner_goes(connect: str, zookeeper: Zoo
         first.close()
         waiting.join(0.3)
         assert not waited
-        last.client.delete(znodes.GroupPaths(GROUP).owner(LOGS[1]))
+        last.client.delete(payloads.GroupPaths(GROUP).owner(LOGS[1]))
         waiting.join(60)
     assert waited == [True]
 
@@ -351,7 +351,7 @@ def test_a_run_owns_what_it_reads_while_it_reads_and_nothing_afterwards(pipeline
         def end(self) -> None:
             seen.append(keys_owned(pipeline))
 
-    doors.run(load_settings(pipeline.conf), around=lambda world: Looking(Looking(Looking(world, "claiming"), "fetch"), "tidy"))
+    preview.run(load_settings(pipeline.conf), around=lambda world: Looking(Looking(Looking(world, "claiming"), "fetch"), "tidy"))
     assert seen == [set(), {"0", "1", "2", "3"}, {"0", "1", "2", "3"}]
     assert keys_owned(pipeline) == set()
 
@@ -397,7 +397,7 @@ def test_an_owner_who_comes_after_the_look_stops_the_run_and_the_next_one_replay
             consumer(2)
 
     with pytest.raises(Owned, match=f"owned by {FOREIGN}") as caught:
-        doors.run(load_settings(pipeline.conf), around=lambda world: Overtaken(world, "claiming"))
+        preview.run(load_settings(pipeline.conf), around=lambda world: Overtaken(world, "claiming"))
     assert caught.value.exit_code == 4
     assert keys_owned(pipeline) == {"2"} and not pipeline.table.joinpath("_delta_log").exists()
     pipeline.settings = {"ownership": {"on_owned": "skip"}}
@@ -422,7 +422,7 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(pipeline: P
             waits.set()
 
     waiting = threading.Thread(
-        target=lambda: said.append(doors.run(load_settings(pipeline.conf), around=lambda world: Waiting(world, "wait_for_owners"))))
+        target=lambda: said.append(preview.run(load_settings(pipeline.conf), around=lambda world: Waiting(world, "wait_for_owners"))))
     waiting.start()
     with pipeline.zookeeper() as client:
         assert waits.wait(60)

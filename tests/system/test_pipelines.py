@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from etl import doors
+from etl.commands import preview
 from etl.errors import Owned
-from etl.ingest import World
-from etl.model import Plan
-from etl.protocol import plan_documents
-from etl.settings import load_settings
+from etl.model.plans import Plan
+from etl.protocol.zookeeper import plan_documents
+from etl.run.ingest import World
+from etl.settings.sections import load_settings
 from tests.system.driving import Pipeline, refused
 
 
@@ -37,7 +37,7 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     other = replace(pipeline, folder=tmp_path / "b", settings={"pipeline": "other"})
     other.folder.mkdir()
     with pytest.raises(Owned, match="took a topic"):
-        doors.run(load_settings(other.conf), around=lambda world: Meanwhile(world, pipeline.ran))
+        preview.run(load_settings(other.conf), around=lambda world: Meanwhile(world, pipeline.ran))
     refused(other.run(), 2, "pipeline clicks of the same group", "group of its own", "pipelines retire CONF clicks")
     assert not other.table.exists() and pipeline.run().outcomes == ["nothing new"]
     with pipeline.zookeeper() as client:

@@ -16,12 +16,13 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
-from etl import coverage, doors, rulings
-from etl.address import split_address
-from etl.edges.broker import SimpleConsumer
-from etl.frame import arrow_schema
-from etl.ingest import World
-from etl.settings import load_settings
+from etl.commands import operator, preview
+from etl.decisions import coverage
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.model.raw_table import arrow_schema
+from etl.run.ingest import World
+from etl.settings.address import split_address
+from etl.settings.sections import load_settings
 from tests.system.driving import Pipeline, broken_off_before, refused
 
 
@@ -136,7 +137,7 @@ def test_offsets_that_were_let_go_are_told_from_plans_and_later_from_the_losses_
 
 def test_a_row_that_never_came_is_named_and_nobody_else_is_blamed(pipeline: Pipeline) -> None:
     pipeline.produce(400)
-    doors.run(load_settings(pipeline.conf), around=lambda world: Losing(world))
+    preview.run(load_settings(pipeline.conf), around=lambda world: Losing(world))
     proof = pipeline.door("verify")
     found = log_of(proof.document, 2)
     assert proof.code == 5
@@ -155,7 +156,7 @@ def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_o
     assert "11 removed later by somebody else's DELETE at version 1" in proof.err
     assert "plans acknowledge CONF 1" in proof.err
 
-    rulings.acknowledge(load_settings(pipeline.conf), "1", "the law")
+    operator.acknowledge(load_settings(pipeline.conf), "1", "the law")
     pipeline.produce(40)
     pipeline.ran()
     shown = pipeline.door("verify", json_too=False)
@@ -252,7 +253,7 @@ def test_an_old_copy_that_was_put_back_and_accepted_is_proven_with_what_was_give
             shutil.copytree(pipeline.table, copy)
     shutil.rmtree(pipeline.table)
     copy.rename(pipeline.table)
-    rulings.acknowledge(load_settings(pipeline.conf), "0", "all that is left")
+    operator.acknowledge(load_settings(pipeline.conf), "0", "all that is left")
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["found_rows"], proof.document["missing"]) == (0, 40, 80)
     monkeypatch.setattr(coverage, "PLANS_KEPT", kept)
@@ -272,7 +273,7 @@ def test_rows_that_an_operator_copied_into_another_table_are_no_surprise_after_t
     rows = DeltaTable(str(pipeline.table)).to_pyarrow_table()
     shutil.rmtree(pipeline.table)
     write_deltalake(str(pipeline.table), rows)
-    rulings.acknowledge(load_settings(pipeline.conf), "0", "a copy")
+    operator.acknowledge(load_settings(pipeline.conf), "0", "a copy")
     assert pipeline.door("verify").code == 0
     monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
     pipeline.produce(40)
@@ -292,7 +293,7 @@ def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is
     assert (proof.code, ran.code, proof.document["missing"]) == (5, 5, 0)
     assert proof.document["by_others"] == [{"delta_version": 1, "operation": "UPDATE", "why": "removed rows"}]
     assert ran.document["what"] in proof.err and "etl plans acknowledge CONF 1" in proof.err
-    rulings.acknowledge(load_settings(pipeline.conf), "1", "it was us")
+    operator.acknowledge(load_settings(pipeline.conf), "1", "it was us")
     assert pipeline.door("verify").code == 0
 
 
@@ -303,7 +304,7 @@ def test_a_table_with_somebodys_rows_made_after_plan_1_was_stored_takes_the_plan
     write_deltalake(str(pipeline.table), pyarrow.Table.from_pylist([{"topic": "a try"}], schema=arrow_schema()), mode="append")
     DeltaTable(str(pipeline.table)).delete()
     refused(pipeline.run(), 5, "plan 1 was made when there was no table")
-    ruling = rulings.acknowledge(load_settings(pipeline.conf), "2", "made by hand")
+    ruling = operator.acknowledge(load_settings(pipeline.conf), "2", "made by hand")
     assert "0 rows of that plan are in it, so another one takes its place" in ruling.says and "given up" not in ruling.says
     assert pipeline.ran().outcomes == ["superseded", "ingested"]
     assert pipeline.is_whole() and pipeline.door("verify").code == 0
@@ -317,7 +318,7 @@ def test_rows_of_a_stored_plan_that_a_copied_table_holds_are_not_loaded_again(pi
     shutil.rmtree(pipeline.table)
     write_deltalake(str(pipeline.table), rows)
     refused(pipeline.run(), 5, "plan 1 was made when there was no table")
-    assert "40 rows of that plan are in it, so it counts as done" in rulings.acknowledge(load_settings(pipeline.conf), "0", "a copy").says
+    assert "40 rows of that plan are in it, so it counts as done" in operator.acknowledge(load_settings(pipeline.conf), "0", "a copy").says
     pipeline.produce(40)
     pipeline.ran()
     assert pipeline.is_whole() and pipeline.door("verify").code == 0

@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from etl import rulings
-from etl.frame import spark_schema
-from etl.settings import load_settings
+from etl.commands import operator
+from etl.model.raw_table import spark_schema
+from etl.settings.sections import load_settings
 from tests.system.driving import Pipeline, broken_off_before, refused
 
 Shape = Callable[[str], str]
@@ -74,7 +74,7 @@ def test_what_a_transform_may_have_dropped_before_a_crash_is_not_proven_until_an
         assert "1 offsets without a row cannot be proven (first between 0 and 20; plan 1)" in proof.err
         said = pipeline.ran()
     assert "nothing new" in said.outcomes
-    rulings.acknowledge(load_settings(pipeline.conf), str(DeltaTable(str(pipeline.table)).version()), "a test record, dropped on purpose")
+    operator.acknowledge(load_settings(pipeline.conf), str(DeltaTable(str(pipeline.table)).version()), "a test record, dropped on purpose")
     accepted = pipeline.door("verify")
     assert (accepted.code, unproven(accepted)) == (0, [0, 0, 1, 0])
     assert any("an operator accepted that" in note for note in accepted.document["notes"])

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from etl import rulings
-from etl.settings import load_settings
+from etl.commands import operator
+from etl.settings.sections import load_settings
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, altered, cut_to, instead
 from tests.system.driving import Pipeline, refused
@@ -99,7 +99,7 @@ def test_records_that_are_too_much_for_spark_are_named_one_by_one_and_can_be_lef
         for base, poison in ((10, crowd), (20, giant))]
     for offset, words in ((15, "100000 headers"), (27, "2000000 bytes")):
         refused(pipeline.run(), 5, words, f"topic {pipeline.topic}", "partition 0", f"offset {offset}")
-        rulings.supersede(load_settings(pipeline.conf), 1, "too much", (f"{pipeline.topic}:0:{offset}-{offset + 1}",))
+        operator.supersede(load_settings(pipeline.conf), 1, "too much", (f"{pipeline.topic}:0:{offset}-{offset + 1}",))
     pipeline.ran()
     assert sorted(offset for _, offset, _ in pipeline.in_table()) == [offset for offset in range(30) if offset not in (15, 27)]
     assert pipeline.door("verify").code == 0

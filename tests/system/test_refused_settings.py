@@ -20,11 +20,11 @@ from deltalake import write_deltalake
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from etl.address import split_address
-from etl.datasource import OffsetRanges
-from etl.edges.broker import SimpleConsumer
-from etl.edges.cluster import Cluster as Brokers
-from etl.model import BrokerPartition
+from etl.edges.brokers.cluster import Cluster as Brokers
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.model.plans import BrokerPartition
+from etl.reader.source import OffsetRanges
+from etl.settings.address import split_address
 from tests.fakes.broker import FakeBroker
 from tests.fakes.listening import listening
 from tests.system.driving import Pipeline, Said, refused
@@ -278,8 +278,9 @@ def _folder_for_everybody() -> Iterator[Path]:
 
 def _as_nobody(pipeline: Pipeline, home: Path) -> Said:
     """The run with the rights of a user who owns nothing; what it imports was imported before."""
-    from etl import cli, screens, wiring  # noqa: F401
-    from etl.cli import main
+    from etl import cli  # noqa: F401
+    from etl.cli import main  # noqa: F401
+    from etl.run import live_world  # noqa: F401
 
     pipeline.door("plan")
     conf = home / "conf.yaml"

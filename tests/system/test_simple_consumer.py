@@ -9,8 +9,8 @@ from kafka.admin import KafkaAdminClient
 
 from etl.embedded.cluster import Cluster
 from etl.errors import DataLoss, RanOutBeforeUntil
-from etl.fetch import read_ranges
-from etl.model import BrokerPartition, Isolation, OffsetRange, Receipt
+from etl.model.plans import BrokerPartition, Isolation, OffsetRange, Receipt
+from etl.reader.fetch import read_ranges
 from tests.conftest import TopicFactory
 from tests.fakes.batches import Batch, Codec, Rec, compress, encode, record_bytes
 from tests.fakes.contract import BrokerContract, Served

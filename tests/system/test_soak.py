@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from etl.edges import delta
+from etl.edges.delta import spark_writer
 from etl.embedded.zookeeper import ZooKeeper
 from tests.soak.fast import Lane, Place, Told, tell_every_moment, tell_random
 from tests.soak.memory import in_place_of_brokers_and_spark
@@ -53,6 +53,6 @@ def test_so_they_do_under_a_new_seed_each_time(place: Place) -> None:
 
 
 def test_a_writer_that_does_not_look_before_it_commits_is_found_out(place: Place) -> None:
-    with mock.patch.object(delta, "_holds", lambda plan, table, app_id: False):
+    with mock.patch.object(spark_writer, "_holds", lambda plan, table, app_id: False):
         told = tell_every_moment(place, SEED, Lane(Deed.PAUSE, first=False))
     assert told.failure is not None, "the soak finds nothing"

@@ -41,7 +41,8 @@ def test_an_example_made_wrong_gives_the_named_error_and_nothing_else(target: Ta
 
 def test_every_parser_of_the_protocol_is_somebodys_target() -> None:
     used = (ROOT / "tests" / "fuzz" / "targets.py").read_text()
-    modules = [*sorted((ROOT / "etl" / "protocol").glob("*.py")), ROOT / "etl" / "edges" / "delta_log.py", ROOT / "etl" / "settings.py"]
+    modules = [
+        *(ROOT / "etl" / "protocol").rglob("*.py"), *(ROOT / "etl" / "settings").glob("*.py"), ROOT / "etl" / "edges" / "delta" / "log.py"]
     parsers = [node.name for module in modules for node in ast.parse(module.read_text()).body
                if isinstance(node, ast.FunctionDef) and node.name.startswith(("parse_", "load_"))]
     assert [name for name in parsers if name not in used] == []

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from etl import cli, pipelines
+from etl import cli
+from etl.commands import pipelines
 from etl.edges.report_file import kept_in
 from etl.errors import SettingsError, TableUnreachable
-from etl.report import Outcome, Report
-from etl.settings import load_settings
-from tests.unit.test_settings import LEAST
+from etl.report.run_report import Outcome, Report
+from etl.settings.sections import load_settings
+from tests.unit.settings.test_settings import LEAST
 
 ETL = [sys.executable, "-m", "etl"]
 

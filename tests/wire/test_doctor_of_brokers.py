@@ -6,10 +6,10 @@ import contextlib
 
 import pytest
 
-from etl.checks import brokers
-from etl.checks.line import Findings, Verdict
-from etl.edges.cluster import Cluster
-from etl.settings import parse_settings
+from etl.doctor import brokers
+from etl.doctor.check import Findings, Verdict
+from etl.edges.brokers.cluster import Cluster
+from etl.settings.sections import parse_settings
 from tests.fakes.broker import FakeBroker
 
 

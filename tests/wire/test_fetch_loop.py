@@ -15,25 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.edges.broker import SimpleConsumer
+from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import (
-    BrokerError,
-    BrokerUnreachable,
-    CorruptData,
-    DataLoss,
-    EtlError,
-    LogTruncated,
-    MessageTooLarge,
-    MissingOffsets,
-    NeedsDecision,
-    NotYetReadable,
-    PermissionRefused,
-    RanOutBeforeUntil,
-    TopicMissing,
+    BrokerError, BrokerUnreachable, CorruptData, DataLoss, EtlError, LogTruncated, MessageTooLarge, MissingOffsets, NeedsDecision,
+    NotYetReadable, PermissionRefused, RanOutBeforeUntil, TopicMissing,
 )
-from etl.fetch import read_ranges
-from etl.model import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Receipt
-from etl.protocol import error_codes
+from etl.model.plans import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Receipt
+from etl.protocol.generations.kafka import errors
+from etl.reader.fetch import read_ranges
 from tests.fakes.batches import Batch, Rec, answer, control, encode
 from tests.fakes.broker import FETCH, METADATA, FakeBroker, World, cut_to, hang_up, never, reset_after
 from tests.fakes.logs import cursor_of
@@ -483,11 +472,11 @@ def test_a_topic_that_we_may_not_read_is_no_permission(broker: FakeBroker) -> No
         Task(broker, [wanted(0, 0, 10)]).rows()
 
 
-@pytest.mark.parametrize("code", sorted({*error_codes.CODES, 999} - {error_codes.NONE, error_codes.OFFSET_OUT_OF_RANGE}))
+@pytest.mark.parametrize("code", sorted({*errors.CODES, 999} - {errors.NONE, errors.OFFSET_OUT_OF_RANGE}))
 def test_whoever_reads_an_error_code_raises_the_same_error(broker: FakeBroker, code: int) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).refusals.extend([code] * 2)
-    told = error_codes.failure_of(code, "fetch")
+    told = errors.failure_of(code, "fetch")
     with pytest.raises(EtlError) as of_a_fetch, SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer:
         consumer.fetch("demo", 0, 0)
     with pytest.raises(EtlError) as of_a_cursor:

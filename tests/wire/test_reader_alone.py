@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.datasource import OffsetRanges, RangesReader, Task, TaskFailed
 from etl.errors import DataLoss, EtlError, MissingOffsets, NeedsDecision, RecordTooLarge, SettingsError, unmark
-from etl.model import BrokerPartition
+from etl.model.plans import BrokerPartition
+from etl.reader.source import OffsetRanges, RangesReader, Task, TaskFailed
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FakeBroker
 

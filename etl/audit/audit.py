@@ -1,0 +1,307 @@
+"""Whether a table holds what the ledger says it holds: every offset once, none missing, none that nobody applied.
+
+Owns the comparison. What the table holds comes as bitmaps of offsets (`edges.audit_scan` makes Spark read the rows), what it should
+hold as the receipts of applied plans and, where plans were pruned, as loaded intervals with row counts. Nothing here does I/O; one
+log is in memory at a time, and of it one bucket of 32,768 offsets.
+
+A row is unique by its offset (Kafka 0.8 and later). On the 0.7 family several rows may share one: those logs are not for this room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy
+from numpy.typing import NDArray
+
+from etl.errors import LedgersDisagree
+from etl.model.plans import BrokerPartition, Interval, OffsetRange, Receipt
+
+BUCKET_OFFSETS = 32_768
+"""Offsets per bucket: the width of the bitmaps that Spark's `bitmap_construct_agg` makes, 4 KiB."""
+SHOWN = 5
+"""How many offsets a finding names; it counts all of them."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AuditedLog:
+    """One life of one log: after a topic was made again its offsets start anew, under the next epoch."""
+
+    log: BrokerPartition
+    log_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the ledger says of one log."""
+
+    applied: tuple[tuple[OffsetRange, Receipt], ...] = ()
+    """The ranges of plans that were applied and are still kept."""
+    coverage: tuple[Interval, ...] = ()
+    """What is left of pruned plans."""
+    given_up: tuple[Interval, ...] = ()
+    """Offsets of which a row may be there once or not at all: what an operator gave up, and what another pipeline loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The rows found whose offsets lie in [number * 32,768, (number + 1) * 32,768)."""
+
+    number: int
+    rows: int
+    bitmap: bytes | None
+    """Bit i (least significant first) stands for the bucket's offset i; None: every offset is there and `rows` is their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unequal:
+    """An interval of which only the row count is known, and the table holds another number of its offsets."""
+
+    from_offset: int
+    until_offset: int
+    expected_rows: int
+    found_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """An interval of the ledger, a range or what is left of several, of which the table lacks rows, or may lack some."""
+
+    from_offset: int
+    until_offset: int
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogFindings:
+    """What the audit of one log came to. Counts are of offsets, but for `found_rows` and `double_rows`."""
+
+    audited: AuditedLog
+    expected_rows: int
+    found_rows: int
+    missing: int = 0
+    missing_first: tuple[int, ...] = ()
+    """The first missing offsets. Those of an `unequal` interval are counted, but nobody can name them."""
+    double_rows: int = 0
+    """Rows too many: of an offset that is there three times, two."""
+    double_buckets: tuple[int, ...] = ()
+    """Buckets that hold doubles; which offsets, a query for one bucket tells."""
+    unexpected: int = 0
+    unexpected_first: tuple[int, ...] = ()
+    """Offsets with a row where no applied plan gives one: outside all intervals, or in a gap."""
+    unequal: tuple[Unequal, ...] = ()
+    short: tuple[Short, ...] = ()
+    """Where the missing offsets are; `missing` is their sum."""
+    given_up_rows: int = 0
+    """Rows of offsets that were given up: nobody misses them, and they are no surprise."""
+    unproven: tuple[Short, ...] = ()
+    """Intervals with offsets that have no row, where nobody can say whether one should be."""
+
+    @property
+    def is_right(self) -> bool:
+        """Every expected offset is there once, and nothing else."""
+        return not (self.missing or self.double_rows or self.unexpected or self.unequal or self.unproven)
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Offsets [from, until) of which either all have a row (`rows` None), or `rows` do, and nobody knows which; or it is `open`."""
+
+    from_offset: int
+    until_offset: int
+    rows: int | None
+    interval: tuple[int, int]
+    """Of the ledger's interval that it is a part of: from, until."""
+    is_open: bool = False
+    """Its rows were never counted: any of its offsets may have one."""
+    found: int = 0
+    missing: int = 0
+
+
+@dataclass(slots=True)
+class _Named:
+    """How many offsets, and the first of them."""
+
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+
+    def add_interval(self, from_offset: int, until_offset: int) -> None:
+        self.count += until_offset - from_offset
+        self.first.extend(range(from_offset, min(until_offset, from_offset + SHOWN - len(self.first))))
+
+    def add_flags(self, flags: NDArray[numpy.bool_], at: int) -> int:
+        """How many there are in `flags`, which begin at offset `at`."""
+        count = int(numpy.count_nonzero(flags))
+        self.count += count
+        if len(self.first) < SHOWN:
+            self.first.extend((numpy.flatnonzero(flags)[: SHOWN - len(self.first)] + at).tolist())
+        return count
+
+
+def audit(expected: Mapping[AuditedLog, Expected], found: Iterable[tuple[AuditedLog, Bucket]]) -> Iterator[LogFindings]:
+    """Compare log by log. `found` holds each log's buckets together and in ascending order; the logs may come in any order.
+
+    Logs that are expected and not found come last. Raises LedgersDisagree when the ledger contradicts itself.
+    """
+    unseen = dict(expected)
+    for audited, pairs in groupby(found, key=lambda pair: pair[0]):
+        yield audit_log(audited, unseen.pop(audited, Expected()), (bucket for _, bucket in pairs))
+    for audited, rest in sorted(unseen.items(), key=lambda item: item[0]):
+        yield audit_log(audited, rest, ())
+
+
+def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]) -> LogFindings:
+    """Compare one log. `buckets` are in ascending order; where one is absent its offsets have no row."""
+    pieces = _pieces(audited, expected)
+    missing, unexpected = _Named(), _Named()
+    found_rows, double_rows, double_buckets = 0, 0, []
+    reached, first, given_up_rows = 0, 0, 0
+    for bucket in buckets:
+        start, end = bucket.number * BUCKET_OFFSETS, (bucket.number + 1) * BUCKET_OFFSETS
+        _miss(pieces, first, reached, start, missing)
+        first = _skip(pieces, first, start)
+        flags = _flags(bucket)
+        beyond = _compare(pieces, first, flags, start, missing)
+        given_up_rows += _take_out(expected.given_up, beyond, start)
+        unexpected.add_flags(beyond, start)
+        found_rows += bucket.rows
+        surplus = bucket.rows - int(numpy.count_nonzero(flags))
+        if surplus:
+            double_rows += surplus
+            double_buckets.append(bucket.number)
+        reached = end
+    _miss(pieces, first, reached, None, missing)
+    unequal = _unequal(pieces)
+    short = _short(pieces)
+    unexpected.count += sum(max(0, u.found_rows - u.expected_rows) for u in unequal)
+    return LogFindings(
+        audited, sum(_rows(piece) for piece in pieces), found_rows, sum(s.missing for s in short), tuple(missing.first), double_rows,
+        tuple(double_buckets), unexpected.count, tuple(unexpected.first), unequal, short, given_up_rows, _unproven(expected, pieces),
+    )
+
+
+def _pieces(audited: AuditedLog, expected: Expected) -> list[_Piece]:
+    """The expected offsets, ascending. A range that a crash left both in a plan and in the coverage counts once."""
+    covered = [(i.from_offset, i.until_offset) for i in expected.coverage]
+    pieces = [
+        _Piece(i.from_offset, i.until_offset, _unless_all(i.rows, i.until_offset - i.from_offset), (i.from_offset, i.until_offset),
+               is_open=i.rows is None)
+        for i in expected.coverage]
+    for applied, receipt in expected.applied:
+        if not _is_covered(applied, covered):
+            pieces.extend(_pieces_of(applied, receipt))
+    pieces = sorted((p for p in pieces if p.from_offset < p.until_offset), key=lambda piece: piece.from_offset)
+    for before, after in zip(pieces, pieces[1:], strict=False):
+        if after.from_offset < before.until_offset:
+            raise LedgersDisagree(
+                "two applied plans hold the same offsets", topic=audited.log.topic, partition=audited.log.partition,
+                offset=after.from_offset, check="the plans of this pipeline in ZooKeeper; their rows are in the table twice",
+            )
+    return pieces
+
+
+def _pieces_of(applied: OffsetRange, receipt: Receipt) -> list[_Piece]:
+    """A range without its gaps, where the receipt names all of them."""
+    interval = applied.from_offset, applied.until_offset
+    if receipt.rows is None:
+        return [_Piece(*interval, None, interval, is_open=True)]
+    known = applied.size - sum(until - start for start, until in receipt.gaps)
+    if not receipt.gaps_complete or known != receipt.rows:
+        return [_Piece(*interval, receipt.rows, interval)]
+    starts = [applied.from_offset, *(until for _, until in receipt.gaps)]
+    ends = [*(start for start, _ in receipt.gaps), applied.until_offset]
+    return [_Piece(start, end, None, interval) for start, end in zip(starts, ends, strict=True)]
+
+
+def _is_covered(applied: OffsetRange, covered: Iterable[tuple[int, int]]) -> bool:
+    return any(start <= applied.from_offset and applied.until_offset <= end for start, end in covered)
+
+
+def _unless_all(rows: int | None, size: int) -> int | None:
+    return None if rows == size else rows
+
+
+def _rows(piece: _Piece) -> int:
+    if piece.is_open:
+        return piece.found
+    return piece.until_offset - piece.from_offset if piece.rows is None else piece.rows
+
+
+def _flags(bucket: Bucket) -> NDArray[numpy.bool_]:
+    if bucket.bitmap is None:
+        return numpy.ones(BUCKET_OFFSETS, numpy.bool_)
+    packed = numpy.frombuffer(bucket.bitmap, numpy.uint8)
+    return numpy.unpackbits(packed, bitorder="little", count=BUCKET_OFFSETS).view(numpy.bool_)
+
+
+def _skip(pieces: Sequence[_Piece], first: int, start: int) -> int:
+    """The index of the first piece that reaches beyond `start`."""
+    while first < len(pieces) and pieces[first].until_offset <= start:
+        first += 1
+    return first
+
+
+def _miss(pieces: Sequence[_Piece], first: int, start: int, end: int | None, missing: _Named) -> None:
+    """Note what is expected between `start` and `end`, where the table holds nothing."""
+    for index in range(first, len(pieces)):
+        piece = pieces[index]
+        if end is not None and piece.from_offset >= end:
+            return
+        absent_from = max(piece.from_offset, start)
+        absent_until = piece.until_offset if end is None else min(piece.until_offset, end)
+        if piece.rows is None and not piece.is_open and absent_from < absent_until:
+            missing.add_interval(absent_from, absent_until)
+            piece.missing += absent_until - absent_from
+
+
+def _compare(pieces: Sequence[_Piece], first: int, flags: NDArray[numpy.bool_], start: int, missing: _Named) -> NDArray[numpy.bool_]:
+    """Note what a bucket lacks, count what it holds of counted pieces, and return what it holds beyond all pieces."""
+    beyond = flags.copy()
+    for index in range(first, len(pieces)):
+        piece = pieces[index]
+        if piece.from_offset >= start + BUCKET_OFFSETS:
+            break
+        inside = slice(max(0, piece.from_offset - start), piece.until_offset - start)
+        beyond[inside] = False
+        if piece.rows is None and not piece.is_open:
+            piece.missing += missing.add_flags(~flags[inside], start + (inside.start or 0))
+        else:
+            piece.found += int(numpy.count_nonzero(flags[inside]))
+    return beyond
+
+
+def _take_out(intervals: Iterable[Interval], beyond: NDArray[numpy.bool_], start: int) -> int:
+    """Clear what a bucket holds of these intervals, and count it."""
+    before = int(numpy.count_nonzero(beyond))
+    for interval in intervals:
+        if interval.from_offset < start + BUCKET_OFFSETS and interval.until_offset > start:
+            beyond[max(0, interval.from_offset - start):interval.until_offset - start] = False
+    return before - int(numpy.count_nonzero(beyond))
+
+
+def _unequal(pieces: Iterable[_Piece]) -> tuple[Unequal, ...]:
+    return tuple(
+        Unequal(p.from_offset, p.until_offset, p.rows, p.found) for p in pieces if p.rows is not None and p.rows != p.found
+    )
+
+
+def _short(pieces: Iterable[_Piece]) -> tuple[Short, ...]:
+    """The pieces that lack rows, those of one interval together; pieces are in order."""
+    found: dict[tuple[int, int], int] = {}
+    for p in pieces:
+        lacking = p.missing if p.rows is None else max(0, p.rows - p.found)
+        if lacking:
+            found[p.interval] = found.get(p.interval, 0) + lacking
+    return tuple(Short(*interval, missing) for interval, missing in found.items())
+
+
+def _unproven(expected: Expected, pieces: Iterable[_Piece]) -> tuple[Short, ...]:
+    """Intervals that were never counted and are not whole, and those that were counted behind a transform and lacked offsets."""
+    opened = {p.interval: p.until_offset - p.from_offset - p.found for p in pieces if p.is_open}
+    covered = [(i.from_offset, i.until_offset) for i in expected.coverage]
+    counted = {(i.from_offset, i.until_offset): i.unproven for i in expected.coverage} | {
+        (r.from_offset, r.until_offset): receipt.missing_offsets
+        for r, receipt in expected.applied if receipt.behind_transform and not _is_covered(r, covered)}
+    return tuple(Short(*interval, lacking) for interval, lacking in sorted({**counted, **opened}.items()) if lacking)

@@ -1,0 +1,186 @@
+"""Why an offset has no row: what the receipts say of it, what a plan let go, and who took a row that was there.
+
+Owns the words for it and the judgement whether a table that lacks rows is right all the same. What is missing comes from `audit`, what
+commits of others did from the table's log (`edges.delta_log`), what a plan's own commit held from its files (`edges.recount`).
+Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from etl.audit.audit import Expected, LogFindings, Short
+from etl.decisions.coverage import interval_of
+from etl.model.plans import Foreign, Loss, Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """The offsets of one log that gave no row, and why; counts of offsets."""
+
+    control_records: int = 0
+    aborted_records: int = 0
+    compacted: int = 0
+    unexplained: int = 0
+    """Nobody knows any more: the receipt was counted again from the table's files, after a crash or where a transform did not read all."""
+    losses: tuple[Loss, ...] = ()
+
+    @property
+    def let_go(self) -> int:
+        """Offsets of the losses."""
+        return sum(loss.until_offset - loss.from_offset for loss in self.losses)
+
+    @property
+    def says(self) -> str:
+        """A few words for a person; empty where every offset has its row."""
+        counts = ((self.control_records, "control"), (self.aborted_records, "aborted"), (self.compacted, "compacted"),
+                  (self.unexplained, "not known why"))
+        lost = [f"{loss.until_offset - loss.from_offset:,} lost ({loss.from_offset} to {loss.until_offset}, {loss.why.value})"
+                for loss in self.losses[:1]]
+        if self.losses[1:]:
+            lost = [f"{self.let_go:,} lost ({len(self.losses)} stretches from {self.losses[0].from_offset})"]
+        return ", ".join([*(f"{count:,} {why}" for count, why in counts if count), *lost])
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is known of the rows of a `Short` interval when they were committed."""
+
+    short: Short
+    delta_version: int | None = None
+    """The commit that should hold them; None: of a plan that was pruned."""
+    planned_rows: int = 0
+    committed_rows: int | None = None
+    """Rows of the interval in that commit's own files; None: the files are gone, or nobody knows which they were."""
+    is_elsewhere: bool = False
+    """The commit is one of a table that was there before this one, and an operator accepted this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The missing rows of one log by what became of them."""
+
+    never_came: int = 0
+    """Not even in the commit that should hold them."""
+    removed: int = 0
+    """They were in that commit."""
+    unknown: int = 0
+    """The files that could tell are gone."""
+    elsewhere: int = 0
+    """They went to a table that was there before this one."""
+    by: tuple[Foreign, ...] = ()
+    """Commits of others since then that removed rows."""
+    allowed: bool = True
+    """Rows that came later on were removed only as policy or an operator allows."""
+
+    @property
+    def says(self) -> str:
+        """A few words for a person."""
+        who = " and ".join(f"{found.operation} at version {found.delta_version}" for found in self.by[:3])
+        who += f" and {len(self.by) - 3} more" if len(self.by) > 3 else ""
+        words = (
+            (self.never_came, "never came into the table"),
+            (self.removed, f"removed later by somebody else's {who}" if who else "removed later, by a commit that the log no longer holds"),
+            (self.elsewhere, "in the table that was there before this one"),
+            (self.unknown, "of which nobody knows any more whether they came" + (f"; since then somebody else did {who}" if who else "")))
+        return ", ".join(f"{count:,} {what}" for count, what in words if count)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Offsets of one log without a row of which nobody can say whether the log held a record there."""
+
+    offsets: int = 0
+    plans: tuple[int, ...] = ()
+    """The plans that read them; of those that were pruned the newest."""
+    first: tuple[int, int] = (0, 0)
+    """The first interval [from, until) with such offsets."""
+    allowed: bool = True
+    """An operator accepted the table as it is after all of these plans."""
+
+    @property
+    def says(self) -> str:
+        """A few words for a person; empty where there is no doubt."""
+        if not self.offsets:
+            return ""
+        plans = f"plan{'s' if self.plans[1:] else ''} {', '.join(map(str, self.plans))}"
+        return (
+            f"{self.offsets:,} offsets without a row cannot be proven (first between {self.first[0]} and {self.first[1]}; {plans}): "
+            "what the reader counted did not arrive (a crash took it, or the transform does not read its rows to the end, as limit() "
+            "does), and from the table nobody can tell whether the log held a record there")
+
+
+@dataclass(frozen=True, slots=True)
+class LogProof:
+    """One log: what the table holds, why offsets gave no row, and what became of missing rows."""
+
+    findings: LogFindings
+    gaps: Gaps = Gaps()
+    missing: Missing = Missing()
+    doubt: Doubt = Doubt()
+
+    @property
+    def is_right(self) -> bool:
+        """Every row that came and that nobody was allowed to remove is there once, and nothing else."""
+        f, m = self.findings, self.missing
+        return not (f.double_rows or f.unexpected or m.never_came) and (m.allowed or not f.missing) and self.doubt.allowed
+
+
+def gaps_of(expected: Expected, losses: Iterable[Loss]) -> Gaps:
+    """Add up what receipts and coverage say. A range that a crash left both in a plan and in the coverage counts once."""
+    loaded = list(expected.coverage)
+    for r, receipt in expected.applied:
+        if not any(i.from_offset <= r.from_offset and r.until_offset <= i.until_offset for i in expected.coverage):
+            loaded.append(interval_of(r, receipt))
+    return Gaps(
+        sum(i.control_records for i in loaded), sum(i.aborted_records for i in loaded), sum(i.compacted for i in loaded),
+        sum(i.unexplained for i in loaded), tuple(sorted(losses)))
+
+
+def doubt_of(unproven: Sequence[Short], plans: Mapping[tuple[int, int], int], *, pruned: int, accepted: int) -> Doubt:
+    """What cannot be proven of one log.
+
+    `plans` are the numbers of the kept plans by interval, `pruned` is the newest doubtful one of the others, and up to plan
+    `accepted` an operator accepted the table as it is.
+    """
+    if not unproven:
+        return Doubt()
+    numbers = sorted({plans.get((s.from_offset, s.until_offset), pruned) for s in unproven})
+    first = min((s.from_offset, s.until_offset) for s in unproven)
+    return Doubt(sum(s.missing for s in unproven), tuple(numbers), first, numbers[-1] <= accepted)
+
+
+def origin_of(short: Short, delta_version: int, planned: Receipt, committed: Receipt | None) -> Origin:
+    """The origin of a range of a plan whose commit is known."""
+    return Origin(short, delta_version, planned.rows or 0, committed.rows if committed else None)
+
+
+def blame(origins: Iterable[Origin], removals: Iterable[Foreign], allowed: frozenset[int]) -> Missing:
+    """What became of the missing rows. `removals` are the known commits of others that removed rows, `allowed` the versions of
+    those that policy or an operator let pass.
+
+    Missing rows of which nobody knows whether they came are right only where such a commit could have taken them.
+    """
+    elsewhere, here = 0, list[Origin]()
+    for origin in origins:
+        if origin.is_elsewhere:
+            elsewhere += origin.short.missing
+        else:
+            here.append(origin)
+    known = [(origin, _absent(origin, origin.committed_rows)) for origin in here if origin.committed_rows is not None]
+    never_came = sum(absent for _, absent in known)
+    removed = sum(origin.short.missing for origin, _ in known) - never_came
+    unknown = sum(origin.short.missing for origin in here if origin.committed_rows is None)
+    by = tuple(found for found in removals if any(_is_after(found, origin) for origin in here)) if removed or unknown else ()
+    is_allowed = bool(by) and all(found.delta_version in allowed for found in by)
+    return Missing(never_came, removed, unknown, elsewhere, by, is_allowed or not (removed or unknown))
+
+
+def _absent(origin: Origin, committed_rows: int) -> int:
+    """Missing rows that the commit never held."""
+    return min(origin.short.missing, max(0, origin.planned_rows - committed_rows))
+
+
+def _is_after(found: Foreign, origin: Origin) -> bool:
+    return origin.delta_version is None or found.delta_version > origin.delta_version

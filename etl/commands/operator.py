@@ -1,0 +1,198 @@
+"""What an operator rules where the facts contradict each other: which table is right, and that a plan is given up.
+
+A ruling is written into the ledger with its reason, under the driver's lock; `reconcile` honours it at the next run.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from etl.commands.preview import ALONE, new_run_id, now_ms
+from etl.decisions.acceptance import is_recorded, is_told
+from etl.decisions.ownership import leave_to_owners, refuse_owned_ranges
+from etl.decisions.plan import plan_instead
+from etl.decisions.reconcile import naming_table, refuse_another_era, unacknowledged, where_we_stand
+from etl.decisions.reset import Accepting, parse_named, plan_reset
+from etl.edges.delta.log import hash_of_commit, open_log
+from etl.edges.delta.path import rust_path
+from etl.errors import NeedsDecision, SettingsError
+from etl.model.plans import (
+    Acknowledgement, Adopt, Applied, BrokerPartition, FirstRun, Foreign, Ledger, Loss, Onward, Plan, Receipt, Replay, Standing, Superseding,
+    Table, Why,
+)
+from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.run_report import Report, describe_plan
+from etl.report.sentences import told_vanished
+from etl.run.ingest import repair
+from etl.run.live_world import LiveWorld, open_world
+from etl.settings.sections import Settings
+
+_SKIP = re.compile(r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d{1,9}):(?P<start>\d{1,18})-(?P<until>\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What was ruled, as it is shown."""
+
+    says: str
+    document: dict[str, Any]
+
+
+def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
+    """Accept the table as it is at `version` (or `none`: that there is none), and go on from ZooKeeper's positions.
+
+    What others did to the table up to that version stops no run any more. Where neither ledger tells whether the newest plan is in
+    that table, its rows are looked for: with some the plan counts as done, without any another one takes its place. Raises
+    SettingsError when the table is at another version by now (look again first), or when the pipeline has no plan yet, LedgersDisagree
+    for a table that another ledger of the same name wrote: no word on it leads out.
+    """
+    with open_world(settings, ALONE) as world, world.driving(new_run_id()):
+        ledger = world.ledger.read_ledger()
+        if ledger.newest is None:
+            raise SettingsError("this pipeline has made no plan yet: there is nothing to acknowledge", check="`etl plan CONF`")
+        table = world.read_table(ledger)
+        with naming_table(settings):
+            refuse_another_era(ledger, table)
+        _refuse_another_version(version, table)
+        done = tuple(found for found in unacknowledged(table, ledger.acknowledged) if not found.by)
+        found = () if is_told(ledger, table) else _looked_for(world, ledger.newest)
+        lacks_plan = not is_told(ledger, table) and not any(receipt.rows for receipt in found)
+        place = (table.id if table else None), (table.version if table else None)
+        word = Acknowledgement(
+            place[0], place[1], ledger.newest.number, reason, now_ms(), lacks_plan, plan_id=ledger.newest.id,
+            transaction_version=(table.transaction_version or 0) if table else 0, was_recorded=ledger.applied is not None,
+            commit=hash_of_commit(open_log(rust_path(settings.table.path)), table.version) if table else None, place=settings.table.place)
+        world.note_removals(done)
+        if table and found and not lacks_plan:
+            world.record(Applied(ledger.newest.number, ledger.newest.id, table.version, table.id, found))
+        world.ledger.acknowledge(word)
+    what = "that there is no table" if table is None else f"the table {table.id} at version {table.version}"
+    says = f"acknowledged {what}, after plan {word.number}: {reason}"
+    says += _given_up(ledger, ledger.newest, table, lacks_plan=lacks_plan)
+    if found:
+        rows = sum(receipt.rows or 0 for receipt in found)
+        says += f"; {rows:,} rows of that plan are in it, " + ("so it counts as done" if rows else "so another one takes its place")
+    return Ruling(says, {
+        "says": says, "table_id": word.table_id, "delta_version": word.delta_version, "after_plan": word.number, "reason": reason,
+        "accepted": [_describe(found) for found in done]})
+
+
+def _given_up(ledger: Ledger, plan: Plan, table: Table | None, *, lacks_plan: bool) -> str:
+    """What that table lacks and no plan loads any more, in words; the newest plan is loaded where nobody knows of a commit of it."""
+    bit, is_done = (table.transaction_version or 0) if table else 0, is_recorded(ledger, plan)
+    is_waiting = not is_done and (bit, table.id if table else None) == (plan.table_bit, plan.table_id)
+    if bit >= plan.number or is_waiting:
+        return ""
+    if is_done or table and not lacks_plan:
+        return "; what it lacks of the plans until now is given up, and loading goes on behind them"
+    had_a_table = plan.table_id is not None and plan.number > 1
+    earlier = f"; what it lacks of the plans before plan {plan.number} is given up" if had_a_table else ""
+    return earlier + ("" if table else f"; another plan takes the place of plan {plan.number}")
+
+
+def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ...]) -> Ruling:
+    """Put a new plan in the place of plan `number`, which is stored and not in the table; the next run executes it.
+
+    It is planned by the conf as it is now. `skips`, each `TOPIC:PARTITION:FROM-UNTIL`, are left out and recorded as lost. Raises
+    SettingsError for a plan that is not the newest or a skip that is not in it, NeedsDecision when the plan is in the table.
+    """
+    skipped = tuple(parse_skip(text) for text in skips)
+    with open_world(settings, ALONE) as world, world.driving(new_run_id()):
+        snapshot = leave_to_owners(world.observe(), settings)
+        newest = snapshot.ledger.newest
+        if newest is None or newest.number != number:
+            stored = f"the newest plan is {newest.number}" if newest else "this pipeline has made no plan yet"
+            raise SettingsError(f"plan {number} cannot be superseded: {stored}", check="`etl plans list CONF`")
+        _refuse_finished(number, where_we_stand(snapshot, settings), snapshot.table)
+        refuse_owned_ranges(newest, snapshot)
+        instead = with_id(plan_instead(Superseding(newest, reason, skipped), snapshot, settings, now_ms=now_ms()))
+        world.supersede(instead, snapshot.ledger)
+    says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
+    return Ruling(says, {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(newest)})
+
+
+def _refuse_finished(number: int, standing: Standing, table: Table | None) -> None:
+    """A plan is superseded before it is in a table, or given up. Raises NeedsDecision."""
+    if isinstance(standing, Adopt):
+        what = f"the table holds plan {standing.plan.number} ({standing.plan.id}), which ZooKeeper does not have"
+        raise NeedsDecision(what, check="`etl run CONF`, which takes it over")
+    if not isinstance(standing, (Replay, Superseding)):
+        is_there = table is not None and (table.transaction_version or 0) >= number
+        what = "is in the table" if is_there else "was in a table that an operator gave up: the next plan goes on behind it"
+        raise NeedsDecision(f"plan {number} {what}: there is nothing to supersede", check="`etl plan CONF`")
+
+
+def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: int | None = None, is_same_log: bool = False) -> Ruling:
+    """Go on with logs that were cut, or whose topics were made again, each named `TOPIC` or `TOPIC:PARTITION`; the next run executes it.
+
+    `at` is for one partition of which the brokers cannot tell where it was cut. `is_same_log`: it is the topic's znode alone that was
+    made anew. Raises SettingsError for a log with which nothing is wrong, NeedsDecision where a run must first take over the table's plan.
+    """
+    wanted = Accepting(tuple(parse_named(name) for name in names), reason, at, is_same_log)
+    run_id = new_run_id()
+    with open_world(settings, ALONE) as world, world.driving(run_id):
+        snapshot = world.observe()
+        standing = where_we_stand(snapshot, settings)
+        if isinstance(standing, FirstRun):
+            raise SettingsError("this pipeline has made no plan yet: there is nothing to accept", check="`etl plan CONF`")
+        if isinstance(standing, Adopt):
+            what = f"the table holds plan {standing.plan.number}, which ZooKeeper does not have"
+            raise NeedsDecision(what, check="`etl run CONF`, which takes it over and then stops here again; accept the log after that")
+        if isinstance(standing, Superseding):
+            standing = Replay(standing.plan)
+        if isinstance(standing, Onward):
+            report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms())
+            snapshot = repair(world, snapshot, standing, report)
+        plan = with_id(plan_reset(standing, snapshot, settings, wanted, now_ms=now_ms()))
+        if isinstance(standing, Replay):
+            world.supersede(plan, snapshot.ledger)
+        else:
+            world.store(plan)
+    says = [f"plan {plan.number} ({plan.id}) is stored, and the next run executes it: {reason}"]
+    if plan.supersedes:
+        says.append(f"it takes the place of {plan.supersedes}, which was not in the table")
+    says += [f"{log.topic} {log.partition} goes on from {plan.positions[log]}" for log in sorted(_moved_logs(plan, standing))]
+    return Ruling("\n".join([*says, *told_vanished(plan.vanished)]), {"says": says, "plan": describe_plan(plan, None)})
+
+
+def _moved_logs(plan: Plan, standing: Onward | Replay) -> list[BrokerPartition]:
+    old = standing.last if isinstance(standing, Onward) else standing.plan
+    return [log for log, epoch in plan.log_epochs.items() if epoch != old.log_epochs.get(log, 0)]
+
+
+def parse_skip(text: str) -> Loss:
+    """`TOPIC:PARTITION:FROM-UNTIL`, until exclusive, to a loss. Raises SettingsError."""
+    found = _SKIP.fullmatch(text)
+    if not found or int(found["start"]) >= int(found["until"]):
+        check = "the form TOPIC:PARTITION:FROM-UNTIL, FROM included and UNTIL not, e.g. clicks:3:100-101"
+        raise SettingsError(f"{text!r} names no offsets", key="--skip", check=check)
+    log = BrokerPartition(found["topic"], int(found["partition"]))
+    return Loss(log, int(found["start"]), int(found["until"]), Why.SKIPPED)
+
+
+def _looked_for(world: LiveWorld, plan: Plan) -> tuple[Receipt, ...]:
+    """What the table holds of the plan. Raises NeedsDecision where nobody can tell: taken for not there, its rows might come twice."""
+    counted = world.rows_of_today(plan)
+    if counted.uncounted:
+        what = f"nobody can tell whether plan {plan.number} is in the table: {counted.uncounted}"
+        raise NeedsDecision(what, path=world.settings.table.path, check="the table's columns and files: what is missing there")
+    return counted.receipts
+
+
+def _refuse_another_version(version: str, table: Table | None) -> None:
+    there = str(table.version) if table else "none"
+    if version != there:
+        is_at = f"is at version {there}" if table else "is not there (say `none`)"
+        check = "what changed since you looked (DESCRIBE HISTORY), then acknowledge that version"
+        raise SettingsError(f"the table {is_at}, not {version}", key="VERSION", check=check)
+
+
+def _describe(found: Foreign) -> dict[str, Any]:
+    return {"delta_version": found.delta_version, "operation": found.operation, "why": found.why}
+
+
+def _ranges(plan: Plan) -> list[dict[str, Any]]:
+    document: list[dict[str, Any]] = describe_plan(plan, None)["ranges"]
+    return document

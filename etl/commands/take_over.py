@@ -1,0 +1,208 @@
+"""The door `etl plans take-over`: this pipeline takes the place of another one in its table, and nothing is loaded twice.
+
+Owns the order: while nobody drives the other pipeline, its positions are read from the table, what it loaded goes into our coverage, it
+is retired, and the plan that begins at its positions is stored. Each step may be done again; the next run executes the plan. What it
+holds is `succession`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from etl.commands.operator import Ruling
+from etl.commands.preview import ALONE, new_run_id, now_ms
+from etl.decisions.moved_offsets import ends_of
+from etl.decisions.reconcile import is_of_another_era, name_of, naming_table, plan_of, reconcile
+from etl.decisions.succession import Loaded, Taken, plan_taking_over, refuse_what_neither_loaded, standing_of_itself, taken_from
+from etl.edges.delta.others import loaded_by, other_pipelines
+from etl.edges.zookeeper.driver_lock import DriverLock
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.errors import SettingsError
+from etl.model.plans import (
+    BrokerPartition, Coverage, FirstRun, Onward, OtherPipeline, Plan, Replay, Retirement, Snapshot, Standing, Superseding, Table,
+)
+from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.run_report import Report, describe_plan
+from etl.run.ingest import repair
+from etl.run.live_world import LiveWorld, Surroundings, open_world
+from etl.settings.sections import Settings
+
+
+def take_over(settings: Settings, place: str, reason: str, surroundings: Surroundings = ALONE) -> Ruling:
+    """Take the place of another pipeline in this table, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`: go on where it ended.
+
+    The plan that says so is stored, the next run commits it; the other pipeline is retired, where its ledger is in our ZooKeeper and it
+    has no topic that this conf does not name. Who
+    names this very pipeline goes on behind the rows that the table holds, where no log says any more what it loaded, or where
+    another ledger of the same name wrote it. Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one of
+    another cluster. One that was to take our place, and never did, is not taken over: what it has stored is withdrawn, and this one is
+    in service again.
+    """
+    run_id = new_run_id()
+    with open_world(settings, surroundings, name=run_id) as world, world.driving(run_id):
+        snapshot = world.observe()
+        withdrawn = _withdrawn(world, place, snapshot, run_id)
+        if withdrawn:
+            return withdrawn
+        other = _the_one(place, _pipelines_of(world, snapshot.table))
+        with naming_table(settings), _resting(world, other.app_id, run_id) as theirs:
+            other = _the_one(other.app_id, _pipelines_of(world, snapshot.table))  # as it is now that it rests
+            left = _left_to(other, settings)
+            is_us = _is_us(other.app_id, settings)
+            standing = standing_of_itself(snapshot, settings) if is_us else _standing_without(other.app_id, snapshot, settings)
+            if isinstance(standing, Onward):
+                report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms())
+                snapshot = repair(world, snapshot, standing, report)
+            is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
+            taken = taken_from(other, {} if other.plan else _rows_until(world), snapshot, settings)
+            coverage = theirs.read_all_coverage() if theirs else None
+            if standing and not is_us and not isinstance(standing, FirstRun):
+                _refuse_what_neither_loaded(world, taken, standing, snapshot, coverage)
+            plan = with_id(plan_taking_over(
+                taken, standing, snapshot, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason))
+            _hand_over(world, None if left else theirs, snapshot, reason)
+            known = set() if standing is None or isinstance(standing, FirstRun) else plan_of(standing).positions.keys()
+            world.ledger.take_in(coverage, taken.positions, table_id=plan.table_id or "", known=known, lives=taken.log_epochs)
+            if isinstance(standing, (Replay, Superseding)):
+                world.supersede(plan, snapshot.ledger)
+            else:
+                world.store(plan)
+    given_up = {log: offset for log, offset in plan.positions.items() if is_apart and offset > taken.positions.get(log, 0)}
+    return _ruling(plan, other, len(taken.positions), left, given_up, is_retired=bool(theirs) and not left)
+
+
+def _withdrawn(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:
+    """The ruling by which a pipeline goes on that was to be taken over by `place` and never was; None where that is not the case.
+
+    What that one stored is taken away first: from then on it is again a pipeline whose topics another one has loaded.
+    """
+    group, _, pipeline = f"{world.settings.group}/{place.strip('/')}".rpartition("/")
+    ledger = PlanLedger(world.zookeeper, group.rpartition("/")[2], pipeline)
+    us, name = snapshot.ledger.retired, f"{group.rpartition('/')[2]}/{pipeline}"
+    if _is_us(name, world.settings) or (us.taken_over_by if us else None) != name:
+        return None
+    with DriverLock(world.zookeeper, *name.split("/")).driving(run_id, wait_s=world.settings.ownership.wait_for_driver_s):
+        there = next((one for one in _pipelines_of(world, snapshot.table) if one.app_id.endswith(f"/{name}")), None)
+        if there and (there.plan is None or world.app_id in there.plan.taken or (there.topics or set()) & world.ledger.topics()):
+            return None
+        found = ledger.read_ledger()
+        stored = found.newest if found.newest and found.newest.number > (there.number if there else 0) else None
+        if stored and world.app_id in stored.taken:
+            _withdraw(ledger, stored, found.newest_version or 0, name)
+        world.ledger.resume(beside=world.ledger.pipelines_version() or 0)
+    says = f"{name} never went on in the place of this pipeline, and will not: this one is in service again, at its own positions"
+    return Ruling(says, {"says": says, "plan": None, "took_over": None, "retired": False})
+
+
+def _withdraw(ledger: PlanLedger, stored: Plan, version: int, name: str) -> None:
+    """What it gave its number to is not known any more, so a plan in the place of another stays."""
+    if stored.supersedes:
+        what = f"{name} has stored that it takes the place of this pipeline, in the place of another plan of its own"
+        raise SettingsError(what, key="--from", check=f"`etl run` with the conf of {name}, which executes that; then say this again")
+    ledger.withdraw_plan(stored.number, version)
+
+
+def _refuse_what_neither_loaded(
+    world: LiveWorld, taken: Taken, standing: Standing, snapshot: Snapshot, theirs: Coverage | None,
+) -> None:
+    """Asked only where both know a partition. Of a pipeline whose plans nobody knows any more the rows tell where it ended, and no more."""
+    mine = plan_of(standing).positions if not isinstance(standing, FirstRun) else {}
+    if taken.other.plan is None or not any(mine.get(log, offset) != offset for log, offset in taken.positions.items()):
+        return
+    path = world.settings.table.path
+    ours = _loaded(world.ledger.read_all_coverage(), loaded_by(path, world.app_id))
+    refuse_what_neither_loaded(taken, standing, snapshot, ours, _loaded(theirs or Coverage(), loaded_by(path, taken.other.app_id)))
+
+
+def _loaded(coverage: Coverage, in_log: Loaded) -> Loaded:
+    found = {log: list(known) for log, known in in_log.items()}
+    for intervals in (coverage.intervals, coverage.given_up):
+        for log, some in intervals.items():
+            found.setdefault(log, []).extend((one.log_epoch, one.from_offset, one.until_offset) for one in some)
+    return found
+
+
+def _ruling(
+    plan: Plan, other: OtherPipeline, partitions: int, left: Sequence[str], given_up: Mapping[BrokerPartition, int], *, is_retired: bool,
+) -> Ruling:
+    says = (
+        f"plan {plan.number} takes the place of {name_of(other.app_id)}, after its plan {other.number}, in {partitions:,} partitions; "
+        f"the next run begins with it: {plan.reason}")
+    if left:
+        says += f"\nit stays in service for {', '.join(left)}, and its conf must not name the other topics any more"
+    if given_up:
+        log, more = min(given_up), f" (and {len(given_up) - 1:,} more)" if given_up.keys() - {min(given_up)} else ""
+        says += (
+            f"\nwhat this ledger's plans loaded elsewhere is not loaded into this table: {log.topic} {log.partition} goes on from offset "
+            f"{given_up[log]}{more}")
+    return Ruling(says, {"says": says, "plan": describe_plan(plan, None), "took_over": other.app_id, "retired": is_retired})
+
+
+def _rows_until(world: LiveWorld) -> Mapping[BrokerPartition, tuple[int, int]]:
+    from etl.edges.delta.scan import rows_until
+
+    return rows_until(world.spark(), world.settings.table.path)
+
+
+def _left_to(other: OtherPipeline, settings: Settings) -> list[str]:
+    """The topics that stay with the other pipeline, which then stays in service. Raises SettingsError where it is of our group."""
+    left = sorted(topic for topic in other.topics or () if not settings.source.topics.admits(topic))
+    if left and other.app_id.split("/")[-2] == settings.group and not _is_us(other.app_id, settings):
+        what = f"{name_of(other.app_id)} loads topics, too, that this conf does not name: {', '.join(left)}"
+        raise SettingsError(what, key="source.topics", check="name them all: two pipelines of one group cannot share what one of them had")
+    return left
+
+
+def _hand_over(world: LiveWorld, theirs: PlanLedger | None, snapshot: Snapshot, reason: str) -> None:
+    """Their pipeline loads no more, and ours does, were it ever retired."""
+    us = f"{world.settings.group}/{world.settings.pipeline}"
+    if theirs and not theirs.read_retirement():
+        theirs.retire(Retirement(f"taken over by {us}: {reason}", now_ms(), us))
+    if snapshot.ledger.retired:
+        world.ledger.resume(beside=world.ledger.pipelines_version() or 0)
+        world.observe()  # the group's pipelines are others now
+
+
+@contextmanager
+def _resting(world: LiveWorld, app_id: str, run_id: str) -> Iterator[PlanLedger | None]:
+    """The ledger of another pipeline, which nobody drives inside; None where our ZooKeeper has none. Raises Owned."""
+    group, pipeline = app_id.split("/")[-2:]
+    ledger = PlanLedger(world.zookeeper, group, pipeline)
+    if _is_us(app_id, world.settings) or ledger.read_ledger().uid is None:
+        yield None
+        return
+    with DriverLock(world.zookeeper, group, pipeline).driving(run_id, wait_s=world.settings.ownership.wait_for_driver_s):
+        yield ledger
+
+
+def _pipelines_of(world: LiveWorld, table: Table | None) -> list[OtherPipeline]:
+    """All that have loaded into the table, this one among them."""
+    if table is None:
+        return []
+    us = [OtherPipeline(world.app_id, table.transaction_version)] if table.transaction_version else []
+    return [*other_pipelines(world.settings.table.path, world.app_id), *us]
+
+
+def _the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
+    found = [one for one in there if f"/{one.app_id}".endswith(f"/{place.strip('/')}")]
+    if len(found) != 1:
+        names = ", ".join(sorted("/".join(one.app_id.split("/")[1:]) for one in found or there)) or "none"
+        what = f"{'several pipelines of this name have' if found else 'no pipeline of this name has'} loaded into the table"
+        raise SettingsError(what, key="--from", check=f"say CLUSTER/GROUP/PIPELINE, one of: {names}")
+    return found[0]
+
+
+def _is_us(app_id: str, settings: Settings) -> bool:
+    """Also under a name that the cluster had before."""
+    return app_id.split("/")[-2:] == [settings.group, settings.pipeline]
+
+
+def _standing_without(app_id: str, snapshot: Snapshot, settings: Settings) -> Standing:
+    """Where we stand but for what that pipeline did."""
+    table = snapshot.table
+    foreign = tuple(found for found in table.foreign if not (found.by and found.by.app_id == app_id)) if table else ()
+    policies = settings.source.on_moved, settings.table.on_rows_removed
+    return reconcile(snapshot.ledger, replace(table, foreign=foreign) if table else None, snapshot.committed, *policies,
+                     place=settings.table.place, ends=ends_of(snapshot))

@@ -1,0 +1,1 @@
+"""What a person sees on a terminal. Nothing is computed here that `--json` does not have too."""

@@ -1,0 +1,146 @@
+"""What a person sees: values as a few lines and tables on a terminal. Nothing is computed here that `--json` does not have too."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from etl.commands.operator import Ruling
+from etl.commands.preview import Preview
+from etl.commands.verify import Proof
+from etl.doctor.check import Verdict
+from etl.doctor.diagnose import Diagnosis
+from etl.report.phases import Verb
+from etl.report.progress import size_in_words
+from etl.report.run_report import Outcome, Report
+from etl.report.words import counted
+
+ROWS_SHOWN = 40
+
+screen = Console(highlight=False, soft_wrap=True)
+
+
+def show_report(report: Report) -> None:
+    """What a run came to, in a few lines."""
+    loud = {Outcome.OPEN_TRANSACTION, Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.ROWS_REMOVED,
+            Outcome.NOT_KEPT, Outcome.FAILED}
+    for outcome, sentence in report.outcomes:
+        style = "bold red" if outcome in loud else "bold"
+        screen.print(f"[{style}]{outcome.value}[/]: {sentence}", markup=True)
+    if report.result:
+        seconds = sum(report.seconds.values())
+        moved = counted(report.offsets_committed, "offset")
+        screen.print(f"{counted(report.records, 'record')}, {moved} moved, {seconds:.1f} s: " + ", ".join(
+            f"{verb.value.replace('_', ' ')} {report.seconds[verb]:.1f}" for verb in Verb if verb in report.seconds))
+
+
+def show_preview(preview: Preview) -> None:
+    """What the next run would do."""
+    screen.print(preview.says)
+    for sentence in (*preview.left, *preview.leaderless, *preview.open_transactions, *map(str, preview.expires_soon)):
+        screen.print(sentence)
+    for sentence in preview.let_go[:ROWS_SHOWN]:
+        screen.print(sentence, style="bold red")
+    if preview.ranges:
+        told = preview.as_json()
+        least, most = preview.tasks
+        tasks = counted(most, "task") if least == most else f"{least:,} to {counted(most, 'task')}, by the cluster's cores"
+        screen.print(f"{counted(told['records_at_most'], 'record')} at most, about {size_in_words(told['estimated_bytes'])}, {tasks}")
+        _table(("plan", "topic", "partition", "from", "until", "offsets", "leader"), [
+            (r["plan"], r["topic"], r["partition"], r["from"], r["until"], r["until"] - r["from"], r["leader"]) for r in told["ranges"]])
+
+
+def show_ruling(ruling: Ruling) -> None:
+    """What an operator ruled."""
+    screen.print(ruling.says)
+
+
+def show_doctor(diagnosis: Diagnosis) -> None:
+    """What was found, a line each, and below it what to do."""
+    styles = {Verdict.OK: "green", Verdict.ADVICE: "yellow", Verdict.FAILED: "bold red", Verdict.NOT_CHECKED: "dim"}
+    width = max((len(line.name) for line in diagnosis.lines), default=0)
+    for line in diagnosis.lines:
+        first, *more = _folded(line.found, width + 15)
+        screen.print(f"{line.verdict.value:<11}  ", style=styles[line.verdict], end="")
+        screen.print(f"{line.name:<{width}}  {first}", markup=False)
+        for told in (*more, *(_folded(f"to do: {line.to_do}", width + 15) if line.to_do else ())):
+            screen.print(" " * (width + 15) + told, markup=False)
+
+
+def _folded(text: str, indent: int) -> list[str]:
+    """In lines that fit a terminal behind the indent; whole where there is none, for whoever searches in it."""
+    if not screen.is_terminal:
+        return [text]
+    return textwrap.wrap(text, max(screen.width - indent, 24), break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def show_proof(proof: Proof) -> None:
+    """What the audit found."""
+    told = proof.as_json()["logs"]
+    _table(("topic", "partition", "expected", "in the table", "missing", "double", "unexpected"), [
+        (r["topic"], r["partition"], r["expected_rows"], r["found_rows"], r["missing"], r["double_rows"], r["unexpected"]) for r in told])
+    for r in [r for r in told if r["without_row"]["says"]][:ROWS_SHOWN]:
+        screen.print(f"offsets without a row in {r['topic']} {r['partition']}: {r['without_row']['says']}")
+    for note in proof.notes:
+        screen.print(note)
+    for sentence in proof.allowed[:ROWS_SHOWN]:
+        screen.print(f"[bold red]rows are missing[/]: {sentence}", markup=True)
+    if proof.is_right:
+        left = f"{proof.missing:,} were removed since, as allowed" if proof.missing else "none missing"
+        screen.print(f"[bold green]verified[/]: {proof.found_rows:,} records, each once, {left}", markup=True)
+
+
+def show_offsets(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Offsets per partition."""
+    _table(("topic", "partition", "log start", "log end", "committed", "in the table", "lag"), [
+        (r["topic"], r["partition"], r["log_start"], r["log_end"], r["committed"], r["position"], r["lag"]) for r in rows])
+
+
+def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The stored plans, a line each."""
+    _table(("plan", "made", "offsets", "rows", "version", "id"), [
+        (str(r["number"]), (r["created_at"] or "")[:16].replace("T", " "), r["offsets"], r["rows"], _named(r["delta_version"]), r["id"])
+        for r in rows])
+
+
+def _named(number: int | None) -> str | None:
+    """A number that names something and counts nothing."""
+    return None if number is None else str(number)
+
+
+def show_pipelines(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The pipelines of a group, a line each."""
+    _table(("pipeline", "plans", "topics", "retired"), [
+        (r["pipeline"], r["newest_plan"], ", ".join(r["topics"]), r["retired"]) for r in rows])
+
+
+def show_plan(document: Mapping[str, Any]) -> None:
+    """One plan."""
+    version = document["delta_version"]
+    state = "its outcome is not recorded" if version is None else f"in the table at version {version}"
+    screen.print(f"plan {document['number']} ({document['kind']}), id {document['id']}, {state}")
+    if document["uncounted"]:
+        screen.print(f"a crash took the count of its rows, and nobody can count them: {document['uncounted']}", markup=False)
+    if document["reason"]:
+        screen.print((f"supersedes {document['supersedes']}: " if document["supersedes"] else "") + document["reason"], markup=False)
+    for v in document["vanished"]:
+        place = f"{v['topic']} {v['partition']}, offsets {v['from']} to {v['until']} with log_epoch {v['log_epoch']}"
+        screen.print(f"rows of {place}, are of records that are gone")
+    _table(("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets"), [
+        (r["topic"], r["partition"], r["from"], r["until"], r.get("rows"), r.get("fetched_bytes"), r.get("missing_offsets"))
+        for r in document["ranges"]])
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Columns as wide as what is in them, numbers to the right. No cell is ever cut: a terminal shows the rest of a line below it."""
+    cells = [["-" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows[:ROWS_SHOWN]]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    right = [any(isinstance(row[i], int) for row in rows[:ROWS_SHOWN]) for i in range(len(names))]
+    for line, style in ((names, "bold"), *((row, "") for row in cells)):
+        shown = (cell.rjust(width) if to_right else cell.ljust(width) for cell, width, to_right in zip(line, widths, right, strict=True))
+        screen.print("  ".join(shown).rstrip(), style=style, markup=False)
+    if len(rows) > ROWS_SHOWN:
+        screen.print(f"... and {len(rows) - ROWS_SHOWN:,} more; --json has all of them")

@@ -1,0 +1,67 @@
+"""What the ledger says of the table that is there: accepted by an operator's word, known to hold the newest plan, or the one it waits for.
+
+Pure functions of values. `reconcile` decides what follows from it.
+"""
+
+from __future__ import annotations
+
+from etl.model.plans import Acknowledgement, Applied, Ledger, Plan, PlanKind, Table
+
+
+def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> bool:
+    """Whether an operator's word is about this plan and this table, or none at this place, and it holds as much of ours as it did then.
+
+    A word is of its moment: what came of the plan after it, and a copy from before it that was put back, need a word of their own.
+    """
+    word = ledger.acknowledged
+    if word is None or word.number != plan.number or word.plan_id not in (None, plan.id) or not _is_of(word, table, place):
+        return False
+    bit, version = (table.transaction_version or 0, table.version) if table else (0, 0)
+    return bit >= (word.transaction_version or 0) and version >= (word.delta_version or 0) and not _came_after(ledger.applied, word)
+
+
+def accepted_version(word: Acknowledgement | None, table: Table) -> int | None:
+    """The version up to which an operator's word is about this table; None where it is about another one.
+
+    A version number comes back where a copy was put back and somebody wrote again, so the commit itself must be the one that was seen.
+    """
+    if word is None or word.table_id != table.id or word.commit not in (None, table.said_commit):
+        return None
+    return word.delta_version
+
+
+def is_told(ledger: Ledger, table: Table | None) -> bool:
+    """Whether the two ledgers alone tell if the newest plan is in this table; else only its rows can."""
+    plan, bit = ledger.newest, (table.transaction_version or 0) if table else 0
+    if plan is None or table is None or bit == plan.number or is_recorded(ledger, plan):
+        return True
+    return bit == plan.table_bit and plan.table_id == table.id
+
+
+def is_waiting_for_a_table(ledger: Ledger, table: Table) -> bool:
+    """Whether the newest plan is stored, was made when there was no table, and nobody knows of a commit of it; there is a table by now.
+
+    A plan with which logs are gone on with as other ones is not waiting: another one in its place would not say so any more.
+    """
+    plan = ledger.newest
+    if plan is None or plan.table_id is not None or plan.table_bit or plan.kind not in (PlanKind.INGEST, PlanKind.START):
+        return False
+    return table.transaction_version is None and not is_recorded(ledger, plan)
+
+
+def is_recorded(ledger: Ledger, plan: Plan) -> bool:
+    """Whether the ledger knows what came of the plan."""
+    return ledger.applied is not None and ledger.applied.number == plan.number
+
+
+def _is_of(word: Acknowledgement, table: Table | None, place: str) -> bool:
+    if table is None:
+        return word.table_id is None and word.place in (None, place)
+    return accepted_version(word, table) is not None
+
+
+def _came_after(applied: Applied | None, word: Acknowledgement) -> bool:
+    """Whether the plan reached a table, or this version of it, only after the word was said."""
+    if applied is None or word.was_recorded is not False:
+        return False
+    return applied.table_id != word.table_id or applied.delta_version > (word.delta_version or 0)

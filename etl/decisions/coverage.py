@@ -1,0 +1,183 @@
+"""Which plans and which intervals of each log are in the table: what led to it, and how applied plans are merged when pruned. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from types import MappingProxyType
+
+from etl.errors import LedgersDisagree
+from etl.model.plans import Applied, BrokerPartition, Coverage, Foreign, Interval, OffsetRange, Plan, Receipt
+
+PLANS_KEPT = 100
+PLAN_BYTES_KEPT = 16 * 2**20
+REMOVALS_KEPT = 1000
+INTERVALS_KEPT = 400_000
+"""Of all logs together; where there are more, the oldest of each life of a log are told as one."""
+
+
+def prunable(sizes: Sequence[tuple[int, int]]) -> list[int]:
+    """Numbers of the plans to fold into coverage, given (number, bytes) of all that are stored.
+
+    The newest `PLANS_KEPT` stay, or as many of them as fit `PLAN_BYTES_KEPT`; the newest one always stays.
+    """
+    kept, total = 0, 0
+    newest_first = sorted(sizes, reverse=True)
+    for _, size in newest_first[:PLANS_KEPT]:
+        total += size
+        if kept and total > PLAN_BYTES_KEPT:
+            break
+        kept += 1
+    return sorted(number for number, _ in newest_first[kept:])
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """Which plans led to the table as it is."""
+
+    numbers: frozenset[int]
+    """Of those kept."""
+    before: int
+    """Of those that are not kept any more, all up to this number."""
+
+
+def ancestry(bits: Mapping[int, int], transaction_version: int) -> Ancestry:
+    """The plans whose rows the table should hold, of the kept ones, {number: the table's transaction version when it was made}.
+
+    A plan says which one the table held before it. What lies between the two went to another table, or to a state of this one that
+    was replaced by an old copy, and an operator gave it up.
+    """
+    found, before = set(), transaction_version
+    for number in sorted(bits, reverse=True):
+        if number <= before:
+            found.add(number)
+            before = bits[number]
+    return Ancestry(frozenset(found), before)
+
+
+def fold(coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool = False) -> Coverage:
+    """Coverage with one more plan folded in; one that is in it already changes nothing.
+
+    What was given up is kept apart, whether it is this plan or, as this plan tells, those before it: no row of it is needed, and where
+    the table has some (an operator may have copied them) they are no surprise.
+    Raises LedgersDisagree for the record of another plan.
+    """
+    if not applied.is_of(plan):
+        what = f"the record of plan {plan.number} does not belong to it: it is of {applied.plan_id}, the plan is {plan.id}"
+        raise LedgersDisagree(what, check="whether ZooKeeper was restored from a copy")
+    if plan.number <= coverage.through:
+        return coverage
+    loaded: dict[BrokerPartition, list[Interval]] = {}
+    for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
+        loaded.setdefault(r.log, []).append(interval_of(r, receipt, plan.log_epochs.get(r.log, 0)))
+    held_through = coverage.through if coverage.held_through is None else coverage.held_through
+    if is_given_up:
+        return replace(coverage, through=plan.number, held_through=held_through, given_up=_together(coverage.given_up, loaded))
+    goes_on = coverage.table_id in (None, applied.table_id) and held_through <= plan.table_bit
+    unproven_before = coverage.unproven_through if goes_on else 0
+    return replace(
+        coverage, through=plan.number, held_through=None, table_id=applied.table_id,
+        intervals=_together(coverage.intervals if goes_on else {}, loaded),
+        given_up=coverage.given_up if goes_on else _together(coverage.given_up, coverage.intervals),
+        vanished=(*(coverage.vanished if goes_on else ()), *plan.vanished),
+        unproven_through=plan.number if any(receipt.is_doubtful for receipt in applied.receipts) else unproven_before)
+
+
+OFFSETS_END = 2**63 - 1
+"""No offset lies at or above this."""
+
+
+def take_in(
+    coverage: Coverage, theirs: Coverage | None, taken: Mapping[BrokerPartition, int], *, table_id: str, known: Collection[BrokerPartition],
+    lives: Mapping[BrokerPartition, int] = MappingProxyType({}),
+) -> Coverage:
+    """Coverage that has in it what another pipeline loaded into the table up to `taken`; taking it in twice changes nothing.
+
+    `theirs` is all that it loaded, where its ledger is at hand. Else, and in the logs that this pipeline knows already, nobody misses a
+    row of it. `lives`: which life of a log it had reached; of an earlier one nobody asks where it ended.
+    """
+    is_here = theirs is not None and theirs.table_id in (None, table_id) and coverage.table_id in (None, table_id)
+    judged = {log: found for log, found in theirs.intervals.items() if log in taken and log not in known} if theirs and is_here else {}
+    left = {
+        log: (*(Interval(0, OFFSETS_END, 0, log_epoch=life) for life in range(lives.get(log, 0))),
+              Interval(0, position, 0, log_epoch=lives.get(log, 0))) for log, position in taken.items()}
+    removals = theirs.removals if theirs else ()
+    return replace(
+        note(coverage, removals), table_id=coverage.table_id or (table_id if judged else None),
+        intervals={**coverage.intervals, **judged}, given_up={
+            **coverage.given_up, **{log: tuple(dict.fromkeys((*coverage.given_up.get(log, ()), *found))) for log, found in left.items()}})
+
+
+def unloaded(loaded: Collection[tuple[int, int]], start: int, until: int) -> tuple[int, int] | None:
+    """The first offsets of [start, until) that none of these intervals holds; None: all are there."""
+    for low, high in sorted(loaded):
+        if low > start:
+            break
+        start = max(start, high)
+    return (start, min([until, *(low for low, _ in loaded if low > start)])) if start < until else None
+
+
+def _together(
+    before: Mapping[BrokerPartition, Sequence[Interval]], more: Mapping[BrokerPartition, Sequence[Interval]],
+) -> dict[BrokerPartition, tuple[Interval, ...]]:
+    return _bounded({log: merge((*before.get(log, ()), *more.get(log, ()))) for log in {**before, **more}})
+
+
+def _bounded(intervals: dict[BrokerPartition, tuple[Interval, ...]]) -> dict[BrokerPartition, tuple[Interval, ...]]:
+    """Where there are too many, the oldest of each log become one with the holes between them: their rows are still counted right."""
+    if sum(map(len, intervals.values())) <= INTERVALS_KEPT:
+        return intervals
+    lives = {(log, interval.log_epoch) for log, found in intervals.items() for interval in found}
+    most = max(1, INTERVALS_KEPT // len(lives))
+    return {log: tuple(one for _, life in groupby(found, key=lambda i: i.log_epoch) for one in _at_most(list(life), most))
+            for log, found in intervals.items()}
+
+
+def _at_most(life: list[Interval], most: int) -> list[Interval]:
+    old = len(life) - most + 1
+    return life if old < 2 else [_one(life[:old]), *life[old:]]
+
+
+def _one(intervals: Sequence[Interval]) -> Interval:
+    """One interval from the first to the last of these, which are of one life of their log."""
+    rows = None if any(i.rows is None for i in intervals) else sum(i.rows or 0 for i in intervals)
+    return Interval(
+        intervals[0].from_offset, intervals[-1].until_offset, rows, sum(i.control_records for i in intervals),
+        sum(i.aborted_records for i in intervals), sum(i.compacted for i in intervals), intervals[0].log_epoch,
+        sum(i.unproven for i in intervals))
+
+
+def is_better(record: Applied, kept: Applied) -> bool:
+    """Whether a record takes the place of one that is kept for its number: that of another plan (a restored ledger), or one that was
+    counted again where the run whose append it was knows more. Otherwise what is kept stays."""
+    return record.plan_id != kept.plan_id or (kept.is_recounted and not record.is_recounted)
+
+
+def interval_of(r: OffsetRange, receipt: Receipt, log_epoch: int = 0) -> Interval:
+    """What a range came to, without the places of its gaps."""
+    counts = receipt.control_records, receipt.aborted_records, receipt.compacted
+    unproven = receipt.missing_offsets if receipt.behind_transform else 0
+    return Interval(r.from_offset, r.until_offset, receipt.rows, *counts, log_epoch, unproven)
+
+
+def note(coverage: Coverage, removals: Iterable[Foreign]) -> Coverage:
+    """Coverage that tells of these commits of others too; the newest `REMOVALS_KEPT` are kept."""
+    known = {found.delta_version for found in coverage.removals}
+    new = tuple(found for found in removals if found.delta_version not in known)
+    return replace(coverage, removals=(coverage.removals + new)[-REMOVALS_KEPT:])
+
+
+def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Intervals in order, those of one life of a log that touch made one; but for a counted one beside one that nobody counted."""
+    merged: list[Interval] = []
+    for interval in sorted(intervals, key=lambda i: (i.log_epoch, i.from_offset, i.until_offset)):
+        if merged and _touch(merged[-1], interval):
+            interval = _one((merged.pop(), interval))
+        merged.append(interval)
+    return tuple(merged)
+
+
+def _touch(before: Interval, after: Interval) -> bool:
+    same_kind = (before.rows is None) == (after.rows is None)
+    return same_kind and (before.log_epoch, before.until_offset) == (after.log_epoch, after.from_offset)

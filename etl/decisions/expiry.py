@@ -1,0 +1,77 @@
+"""Which ranges a log will soon drop the start of, so that they are told and read first; what a topic's cleaning explains. Pure.
+
+A broker deletes whole segments, by the time of their records or by the size of the log (Kafka's `retention.ms` and `retention.bytes`
+under `cleanup.policy=delete`), some time after it may: what is said here is the earliest moment. Where brokers do not tell their
+settings, the log start's own movement since the newest plan is all there is to go by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from etl.model.plans import BrokerPartition, Cleanup, OffsetRange, Retention, Snapshot
+
+NEARLY_FULL = 0.9
+"""A log whose kept part, from the range's start on, reaches this share of `retention.bytes` loses that start with what comes next."""
+
+
+def cleanup_of(told: Retention | None, *, said_to_be_compacted: bool) -> Cleanup:
+    """What missing offsets of a topic mean, by what its brokers tell (None: nothing) and what an operator says."""
+    if told is None:
+        return Cleanup(True if said_to_be_compacted else None)
+    return Cleanup(told.is_compacted or said_to_be_compacted, told.is_tiered)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiring:
+    """A range whose start may go soon."""
+
+    log: BrokerPartition
+    from_offset: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.log.topic} {self.log.partition}: {self.why}; its range (from {self.from_offset}) is read first"
+
+
+def expiring(ranges: Iterable[OffsetRange], snapshot: Snapshot, *, within_s: float, now_ms: int) -> tuple[Expiring, ...]:
+    """One entry for each log whose first range may lose its start within that many seconds, in order; 0 asks for none."""
+    if not within_s:
+        return ()
+    starts: dict[BrokerPartition, int] = {}
+    for r in ranges:
+        starts[r.log] = min(r.from_offset, starts.get(r.log, r.from_offset))
+    told = ((log, start, _why(log, start, snapshot, within_s, now_ms)) for log, start in sorted(starts.items()))
+    return tuple(Expiring(log, start, why) for log, start, why in told if why)
+
+
+def _why(log: BrokerPartition, start: int, snapshot: Snapshot, within_s: float, now_ms: int) -> str | None:
+    extent, settings = snapshot.extents.get(log), snapshot.retention.get(log.topic)
+    if extent is None or start >= extent.end_offset:
+        return None
+    if settings is None:
+        return _by_movement(log, start, extent.log_start_offset, snapshot, within_s, now_ms)
+    lasting = snapshot.lasting.get(log)
+    if settings.ms is not None and lasting is not None and start < lasting:
+        return f"records up to offset {lasting} may expire within {_spoken(within_s)} (retention.ms {settings.ms:,})"
+    kept = (extent.end_offset - start) * snapshot.bytes_per_offset.get(log, 0.0)
+    if settings.bytes is not None and kept >= NEARLY_FULL * settings.bytes:
+        return f"about {round(kept):,} bytes are kept of {settings.bytes:,} (retention.bytes)"
+    return None
+
+
+def _by_movement(log: BrokerPartition, start: int, log_start: int, snapshot: Snapshot, within_s: float, now_ms: int) -> str | None:
+    last = snapshot.ledger.newest
+    before = last.log_starts.get(log) if last else None
+    if last is None or before is None or log_start <= before or now_ms <= last.created_at_ms:
+        return None
+    passed_s = (now_ms - last.created_at_ms) / 1000
+    left_s = (start - log_start) * passed_s / (log_start - before)
+    if left_s > within_s:
+        return None
+    return f"the log start moved by {log_start - before:,} in {_spoken(passed_s)} and may be there in {_spoken(max(0.0, left_s))}"
+
+
+def _spoken(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{round(seconds / 60)} min" if seconds >= 90 else f"{round(seconds)} s"

@@ -1,0 +1,69 @@
+"""How much of each log could be read and is not in the table. Pure functions of values.
+
+Lag is the readable end minus the position, in offsets: an upper bound of the records. The position is where the next plan begins, so what
+a stored plan holds still lags until the plan is in the table; a log that was never read has the position that it will start at. Below the
+log start nothing can be read any more, so nothing there lags. Of a log that nobody leads the end is not known, and no lag either; nor of
+one that was cut or made again, whose offsets are no longer those that we know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from etl.decisions.log_identity import other_logs, refuse_other_logs
+from etl.decisions.start import start_of, starts_of
+from etl.errors import NeedsDecision
+from etl.model.plans import Adopt, BrokerPartition, FirstRun, Onward, Plan, Replay, Snapshot, Standing
+from etl.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a pipeline is: its newest plan, None before the first, and the position of each log that was ever read."""
+
+    last: Plan | None = None
+    positions: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    others: frozenset[BrokerPartition] = frozenset()
+    """Logs that are no longer those whose offsets it knows."""
+    refusal: NeedsDecision | None = None
+    """What a run says of them."""
+
+
+def reached(standing: Standing, snapshot: Snapshot) -> Reached:
+    """What the table holds, wherever the pipeline stands."""
+    if isinstance(standing, FirstRun):
+        return Reached()
+    if isinstance(standing, Adopt):
+        return reached(standing.standing, snapshot)
+    if isinstance(standing, Onward):
+        known, last = standing.positions, standing.last
+        return _reached(last, known, {log: min(position, known.get(log, position)) for log, position in last.positions.items()}, snapshot)
+    plan, starts = standing.plan, starts_of(standing.plan)
+    return _reached(plan, starts, plan.positions if isinstance(standing, Replay) else starts, snapshot)
+
+
+def _reached(plan: Plan, positions: Mapping[BrokerPartition, int], holds: Mapping[BrokerPartition, int], snapshot: Snapshot) -> Reached:
+    """`holds`: up to where the logs must still be those that the plan knew, as `plan` asks it."""
+    try:
+        refuse_other_logs(plan, snapshot, holds)
+    except NeedsDecision as refusal:
+        return Reached(plan, positions, other_logs(plan, snapshot, holds), refusal)
+    return Reached(plan, positions)
+
+
+def lag_of(log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings) -> int | None:
+    """Offsets of one log that could be read and are not in the table; None where its end or start is not known, or it is another log."""
+    extent = snapshot.extents.get(log)
+    if extent is None or log in so_far.others:
+        return None
+    position = so_far.positions.get(log)
+    if position is None:
+        position = start_of(log, snapshot, so_far.last, settings)
+    # a position above the end is an error of its own
+    return None if position is None else max(0, extent.end_offset - max(extent.log_start_offset, position))
+
+
+def lag_in_all(snapshot: Snapshot, so_far: Reached, settings: Settings) -> int:
+    """The sum over all logs of which it is known."""
+    return sum(lag_of(log, snapshot, so_far, settings) or 0 for log in snapshot.extents)

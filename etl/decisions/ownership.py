@@ -1,0 +1,89 @@
+"""What owners and live consumers found in ZooKeeper mean for a run: refused, waited for, or left alone. Pure functions of values.
+
+    who is there                  policy                      what the run does
+    a live consumer               on_live_group: fail         Owned; one of Kafka's own group of this name is one, too
+    a live consumer               on_live_group: unowned      takes what nobody owns, as under on_owned: skip
+    an owner of what we read      on_owned: fail              Owned
+    an owner of what we read      on_owned: wait              waits once, looks again, and then as under fail
+    an owner of what we read      on_owned: skip              leaves the log out of a new plan; its position stays
+    an owner of a stored plan's   skip, unowned               Owned: a stored plan is executed as it is, or not at all
+    a driver of this pipeline     any                         nothing: whoever holds the driver's lock takes its nodes over
+
+How a log is claimed and an owner waited for is in `edges.owners`. Old consumers know neither our plans nor our commits (docs/adr/0005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from etl.errors import Owned
+from etl.model.plans import BrokerPartition, KafkaGroup, Plan, Snapshot
+from etl.protocol.zookeeper.payloads import parse_owner
+from etl.settings.sections import OnLiveGroup, OnOwned, OwnershipSettings, Settings
+
+_NAMED = 3
+_STOP_IT = "that this consumer is stopped"
+
+
+def foreign_owners(owners: Mapping[BrokerPartition, str], settings: Settings) -> dict[BrokerPartition, str]:
+    """The owners that are no drivers of this very pipeline."""
+    return {log: owner for log, owner in owners.items() if not _is_ours(owner, settings)}
+
+
+def members_as_owners(group: KafkaGroup, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, str]:
+    """What the members of Kafka's group read of these logs: all of them where nobody knows what a member reads."""
+    return {log: member for member, theirs in group.members.items() for log in logs if theirs is None or log in theirs}
+
+
+def owners_to_wait_for(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
+    """The owners that policy says to wait for, and what they own; none where waiting would change nothing."""
+    if on_owned(settings.ownership) is not OnOwned.WAIT or _is_refused(snapshot, settings.ownership):
+        return {}
+    return foreign_owners(snapshot.owners, settings)
+
+
+def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
+    """The snapshot without the logs that are left to somebody else; its `owners` are who they are left to.
+
+    Raises Owned, naming the consumer or the owner, where policy says `fail` and where waiting did not help.
+    """
+    if _is_refused(snapshot, settings.ownership):
+        what = f"live consumers are registered in the group: {', '.join(snapshot.live_consumers[:_NAMED])}"
+        check = "that they are stopped; a crashed one leaves after its session timeout"
+        raise Owned(what, check=check)
+    left = foreign_owners(snapshot.owners, settings)
+    if left and on_owned(settings.ownership) is not OnOwned.SKIP:
+        raise _owned(left)
+    extents = {log: extent for log, extent in snapshot.extents.items() if log not in left}
+    owners = {log: owner for log, owner in left.items() if log in snapshot.extents or log in snapshot.leaderless}
+    return replace(
+        snapshot, extents=extents, extents_of_owned={log: extent for log, extent in snapshot.extents.items() if log in left},
+        leaderless=snapshot.leaderless - left.keys(), owners=owners)
+
+
+def refuse_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
+    """A stored plan is not cut for an owner's sake. Raises Owned when it reads a log that was left to somebody."""
+    left = {r.log: snapshot.owners[r.log] for r in plan.ranges if r.log in snapshot.owners}
+    if left:
+        raise _owned(left, f"plan {plan.number} is stored and must be executed first; ")
+
+
+def on_owned(ownership: OwnershipSettings) -> OnOwned:
+    """What becomes of owned logs. Who takes what nobody owns, leaves the rest: under `on_live_group: unowned` they are skipped."""
+    return OnOwned.SKIP if ownership.on_live_group is OnLiveGroup.UNOWNED else ownership.on_owned
+
+
+def _is_refused(snapshot: Snapshot, ownership: OwnershipSettings) -> bool:
+    return bool(snapshot.live_consumers) and ownership.on_live_group is OnLiveGroup.FAIL
+
+
+def _is_ours(owner: str, settings: Settings) -> bool:
+    found = parse_owner(settings.group, owner)
+    return found is not None and found.pipeline == settings.pipeline
+
+
+def _owned(owners: Mapping[BrokerPartition, str], check: str = "") -> Owned:
+    log, owner = min(owners.items())
+    more = f" (and {len(owners) - 1:,} more partitions have owners)" if len(owners) > 1 else ""
+    return Owned(f"the partition is owned by {owner}{more}", topic=log.topic, partition=log.partition, check=check + _STOP_IT)

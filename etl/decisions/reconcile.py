@@ -1,0 +1,385 @@
+"""Where the pipeline stands when ZooKeeper and Delta are asked together. One pure function of values.
+
+N is the newest plan of the ledger, D the table's transaction version for our app id, B the D that plan N saw when it was
+made: plan N was applied exactly if D >= N.
+
+    ledger   table                              standing
+    ------   --------------------------------   ----------------------------------------------------------------
+    none     no table, or D none                FirstRun
+    N        D = B, and the table that plan N   Replay: the stored plan, word for word (`plan` may supersede it when
+             was made for                       its range has expired)
+    N        D = N, offsets at its positions    Onward
+    N        D = N, some offsets as N saw them  Onward with those offsets still to commit
+    N        D = N, an offset is larger         OffsetMoved, or Onward from there (policy `follow`)
+    N        D = N, an offset is smaller, gone  OffsetMoved: to follow it would load rows twice
+    N        D = N or more, an offset may be    OffsetMoved: to follow it would pass over records of the log of now
+             of a log from before a reset
+    N        D = N, another plan's id           Adopt: ledger restored from an old copy, or superseded too late
+    N, none  D > N                              Adopt: ledger lost, or restored from an old copy
+    N, none  the same, commit not in the log    LedgersDisagree
+    N        D = B, no table when plan N was    Superseding, by a plan for that table: its number keeps the stored one, and whoever
+             made, and the one of now holds     still works on that, from coming after it
+             rows of other pipelines alone
+    N        D < N otherwise, or no table       LedgersDisagree: table dropped, cloned, ids expired, or another table
+    N        the same, acknowledged             Onward with the table as it is, Replay, or Superseding where that table holds no
+                                                row of plan N
+    any      another uid, or another table id   LedgersDisagree: not our table; a uid that we took the place of is ours
+    any      a topic that we do not know, and   LedgersDisagree: its rows would be there twice
+             that another pipeline loaded there
+    any      rows removed, table redefined,     LedgersDisagree, by somebody else, since our last commit; not when
+             a topic of ours loaded             acknowledged, nor for a DELETE under `on_rows_removed: record`
+
+What every LedgersDisagree has in common: nothing was read or written, and a person must say which side is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from etl.decisions.acceptance import accepted_version, is_accepted, is_recorded, is_waiting_for_a_table
+from etl.decisions.moved_offsets import NO_ENDS, Ends, ends_of, moved_offset, of_another_log, refuse_beyond
+from etl.errors import LedgersDisagree
+from etl.model.plans import (
+    NOTHING_COMMITTED, Acknowledgement, Adopt, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, OtherPipeline, Plan, PlanKind,
+    Replay, Snapshot, Standing, Superseding, Table,
+)
+from etl.protocol.zookeeper.plan_documents import parse_plan
+from etl.settings.sections import OnMoved, OnRowsRemoved, Settings
+
+
+def where_we_stand(snapshot: Snapshot, settings: Settings) -> Standing:
+    """`reconcile` with what a run has observed and what its conf says. Raises as it does, naming the table's place."""
+    with naming_table(settings):
+        policies = settings.source.on_moved, settings.table.on_rows_removed
+        standing = reconcile(
+            snapshot.ledger, snapshot.table, snapshot.committed, *policies, place=settings.table.place, ends=ends_of(snapshot))
+        refuse_topics_of_others(standing, snapshot)
+        return standing
+
+
+@contextmanager
+def naming_table(settings: Settings) -> Iterator[None]:
+    """Both sides are right where the conf points at another table than before, so a disagreement is told with the path."""
+    try:
+        yield
+    except LedgersDisagree as error:
+        error.where.setdefault("path", settings.table.path)
+        raise
+
+
+def reconcile(
+    ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, *, place: str, ends: Ends = NO_ENDS,
+) -> Standing:
+    """Decide where the pipeline stands; the table of cases is in the module's docstring. `place` is where the table is, or would be.
+
+    No offset is followed to where its log does not reach, by `ends`.
+    Raises LedgersDisagree or OffsetMoved where a person must decide.
+    """
+    refuse_another_era(ledger, table)
+    refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
+    found = compare(ledger, table, place)
+    if isinstance(found, Onward):
+        return _onward(found.last, committed, on_moved, ends)
+    if isinstance(found, Adopt):
+        return replace(found, standing=_where_they_are(found.plan, ledger.newest, committed, on_moved, ends))
+    return found
+
+
+def compare(ledger: Ledger, table: Table | None, place: str) -> Standing:
+    """Where ledger and table alone find the pipeline: an `Onward` is at its plan's positions, and no offset was asked.
+
+    What others did to the table is not looked at either. Raises LedgersDisagree.
+    """
+    bit = (table.transaction_version or 0) if table else 0
+    plan = ledger.newest
+    refuse_another_era(ledger, table)
+    number = plan.number if plan else 0
+    if table and (bit > number or (plan and bit == number and _is_another_plan(plan, table))):
+        return _adopt(number, bit, table)
+    if plan is None:
+        return FirstRun()
+    if is_accepted(ledger, plan, table, place):
+        return _go_on(ledger, plan, table, bit)
+    if table and is_waiting_for_a_table(ledger, table) and table.is_of_others_alone:
+        return Superseding(plan, "another pipeline has made the table since, and the plan was made when there was none")
+    _refuse_another_table(ledger, plan, table, bit)
+    if bit == number:
+        return Onward(plan, plan.positions)
+    if bit == plan.table_bit:
+        return Replay(plan)
+    check = _which_table(table, plan, is_done=is_recorded(ledger, plan))
+    raise LedgersDisagree(_two_stories(number, bit), table_version=table.version if table else None, check=check)
+
+
+def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
+    """The plan that the standing will be about: the ledger's newest, or the table's where that is adopted; None where nobody knows one."""
+    plan, stamp = ledger.newest, table.stamp if table else None
+    newer = table is not None and (table.transaction_version or 0) > (plan.number if plan else 0)
+    if table and stamp and stamp.document and (newer or (plan and _is_another_plan(plan, table))):
+        return parse_plan(stamp.document, path=f"commit {stamp.delta_version} of the table")
+    return plan
+
+
+def refuse_topics_of_others(standing: Standing, snapshot: Snapshot) -> None:
+    """Stop before a topic is read that another pipeline has loaded into this table, whatever group or cluster it is of.
+
+    Topics that we know were asked for when they were new, unless the table has no commit of ours. Raises LedgersDisagree.
+    """
+    table, plan = snapshot.table, None if isinstance(standing, FirstRun) else plan_of(standing)
+    is_known = bool(plan and table and table.transaction_version)
+    known = {log.topic for log in plan.positions} if plan and is_known else set()
+    unknown = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)} - known
+    for other in table.others if table else ():
+        taken = {log.topic for log in plan.positions} if plan and other.app_id in plan.taken else set[str]()
+        shared = (unknown & (topics_loaded_by(other, table) if table else frozenset())) - taken
+        if shared:
+            raise _loaded_by(other, min(shared))
+
+
+def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
+    """What that pipeline loaded into the table; where nobody knows, every topic that we do not know and that the table has rows of."""
+    return table.topics_with_rows if other.topics is None else other.topics
+
+
+def plan_of(standing: Replay | Superseding | Adopt | Onward) -> Plan:
+    """The plan that a standing is about."""
+    return standing.last if isinstance(standing, Onward) else standing.plan
+
+
+def app_id_of(cluster: str, group: str, pipeline: str) -> str:
+    """The table's application id of a pipeline."""
+    return f"offset-range-etl/{cluster}/{group}/{pipeline}"
+
+
+def name_of(app_id: str) -> str:
+    """A pipeline's application id for a person."""
+    _, cluster, group, pipeline = app_id.split("/", 3) if app_id.count("/") >= 3 else ("", "unknown", "unknown", app_id)
+    return f"pipeline {pipeline} of group {group} on cluster {cluster}"
+
+
+def _take_over(app_id: str) -> str:
+    return f"stop that pipeline for good, then: etl plans take-over CONF --from {_place(app_id)} --reason ..."
+
+
+def _place(app_id: str) -> str:
+    return "/".join(app_id.split("/")[2:]) or app_id
+
+
+def _loaded_by(other: OtherPipeline, topic: str) -> LedgersDisagree:
+    what = f"{name_of(other.app_id)} " + (
+        "has loaded this topic into this table" if other.plan else
+        "may have loaded this topic into this table: it holds rows of it, and its log no longer says who loaded them")
+    check = (
+        "that table.path is the table you mean: its rows would be there twice. Where this pipeline takes the other's place, "
+        f"{_take_over(other.app_id)}; where both stay, or the clusters are two, this one needs another table")
+    return LedgersDisagree(what, topic=topic, table_version=other.delta_version, check=check)
+
+
+def refuse_what_others_did(
+    table: Table | None, acknowledged: Acknowledgement | None = None, on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
+) -> None:
+    """Stop when somebody else removed rows or redefined the table since our last commit. Raises LedgersDisagree."""
+    stopping = [found for found in unacknowledged(table, acknowledged) if not is_let_pass(found, on_rows_removed)]
+    if stopping:
+        raise refusal_of(stopping, table.version if table else None)
+
+
+def refusal_of(done: Sequence[Foreign], newest_version: int | None) -> LedgersDisagree:
+    """The error for what others did to the table, oldest first, whose newest version an operator may accept; not that rows come twice."""
+    found, later = done[0], [one for one in done[1:] if one.operation == _RESTORE]
+    if found.by:
+        what = f"since our last commit {name_of(found.by.app_id)} {found.why} in this table"
+        check = (
+            "whether it took the place of this pipeline: then run that one, and this one never again. To go on with this one instead, "
+            f"{_take_over(found.by.app_id)}; `etl verify CONF` names rows that are there twice")
+        return LedgersDisagree(what, table_version=found.delta_version, check=check)
+    what = f"since our last commit somebody else's {found.operation} {found.why}"
+    accept = f"etl plans acknowledge CONF {found.delta_version if newest_version is None else newest_version} --reason ..."
+    check = (
+        "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it, and what is gone stays "
+        f"gone: {accept}")
+    if later:
+        what += f", and a RESTORE came after it, at version {later[-1].delta_version}"
+        check = f"whether that RESTORE put the rows back (`etl verify CONF` counts them); then accept the table as it is now: {accept}"
+    return LedgersDisagree(what, table_version=found.delta_version, check=check)
+
+
+def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) -> tuple[Foreign, ...]:
+    """What others did to the table since our last commit and since an operator's last word on it.
+
+    No word accepts that another pipeline loads the same topics: going on would load them twice.
+    """
+    if not table:
+        return ()
+    accepted = accepted_version(acknowledged, table)
+    return tuple(found for found in table.foreign if found.by or accepted is None or found.delta_version > accepted)
+
+
+def is_let_pass(found: Foreign, on_rows_removed: OnRowsRemoved) -> bool:
+    """Whether policy lets what somebody else did to the table pass without an operator's word."""
+    return on_rows_removed is OnRowsRemoved.RECORD and found.operation == _DELETE
+
+
+_DELETE, _RESTORE = "DELETE", "RESTORE"
+"""Delta's names for them in a commit, Spark's and delta-rs's alike."""
+_WHICH_LEDGER = (
+    "that zookeeper.connect (with its chroot), group and pipeline are the ones that wrote this table, "
+    "and that ZooKeeper was not emptied or restored from an old copy"
+)
+
+
+def _which_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> str:
+    """`is_done`: the plan was in a table; else it is looked for in the one that is accepted, or another takes its place."""
+    accept = (
+        "that table.path is the table this pipeline wrote, and that it was not dropped, cloned or replaced; if what is there now is "
+        f"right, accept it: etl plans acknowledge CONF {table.version if table else 'none'} --reason ...; ")
+    if is_done:
+        return f"{accept}what it lacks of the plans until now is then given up, and loading goes on behind them{_from(plan)}"
+    earlier = f"; what it lacks of the plans before plan {plan.number} is given up" if plan.number > 1 else ""
+    if table is None:
+        return f"{accept}another plan then takes the place of plan {plan.number}{earlier}"
+    looked = f"the rows of plan {plan.number} are then looked for in it: with some of them it counts as done, without any another plan"
+    return f"{accept}{looked} takes its place{earlier}"
+
+
+def _from(plan: Plan) -> str:
+    if not plan.positions:
+        return ""
+    log, position = min(plan.positions.items())
+    others = len(plan.positions) - 1
+    return f", in {log.topic} {log.partition} from offset {position}" + (f" (and {others:,} more)" if others else "")
+
+
+def _two_stories(number: int, bit: int) -> str:
+    held = f"plan {bit}" if bit else "no plan of ours"
+    return f"the table holds {held}, ZooKeeper knows " + (f"plan {number} as the newest" if number else "no plan")
+
+
+def _is_another_plan(plan: Plan, table: Table) -> bool:
+    return bool(table.stamp and table.stamp.number == plan.number and table.stamp.plan_id != plan.id)
+
+
+def _adopt(number: int, bit: int, table: Table) -> Adopt:
+    """The table is right."""
+    stamp = table.stamp
+    if stamp is None or stamp.document is None:
+        what = _two_stories(number, bit) + ", and the table's log no longer says what that plan was"
+        check = (
+            _WHICH_LEDGER + "; restore a newer copy of ZooKeeper, or go on behind the rows that the table holds: "
+            "etl plans take-over CONF --from GROUP/PIPELINE --reason ..., with this pipeline's own names")
+        raise LedgersDisagree(what, table_version=table.version, check=check)
+    plan = parse_plan(stamp.document, path=f"commit {stamp.delta_version} of the table")
+    if (plan.number, plan.id, plan.uid) != (stamp.number, stamp.plan_id, stamp.uid) or plan.table_id not in (None, table.id):
+        what = f"commit {stamp.delta_version} of the table carries a plan that was not made for it"
+        raise LedgersDisagree(what, table_version=stamp.delta_version, check=_which_table(table, plan))
+    return Adopt(plan, Onward(plan, plan.positions))
+
+
+def _where_they_are(
+    plan: Plan, known: Plan | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
+) -> Onward:
+    """Offsets below the positions of an adopted plan belong to the ledger that was lost: they are moved again.
+
+    So do those that the plan saw, or that the ledger's own newest plan saw or left: where they lie above, a reset had moved them back.
+    """
+    found = {log: committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
+    apart = {log: there.offset for log, there in found.items() if there.offset != plan.positions[log]}
+    behind = {log for log, at in apart.items() if at is None or at < plan.positions[log] or at in _of_our_own(log, plan, known)}
+    seen = {log: found[log] if log in behind else plan.seen[log] for log in found}
+    lives = known.log_epochs if known else {}
+    outlived = {log for log, life in plan.log_epochs.items() if life != lives.get(log, 0)}
+    return _onward(replace(plan, seen=seen), found, on_moved, ends, outlived, known)
+
+
+def _of_our_own(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[int | None, ...]:
+    mine = (known.seen[log].offset, known.positions[log]) if known and log in known.positions else ()
+    return plan.seen[log].offset, *mine
+
+
+def _go_on(ledger: Ledger, plan: Plan, table: Table | None, bit: int) -> Replay | Superseding | Onward:
+    """An operator said that the table as it is, or none, is the one to go on with after `plan`."""
+    word = ledger.acknowledged
+    if bit == plan.number or is_recorded(ledger, plan):
+        return Onward(plan, plan.positions)
+    if bit == plan.table_bit and plan.table_id == (table.id if table else None):
+        return Replay(plan)
+    if table is None or (word and word.lacks_plan):
+        gone = "the table is gone" if table is None else "the table is another one, without a row of this plan"
+        return Superseding(plan, f"{gone}, and that was accepted: {word.reason if word else ''}")
+    what = f"nobody knows whether plan {plan.number} is in the table at this path: it has another history"
+    check = f"which table this is; to accept it, and have its rows looked at: etl plans acknowledge CONF {table.version} --reason ..."
+    raise LedgersDisagree(what, table_version=table.version, check=check)
+
+
+def _onward(
+    plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
+    outlived: Collection[BrokerPartition] = (), known: Plan | None = None,
+) -> Onward:
+    """Behind `plan`. `outlived`: logs that a reset came between what the ledger knew, plan `known`, and this plan."""
+    uncommitted, moved = [], {}
+    for log, position in plan.positions.items() if plan.moves_offsets else ():
+        found = committed.get(log, NOTHING_COMMITTED)
+        if found.offset == position:
+            continue
+        if found == plan.seen[log]:
+            uncommitted.append(log)
+        else:
+            moved[log] = found
+    if not moved:
+        return Onward(plan, plan.positions, tuple(uncommitted))
+    back = [log for log, found in moved.items() if found.offset is None or found.offset < plan.positions[log]]
+    gone = [log for log in moved if log in outlived or log in _reset_by(plan)]
+    if not back and gone:
+        stories = _two_stories(known.number if known else 0, plan.number) if min(gone) in outlived else None
+        raise of_another_log(plan, moved[min(gone)].offset, min(gone), stories)
+    if not back:
+        refuse_beyond(plan, moved, ends)
+    if on_moved is OnMoved.FAIL or back:
+        raise moved_offset(plan, moved, min(back or moved))
+    followed = {log: found.offset for log, found in moved.items() if found.offset is not None}
+    return Onward(plan, {**plan.positions, **followed}, tuple(uncommitted), followed)
+
+
+def is_of_another_era(ledger: Ledger, table: Table | None) -> bool:
+    """Whether a ledger of the same name, and not this one, wrote the table; not once this one has taken its place."""
+    stamp, plan = table.stamp if table else None, ledger.newest
+    if stamp is None or ledger.uid in (None, stamp.uid):
+        return False
+    taken = plan.took_over if plan else None
+    return taken is None or taken.app_id != stamp.app_id or taken.number < stamp.number
+
+
+def refuse_another_era(ledger: Ledger, table: Table | None) -> None:
+    """Plans of two ledgers have the same numbers and mean other rows: no word on the table makes one of them. Raises LedgersDisagree."""
+    stamp = table.stamp if table else None
+    if stamp and is_of_another_era(ledger, table):
+        what = f"the table was written by another pipeline of the same name (its uid is {stamp.uid}, ours {ledger.uid})"
+        check = (
+            f"{_WHICH_LEDGER}, or table.path; to go on behind the rows that this table holds, and behind what this ledger's plans have "
+            f"loaded elsewhere, which is then given up here: etl plans take-over CONF --from {_place(stamp.app_id)} --reason ...")
+        raise LedgersDisagree(what, table_version=stamp.delta_version, check=check)
+
+
+def _refuse_another_table(ledger: Ledger, plan: Plan, table: Table | None, bit: int) -> None:
+    applied = ledger.applied
+    check = _which_table(table, plan, is_done=is_recorded(ledger, plan))
+    recorded = applied.table_id if applied and applied.number == plan.number else plan.table_id
+    if table and recorded and table.id != recorded:
+        what = f"the table at this path has id {table.id}, plan {plan.number} went to {recorded}"
+        raise LedgersDisagree(what, table_version=table.version, check=check)
+    if applied and applied.number == plan.number > bit:
+        what = f"plan {plan.number} was in the table as version {applied.delta_version}, now " + (
+            "the table does not hold it" if table else "there is no table")
+        raise LedgersDisagree(what, table_version=table.version if table else None, check=check)
+    if bit == plan.table_bit and (table.id if table else None) != plan.table_id:
+        what = f"plan {plan.number} was made " + ("for a table, now there is none" if plan.table_id else (
+            "when there was no table, now there is one that does not hold it"))
+        raise LedgersDisagree(what, table_version=table.version if table else None, check=check)
+
+
+def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:
+    """The logs that this plan goes on with as other ones."""
+    return frozenset(gone.log for gone in plan.vanished) if plan.kind is PlanKind.RESET else frozenset()

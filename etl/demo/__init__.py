@@ -1,0 +1,1 @@
+"""`etl demo`: the whole path on real parts on this machine, with a run that is killed at the worst moment, and a proof."""

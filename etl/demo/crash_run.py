@@ -1,0 +1,78 @@
+"""`python -m etl.demo.crash_run CONF VERB [SIGNAL]`: an `etl run` that sends itself a signal at the moment it would begin VERB.
+
+For the demo and for tests: the real command with real edges, ended by SIGKILL as a power cut would end it, or by another signal
+of `signal.Signals` (INT, TERM, STOP) after which it goes on as that signal lets it. VERB is a method of `ingest.World` (observe,
+store, claiming, fetch, append, record, commit, tidy, ...), or `half_commit`: when half of the offsets are moved.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from etl.model.plans import BrokerPartition, Committed, Plan
+from etl.run.ingest import World
+
+HALF_COMMIT = "half_commit"
+
+
+class Dying:
+    """A world that sends this process `kind` before the first call of `verb`; every other call goes through."""
+
+    def __init__(self, world: World, verb: str, kind: signal.Signals = signal.SIGKILL) -> None:
+        self._world, self._verb, self._kind = world, verb, kind
+
+    def __call__(self, world: World) -> Any:
+        """The same for the next world of this process: a run has a new one after a lost session."""
+        self._world = world
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._verb:
+            self._end_once()
+        if name == "commit" and self._verb == HALF_COMMIT:
+            return self._half_commit
+        return getattr(self._world, name)
+
+    def end(self) -> None:
+        """The end, or what the signal makes of it."""
+        os.kill(os.getpid(), self._kind)
+
+    def _end_once(self) -> None:
+        self._verb = ""
+        self.end()
+
+    def _half_commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
+        """As a commit of several requests would be met between two of them."""
+        changed = (log for log, position in plan.positions.items() if plan.moves_offsets and plan.seen[log].offset != position)
+        wanted = sorted(changed if logs is None else logs)
+        half = len(wanted) // 2
+        moved = self._world.commit(plan, wanted[:half])
+        self._end_once()
+        return {**moved, **self._world.commit(plan, wanted[half:])}
+
+
+def main(conf: str, verb: str, kind: str = "KILL") -> None:
+    """Run the pipeline of `conf` and die; exits with the command's exit code where the signal leaves one."""
+    from etl.commands import preview
+
+    around: list[Dying] = []
+
+    def dying(world: World) -> Any:
+        if not around:
+            around.append(Dying(world, verb, signal.Signals[f"SIG{kind}"]))
+        return around[0](world)
+
+    # the command as it is, errors and exit codes included, with one thing exchanged
+    setattr(preview, "run", functools.partial(preview.run, around=dying))
+    sys.argv = ["etl", "run", conf, "--json"]
+    runpy.run_module("etl", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

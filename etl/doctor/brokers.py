@@ -1,0 +1,178 @@
+"""Brokers, their topics, and the consumer group as it is at this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from etl.decisions.ownership import foreign_owners, members_as_owners, on_owned
+from etl.decisions.plan import refuse_missing_topics, refuse_retired, refuse_shared_topics, refuse_topic_that_reads_as_null
+from etl.doctor.check import Findings, Line, advice, failed, ok
+from etl.edges.brokers.cluster import Cluster, chosen_topics
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.edges.zookeeper.group import ConsumerGroup
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.registry import read_brokers, read_cluster_id
+from etl.errors import BrokerUnreachable, EtlError, Owned, SettingsError
+from etl.model.plans import Broker, BrokerPartition, KafkaGroup, Ledger
+from etl.protocol.generations.kafka.small_messages import Api, Spoken, choose_version
+from etl.protocol.zookeeper import payloads
+from etl.settings.address import split_address
+from etl.settings.sections import OnLiveGroup, OnNoLeader, OnOwned
+
+_CONNECT_WITHIN_S = 5.0
+_MOST_AT_A_TIME = 16
+_NAMED = 3
+"""Of many things the first few are named."""
+
+
+def cluster(name: str, findings: Findings) -> Iterator[Line]:
+    """Whether any broker answers, and what the cluster is called."""
+    settings = findings.settings
+    given = settings.source.bootstrap
+    addresses = [split_address(address) for address in given] if given else [(b.host, b.port) for b in read_brokers(findings.zookeeper)]
+    with Cluster(addresses, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=settings.source.timeout_s) as asked:
+        findings.metadata = asked.describe(None)
+    called = findings.metadata.cluster_id or read_cluster_id(findings.zookeeper) or settings.cluster
+    if not called:
+        raise SettingsError("the brokers tell no cluster id", key="cluster", check="give the cluster a name in the conf")
+    yield ok(name, f"id {called}; brokers: {len(findings.metadata.brokers)}, topics: {len(findings.metadata.topics)}")
+
+
+def each_broker(name: str, findings: Findings) -> Iterator[Line]:
+    """Every broker at the address by which executors would look for it; also one that is registered and that the others miss."""
+    registered = () if findings.settings.source.bootstrap else read_brokers(findings.zookeeper)
+    brokers = {**{b.id: b for b in registered}, **findings.metadata.brokers}
+    leading: dict[int, int] = {}
+    for leader in findings.metadata.leaders.values():
+        leading[leader.broker.id] = leading.get(leader.broker.id, 0) + 1
+
+    def ask(broker: Broker) -> Spoken | EtlError:
+        try:
+            timeout_s = findings.settings.source.timeout_s
+            with SimpleConsumer(broker.host, broker.port, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=timeout_s) as asked:
+                return asked.api_versions()
+        except EtlError as error:
+            return error
+
+    with ThreadPoolExecutor(_MOST_AT_A_TIME) as pool:
+        for broker, answer in zip(brokers.values(), pool.map(ask, brokers.values()), strict=True):
+            if isinstance(answer, BrokerUnreachable):
+                findings.silent_brokers.add(broker.id)
+            yield _broker(f"{name} {broker.id}", broker, answer, leading.get(broker.id, 0))
+
+
+def _broker(name: str, broker: Broker, answer: Spoken | EtlError, leads: int) -> Line:
+    if isinstance(answer, BrokerUnreachable):
+        check = f"{answer.check}; partitions led: {leads}; from here and from every executor it is asked by this address"
+        return failed(name, BrokerUnreachable(answer.what, check=check, **answer.where))
+    if isinstance(answer, EtlError):
+        return failed(name, answer)
+    try:
+        version = choose_version(Api.FETCH, answer, broker=f"{broker.host}:{broker.port}")
+    except SettingsError as old:
+        return failed(name, old)
+    return ok(name, f"{broker.host}:{broker.port}: Kafka {release(answer)} by what it speaks, Fetch v{version}, partitions led: {leads}")
+
+
+def release(spoken: Spoken) -> str:
+    """The newest release whose requests the broker speaks; a broker tells no version (KIP-35)."""
+    from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
+
+    return ".".join(map(str, infer_broker_version_from_api_versions(dict(spoken))))
+
+
+def topics(name: str, findings: Findings) -> Iterator[Line]:
+    """The topics that the conf names: there, readable, led, and whether we may see how they are cleaned up."""
+    settings = findings.settings
+    there = tuple(findings.metadata.topics)
+    metadata = findings.metadata = chosen_topics(findings.metadata, settings.source.topics)
+    refuse_missing_topics(settings, metadata.topics, lambda: there)
+    refuse_topic_that_reads_as_null(settings, metadata.topics)
+    leaderless = sorted(metadata.leaderless)
+    if leaderless:
+        yield _leaderless(name, leaderless, settings.source.on_no_leader)
+    yield from _untold(name, findings)
+    yield ok(name, f"{_some(sorted(metadata.topics))}; partitions: {sum(len(t.partitions) for t in metadata.topics.values())}")
+
+
+def _untold(name: str, findings: Findings) -> Iterator[Line]:
+    """Topics whose configuration we may not see: a run cannot know what offsets mean that are missing from them."""
+    asked = [(broker.host, broker.port) for broker in findings.metadata.brokers.values() if broker.id not in findings.silent_brokers]
+    if not asked:
+        return
+    source, names = findings.settings.source, findings.metadata.topics
+    with Cluster(asked, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=source.timeout_s) as cluster:
+        told = cluster.retention(names)
+    untold = sorted(topic for topic in names if topic not in told and not source.says_compacted(topic))
+    if untold:
+        what = f"the brokers do not tell how {len(untold)} topics are cleaned up: {_some(untold)}"
+        check = "the ACL DescribeConfigs on them: where one is compacted, a run takes the offsets that compaction removed for lost"
+        yield advice(name, what, check)
+
+
+def _leaderless(name: str, leaderless: list[BrokerPartition], policy: OnNoLeader) -> Line:
+    named = _some([f"{log.topic} {log.partition}" for log in leaderless])
+    what = f"{len(leaderless)} partitions have no leader: {named}"
+    check = "the brokers that hold them"
+    if policy is OnNoLeader.SKIP:
+        return advice(name, what, f"{check}; a run leaves them out (source.on_no_leader: skip)")
+    return failed(name, BrokerUnreachable(what, check=f"{check}, or source.on_no_leader: skip"))
+
+
+def group(name: str, findings: Findings) -> Iterator[Line]:
+    """Who else is at work: a driver of this pipeline, other consumers of the group, pipelines that share a topic."""
+    settings, names = findings.settings, set(findings.metadata.topics)
+    paths = payloads.PipelinePaths(settings.group, settings.pipeline)
+    found = findings.zookeeper.read(paths.driver)
+    driver = payloads.parse_driver(found[0]) if found else None
+    if found:
+        yield ok(name, f"a run of this pipeline is at work: {driver or 'by a driver that does not say who it is'}")
+    else:
+        yield from _others(name, findings, names)
+    yield from _other_pipelines(name, PlanLedger(findings.zookeeper, settings.group, settings.pipeline), names)
+
+
+def _other_pipelines(name: str, ledger: PlanLedger, names: set[str]) -> Iterator[Line]:
+    """What `plan.refuse_what_cannot_run` would refuse."""
+    try:
+        refuse_retired(Ledger(retired=ledger.read_retirement()))
+        refuse_shared_topics(names, ledger.other_pipelines(), has_plans=bool(ledger.plan_numbers()))
+    except EtlError as refusal:
+        yield failed(name, refusal)
+
+
+def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
+    settings = findings.settings
+    members, in_kafka = ConsumerGroup(findings.zookeeper, settings.group), _in_kafka(findings)
+    if in_kafka.unknown:
+        what = f"whether consumers of Kafka's own group {settings.group} are alive is not known: {in_kafka.unknown}"
+        yield advice(name, what, "that nobody consumes under this name; ACLs: Describe for the group, from Kafka 0.11 on")
+    logs = [p.log for topic in findings.metadata.topics.values() for p in topic.partitions]
+    live = (*members.live_consumers(), *sorted(in_kafka.members))
+    owners = foreign_owners({**members_as_owners(in_kafka, logs), **members.owners(names)}, settings)
+    check = "that they are stopped; a crashed one leaves after its session timeout"
+    if live:
+        what = f"{len(live)} live consumers are registered in the group: {_some(live)}"
+        allowed = settings.ownership.on_live_group is OnLiveGroup.UNOWNED
+        yield advice(name, what, "nothing: a run takes what none of them owns") if allowed else failed(name, Owned(what, check=check))
+    if owners:
+        log, owner = min(owners.items())
+        what = f"{len(owners)} partitions are owned, {log.topic} {log.partition} by {owner}"
+        policy = on_owned(settings.ownership)
+        stops = policy is OnOwned.FAIL
+        word = f"nothing: a run {'waits for them' if policy is OnOwned.WAIT else 'leaves these to them'}"
+        yield failed(name, Owned(what, check=check)) if stops else advice(name, what, word)
+    if not live and not owners:
+        yield ok(name, f"{settings.group}: no live consumer, no owner, no driver")
+
+
+def _in_kafka(findings: Findings) -> KafkaGroup:
+    brokers = findings.metadata.brokers.values()
+    with Cluster([(broker.host, broker.port) for broker in brokers], connect_timeout_s=_CONNECT_WITHIN_S,
+                 timeout_s=findings.settings.source.timeout_s) as asked:
+        return asked.members_of(findings.settings.group, brokers)
+
+
+def _some(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

@@ -1,0 +1,85 @@
+"""`etl doctor CONF`: what is looked at and in which order, and which line is the worst.
+
+Every line is ok, advice, failed with the exit code of a run that would stumble there, or not checked because of a line
+above it. What each check looks at is in `checks`. Nothing is changed: permissions are found out by requests that
+ZooKeeper refuses for another reason, and by a nameless file in the table's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from etl.commands.preview import preview_of
+from etl.doctor import brokers, ledger, machine, rows, table, zookeeper
+from etl.doctor.check import Check, Fact, Findings, Line, Verdict
+from etl.errors import EtlError
+from etl.run.live_world import SparkDefaults, Surroundings
+from etl.settings.sections import Settings
+
+CHECKS = (
+    Check("Java", machine.java, gives=Fact.JAVA),
+    Check("Delta's jars", machine.jars),
+    Check("Python packages", machine.packages),
+    Check("workers' Python", machine.workers_python),
+    Check("transform", machine.transform, gives=Fact.TRANSFORM),
+    Check("report folder", machine.report_folder),
+    Check("ZooKeeper", zookeeper.servers, gives=Fact.ZOOKEEPER),
+    Check("request limit", zookeeper.request_limit, needs=(Fact.ZOOKEEPER,)),
+    Check("chroot", zookeeper.chroot, needs=(Fact.ZOOKEEPER,), gives=Fact.CHROOT),
+    Check("znode permissions", zookeeper.permissions, needs=(Fact.ZOOKEEPER, Fact.CHROOT)),
+    Check("cluster", brokers.cluster, needs=(Fact.ZOOKEEPER, Fact.CHROOT), gives=Fact.CLUSTER),
+    Check("broker", brokers.each_broker, needs=(Fact.ZOOKEEPER, Fact.CLUSTER)),
+    Check("topics", brokers.topics, needs=(Fact.CLUSTER,), gives=Fact.TOPICS),
+    Check("group", brokers.group, needs=(Fact.ZOOKEEPER, Fact.TOPICS)),
+    Check("store", table.store),
+    Check("table", table.look, gives=Fact.TABLE),
+    Check("table features", table.features, needs=(Fact.TABLE,)),
+    Check("table retention", table.retention, needs=(Fact.TABLE,), gives=Fact.RETENTION),
+    Check("table columns", table.columns, needs=(Fact.TABLE,), gives=Fact.COLUMNS),
+    Check("transformed rows", rows.transformed, needs=(Fact.JAVA, Fact.TRANSFORM, Fact.TABLE)),
+    Check("table folder", table.folder, needs=(Fact.TABLE,)),
+    Check("losses table", table.losses_folder),
+    Check("ledger and table", partial(ledger.standing, foresee=preview_of),
+          needs=(Fact.ZOOKEEPER, Fact.TOPICS, Fact.TABLE, Fact.RETENTION, Fact.COLUMNS)),
+)
+"""In the order of a run: what comes later needs what comes before."""
+
+_WORST_FIRST = (1, 2, 5, 6, 7, 4)
+"""What no retry mends before what one may mend. A wrong setting (2) comes before a decision (5), because it may be all that
+there is to the disagreement; ZooKeeper and brokers (6) before the table (7), as a run meets them; and last what passes with
+nobody doing anything, an owner (4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All lines, in the order of the checks."""
+
+    lines: tuple[Line, ...]
+
+    @property
+    def worst(self) -> EtlError | None:
+        """What to mend first; None when a run may start."""
+        found = [line.error for line in self.lines if line.error]
+        return min(found, key=lambda error: _WORST_FIRST.index(error.exit_code), default=None)
+
+    @property
+    def exit_code(self) -> int:
+        """That of the worst line."""
+        return self.worst.exit_code if self.worst else 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `etl doctor --json`."""
+        counts = {verdict.value.replace(" ", "_"): sum(line.verdict is verdict for line in self.lines) for verdict in Verdict}
+        return {"exit_code": self.exit_code, **counts, "lines": [line.as_json() for line in self.lines]}
+
+
+def diagnose(
+    settings: Settings, checks: tuple[Check, ...] = CHECKS, *, spark_defaults: SparkDefaults = Surroundings().spark_defaults,
+) -> Diagnosis:
+    """Look at everything that a run of this pipeline needs. What is wrong is in the lines; nothing is raised for it."""
+    with contextlib.ExitStack() as closing:
+        findings = Findings(settings, closing, spark_defaults=spark_defaults)
+        return Diagnosis(tuple(line for check in checks for line in check.lines(findings)))

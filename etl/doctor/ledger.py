@@ -1,0 +1,79 @@
+"""Ledger against table: where the next run would find the pipeline."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from etl.decisions.log_identity import refuse_other_logs
+from etl.decisions.reconcile import plan_in_force, where_we_stand
+from etl.decisions.start import starts_of
+from etl.doctor.check import Findings, Line, Verdict, advice, ok
+from etl.errors import Owned
+from etl.model.plans import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
+from etl.report.sentences import told_open
+from etl.run.live_world import LiveWorld, Surroundings
+from etl.settings.sections import Settings
+
+
+Foresee = Callable[[Snapshot, Settings], object]
+"""Decides all that `etl plan` decides of a snapshot, and raises what it raises."""
+
+
+def standing(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[Line]:
+    """What a run would observe, what `reconcile` says of it, and where a run would stop that saw this."""
+    silent = {leader.broker.id for leader in findings.metadata.leaders.values()} & findings.silent_brokers
+    if silent:
+        yield Line(name, Verdict.NOT_CHECKED, f"first broker {min(silent)}, which leads partitions of ours, see above")
+        return
+    yield from judged(name, _observed(findings), findings.settings, foresee)
+
+
+def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) -> Iterator[Line]:
+    """The lines for what was observed. Raises what a run would raise; owners, and who else is of the group, are another check's affair."""
+    yield from held_back("open transactions", snapshot)
+    found = where_we_stand(snapshot, settings)
+    reaches = starts_of(found.plan) if isinstance(found, Superseding) else None
+    refuse_other_logs(plan_in_force(snapshot.ledger, snapshot.table), snapshot, reaches)
+    alone = replace(snapshot, other_pipelines={}, ledger=replace(snapshot.ledger, retired=None))
+    with contextlib.suppress(Owned):
+        foresee(alone, settings)
+    yield told(name, found)
+
+
+def _observed(findings: Findings) -> Snapshot:
+    settings = findings.settings
+    patient = settings.model_copy(update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})})
+    world = LiveWorld(patient, findings.zookeeper, Surroundings(), "doctor")
+    return world.observe()
+
+
+def held_back(name: str, snapshot: Snapshot) -> Iterator[Line]:
+    """A line for each topic that an open transaction holds back: a run reads up to there and says that all is done."""
+    for sentence in told_open(snapshot):
+        yield advice(name, sentence, "whether its producer lives (kafka-transactions.sh describe-producers); runs read on once it ends")
+
+
+def told(name: str, found: Standing) -> Line:
+    """One line for a standing."""
+    if isinstance(found, FirstRun):
+        return ok(name, "nothing was planned yet: the first run decides where each partition starts")
+    if isinstance(found, Replay):
+        return ok(name, f"plan {found.plan.number} is stored and not in the table: the next run finishes it")
+    if isinstance(found, Superseding):
+        return ok(name, f"plan {found.plan.number} cannot be finished, the next run puts another in its place: {found.reason}")
+    if isinstance(found, Adopt):
+        what = f"the table holds plan {found.plan.number}, and ZooKeeper does not know it: the next run writes the ledger anew"
+        return advice(name, what, "nothing here; find out whether ZooKeeper was emptied or restored from an old copy")
+    return _onward(name, found)
+
+
+def _onward(name: str, found: Onward) -> Line:
+    both = f"plan {found.last.number} is the newest in both"
+    if found.followed:
+        to_do = "which other consumer of this group runs; source.on_moved: follow takes its offsets"
+        return advice(name, f"{both}; somebody else moved {len(found.followed)} committed offsets", to_do)
+    if found.uncommitted:
+        return ok(name, f"{both}; {len(found.uncommitted)} of its offsets are not committed: the next run moves them")
+    return ok(name, f"{both}, and the offsets are its positions")

@@ -1,0 +1,149 @@
+"""This machine: Java, Delta's jars, Python packages, the workers' Python, the transform, the folder of the reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from etl.doctor.check import Findings, Line, advice, failed, ok
+from etl.edges.report_file import installed_version
+from etl.edges.spark.session import is_submitted
+from etl.embedded.jars import DELTA_VERSION, cached_delta_jars
+from etl.embedded.java import find_java, java_version
+from etl.errors import SettingsError
+from etl.run.transform import load_transform
+
+PACKAGES = {
+    "pyspark": ">=4.2.0,<4.2.1", "delta-spark": ">=4.4.0,<4.4.1", "deltalake": ">=1.6.6,<1.7", "kazoo": ">=2.11,<3",
+    "kafka-python": ">=3.0.12,<3.1", "pyarrow": ">=26,<27", "numba": ">=0.68,<0.69", "numpy": ">=2.4,<2.5",
+}
+"""The versions that were tried together, as in setup.cfg; a post-release of a pinned one (`==`) is not another version."""
+_IN_WORKERS = ("pyarrow", "numba", "numpy", "kafka", "cramjam", "google_crc32c")
+"""What a worker imports to read a range."""
+_ASK_PYTHON = (
+    "import importlib.util as u, json, sys; "
+    "print(json.dumps([list(sys.version_info[:2]), [n for n in sys.argv[1:] if u.find_spec(n) is None]]))"
+)
+_ANSWER_WITHIN_S = 30
+_WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+
+
+def java(name: str, findings: Findings) -> Iterator[Line]:
+    """The Java that Spark starts with."""
+    if is_submitted():
+        yield ok(name, "spark-submit has started it")
+        return
+    found, home = find_java(), os.environ.get("JAVA_HOME")
+    yield ok(name, f"Java {java_version(found)}, {found}" + (f" (JAVA_HOME is {home})" if home else ""))
+
+
+def jars(name: str, findings: Findings) -> Iterator[Line]:
+    """Where Delta's jars come from. Nothing is fetched."""
+    given = findings.settings.spark
+    named = [f"{key}: {given[key]}" for key in _WHERE_JARS_ARE if key in given]
+    there = cached_delta_jars()
+    if is_submitted():
+        yield ok(name, "spark-submit brings them")
+    elif named:
+        yield ok(name, "; ".join(named))
+    elif there:
+        yield ok(name, f"{len(there)} jars of Delta {DELTA_VERSION} in {there[0].parent}")
+    else:
+        to_do = "`python -m etl.embedded` fetches them now; without a network name them with spark.jars or spark.jars.packages"
+        yield advice(name, f"Delta {DELTA_VERSION} is not in the cache: the first run fetches it from Maven Central", to_do)
+
+
+def may_need_jars(findings: Findings) -> bool:
+    """Whether Spark would fetch Delta's jars when it is started."""
+    return not (is_submitted() or cached_delta_jars() or any(key in findings.settings.spark for key in _WHERE_JARS_ARE))
+
+
+def packages(name: str, findings: Findings) -> Iterator[Line]:
+    """Spark, Delta and delta-rs fit one another only in the versions that were tried together."""
+    found = {package: installed_version(package) for package in PACKAGES}
+    wrong = [failed(name, error) for package, version in found.items() if (error := _untried(package, version))]
+    yield from wrong or [ok(name, ", ".join(f"{package} {version}" for package, version in list(found.items())[:3]))]
+
+
+def _untried(package: str, version: str | None) -> SettingsError | None:
+    tried = PACKAGES[package]
+    check = f"`pip install '{package}{tried}'`"
+    if version is None:
+        return SettingsError(f"{package} is not installed", check=check)
+    if not _is_among(tried, version):
+        return SettingsError(f"{package} is {version}, and only {tried} was tried with the others", check=check)
+    return None
+
+
+def _is_among(tried: str, version: str) -> bool:
+    """Whether this is one of the versions `tried` (PEP 440: a pre-release comes before its release). A vendor's own scheme is none."""
+    try:
+        return SpecifierSet(tried).contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+def workers_python(name: str, findings: Findings) -> Iterator[Line]:
+    """The Python that reads the ranges: Spark refuses another minor version than the driver's."""
+    spark = findings.settings.spark
+    chosen = spark.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    whence = "PYSPARK_PYTHON" if chosen == os.environ.get("PYSPARK_PYTHON") else "spark.pyspark.python" if chosen in spark.values() else ""
+    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if not spark.get("spark.master", "local").startswith("local") or is_submitted():
+        yield ok(name, f"{chosen} on the executors' hosts, not seen from here: it must be Python {ours} with the libraries of this one")
+    elif chosen == sys.executable:
+        yield ok(name, f"this one, {chosen}, Python {ours}")
+    else:
+        yield _another_python(name, chosen, whence, ours)
+
+
+def _another_python(name: str, chosen: str, whence: str, ours: str) -> Line:
+    check = f"{whence or 'PYSPARK_PYTHON'}: unset it, or name a Python {ours} with the libraries of this one"
+    try:
+        command = [shutil.which(chosen) or chosen, "-c", _ASK_PYTHON, *_IN_WORKERS]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_WITHIN_S, check=True)
+        version, missing = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return failed(name, SettingsError(f"the workers' Python does not run: {error}", key=whence or None, check=check))
+    told = ".".join(map(str, version))
+    if told != ours:
+        return failed(name, SettingsError(f"the workers' Python {chosen} is {told}, this one {ours}", key=whence or None, check=check))
+    if missing:
+        what = f"the workers' Python {chosen} lacks {', '.join(missing)}"
+        return failed(name, SettingsError(what, key=whence or None, check=check))
+    return ok(name, f"{chosen} ({whence}), Python {told}")
+
+
+def transform(name: str, findings: Findings) -> Iterator[Line]:
+    """Whether the transform can be imported; what it makes of rows is looked at where the table is known."""
+    chosen = findings.settings.transform
+    if chosen is None:
+        yield ok(name, "none")
+        return
+    load_transform(chosen)
+    yield ok(name, f"{chosen} can be imported")
+
+
+def report_folder(name: str, findings: Findings) -> Iterator[Line]:
+    """Whether a run could leave its report."""
+    wanted = Path(findings.settings.report.path).absolute()
+    at = wanted
+    try:
+        while not at.exists():
+            at = at.parent
+        with tempfile.TemporaryFile(dir=at):
+            pass
+    except OSError as error:
+        what = f"a run's report cannot be written: {error.strerror}"
+        yield failed(name, SettingsError(what, key="report.path", path=wanted, check="the folder and its permissions"))
+        return
+    yield ok(name, str(wanted) if at == wanted else f"{wanted}, which will be made in {at}")

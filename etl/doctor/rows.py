@@ -1,0 +1,52 @@
+"""What the transform makes of rows: whether they fit the table and can be proven there, as a run finds out before it stores a plan."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etl.doctor.check import Findings, Line, Verdict, advice, ok
+from etl.doctor.machine import may_need_jars
+from etl.errors import SparkLost
+from etl.model.raw_table import spark_schema
+from etl.run.transform import fitting_rows, unprovable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def transformed(name: str, findings: Findings) -> Iterator[Line]:
+    """Tried on no rows by the function that a run uses. Only Spark knows what comes out, so it is started, which takes some seconds."""
+    settings = findings.settings
+    if not settings.transform:
+        return
+    if may_need_jars(findings):
+        yield Line(name, Verdict.NOT_CHECKED, "Delta's jars are not on this machine yet, see above: the first run looks at it")
+        return
+    fitting_rows(settings, _session(findings).createDataFrame([], spark_schema()))
+    wrong = unprovable(settings.table.path)
+    if wrong:
+        to_do = "if they shall be proven: ALTER TABLE ... ADD COLUMN, and a transform that leaves topic, partition and offset as they are"
+        yield advice(name, f"they fit the table, but `verify` cannot prove its rows: {wrong}", to_do)
+        return
+    yield ok(name, "they fit the table" if findings.table else "they can make a new table")
+
+
+def _session(findings: Findings) -> SparkSession:
+    from etl.edges.spark.session import build_session, session_there
+
+    there = session_there()
+    if there is not None:
+        return there
+    log = Path(findings.closing.enter_context(tempfile.TemporaryDirectory()), "spark.log")
+    given = findings.settings.spark
+    try:
+        session = build_session("etl doctor", {**findings.spark_defaults(given), **given}, log=log)
+    except Exception as error:  # whatever a JVM that does not start is told as
+        said = str(error).strip().split("\n", 1)[0]
+        check = "the lines above on Java, jars and packages, and the keys under spark"
+        raise SparkLost(f"Spark does not start: {said}", check=check) from error
+    findings.closing.callback(session.stop)
+    return session

@@ -1,0 +1,161 @@
+"""The table: which store it is on, what is there, its features and properties, its columns, and whether its folder can be written."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+from etl.doctor.check import Findings, Line, advice, ok
+from etl.edges.delta.features import WRITTEN_BY_SPARK, features_of, not_by_delta_rs
+from etl.edges.delta.losses import open_losses
+from etl.edges.delta.path import check_writable, local_path, open_table
+from etl.edges.delta.shape import check_shape
+from etl.errors import EtlError, NotOurTable, SettingsError
+from etl.model.raw_table import arrow_schema
+from etl.settings.sections import OnDataLoss, OnMoved
+
+_CREATES_IF_ABSENT = {"hdfs", "abfs", "abfss", "wasb", "wasbs", "adl", "gs", "viewfs"}
+_S3 = {"s3", "s3a", "s3n"}
+_LOG_STORE = "spark.delta.logStore"
+_FORGETS_IDS = "delta.setTransactionRetentionDuration"
+_KEEPS_LOG = "delta.logRetentionDuration"
+_LONGEST_GAP = timedelta(days=7)
+"""The longest time between two runs that nobody should have to think about: a long weekend and a repair."""
+_LITTLE_SPACE = 2**30
+_INTERVAL = re.compile(r"(\d+)\s*(week|day|hour|minute|second|millisecond|microsecond)s?")
+
+
+def store(name: str, findings: Findings) -> Iterator[Line]:
+    """Whether two writers of one version are kept apart: a log file must be made only where there is none."""
+    path, spark = findings.settings.table.path, findings.settings.spark
+    chosen = {key: value for key, value in spark.items() if key.startswith(_LOG_STORE)}
+    for key, value in chosen.items():
+        if value.endswith("LocalLogStore"):
+            check = "leave the key out: Delta's default for a local path makes a log file only if it is absent"
+            raise SettingsError("LocalLogStore loses commits when two writers meet", key=f"spark.{key}", check=check)
+    folder = local_path(path)
+    if folder is not None:
+        yield _on_this_machine(name, folder, spark.get("spark.master", "local"))
+        return
+    scheme = path.partition("://")[0].lower()
+    by = next((value for key, value in chosen.items() if key in (f"{_LOG_STORE}.{scheme}.impl", f"{_LOG_STORE}.class")), None)
+    if by:
+        yield ok(name, f"{scheme}, by {by}")
+    elif scheme in _CREATES_IF_ABSENT:
+        yield ok(name, f"{scheme} makes a log file only if it is absent")
+    elif scheme in _S3:
+        to_do = (f"one driver and one kind of writer at a time; or {_LOG_STORE}.{scheme}.impl: io.delta.storage.S3DynamoDBLogStore for "
+                 "several Spark drivers")
+        yield advice(name, f"{scheme}: Delta's default there keeps no two drivers apart", to_do)
+    else:
+        yield advice(name, f"{scheme}: not known whether it makes a log file only if it is absent", "one driver at a time until you know")
+
+
+def _on_this_machine(name: str, folder: Path, master: str) -> Line:
+    if not master.startswith("local"):
+        to_do = "that the folder is the same one, mounted, on the driver and on every executor's host"
+        return advice(name, f"{folder} is a folder of this machine, and Spark's master is {master}", to_do)
+    return ok(name, "a folder of this machine, where a log file is made only if it is absent")
+
+
+def look(name: str, findings: Findings) -> Iterator[Line]:
+    """Whether there is a table and delta-rs reads it."""
+    path = findings.settings.table.path
+    table = findings.table = open_table(path)
+    if table is None:
+        yield ok(name, f"{path}: none yet, the first run makes it")
+        return
+    by = table.metadata().partition_columns
+    layout = f"partitioned by {', '.join(by)}" if by else "not partitioned"
+    yield ok(name, f"{path}: version {table.version()}, id {table.metadata().id}, {layout}")
+
+
+def features(name: str, findings: Findings) -> Iterator[Line]:
+    """Rows are written by Spark; a plan without ranges by delta-rs, where it can."""
+    if findings.table is None:
+        yield ok(name, "those of a new table")
+        return
+    used, awkward = features_of(findings.table), sorted(not_by_delta_rs(findings.table))
+    protocol = findings.table.protocol()
+    versions = f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"
+    unwritable = sorted(used - WRITTEN_BY_SPARK)
+    if unwritable:
+        check = "DESCRIBE DETAIL; ALTER TABLE ... DROP FEATURE, or a table of its own for this pipeline"
+        raise NotOurTable(f"the table has features that Spark's Delta cannot write: {', '.join(unwritable)}", check=check)
+    if awkward:
+        to_do = "nothing, if that is fine; or ALTER TABLE ... DROP FEATURE"
+        found = f"{versions}: delta-rs cannot commit to a table with {', '.join(awkward)}: a plan without ranges starts Spark, too"
+        yield advice(name, found, to_do)
+    else:
+        yield ok(name, f"{versions}: {', '.join(sorted(used)) or 'none'}")
+
+
+def retention(name: str, findings: Findings) -> Iterator[Line]:
+    """What the table forgets, and when."""
+    properties = findings.table.metadata().configuration if findings.table else {}
+    if _FORGETS_IDS in properties:
+        check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_FORGETS_IDS}'): once an id has expired, a plan could be applied twice"
+        raise NotOurTable(f"the table forgets transaction ids ({_FORGETS_IDS})", check=check)
+    text = properties.get(_KEEPS_LOG)
+    kept = interval(text) if text else timedelta(days=30)
+    if kept is None:
+        yield advice(name, f"{_KEEPS_LOG} is {text!r}, which is not understood", "write it as: interval 30 days")
+    elif kept < _LONGEST_GAP:
+        to_do = f"ALTER TABLE ... SET TBLPROPERTIES ('{_KEEPS_LOG}' = 'interval 30 days'), Delta's default"
+        found = f"the table's log is kept for {kept}: a run that comes later cannot tell what others did meanwhile"
+        yield advice(name, found, to_do)
+    else:
+        only = "; delta.appendOnly keeps others from deleting rows" if properties.get("delta.appendOnly") == "true" else ""
+        yield ok(name, f"transaction ids for ever, the log for {kept.days} days{only}")
+
+
+def interval(text: str) -> timedelta | None:
+    """Delta's text for a duration, `interval 30 days`; None when it is none."""
+    words = text.strip().lower().removeprefix("interval").strip()
+    found = _INTERVAL.findall(words)
+    if not found or _INTERVAL.sub("", words).strip():
+        return None
+    return sum((timedelta(**{f"{unit}s": int(count)}) for count, unit in found), timedelta())
+
+
+def columns(name: str, findings: Findings) -> Iterator[Line]:
+    """Whether the rows fit; those of a transform are known only when Spark has made them."""
+    settings = findings.settings
+    if settings.transform:
+        yield ok(name, "made by the transform, see below")
+        return
+    check_shape(settings.table.path, arrow_schema(), settings.table.partition_by)
+    yield ok(name, "ours" if findings.table else "those of Spark's Kafka source and log_epoch")
+
+
+def folder(name: str, findings: Findings) -> Iterator[Line]:
+    """Whether files can be made there, or where it will be made, and how much room is left."""
+    path = findings.settings.table.path
+    there = local_path(path)
+    if there is None:
+        yield ok(name, "an object store: whether it can be written shows the first run")
+        return
+    check_writable(path)
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    found = f"{there} can be written, {free / 2**30:,.1f} GiB free"
+    to_do = "make room for what a run writes; what failed runs left stays until VACUUM"
+    yield ok(name, found) if free >= _LITTLE_SPACE else advice(name, found, to_do)
+
+
+def losses_folder(name: str, findings: Findings) -> Iterator[Line]:
+    """Where the losses of a plan are written down: a losses table or nothing yet, and a place that can be written."""
+    path, source = findings.settings.table.losses_at, findings.settings.source
+    try:
+        table = open_losses(path)
+        check_writable(path)
+    except EtlError as error:
+        if source.on_data_loss is OnDataLoss.SKIP or source.on_moved is OnMoved.FOLLOW:
+            raise
+        yield advice(name, str(error), "the same, before anything is let go: a plan that does would not be stored")
+        return
+    yield ok(name, f"{path}: version {table.version()}" if table else f"{path}: none yet, the first loss makes it")

@@ -1,0 +1,213 @@
+"""Topic, partition, offset and log epoch of rows, straight from the Parquet files of a table.
+
+Owns how a column is found in a file: a table with column mapping calls it by a physical name (Delta protocol, "Column Mapping"), and a
+column that the table is partitioned by is in the log and not in the file. No query engine reads here, so no table feature that one
+lacks is in the way; what a deletion vector marks as deleted is read too, for it was there once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from etl.edges.delta.log import Added, open_log, parse_added, read_commit_file
+from etl.edges.delta.path import open_table, rust_path, unreachable
+from etl.errors import TableUnreachable
+
+if TYPE_CHECKING:
+    import pyarrow
+    from deltalake import DeltaTable
+    from pyarrow import fs
+
+StorageOptions = Mapping[str, str] | None
+
+NEEDED = ("topic", "partition", "offset")
+LOG_EPOCH = "log_epoch"
+"""A table may lack it, or rows may have NULL there: they are of the log's first life, 0."""
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_ROWS_AT_ONCE = 2**17
+
+
+class Uncountable(Exception):
+    """Why nobody can count rows any more; a sentence without its full stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """Parquet files of a table, and what the columns are called in them."""
+
+    path: str
+    folder: fs.FileSystem
+    added: Sequence[Added]
+    names: Mapping[str, str]
+
+    def rows(self) -> Iterator[pyarrow.RecordBatch]:
+        """Topic (string), partition, offset and log epoch (int64) of the rows, a batch at a time; rows of no log are left out.
+
+        Raises Uncountable for a file that is gone or damaged and for columns of another type, TableUnreachable.
+        """
+        for one in self.added:
+            yield from self._rows_of(one)
+
+    def _rows_of(self, one: Added) -> Iterator[pyarrow.RecordBatch]:
+        import pyarrow
+
+        try:
+            yield from _batches_of(self.folder, one, self.names)
+        except FileNotFoundError as error:
+            raise Uncountable(f"the file {one.path} is gone") from error
+        except (OSError, pyarrow.ArrowException) as error:
+            if isinstance(error, OSError) and not _can_be_read(self.folder, one):
+                raise unreachable(error, self.path, "read") from error
+            raise Uncountable(f"the file {one.path} is damaged: {str(error).splitlines()[0]}") from error
+
+
+def files_of_commit(path: str, delta_version: int, storage_options: StorageOptions = None) -> TableFiles | None:
+    """The files that one commit added; None where the commit or one of them is gone. Raises Uncountable, and as `open_table`."""
+    folder = open_log(rust_path(path), storage_options)
+    content = read_commit_file(folder, delta_version)
+    added = parse_added(content) if content is not None else None
+    if added is None or not all(_is_there(folder, one) for one in added):
+        return None
+    table = _table_at(path, delta_version, storage_options)
+    physical = _names(table)
+    return TableFiles(path, folder, added, physical)
+
+
+def rows_in_null_partition(path: str, delta_version: int, column: str, storage_options: StorageOptions = None) -> int | None:
+    """How many rows one commit added whose value of this partition column is null; None where nobody knows. Raises as `open_table`."""
+    content = read_commit_file(open_log(rust_path(path), storage_options), delta_version)
+    if content is None:
+        return None
+    added = [one for one in parse_added(content) if None in one.partition_values.values()]
+    if not added:
+        return 0
+    fields = _table_at(path, delta_version, storage_options).schema().fields
+    name = next((str(field.metadata.get(_PHYSICAL_NAME, field.name)) for field in fields if field.name == column), column)
+    rows = [one.rows for one in added if one.partition_values.get(name, "") is None]
+    return None if None in rows else sum(count for count in rows if count is not None)
+
+
+def files_of_today(path: str, offsets: Sequence[tuple[int, int]], storage_options: StorageOptions = None) -> TableFiles:
+    """The files that the table consists of now and that may hold offsets of these intervals [from, until).
+
+    Raises Uncountable, and as `open_table`.
+    """
+    table = _opened(path, storage_options)
+    names = _names(table)
+    added = [
+        Added(f["path"], _by_physical_name(f["partition"], names)) for f in _actions_of(table) if _may_hold(f, names["offset"], offsets)]
+    return TableFiles(path, open_log(rust_path(path), storage_options), added, names)
+
+
+def _opened(path: str, storage_options: StorageOptions) -> DeltaTable:
+    table = open_table(path, storage_options)
+    if table is None:
+        raise TableUnreachable("the table is gone", path=path, check="who removed it, and whether it comes back")
+    return table
+
+
+def _table_at(path: str, delta_version: int, storage_options: StorageOptions) -> DeltaTable:
+    """The table as it was; as it is, where the log no longer reaches back. A physical name outlives a renaming, but not a column."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return DeltaTable(rust_path(path), version=delta_version, storage_options=dict(storage_options or {}))
+    except (DeltaError, OSError):
+        return _opened(path, storage_options)
+
+
+def _names(table: DeltaTable) -> dict[str, str]:
+    """Column -> its name in files and in the log. Raises Uncountable where the table lacks one that is needed."""
+    physical = {field.name: str(field.metadata.get(_PHYSICAL_NAME, field.name)) for field in table.schema().fields}
+    lacking = next((name for name in NEEDED if name not in physical), None)
+    if lacking:
+        raise Uncountable(f"the table has no column {lacking}")
+    return {name: physical[name] for name in (*NEEDED, LOG_EPOCH) if name in physical}
+
+
+def _actions_of(table: DeltaTable) -> Iterator[dict[str, Any]]:
+    import pyarrow
+
+    found = pyarrow.table(table.get_add_actions())
+    wanted = [name for name in ("path", "partition", "min", "max") if name in found.column_names]
+    for batch in found.select(wanted).to_batches():
+        yield from ({"partition": {}, "min": {}, "max": {}, **{k: v for k, v in f.items() if v}} for f in batch.to_pylist())
+
+
+def _by_physical_name(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str | None]:
+    """delta-rs names the values of partitions as the schema does, the log by physical names."""
+    return {names.get(name, name): None if value is None else str(value) for name, value in values.items()}
+
+
+def _may_hold(file: Mapping[str, Any], offset: str, intervals: Sequence[tuple[int, int]]) -> bool:
+    """By the file's statistics, where it has any."""
+    low, high = file["min"].get(offset), file["max"].get(offset)
+    if low is None or high is None:
+        return True
+    return any(low < until and start <= high for start, until in intervals)
+
+
+def _is_there(folder: fs.FileSystem, one: Added) -> bool:
+    from pyarrow import fs
+
+    return bool(folder.get_file_info(unquote(one.path)).type == fs.FileType.File)
+
+
+def _can_be_read(folder: fs.FileSystem, one: Added) -> bool:
+    """Whether its bytes come: then what went wrong is in them."""
+    try:
+        with folder.open_input_stream(unquote(one.path)) as stream:
+            while stream.read(2**20):
+                pass
+    except OSError:
+        return False
+    return True
+
+
+def _batches_of(folder: fs.FileSystem, one: Added, names: Mapping[str, str]) -> Iterator[pyarrow.RecordBatch]:
+    from pyarrow import parquet
+
+    fixed = {name: one.partition_values[physical] for name, physical in names.items() if physical in one.partition_values}
+    with parquet.ParquetFile(unquote(one.path), filesystem=folder) as file:
+        there = set(file.schema_arrow.names)
+        read = [name for name, physical in names.items() if name not in fixed and physical in there]
+        if not {*fixed, *read} >= {*NEEDED}:
+            return  # written before the table had the column: it is NULL in all its rows
+        for batch in file.iter_batches(columns=[names[name] for name in read], batch_size=_ROWS_AT_ONCE):
+            yield _typed({name: batch.column(names[name]) for name in read}, fixed, batch.num_rows)
+
+
+def _typed(read: Mapping[str, pyarrow.Array], fixed: Mapping[str, str | None], rows: int) -> pyarrow.RecordBatch:
+    """The columns, those that are partition values filled in, without the rows that are of no log."""
+    import pyarrow
+
+    columns = {name: _repeated(value, name, rows) for name, value in {LOG_EPOCH: "0", **fixed}.items()}
+    columns |= {name: _cast(name, column) for name, column in read.items()}
+    columns[LOG_EPOCH] = columns[LOG_EPOCH].fill_null(0)
+    return pyarrow.RecordBatch.from_pydict({name: columns[name] for name in (*NEEDED, LOG_EPOCH)}).drop_null()
+
+
+def _kind(name: str) -> pyarrow.DataType:
+    import pyarrow
+
+    return pyarrow.string() if name == "topic" else pyarrow.int64()
+
+
+def _cast(name: str, column: pyarrow.Array) -> pyarrow.Array:
+    from pyarrow import types
+
+    of_text = (types.is_string, types.is_large_string, types.is_string_view)
+    if not any(fits(column.type) for fits in (of_text if name == "topic" else (types.is_integer,))):
+        raise Uncountable(f"the column {name} is {column.type}")
+    return column.cast(_kind(name))
+
+
+def _repeated(value: str | None, name: str, rows: int) -> pyarrow.Array:
+    """The one value that a table partition gives to all its rows. In the log it is text, and no text is NULL."""
+    import pyarrow
+
+    return pyarrow.repeat(pyarrow.scalar(value or None, pyarrow.string()), rows).cast(_kind(name))

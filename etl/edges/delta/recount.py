@@ -1,0 +1,109 @@
+"""The receipts of a plan whose record a crash prevented, counted again from the rows that lie in the table.
+
+Owns which files are asked: those that the plan's own commit added; where they are gone, those that the table consists of today, for a
+row is in one plan only. How a file is read belongs to `table_files`, what rows tell of a range to `seen_offsets`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from etl.audit.seen_offsets import SeenOffsets
+from etl.edges.delta.files import StorageOptions, TableFiles, Uncountable, files_of_commit, files_of_today
+from etl.model.plans import NOT_COUNTED, BrokerPartition, OffsetRange, Receipt
+
+if TYPE_CHECKING:
+    import pyarrow
+
+GAPS_MAX = 1_000
+"""How many gaps a recounted receipt keeps."""
+
+
+LogEpochs = Mapping[BrokerPartition, int]
+NO_EPOCHS: LogEpochs = MappingProxyType({})
+_LIFE = ("topic", "partition", "log_epoch")
+_Life = tuple[str, int, int]
+"""One life of one log, as rows name it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """What could be counted again of a plan: a receipt for each of its ranges, as far as anybody knows."""
+
+    receipts: tuple[Receipt, ...]
+    uncounted: str | None = None
+    """Why nobody can count them; the receipts are then those of rows that nobody counted."""
+
+
+def recount(
+    path: str, delta_version: int | None, ranges: Sequence[OffsetRange], log_epochs: LogEpochs = NO_EPOCHS, *,
+    behind_transform: bool = False, storage_options: StorageOptions = None, gaps_max: int = GAPS_MAX,
+) -> Recount:
+    """The receipts of `ranges`, counted from the Parquet files that commit `delta_version` added (None: the log forgot which).
+
+    `log_epochs` names the life of each log that the ranges read, where it is not the first. Nobody knows any more how many bytes were
+    fetched (None), nor why an offset gave no row: all of those are `missing_offsets`. Rows that no range names are passed over:
+    `verify` finds them. What can never be counted is no error, a run must go on; raises TableUnreachable, and as `open_table`, where a
+    later try may help.
+    """
+    try:
+        found = files_of_commit(path, delta_version, storage_options) if delta_version is not None else None
+        if found is None:
+            found = files_of_today(path, [(r.from_offset, r.until_offset) for r in ranges], storage_options)
+        receipts = _recounted(found, ranges, log_epochs, gaps_max)
+    except Uncountable as why:
+        return Recount((NOT_COUNTED,) * len(ranges), str(why))
+    return Recount(tuple(replace(receipt, behind_transform=behind_transform) for receipt in receipts))
+
+
+def recount_commit(
+    path: str, delta_version: int, ranges: Sequence[OffsetRange], log_epochs: LogEpochs = NO_EPOCHS, *,
+    storage_options: StorageOptions = None,
+) -> tuple[Receipt, ...] | None:
+    """The same from the commit's own files alone, whatever the table holds today; None where they are gone or cannot be counted."""
+    try:
+        found = files_of_commit(path, delta_version, storage_options)
+        return _recounted(found, ranges, log_epochs, GAPS_MAX) if found else None
+    except Uncountable:
+        return None
+
+
+def _recounted(files: TableFiles, ranges: Sequence[OffsetRange], log_epochs: LogEpochs, gaps_max: int) -> tuple[Receipt, ...]:
+    seen, by_log = {i: SeenOffsets(r) for i, r in enumerate(ranges)}, _by_log(ranges, log_epochs)
+    for batch in files.rows():
+        _count(batch, by_log, seen)
+    return tuple(seen[i].receipt(gaps_max) for i in range(len(ranges)))
+
+
+def _by_log(ranges: Sequence[OffsetRange], log_epochs: LogEpochs) -> dict[_Life, list[tuple[int, OffsetRange]]]:
+    found: dict[_Life, list[tuple[int, OffsetRange]]] = {}
+    for i, r in enumerate(ranges):
+        found.setdefault((r.log.topic, r.log.partition, log_epochs.get(r.log, 0)), []).append((i, r))
+    return {log: sorted(members, key=lambda member: member[1].from_offset) for log, members in found.items()}
+
+
+def _count(batch: pyarrow.RecordBatch, by_log: Mapping[_Life, list[tuple[int, OffsetRange]]], seen: Mapping[int, SeenOffsets]) -> None:
+    """Give each offset of a batch to its range: the batch is cut into the runs of one log, the run is sorted and cut by bounds."""
+    for log, offsets in _runs(batch):
+        offsets = numpy.sort(offsets)
+        for i, r in by_log.get(log, ()):
+            low, high = numpy.searchsorted(offsets, (r.from_offset, r.until_offset))
+            seen[i].add(offsets[low:high])
+
+
+def _runs(batch: pyarrow.RecordBatch) -> Iterator[tuple[_Life, Any]]:
+    """The offsets of each log in a batch."""
+    import pyarrow
+    from pyarrow import compute
+
+    offsets = batch.column("offset").to_numpy(zero_copy_only=False)
+    logs = pyarrow.Table.from_batches([batch]).group_by([*_LIFE]).aggregate([])
+    for log in logs.to_pylist():
+        mine = functools.reduce(compute.and_, (compute.equal(batch.column(name), log[name]) for name in _LIFE))
+        yield (log["topic"], log["partition"], log["log_epoch"]), offsets[mine.to_numpy(zero_copy_only=False)]

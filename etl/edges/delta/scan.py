@@ -1,0 +1,172 @@
+"""Counting what really lies in a table, by reading its rows, for `audit`.
+
+Owns the queries, and what it means when a file of the table cannot be read. What the counts mean belongs to `audit`. File statistics are
+never asked: they are what a writer claimed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from etl.audit.audit import BUCKET_OFFSETS, AuditedLog, Bucket
+from etl.edges.delta.path import spark_path
+from etl.edges.delta.spark_writer import whole_text
+from etl.errors import EtlError, FileLost, SettingsError, TableUnreachable
+from etl.model.plans import BrokerPartition
+from etl.model.raw_table import misfit
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_FROM_STATISTICS = "spark.databricks.delta.optimizeMetadataQuery.enabled"
+_LOG_COLUMNS = ("topic", "log_epoch", "partition")
+
+
+@dataclass(slots=True)
+class Scan:
+    """One look at all rows of a table; `delta_version` fixes the version to read. Raises TableUnreachable, SettingsError."""
+
+    spark: SparkSession
+    path: str
+    delta_version: int | None = None
+    rows_of_no_log: int = 0
+    """Rows without topic, partition or offset, or with numbers that no log has; known when `buckets` has come to its end."""
+
+    def buckets(self) -> Iterator[tuple[AuditedLog, Bucket]]:
+        """The offsets that the table holds, one bitmap for each 32,768 of a log, ordered by log and bucket.
+
+        Spark aggregates; one partition of its answer at a time comes to the driver.
+        """
+        with _rows_are_read(self.spark, self.path):
+            for row in _buckets(_read(self.spark, self.path, self.delta_version)).toLocalIterator():
+                if row["bucket"] is None:
+                    self.rows_of_no_log = row["rows"]
+                    continue
+                full = row["rows"] == row["distinct_offsets"] == BUCKET_OFFSETS
+                audited = AuditedLog(BrokerPartition(row["topic"], row["partition"]), row["log_epoch"])
+                yield audited, Bucket(row["bucket"], row["rows"], None if full else bytes(row["bitmap"]))
+
+    def first_of_no_log(self, shown: int = 3) -> list[tuple[str | None, int | None, int | None]]:
+        """Topic, partition and offset of some rows of no log."""
+        with _rows_are_read(self.spark, self.path):
+            found = _load(self.spark, self.path, self.delta_version).where(~_is_of_a_log()).limit(shown)
+            return [(row["topic"], row["partition"], row["offset"]) for row in found.collect()]
+
+
+def doubled_offsets(
+    spark: SparkSession, path: str, audited: AuditedLog, bucket: int, *, shown: int = 5, delta_version: int | None = None
+) -> list[tuple[int, int]]:
+    """The first offsets of one bucket that have more than one row, each with its number of rows."""
+    from pyspark.sql import functions as f
+
+    start = bucket * BUCKET_OFFSETS
+    with _rows_are_read(spark, path):
+        rows = _read(spark, path, delta_version).where(
+            (f.col("topic") == audited.log.topic) & (f.col("partition") == audited.log.partition)
+            & (f.col("log_epoch") == audited.log_epoch) & (f.col("offset") >= start) & (f.col("offset") < start + BUCKET_OFFSETS))
+        counted = rows.groupBy("offset").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1").orderBy("offset").limit(shown)
+        return [(row["offset"], row["rows"]) for row in counted.collect()]
+
+
+def rows_until(spark: SparkSession, path: str) -> dict[BrokerPartition, tuple[int, int]]:
+    """The last life of each log that the table holds rows of, and one past the last offset of that life."""
+    from pyspark.sql import functions as f
+
+    with _rows_are_read(spark, path):
+        rows = _read(spark, path, None).dropna(subset=["topic", "partition", "offset"])
+        last = rows.groupBy("topic", "partition").agg(f.max(f.struct("log_epoch", "offset")).alias("last"))
+        return {BrokerPartition(row["topic"], row["partition"]): (row["last"]["log_epoch"], row["last"]["offset"] + 1)
+                for row in last.collect()}
+
+
+@contextmanager
+def _rows_are_read(spark: SparkSession, path: str) -> Iterator[None]:
+    """Delta answers a plain count from file statistics unless told not to. A file that cannot be read is told by its name."""
+    before = spark.conf.get(_FROM_STATISTICS, None)
+    spark.conf.set(_FROM_STATISTICS, "false")
+    try:
+        yield
+    except EtlError:
+        raise
+    except Exception as error:
+        told = unreadable(whole_text(error), path)
+        if told is None:
+            raise
+        raise told from error
+    finally:
+        if before is None:
+            spark.conf.unset(_FROM_STATISTICS)
+        else:
+            spark.conf.set(_FROM_STATISTICS, before)
+
+
+def unreadable(text: str, path: str) -> FileLost | TableUnreachable | None:
+    """The failure for a file of the table, or of its log, that Spark could not read, by what it says; None for anything else."""
+    found = _FILE.search(text)
+    if found is None:
+        return None
+    is_of_log, file = "DELTA_" in found[1], unquote(found[2]).rpartition("/")[2]
+    if is_of_log or "NOT_EXIST" in found[1]:
+        check = "who removed it: somebody's clean-up of the folder, VACUUM with a short retention; put it back from a copy"
+        check += "" if is_of_log else _FORGET
+        return FileLost("a file that the table's log names is not there", file=file, path=path, check=check)
+    check = "whether it can be read, and is whole: compare it with a copy, and put that back"
+    return TableUnreachable("a file of the table cannot be read", file=file, path=path, check=check)
+
+
+_FORGET = (
+    "; where there is none, take it out of the table's log (delta-rs: DeltaTable(PATH).repair()), and accept that its rows are gone: "
+    "`etl plans acknowledge`, as the next run says")
+
+
+_FILE = re.compile(
+    r"\[(FAILED_READ_FILE[\w.]*|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_LOG_FILE_NOT_FOUND\w*)\] "
+    r"(?:Encountered error while reading file )?(\S+?)[.:]?\s")
+
+
+def _read(spark: SparkSession, path: str, delta_version: int | None) -> DataFrame:
+    """Log and offset of every row; all of them NULL where a row names no log."""
+    from pyspark.sql import functions as f
+
+    whole = _is_of_a_log()
+    return _load(spark, path, delta_version).select([f.when(whole, f.col(name)).alias(name) for name in (*_LOG_COLUMNS, "offset")])
+
+
+def _is_of_a_log() -> Column:
+    """Kafka has no offset above 2^63 - 2: an end, which is one more, must be a number, too."""
+    from pyspark.sql import functions as f
+
+    in_bounds = (f.col("partition") >= 0) & (f.col("log_epoch") >= 0) & (f.col("offset") >= 0) & (f.col("offset") < 2**63 - 1)
+    return f.coalesce(f.col("topic").isNotNull() & in_bounds, f.lit(False))
+
+
+def _load(spark: SparkSession, path: str, delta_version: int | None) -> DataFrame:
+    """The columns that name a record; a table whose transform dropped `log_epoch` has one life of each log."""
+    from pyspark.sql import functions as f
+
+    reader = spark.read.format("delta")
+    if delta_version is not None:
+        reader = reader.option("versionAsOf", delta_version)
+    frame = reader.load(spark_path(path))
+    wrong = misfit(frame.dtypes)
+    if wrong:
+        check = "the transform: it must leave topic, partition and offset as they are"
+        raise SettingsError(f"nobody can prove the table's rows: {wrong}", path=path, check=check)
+    epoch = f.coalesce(f.col("log_epoch"), f.lit(0)) if "log_epoch" in frame.columns else f.lit(0)
+    return frame.select("topic", epoch.alias("log_epoch"), "partition", "offset")
+
+
+def _buckets(frame: DataFrame) -> DataFrame:
+    """Spark's bitmap functions number the buckets of positive values from 1, value 1 being the first bit: hence offset + 1."""
+    from pyspark.sql import functions as f
+
+    at = f.col("offset") + 1
+    grouped = frame.groupBy(*_LOG_COLUMNS, (f.bitmap_bucket_number(at) - 1).alias("bucket"))
+    bitmap = f.bitmap_construct_agg(f.bitmap_bit_position(at)).alias("bitmap")
+    counted = grouped.agg(f.count(f.lit(1)).alias("rows"), bitmap)
+    return counted.withColumn("distinct_offsets", f.bitmap_count("bitmap")).orderBy(*_LOG_COLUMNS, "bucket")

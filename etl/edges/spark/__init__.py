@@ -1,0 +1,1 @@
+"""Spark: one session, and what its failures mean."""

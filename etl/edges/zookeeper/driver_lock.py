@@ -1,0 +1,134 @@
+"""One driver at a time for a pipeline: an ephemeral znode that says who is at work.
+
+It saves work, no more: correctness rests on the numbered plans.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.errors import Owned, PermissionRefused, Unreachable
+from etl.protocol.zookeeper import payloads
+
+
+class DriverLock:
+    """The driver's znode of one pipeline. Raises what `ZooKeeper` raises."""
+
+    def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
+        self._zookeeper = zookeeper
+        self._paths = payloads.PipelinePaths(group, pipeline)
+
+    @contextlib.contextmanager
+    def driving(self, run_id: str, *, wait_s: float) -> Iterator[None]:
+        """Be the only driver of the pipeline. Raises Owned when another is at work and stays so for `wait_s`.
+
+        A node left by a dead process of this host is taken over at once.
+        """
+        us = this_process(run_id)
+        deadline = time.monotonic() + wait_s
+        made = self._zookeeper.missing(self._paths.root)
+        while not self._try_driving(us):
+            self._wait_for_driver(deadline)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
+                self._delete_own_driver_node()
+                self._delete_unused(made)
+
+    def _try_driving(self, us: payloads.DriverNode) -> bool:
+        path, payload = self._paths.driver, payloads.render_driver(us)
+        try:
+            self._zookeeper.ensure(self._paths.root)
+            # tried again when the answer was lost: our own node is then found, and known by its payload
+            self._zookeeper.guarded(lambda: self._zookeeper.client.retry(self._zookeeper.client.create, path, payload, ephemeral=True))
+        except NoNodeError:
+            return self._try_driving(us)  # a driver that was refused took what it had made away, between our two steps
+        except NodeExistsError:
+            found = self._zookeeper.read(path)
+            other = payloads.parse_driver(found[0]) if found else None
+            if found and other == us:
+                return True  # the answer to our create was lost, not the create
+            if found and other and is_dead(other):
+                with contextlib.suppress(NoNodeError, BadVersionError):
+                    self._zookeeper.guarded(lambda: self._zookeeper.client.delete(path, version=found[1]))
+                return self._try_driving(us)
+            return False
+        return True
+
+    def _wait_for_driver(self, deadline: float) -> None:
+        gone = threading.Event()
+        found = self._zookeeper.guarded(lambda: self._zookeeper.client.exists(self._paths.driver, watch=lambda _: gone.set()))
+        if found and not gone.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
+            node = self._zookeeper.read(self._paths.driver)
+            other = payloads.parse_driver(node[0]) if node else None
+            check = "whether that run is meant to be; a second one waits ownership.wait_for_driver_s for it"
+            raise Owned(f"another driver is at work on this pipeline: {other or 'unknown'}", znode=self._paths.driver, check=check)
+
+    def _delete_unused(self, made: Collection[str]) -> None:
+        """A run that stored nothing leaves nothing: znodes of our names that are empty, and those above them that it made.
+
+        ZooKeeper deletes no znode with a child, such as the node of a driver that came meanwhile.
+        """
+        ours = (self._paths.root, self._paths.root.rpartition("/")[0])
+        for path in (*ours, *(above for above in made if above not in ours)):
+            if not self._zookeeper.delete_unused(path):
+                return
+
+    def _delete_own_driver_node(self) -> None:
+        stat = self._zookeeper.client.exists(self._paths.driver)
+        if stat and self._zookeeper.client.client_id and stat.owner_session_id == self._zookeeper.client.client_id[0]:
+            self._zookeeper.client.delete(self._paths.driver, version=stat.version)
+
+
+def this_process(run_id: str) -> payloads.DriverNode:
+    """What a run says of itself where others ask who is at work."""
+    return payloads.DriverNode(socket.gethostname(), os.getpid(), _process_start(os.getpid()), run_id, _pids())
+
+
+def is_dead(driver: payloads.DriverNode) -> bool:
+    """Whether this driver was a process of this host, among those that we see, and is no more. Of others nobody here can tell.
+
+    A container may have the host's name, and its pids are not ours: what is no process here may be at work there.
+    """
+    return driver.host == socket.gethostname() and driver.pids == _pids() and not _is_alive(driver)
+
+
+# psutil does not serve here: its create_time() moves when the clock is set, and a living driver would be called dead; it names neither the
+# boot nor the PID namespace, and beside another namespace's /proc it tells of somebody else's process. It would know a reused pid on macOS,
+# where a driver whose pid was given again counts as alive instead, and its session decides.
+def _pids() -> str | None:
+    """Names this boot of this machine and our PID namespace in it (namespaces(7)); None where /proc does not tell."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot[:8]}-{os.stat('/proc/self/ns/pid').st_ino}"
+    return None
+
+
+def _process_start(pid: int) -> str | None:
+    """When a process of this host began, in clock ticks since boot; None where /proc does not tell, or tells of other processes."""
+    with contextlib.suppress(OSError, IndexError):
+        if os.readlink("/proc/self") == str(os.getpid()):
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return None
+
+
+def _is_alive(driver: payloads.DriverNode) -> bool:
+    try:
+        os.kill(driver.pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    started = _process_start(driver.pid)
+    return None in (driver.started, started) or started == driver.started

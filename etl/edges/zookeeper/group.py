@@ -1,0 +1,115 @@
+"""One consumer group in ZooKeeper: who is alive, who owns what, and moving offsets by compare-and-set.
+
+What an owner or a moved offset means for a run is decided in `plan` and `reconcile`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
+
+from etl.edges.zookeeper.session import NO_ANSWER, OPERATION_BYTES, ZooKeeper, in_requests
+from etl.errors import CommitUnknown, OffsetMoved, PermissionRefused
+from etl.model.plans import NOTHING_COMMITTED, BrokerPartition, Committed, Plan
+from etl.protocol.zookeeper.payloads import GroupPaths, parse_offset, parse_partition_key, render_offset
+
+
+class ConsumerGroup:
+    """The group whose offsets these are. Raises what `ZooKeeper` raises."""
+
+    def __init__(self, zookeeper: ZooKeeper, group: str) -> None:
+        self._zookeeper = zookeeper
+        self._group = GroupPaths(group)
+
+    def live_consumers(self) -> tuple[str, ...]:
+        """Ids of the consumers registered in the group now."""
+        return tuple(sorted(self._zookeeper.children(self._group.consumer_ids) or ()))
+
+    def owners(self, topics: Iterable[str]) -> dict[BrokerPartition, str]:
+        """Who owns which log of these topics."""
+        logs = [log for topic in topics for log in self._logs_below(topic, self._group.owners_of(topic))]
+        payloads = self._zookeeper.read_all([self._group.owner(log) for log in logs])
+        return {log: p[0].decode("utf-8", "replace") for log, p in zip(logs, payloads, strict=True) if p}
+
+    def committed(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, Committed]:
+        """The committed offset of each log that has one, and its znode's version. Raises BadOffset on text that is no number."""
+        wanted = set(logs)
+        there = [log for topic in sorted({log.topic for log in wanted}) for log in self._logs_below(topic, self._group.offsets_of(topic))]
+        asked = [log for log in there if log in wanted]
+        found = {}
+        for log, payload in zip(asked, self._zookeeper.read_all([self._group.offset(log) for log in asked]), strict=True):
+            if payload == (b"", 0):
+                found[log] = Committed(None, 0)  # made as a parent or by hand, and never written
+            elif payload:
+                path = self._group.offset(log)
+                found[log] = Committed(parse_offset(payload[0], path=path, log=log), payload[1])
+        return found
+
+    def _logs_below(self, topic: str, path: str) -> list[BrokerPartition]:
+        keys = self._zookeeper.children(path) or ()
+        return sorted(log for log in (parse_partition_key(topic, key) for key in keys) if log)
+
+    def commit(self, plan: Plan, logs: Iterable[BrokerPartition] | None = None) -> dict[BrokerPartition, Committed]:
+        """Move the offsets of `logs` (all that change, by default) to the plan's positions, and say what they are now.
+
+        Compare-and-set on what the plan saw, in as few `multi` as fit. Raises OffsetMoved when somebody else moved one,
+        SessionLost when our session ended since `driving` began, CommitUnknown when no answer came.
+        """
+        if logs is None:
+            changed = plan.positions.items() if plan.moves_offsets else ()
+            logs = [log for log, position in changed if plan.seen[log].offset != position]
+        wanted = sorted(logs)
+        for topic in sorted({log.topic for log in wanted}):
+            self._zookeeper.ensure(self._group.offsets_of(topic))
+        moved: dict[BrokerPartition, Committed] = {}
+        for some in in_requests(wanted, lambda log: self._cost(plan, log)):
+            moved.update(self._commit_request(plan, some))
+        return moved
+
+    def _cost(self, plan: Plan, log: BrokerPartition) -> int:
+        return OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._group.offset(log)) + len(str(plan.positions[log]))
+
+    def _commit_request(self, plan: Plan, logs: Sequence[BrokerPartition]) -> dict[BrokerPartition, Committed]:
+        self._zookeeper.require_session()
+        request = self._zookeeper.client.transaction()
+        for log in logs:
+            seen, payload = plan.seen[log], render_offset(plan.positions[log])
+            if seen.version is None:
+                request.create(self._group.offset(log), payload)
+            else:
+                request.set_data(self._group.offset(log), payload, version=seen.version)
+        after = {log: _after(plan, log) for log in logs}
+        try:
+            results = request.commit()
+        except NO_ANSWER as error:
+            return self._read_back(plan, after, error)
+        failures = [r for r in results if isinstance(r, Exception)]
+        if not failures:
+            return after
+        reason = next((f for f in failures if not isinstance(f, (RolledBackError, RuntimeInconsistency))), failures[0])
+        if isinstance(reason, NoAuthError):
+            what = "ZooKeeper does not let us move offsets"
+            raise PermissionRefused(what, znode=self._group.offsets, check="the znodes' ACLs") from reason
+        return self._read_back(plan, after, reason)
+
+    def _read_back(
+        self, plan: Plan, after: Mapping[BrokerPartition, Committed], reason: Exception,
+    ) -> dict[BrokerPartition, Committed]:
+        """After a refusal or a lost answer: ours if every znode holds our value at the version that our write makes."""
+        found = self.committed(after)
+        if found == after:
+            return dict(after)
+        for log, ours in after.items():
+            now = found.get(log, NOTHING_COMMITTED)
+            if now not in (ours, plan.seen[log]):
+                what = f"somebody else moved the offset during the run: it is {now.offset}, ours is {ours.offset}"
+                check = "which other consumer of this group runs; the rows are in the table, the next run decides by source.on_moved"
+                raise OffsetMoved(what, topic=log.topic, partition=log.partition, offset=now.offset, check=check) from reason
+        what = f"the offsets of plan {plan.number} did not reach ZooKeeper"
+        raise CommitUnknown(what, check="nothing: the rows are in the table, the next run moves the offsets") from reason
+
+
+def _after(plan: Plan, log: BrokerPartition) -> Committed:
+    seen = plan.seen[log].version
+    return Committed(plan.positions[log], 0 if seen is None else seen + 1)

@@ -1,0 +1,191 @@
+"""Owner nodes of our own: claimed for the logs that a plan reads, all or nothing, and given back; and waiting for those of others.
+
+An owner node is the only thing that an old consumer of the group respects: its rebalance fails loudly where we own. Who is the
+owner of what is read in `group`; what that means for a run is decided in `ownership`. Correctness does not hang on claims (ADR 1).
+
+Only what is ours is deleted. That an ephemeral node is of our session is read, and between reading and deleting it may vanish
+and be made anew by a consumer. Its node would have version 0, as all of theirs; ours are written once more in the very request
+that makes them and have version 1, which every delete names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kazoo.exceptions import BadVersionError, KazooException, NoAuthError, NoNodeError, RolledBackError, RuntimeInconsistency
+from kazoo.handlers.threading import KazooTimeoutError
+
+from etl.edges.zookeeper.driver_lock import is_dead, this_process
+from etl.edges.zookeeper.session import NO_ANSWER, OPERATION_BYTES, ZooKeeper, in_requests
+from etl.errors import Owned, PermissionRefused, Unreachable, ZooKeeperUnreachable
+from etl.model.plans import BrokerPartition
+from etl.protocol.zookeeper import payloads
+
+_ATTEMPTS = 5
+"""How often one request is tried: an answer may be lost, a dead driver's nodes are found, an owner comes and goes."""
+_OUR_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    owner: str
+    session: int
+    version: int
+
+
+class Owners:
+    """The owner nodes that one pipeline claims. Whoever claims holds the driver's lock. Raises what `ZooKeeper` raises."""
+
+    def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
+        self._zookeeper = zookeeper
+        self._pipeline = pipeline
+        self._paths = payloads.GroupPaths(group)
+
+    @contextlib.contextmanager
+    def claiming(self, logs: Collection[BrokerPartition], run_id: str) -> Iterator[None]:
+        """Own all of these logs inside. Raises Owned when somebody else owns one, SessionLost when our session ended.
+
+        However it ends, and also when only a part could be claimed, nothing of ours stays. Nodes that a dead process of this host
+        or a lost session of this very run left behind under this pipeline's name are taken over at once.
+        """
+        wanted = sorted(logs)
+        us = payloads.OwnerNode(self._pipeline, this_process(run_id))
+        payload = payloads.render_owner(self._paths.group, us)
+        try:
+            for some in in_requests(wanted, lambda log: self._cost(log, payload)):
+                self._claim(some, us, payload)
+            yield
+        finally:
+            self._release(wanted)
+
+    def wait_until_gone(self, logs: Collection[BrokerPartition], *, wait_s: float) -> None:
+        """Return when none of these logs has an owner. Raises Owned when that takes longer."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            changed = threading.Event()
+            owned = self._owned_of(logs, changed)
+            if not owned:
+                return
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise _owned_by(self._read(owned), f"; waited {wait_s:g} s")
+            changed.wait(left)
+
+    def _cost(self, log: BrokerPartition, payload: bytes) -> int:
+        """Bytes of a delete, a create and a write."""
+        return 3 * (OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._paths.owner(log))) + len(payload)
+
+    def _claim(self, logs: Sequence[BrokerPartition], us: payloads.OwnerNode, payload: bytes) -> None:
+        """One request, until all of it is ours."""
+        missing, left_behind = list(logs), set[BrokerPartition]()
+        for _ in range(_ATTEMPTS):
+            refusal = self._request(missing, left_behind, payload)
+            self._zookeeper.require_session()
+            if refusal is None:
+                return
+            found = self._read(logs)
+            ours = {log for log, node in found.items() if node.session == self._session}
+            left_behind = {log for log in found.keys() - ours if self._is_left_behind(found[log], us)}
+            foreign = {log: found[log] for log in found.keys() - ours - left_behind}
+            if foreign:
+                raise _owned_by(foreign) from refusal
+            missing = [log for log in logs if log not in ours]
+            if not missing:
+                return
+        what = f"{len(missing):,} partitions could not be claimed: {refusal or type(refusal).__name__}"
+        raise ZooKeeperUnreachable(what, znode=self._paths.owner(missing[0]), check="ZooKeeper's log; then run again") from refusal
+
+    def _request(self, logs: Sequence[BrokerPartition], left_behind: Collection[BrokerPartition], payload: bytes) -> Exception | None:
+        """None: all of it is ours. Otherwise why not, or that nobody knows."""
+        for topic in sorted({log.topic for log in logs}):
+            self._zookeeper.ensure(self._paths.owners_of(topic))
+        self._zookeeper.require_session()
+        request = self._zookeeper.client.transaction()
+        for log in logs:
+            path = self._paths.owner(log)
+            if log in left_behind:
+                request.delete(path, version=_OUR_VERSION)
+            request.create(path, b"", ephemeral=True)
+            request.set_data(path, payload, version=_OUR_VERSION - 1)
+        try:
+            failures: list[Exception] = [result for result in request.commit() if isinstance(result, Exception)]
+        except NO_ANSWER as error:
+            return error  # type: ignore[no-any-return]
+        reason = next((f for f in failures if not isinstance(f, (RolledBackError, RuntimeInconsistency))), None)
+        if isinstance(reason, NoAuthError):
+            what = "ZooKeeper does not let us claim partitions"
+            check = "the znodes' ACLs, or set ownership.mode: observe"
+            raise PermissionRefused(what, znode=self._paths.owner(logs[0]), check=check) from reason
+        return reason
+
+    def _is_left_behind(self, node: _Node, us: payloads.OwnerNode) -> bool:
+        owner = payloads.parse_owner(self._paths.group, node.owner)
+        if owner is None or owner.pipeline != us.pipeline or node.version != _OUR_VERSION:
+            return False
+        return owner.driver == us.driver or is_dead(owner.driver)
+
+    def _release(self, logs: Sequence[BrokerPartition]) -> None:
+        """Delete what our session owns of these logs. What cannot be deleted now goes with the session."""
+        if not self._zookeeper.client.connected:
+            return
+        with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
+            ours = [log for log, node in self._read(logs).items() if node.session == self._session]
+            for some in in_requests(ours, lambda log: self._cost(log, b"")):
+                self._delete(some)
+
+    def _delete(self, logs: Sequence[BrokerPartition]) -> None:
+        """At once; one by one where somebody meddled, for then such a request does nothing."""
+        client, paths = self._zookeeper.client, [self._paths.owner(log) for log in logs]
+        request = client.transaction()
+        for path in paths:
+            request.delete(path, version=_OUR_VERSION)
+        if any(isinstance(result, Exception) for result in request.commit()):
+            for path in paths:
+                with contextlib.suppress(NoNodeError, BadVersionError):
+                    client.delete(path, version=_OUR_VERSION)
+
+    @property
+    def _session(self) -> int | None:
+        found = self._zookeeper.client.client_id
+        return found[0] if found else None
+
+    def _read(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, _Node]:
+        """The owner nodes that are there, pipelined."""
+
+        def ask() -> dict[BrokerPartition, _Node]:
+            answers = [(log, self._zookeeper.client.get_async(self._paths.owner(log))) for log in logs]
+            found = {}
+            for log, answer in answers:
+                with contextlib.suppress(NoNodeError):
+                    payload, stat = answer.get()
+                    found[log] = _Node((payload or b"").decode("utf-8", "replace"), stat.owner_session_id, stat.version)
+            return found
+
+        return self._zookeeper.guarded(lambda: self._zookeeper.client.retry(ask))
+
+    def _owned_of(self, logs: Collection[BrokerPartition], changed: threading.Event) -> list[BrokerPartition]:
+        """Which of these logs have an owner; `changed` is set once owners of their topics come or go after that."""
+        owned: set[BrokerPartition] = set()
+        for topic in sorted({log.topic for log in logs}):
+            owned.update(log for log in (payloads.parse_partition_key(topic, key) for key in self._keys(topic, changed)) if log)
+        return sorted(owned.intersection(logs))
+
+    def _keys(self, topic: str, changed: threading.Event) -> list[str]:
+        client, path = self._zookeeper.client, self._paths.owners_of(topic)
+        try:
+            return list(self._zookeeper.guarded(lambda: client.retry(client.get_children, path, watch=lambda _: changed.set())))
+        except NoNodeError:
+            return []
+
+
+def _owned_by(owners: Mapping[BrokerPartition, _Node], waited: str = "") -> Owned:
+    if not owners:  # gone since
+        return Owned(f"the partitions had owners until just now{waited}", check="nothing: run again")
+    log, node = min(owners.items())
+    more = f" (and {len(owners) - 1:,} more partitions have owners)" if len(owners) > 1 else ""
+    check = "that this consumer is stopped"
+    return Owned(f"the partition is owned by {node.owner}{more}{waited}", topic=log.topic, partition=log.partition, check=check)

@@ -1,0 +1,398 @@
+"""Plans and what came of them, as bytes: the znode payloads, and the `userMetadata` of our Delta commits.
+
+A plan is stored by columns and compressed, and what lies near a log's position is stored as the distance from it: that
+makes a tenth of the plain form. Its id is the hash of the canonical content without the leaders, because a leader is only
+today's address.
+
+Whatever carries a newer format is refused, so that an old driver never misreads a new plan. Format 1 lacked what a plan
+knows of the table's transaction version, of log starts and of why offsets were let go; formats before 3 lacked leader epochs, the
+lives of logs, the starts that wait for their log, and what is not known of rows that were counted again. Their documents are still read.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
+from etl.model.plans import (
+    Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Foreign, Interval, Leader, Loss, OffsetRange, Plan,
+    PlanKind, Receipt, Retirement, Stamp, TookOver, Vanished, Why,
+)
+from etl.protocol.zookeeper.payloads import parse_partition_key, partition_key
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+FORMAT = 3
+STAMP_FULL_BYTES = 64 * 2**10
+"""Above this a stamp keeps the ids and the compressed plan, and no text for people."""
+STAMP_MAX_BYTES = 8 * 2**20
+"""Above this a run refuses before the append: a commit with 20 MB of it makes a table that Spark can never read again."""
+WRITTEN_MAX_BYTES = 64 * 2**20
+"""No document is written that is larger before it is compressed: a plan is refused, a record leaves gaps out."""
+DOCUMENT_MAX_BYTES = 4 * WRITTEN_MAX_BYTES
+"""A decompressed document larger than this is not one of ours. Earlier versions bounded no record that they wrote."""
+RANGES_MAX = 500_000
+"""A plan with more ranges than this is refused: its record could outgrow `WRITTEN_MAX_BYTES` without naming one gap."""
+_GAP_BYTES = 40
+"""What one gap costs at most: two offsets of 19 digits, each with a comma."""
+_FEWER_TOPICS = "that the expressions match what you mean; source.topics.deny leaves topics out"
+
+
+def with_id(plan: Plan) -> Plan:
+    """The same plan with its id filled in."""
+    return replace(plan, id=plan_id(plan))
+
+
+def plan_id(plan: Plan, form: int = FORMAT) -> str:
+    """Hash of the canonical content in that format, without the leaders: 32 hex digits."""
+    content = _content(plan, form)
+    del content["leaders"], content["ranges"]["leader"], content["ranges"]["epoch"]
+    return hashlib.sha256(_canonical(content)).hexdigest()[:32]
+
+
+def render_plan(plan: Plan) -> bytes:
+    """The znode of a plan. Raises SettingsError for one so large that it, or what comes of it, could not be read again."""
+    document = _canonical({**_content(plan), "id": plan.id})
+    if len(document) > WRITTEN_MAX_BYTES:
+        what = f"the plan knows {len(plan.positions):,} logs and would take {len(document):,} bytes of {WRITTEN_MAX_BYTES:,}"
+        raise SettingsError(what, key="source.topics", check=_FEWER_TOPICS)
+    if len(plan.ranges) > RANGES_MAX:
+        what = f"the plan would have {len(plan.ranges):,} ranges of {RANGES_MAX:,}"
+        check = "set limits.max_bytes_per_run or limits.max_records_per_run, so that one run takes on less, or raise target_task_bytes"
+        raise SettingsError(what, key="limits.target_task_bytes", check=check)
+    return zlib.compress(document, 6)
+
+
+def parse_plan(payload: bytes, *, path: str) -> Plan:
+    """The plan of a znode. Raises LedgersDisagree when it is not one, or its content does not hash to its id."""
+    return _parsed(payload, path, _plan)
+
+
+def render_applied(applied: Applied) -> bytes:
+    """The znode that says what came of a plan. Where all gaps do not fit, as many ranges as can be keep theirs."""
+    document = _applied_content(applied, ((),) * len(applied.receipts))
+    left = (WRITTEN_MAX_BYTES - len(_canonical(document))) // _GAP_BYTES
+    return zlib.compress(_canonical(_applied_content(applied, _gaps_that_fit(applied.receipts, left))), 6)
+
+
+def _gaps_that_fit(receipts: Sequence[Receipt], left: int) -> list[tuple[tuple[int, int], ...]]:
+    """The gaps of each receipt, all of them or none: some of a range's gaps prove no more than their number does."""
+    kept: list[tuple[tuple[int, int], ...]] = [()] * len(receipts)
+    for i in sorted(range(len(receipts)), key=lambda i: len(receipts[i].gaps)):
+        left -= len(receipts[i].gaps)
+        if left < 0:
+            break
+        kept[i] = receipts[i].gaps
+    return kept
+
+
+def _applied_content(applied: Applied, gaps: Sequence[tuple[tuple[int, int], ...]]) -> dict[str, Any]:
+    receipts = applied.receipts
+    return {
+        "format": FORMAT, "number": applied.number, "plan_id": applied.plan_id, "delta_version": applied.delta_version,
+        "table_id": applied.table_id, "rows": [r.rows for r in receipts], "fetched_bytes": [r.fetched_bytes for r in receipts],
+        "control_records": [r.control_records for r in receipts], "aborted_records": [r.aborted_records for r in receipts],
+        "missing_offsets": [r.missing_offsets for r in receipts], "gaps": [[n for gap in some for n in gap] for some in gaps],
+        "gaps_complete": [r.gaps_complete and len(some) == len(r.gaps) for r, some in zip(receipts, gaps, strict=True)],
+        "run_id": applied.run_id, "last_epoch": [r.last_epoch for r in receipts],
+        "epochs": [_flat(r.epochs) for r in receipts],
+        "behind_transform": [r.behind_transform for r in receipts], "uncounted": applied.uncounted,
+    }
+
+
+def parse_applied(payload: bytes, *, path: str) -> Applied:
+    """What came of a plan. Raises LedgersDisagree when the znode does not say."""
+    return _parsed(payload, path, _applied)
+
+
+def render_coverage(coverage: Coverage) -> bytes:
+    """The znode of merged intervals."""
+    logs, left = sorted(coverage.intervals, key=_order), sorted(coverage.given_up, key=_order)
+    removals = [[f.delta_version, f.operation, f.why] for f in coverage.removals]
+    document = {
+        "format": FORMAT, "through": coverage.through, "logs": _render_logs(logs), "removals": removals,
+        "intervals": [_render_intervals(coverage.intervals[log]) for log in logs], "table_id": coverage.table_id,
+        "vanished": [[v.log.topic, partition_key(v.log), v.from_offset, v.until_offset, v.log_epoch] for v in coverage.vanished],
+        "given_up": {"logs": _render_logs(left), "intervals": [_render_intervals(coverage.given_up[log]) for log in left]},
+        "held_through": coverage.held_through, "unproven_through": coverage.unproven_through}
+    return zlib.compress(_canonical(document), 6)
+
+
+def _render_intervals(found: Iterable[Interval]) -> list[list[int | None]]:
+    return [
+        [i.from_offset, i.until_offset, i.rows, i.control_records, i.aborted_records, i.compacted, i.log_epoch, i.unproven] for i in found]
+
+
+def parse_coverage(payload: bytes, *, path: str) -> Coverage:
+    """Merged intervals. Raises LedgersDisagree when the znode does not hold them."""
+    return _parsed(payload, path, _coverage)
+
+
+def render_acknowledgement(word: Acknowledgement) -> bytes:
+    """The znode of an operator's word, readable as it is."""
+    return json.dumps({
+        "format": FORMAT, "table_id": word.table_id, "delta_version": word.delta_version, "number": word.number,
+        "reason": word.reason, "at_ms": word.at_ms, "lacks_plan": word.lacks_plan,
+        "plan_id": word.plan_id, "transaction_version": word.transaction_version, "was_recorded": word.was_recorded,
+        "commit": word.commit, "place": word.place},
+        sort_keys=True).encode()
+
+
+def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
+    """An operator's word. Raises LedgersDisagree when the znode does not hold one."""
+    return _parsed(zlib.compress(payload), path, lambda found: Acknowledgement(
+        found["table_id"], found["delta_version"], int(found["number"]), str(found["reason"]), int(found["at_ms"]),
+        bool(found.get("lacks_plan")), found.get("plan_id"), found.get("transaction_version"), found.get("was_recorded"),
+        found.get("commit"), found.get("place")))
+
+
+def render_retirement(word: Retirement) -> bytes:
+    """The znode of a pipeline that was taken out of service, readable as it is."""
+    said = {"format": 1, "reason": word.reason, "at_ms": word.at_ms, "taken_over_by": word.taken_over_by}
+    return json.dumps(said, sort_keys=True).encode()
+
+
+def parse_retirement(payload: bytes, *, path: str) -> Retirement:
+    """Why a pipeline was taken out of service. Raises LedgersDisagree when the znode does not say."""
+    return _parsed(zlib.compress(payload), path, lambda found: Retirement(
+        str(found["reason"]), int(found["at_ms"]), str(found["taken_over_by"]) if found.get("taken_over_by") else None))
+
+
+def render_stamp(plan: Plan, app_id: str, run_id: str | None = None) -> str:
+    """The `userMetadata` of the commit by which run `run_id` applies `plan`.
+
+    Raises SettingsError when even the short form is larger than a table can bear.
+    """
+    known = {
+        "app": "offset-range-etl", "format": FORMAT, "app_id": app_id, "uid": plan.uid, "number": plan.number,
+        "plan_id": plan.id, "previous": plan.previous, "kind": plan.kind.value, "run_id": run_id,
+    }
+    known["plan_zlib"] = base64.b85encode(render_plan(plan)).decode("ascii")
+    full = json.dumps({
+        **known,
+        "ranges": [[r.log.topic, partition_key(r.log), r.from_offset, r.until_offset] for r in plan.ranges],
+        "positions": [[log.topic, partition_key(log), offset] for log, offset in _sorted_items(plan.positions)],
+    })
+    if len(full) <= STAMP_FULL_BYTES:
+        return full
+    short = json.dumps(known)
+    if len(short) > STAMP_MAX_BYTES:
+        what = f"the plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {STAMP_MAX_BYTES:,}"
+        raise SettingsError(what, key="source.topics", check=_FEWER_TOPICS)
+    return short
+
+
+def refuse_too_large(plan: Plan) -> None:
+    """Raises SettingsError for a plan that no commit could carry, or that could not be read again. A run asks before it stores one."""
+    render_stamp(plan, "")
+
+
+def parse_stamp(text: str, delta_version: int) -> Stamp | None:
+    """What a commit's `userMetadata` says, or None when it is not ours. Its plan is not parsed yet."""
+    try:
+        found = json.loads(text)
+        if found.get("app") != "offset-range-etl":
+            return None
+        document, run_id = found.get("plan_zlib"), found.get("run_id")
+        return Stamp(
+            delta_version, str(found["app_id"]), str(found["uid"]), int(found["number"]), str(found["plan_id"]),
+            document=base64.b85decode(document) if document else None, run_id=str(run_id) if run_id else None)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+_LOSS_COLUMNS = {1: 3, 2: 4}
+"""How much of a loss the earlier formats said."""
+
+
+def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
+    logs = sorted(plan.positions, key=_order)
+    index = {log: i for i, log in enumerate(logs)}
+    seen = [plan.seen[log] for log in logs]
+    brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
+    address = {broker: i for i, broker in enumerate(brokers)}
+    losses = [[index[loss.log], loss.from_offset, loss.until_offset, loss.why.value, loss.log_epoch] for loss in plan.losses]
+    known: dict[str, Any] = {} if form == 1 else {
+        "table_bit": plan.table_bit,
+        "kept": [plan.positions[log] - plan.log_starts[log] if log in plan.log_starts else None for log in logs],
+    }
+    if form > 2:
+        known["epochs"] = {
+            "leader": [plan.leader_epochs.get(log) for log in logs], "record": [_flat(plan.record_epochs.get(log, ())) for log in logs],
+            "log": [plan.log_epochs.get(log, 0) for log in logs]}
+        if plan.pending_starts:
+            away = _sorted_items(plan.pending_starts)
+            known["pending_starts"] = {"logs": _render_logs(log for log, _ in away), "at_ms": [moment for _, moment in away]}
+        if plan.took_over:
+            known["took_over"] = [plan.took_over.app_id, plan.took_over.number]
+        if plan.heir_of:
+            known["heir_of"] = [[one.app_id, one.number] for one in plan.heir_of]
+        if plan.table_version is not None:
+            known["table_version"] = plan.table_version
+        known["vanished"] = [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished]
+    return {
+        **known, "format": form, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
+        "dialect": plan.dialect.value, "cluster": plan.cluster, "shape": plan.shape, "table_id": plan.table_id,
+        "topic_ids": dict(plan.topic_ids), "previous": plan.previous, "supersedes": plan.supersedes, "reason": plan.reason,
+        "moves_offsets": plan.moves_offsets, "run_key": plan.run_key,
+        "logs": _render_logs(logs), "positions": [plan.positions[log] for log in logs],
+        "behind": [None if s.offset is None else plan.positions[log] - s.offset for log, s in zip(logs, seen, strict=True)],
+        "seen_version": [s.version for s in seen],
+        "leaders": [[b.id, b.host, b.port] for b in brokers],
+        "ranges": {
+            "log": [index[r.log] for r in plan.ranges], "size": [r.size for r in plan.ranges],
+            "before": [plan.positions[r.log] - r.until_offset for r in plan.ranges],
+            "leader": [address[r.leader.broker] if r.leader else None for r in plan.ranges],
+            "epoch": [r.leader.epoch if r.leader else None for r in plan.ranges],
+        },
+        "losses": [loss[:_LOSS_COLUMNS.get(form)] for loss in losses],
+    }
+
+
+def _plan(document: dict[str, Any]) -> Plan:
+    logs = _parse_logs(document["logs"])
+    brokers = [Broker(*columns) for columns in document["leaders"]]
+    columns = document["ranges"]
+    positions: list[int] = document["positions"]
+    ranges = tuple(
+        OffsetRange(logs[i], positions[i] - before - size, positions[i] - before, None if at is None else Leader(brokers[at], epoch))
+        for i, size, before, at, epoch in zip(*(columns[c] for c in ("log", "size", "before", "leader", "epoch")), strict=True)
+    )
+    seen = {
+        log: Committed(None if behind is None else position - behind, version)
+        for log, position, behind, version in zip(logs, positions, document["behind"], document["seen_version"], strict=True)
+    }
+    kept, epochs = document.get("kept") or [None] * len(logs), document.get("epochs") or {}
+    plan = Plan(
+        number=document["number"], uid=document["uid"], kind=PlanKind(document["kind"]), created_at_ms=document["created_at_ms"],
+        dialect=Dialect(document["dialect"]), cluster=document["cluster"], shape=document["shape"], table_id=document["table_id"],
+        topic_ids=document["topic_ids"], previous=document["previous"], supersedes=document["supersedes"], reason=document["reason"],
+        moves_offsets=document["moves_offsets"], run_key=document["run_key"], ranges=ranges,
+        positions=dict(zip(logs, positions, strict=True)), seen=seen,
+        id=document["id"],
+        losses=tuple(_loss(logs[i], start, stop, *more) for i, start, stop, *more in document["losses"]),
+        table_bit=document.get("table_bit", document["number"] - 1),
+        log_starts={log: p - back for log, p, back in zip(logs, positions, kept, strict=True) if back is not None},
+        leader_epochs=_known_of(logs, epochs.get("leader")), record_epochs=_lineages(logs, epochs.get("record") or []),
+        log_epochs={log: epoch for log, epoch in _known_of(logs, epochs.get("log")).items() if epoch},
+        pending_starts=_pending(document.get("pending_starts")),
+        vanished=tuple(Vanished(logs[i], start, stop, epoch) for i, start, stop, epoch in document.get("vanished", ())),
+        took_over=TookOver(*document["took_over"]) if document.get("took_over") else None,
+        heir_of=tuple(TookOver(*one) for one in document.get("heir_of", ())), table_version=document.get("table_version"),
+    )
+    if plan_id(plan, document["format"]) != plan.id:
+        raise ValueError("its content does not hash to its id")
+    return plan
+
+
+def _flat(pairs: Iterable[tuple[int, int]]) -> list[int]:
+    return [number for pair in pairs for number in pair]
+
+
+def _pairs(flat: list[int]) -> tuple[tuple[int, int], ...]:
+    return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _lineages(logs: list[BrokerPartition], column: list[list[int]]) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
+    return {log: _pairs(flat) for log, flat in zip(logs, column, strict=True) if flat} if column else {}
+
+
+def _loss(log: BrokerPartition, start: int, stop: int, why: str = Why.EXPIRED.value, log_epoch: int = 0) -> Loss:
+    return Loss(log, start, stop, Why(why), log_epoch)
+
+
+def _pending(found: Mapping[str, Any] | None) -> dict[BrokerPartition, int | None]:
+    return dict(zip(_parse_logs(found["logs"]), found["at_ms"], strict=True)) if found else {}
+
+
+def _known_of(logs: list[BrokerPartition], column: list[int | None] | None) -> dict[BrokerPartition, int]:
+    """A column of what is known of some of the logs."""
+    return {log: value for log, value in zip(logs, column, strict=True) if value is not None} if column else {}
+
+
+def _applied(document: dict[str, Any]) -> Applied:
+    columns = ("rows", "fetched_bytes", "control_records", "aborted_records", "missing_offsets", "gaps", "gaps_complete")
+    last = document.get("last_epoch") or [None] * len(document["rows"])
+    epochs = document.get("epochs") or [[]] * len(document["rows"])
+    behind = document.get("behind_transform") or [False] * len(document["rows"])
+    receipts = tuple(
+        Receipt(rows, fetched, control, aborted, missing, _pairs(gaps), complete, epoch, transformed, _pairs(of_batches))
+        for rows, fetched, control, aborted, missing, gaps, complete, epoch, transformed, of_batches
+        in zip(*(document[c] for c in columns), last, behind, epochs, strict=True)
+    )
+    return Applied(
+        document["number"], document["plan_id"], document["delta_version"], document["table_id"], receipts, document.get("run_id"),
+        document.get("uncounted"))
+
+
+def _coverage(document: dict[str, Any]) -> Coverage:
+    removals = tuple(Foreign(*found) for found in document.get("removals", ()))
+    vanished = tuple(Vanished(_log(topic, key), *found) for topic, key, *found in document.get("vanished", ()))
+    given_up = _parse_intervals(document["given_up"]) if "given_up" in document else {}
+    return Coverage(
+        document["through"], _parse_intervals(document), removals, document.get("table_id"), vanished, given_up,
+        document.get("held_through"), document.get("unproven_through", 0))
+
+
+def _parse_intervals(document: dict[str, Any]) -> dict[BrokerPartition, tuple[Interval, ...]]:
+    logs = _parse_logs(document["logs"])
+    return {log: tuple(Interval(*i) for i in found) for log, found in zip(logs, document["intervals"], strict=True)}
+
+
+def _parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T:
+    try:
+        document = json.loads(_inflate(payload))
+        if document["format"] > FORMAT:
+            what = f"the document has format {document['format']}, this version reads up to {FORMAT}"
+            raise NeedsDecision(what, znode=path, check="that the newest version of offset-range-etl runs everywhere")
+        return build(document)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError, zlib.error) as error:
+        what = f"the znode does not hold what it should: {type(error).__name__}: {error}"
+        raise LedgersDisagree(what, znode=path, check="who wrote that znode, and whether ZooKeeper was restored from a copy") from error
+
+
+def _inflate(payload: bytes) -> bytes:
+    """Decompress, never to more than a document of ours can be."""
+    inflating = zlib.decompressobj()
+    text = inflating.decompress(payload, DOCUMENT_MAX_BYTES)
+    if not inflating.eof:
+        raise ValueError("it is cut off or far too large")
+    return text
+
+
+def _render_logs(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
+    """Logs in order, by topic: `{topic: [key, ...]}`; the flat order is the sorted order of `_order`."""
+    found: dict[str, list[str]] = {}
+    for log in logs:
+        found.setdefault(log.topic, []).append(partition_key(log))
+    return found
+
+
+def _parse_logs(found: Mapping[str, list[str]]) -> list[BrokerPartition]:
+    return [_log(topic, key) for topic, keys in found.items() for key in keys]
+
+
+def _log(topic: str, key: str) -> BrokerPartition:
+    log = parse_partition_key(topic, key)
+    if log is None:
+        raise ValueError(f"{key!r} is no partition key")
+    return log
+
+
+def _order(log: BrokerPartition) -> tuple[str, int, int]:
+    return log.topic, -1 if log.broker_id is None else log.broker_id, log.partition
+
+
+def _sorted_items(of_logs: Mapping[BrokerPartition, V]) -> list[tuple[BrokerPartition, V]]:
+    return sorted(of_logs.items(), key=lambda item: _order(item[0]))
+
+
+def _canonical(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()

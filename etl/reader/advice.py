@@ -1,0 +1,43 @@
+"""What a person can do about an error of a task: a pipeline has settings and commands, the data source alone has its options. Pure.
+
+Whoever reads a log says what is wrong, where, and what to look at on the brokers. What can be changed on this side is added here, once,
+where the error leaves the task.
+"""
+
+from __future__ import annotations
+
+from etl.decisions.log_identity import accept_command
+from etl.errors import DataLoss, EtlError, LogTruncated, MessageTooLarge, RanOutBeforeUntil, RecordTooLarge, TopicMadeAgain
+
+
+def for_a_pipeline(error: EtlError) -> EtlError:
+    """The same error with the settings and commands that decide what becomes of it."""
+    if isinstance(error, DataLoss):
+        return _with(error, "and source.on_data_loss")
+    if isinstance(error, MessageTooLarge):
+        return _with(error, "raise source.fetch_limit_bytes")
+    if isinstance(error, RecordTooLarge):
+        return _with(error, "or `etl plans supersede --help`")
+    if isinstance(error, TopicMadeAgain):
+        return _with(error, f"the next run says so too, then go on with the new one: {accept_command([error.where['topic']])}")
+    return error
+
+
+def for_options(error: EtlError) -> EtlError:
+    """The same error with the options of the data source that decide what becomes of it."""
+    if isinstance(error, LogTruncated):
+        check = "whether an unclean leader was elected, or a broker lost its disk; a query that is planned anew goes by the log of now"
+        return type(error)(error.what, check=check, **error.where)
+    if isinstance(error, DataLoss | RanOutBeforeUntil):
+        return _with(error, "failOnDataLoss: false reads what the log holds")
+    if isinstance(error, MessageTooLarge):
+        return _with(error, "raise the option fetch_limit_bytes")
+    if isinstance(error, RecordTooLarge):
+        return _with(error, "startingOffsets and endingOffsets, or ranges, choose what is read")
+    if isinstance(error, TopicMadeAgain):
+        return _with(error, "a query that is planned anew reads the new one")
+    return error
+
+
+def _with(error: EtlError, advice: str) -> EtlError:
+    return type(error)(error.what, check=f"{error.check}; {advice}" if error.check else advice, **error.where)

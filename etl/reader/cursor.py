@@ -1,0 +1,261 @@
+"""The walk through one offset range, without a socket, a clock or Spark.
+
+Owns which offset to ask next and with how many bytes, what of an answer to keep, when the range is done, and the
+ways it can go wrong. Sending the request, waiting, finding the leader and retrying are the fetch loop's; bytes to
+columns is `protocol.record_batches`'.
+
+What a loop does with it:
+
+    while not cursor.done:
+        ask for cursor.position with cursor.max_bytes
+        for arrow_batch in cursor.feed(answer): ...        # read to its end before the next feed
+        where cursor.starved: wait, up to a deadline
+
+The position moves on when `feed` is called, so the next request can be sent while this answer is decoded.
+
+- An answer may begin below the position and reach beyond `until`: such records are dropped. The position follows the
+  record batches, not the records, because compaction and transaction markers leave offsets without a row; the range is
+  done when the next offset to ask reaches `until`.
+- A record batch that is cut off is left alone, unless nothing whole came before it: then it is larger than what was
+  asked for, and the size grows up to a limit.
+- An empty answer without an error: when the readable end is below `until`, the range was planned beyond it and the log
+  must grow back (`starved`). Otherwise everything up to `until` may be gone, but only compaction leaves no record batch at
+  the end of a log: where the topic can have such holes and the answer proves it, the range is complete after several such
+  answers in a row. Else the records are there and are not given (`silent`): a broker answers so when its remote storage is
+  slow (KIP-405).
+- Offsets between two record batches that none of them has (`missing`): compaction's where the topic is compacted, else lost.
+  Offsets that are missing inside a record batch are always compaction's: producers write them without gaps, and only the
+  cleaner writes a record batch again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, RanOutBeforeUntil
+from etl.model.plans import Cleanup, Isolation, OffsetRange, Receipt
+from etl.model.raw_table import COLUMNS
+from etl.protocol import FetchedPartition
+from etl.protocol.generations.kafka import errors
+from etl.protocol.records.batch_v2 import MAX_UNPACKED_BYTES, Counts, Selection, Walk, decode, walk
+from etl.protocol.records.kernel import MAX_GAPS, MAX_RECORD_BYTES, Tally
+
+EMPTY_ANSWERS_THAT_PROVE = 3
+"""Empty answers in a row after which the rest of a range counts as compacted away."""
+
+MISSING_MAX = 100
+"""How many stretches of missing offsets a cursor keeps; it counts all of them."""
+
+EPOCHS_KEPT = 16
+"""How many leader epochs of a range its receipt names, the newest."""
+
+
+class Cursor:
+    """One range on its way from `from_offset` to `until_offset`.
+
+    `fetch_max_bytes` is the size to ask with at first, `max_fetch_bytes` what it may grow to. `columns` are the columns
+    to build, None for all. What `max_record_bytes` and `max_unpacked_bytes` bound is told in `record_batches.Selection`.
+    `cleanup` is what is known of how the topic is cleaned up. A cursor that raised is of no further use.
+    """
+
+    def __init__(self, range: OffsetRange, *, isolation: Isolation, fetch_max_bytes: int, max_fetch_bytes: int,
+                 columns: tuple[str, ...] | None = None, log_epoch: int = 0, max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
+                 max_record_bytes: int = MAX_RECORD_BYTES, cleanup: Cleanup = Cleanup()) -> None:
+        self.range = range
+        self._isolation = isolation
+        self._limit = max(fetch_max_bytes, max_fetch_bytes)
+        self._columns = COLUMNS if columns is None else columns
+        self._log_epoch, self._max_unpacked_bytes, self._max_record_bytes = log_epoch, max_unpacked_bytes, max_record_bytes
+        self._tally, self._counts = Tally(range.from_offset), Counts()
+        self._fetched_bytes, self._empty_answers, self._decoding = 0, 0, False
+        self._last_epoch: int | None = None
+        self._epochs: list[tuple[int, int]] = []
+        self._missing, self.missing_count = list[tuple[int, int]](), 0
+        self.cleanup = cleanup
+        self.position = range.from_offset
+        """The next offset to ask."""
+        self.max_bytes = fetch_max_bytes
+        """With how many bytes to ask for this log."""
+        self.starved = False
+        """The last answer was empty and the readable end lies below `until`: wait, with a deadline, and ask again."""
+        self.is_held_back = False
+        """The same, and the high watermark does not: a transaction is open below."""
+        self.silent = False
+        """The last answer was empty, and by its readable end it should not be: wait, with a deadline, and ask again."""
+
+    @property
+    def done(self) -> bool:
+        return self.position >= self.range.until_offset
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """Intervals [from, until) that no record batch had and nothing explains, the first `MISSING_MAX`; `missing_count` are all."""
+        return list(self._missing)
+
+    def feed(self, fetched: FetchedPartition) -> Iterator[pa.RecordBatch]:
+        """Take the answer to the last request, move on, and give its rows as Arrow batches.
+
+        The rows are decoded while the iterator is read, which must happen to its end, and before the next `feed`.
+
+        Raises CorruptData, MessageTooLarge, ExpiredOffsets (the position fell below the log start), RanOutBeforeUntil (the
+        log ends before the position), or what `error_codes` makes of the answer's code; CorruptData and RecordTooLarge
+        while the iterator is read. Most brokers leave `log_start_offset` out of an answer with OFFSET_OUT_OF_RANGE:
+        ask for it and feed the answer with it filled in to learn which of the two it is, or else it is a BrokerError.
+        """
+        self._check_idle()
+        if fetched.error_code != errors.NONE:
+            raise self._refused(fetched)
+        self._fetched_bytes += len(fetched.records)
+        found, asked = walk(fetched, self.range.until_offset), self.position
+        self._move(fetched, found)
+        if not found.batches or self.position == asked:
+            return iter(())
+        self._decoding = True
+        return self._rows(decode(
+            fetched, found.batches,
+            Selection(
+                from_offset=asked, until_offset=self.range.until_offset, columns=self._columns,
+                skips_aborted=self._isolation is Isolation.READ_COMMITTED, log_epoch=self._log_epoch,
+                max_unpacked_bytes=self._max_unpacked_bytes, max_record_bytes=self._max_record_bytes),
+            self._tally, self._counts))
+
+    def pass_over(self, until_offset: int) -> None:
+        """Move on without the records below `until_offset`: they are gone, and who asked for them takes what is left."""
+        self._check_idle()
+        self.position = min(max(self.position, until_offset), self.range.until_offset)
+        self.starved = self.is_held_back = self.silent = False
+
+    def _rows(self, decoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from decoded
+        self._decoding = False
+
+    def _check_idle(self) -> None:
+        if self._decoding:
+            raise EtlError("the rows of the answer before were not read to their end", check="this is a bug of the loop around the cursor")
+
+    def _move(self, fetched: FetchedPartition, found: Walk) -> None:
+        """Where the answer takes us: behind its last whole record batch, or nowhere."""
+        self.starved = self.is_held_back = self.silent = False
+        reached = found.batches[-1].last_offset + 1 if found.batches else self.position
+        if reached > self.position:
+            self._empty_answers = 0
+            self._note_epochs(found)
+            if not self.cleanup.explains_missing:
+                self._note_missing(found)
+            self.position = min(reached, self.range.until_offset)
+        elif found.cut_off_bytes:
+            self._empty_answers = 0
+            self._grow(fetched, found.cut_off_bytes)
+        elif found.batches:
+            raise CorruptData(
+                f"the broker answered with record batches up to offset {reached - 1} only, all below the offset asked for",
+                check=f"offset {self.position} on the broker", **self._place)
+        else:
+            self._note_empty(fetched)
+
+    def _note_missing(self, found: Walk) -> None:
+        """Which offsets from the position on none of the record batches has; the last of them may lie beyond `until`."""
+        expected = self.position
+        for batch in found.batches:
+            if batch.base_offset > expected:
+                self._add_missing(expected, min(batch.base_offset, self.range.until_offset))
+            expected = max(expected, batch.last_offset + 1)
+
+    def _add_missing(self, from_offset: int, until_offset: int) -> None:
+        self.missing_count += 1
+        if len(self._missing) < MISSING_MAX:
+            self._missing.append((from_offset, until_offset))
+
+    def _note_epochs(self, found: Walk) -> None:
+        """Epochs only rise, so an answer that begins and ends with the one we have brings no other."""
+        self._last_epoch = _epoch_at(found, self.range.until_offset - 1)
+        if not self._epochs or self._epochs[-1][0] != found.batches[-1].leader_epoch:
+            for batch in found.batches:
+                if batch.base_offset < self.range.until_offset and (not self._epochs or self._epochs[-1][0] < batch.leader_epoch):
+                    self._epochs.append((batch.leader_epoch, max(batch.base_offset, self.range.from_offset)))
+
+    def _note_empty(self, fetched: FetchedPartition) -> None:
+        if self._readable_end(fetched) < self.range.until_offset:
+            self.starved, self._empty_answers = True, 0
+            self.is_held_back = fetched.high_watermark >= self.range.until_offset
+        elif fetched.proves_empty and not self.cleanup.ends_in_silence:
+            self.silent = True
+        elif fetched.proves_empty:
+            self._empty_answers += 1
+            if self._empty_answers >= EMPTY_ANSWERS_THAT_PROVE:
+                self.position = self.range.until_offset
+
+    def _readable_end(self, fetched: FetchedPartition) -> int:
+        if self._isolation is Isolation.READ_COMMITTED and fetched.last_stable_offset is not None:
+            return fetched.last_stable_offset
+        return fetched.high_watermark
+
+    def _grow(self, fetched: FetchedPartition, needed: int) -> None:
+        """Ask with more bytes next time: double, or as many as the cut-off record batch says it has."""
+        if needed > self._limit and len(fetched.records) < self.max_bytes:
+            raise CorruptData(
+                f"a record batch claims {needed} bytes, but the answer ends after {len(fetched.records)} of the {self.max_bytes} asked for",
+                check="whether something between broker and reader cuts answers, and the log on the broker", **self._place)
+        if needed > self._limit or self.max_bytes >= self._limit:
+            raise MessageTooLarge(
+                f"a record batch does not fit into the largest fetch, {self._limit} bytes" + (f"; it has {needed}" if needed > 1 else ""),
+                check="max.message.bytes of the topic", **self._place)
+        self.max_bytes = min(self._limit, max(2 * self.max_bytes, needed))
+
+    @property
+    def _place(self) -> dict[str, object]:
+        return {"topic": self.range.log.topic, "partition": self.range.log.partition, "offset": self.position}
+
+    def _refused(self, fetched: FetchedPartition) -> EtlError:
+        """The error that the answer's code stands for."""
+        if fetched.error_code == errors.OFFSET_OUT_OF_RANGE:
+            return self._out_of_range(fetched)
+        return errors.failure_of(fetched.error_code, "fetch", **self._place)
+
+    def _out_of_range(self, fetched: FetchedPartition) -> EtlError:
+        log_start, place = fetched.log_start_offset, self._place
+        if log_start is None:
+            return BrokerError(
+                "the offset is out of range, and this broker does not say on which side",
+                check="log start and end of the partition; a moved leader also answers so", **place)
+        if self.position < log_start:
+            return ExpiredOffsets("the offset was deleted by retention before it was read", check="the topic's retention", **place,
+                                  log_start_offset=log_start)
+        return RanOutBeforeUntil(
+            f"the log ends at or below {self.position}, the range at {self.range.until_offset}",
+            check="whether the topic was deleted and made again, or an unclean leader was elected", **place)
+
+    @property
+    def read_so_far(self) -> tuple[int, int, int]:
+        """Offsets passed, rows given and bytes fetched."""
+        return self.position - self.range.from_offset, self._tally.rows, self._fetched_bytes
+
+    @property
+    def receipt(self) -> Receipt:
+        """What reading came to so far; of the whole range when `done`.
+
+        rows + control_records + aborted_records + missing_offsets is the number of offsets walked over.
+        """
+        self._check_idle()
+        tally, counts = self._tally, self._counts
+        gaps, walked = tally.gaps(), self.position - self.range.from_offset
+        all_kept = tally.gap_count <= MAX_GAPS
+        if tally.expected < self.position:
+            if len(gaps) < MAX_GAPS:
+                gaps.append((tally.expected, self.position))
+            else:
+                all_kept = False
+        return Receipt(
+            rows=tally.rows, fetched_bytes=self._fetched_bytes, control_records=counts.control_records,
+            aborted_records=counts.aborted_records,
+            missing_offsets=walked - tally.rows - counts.control_records - counts.aborted_records,
+            gaps=tuple(gaps), gaps_complete=all_kept, last_epoch=self._last_epoch,
+            epochs=tuple(self._epochs[-EPOCHS_KEPT:]))
+
+
+def _epoch_at(found: Walk, offset: int) -> int | None:
+    """The leader epoch of the record batch that holds this offset, if one does; only the last two can."""
+    epochs = (b.leader_epoch for b in found.batches[-2:] if b.base_offset <= offset <= b.last_offset)
+    return next((epoch for epoch in epochs if epoch >= 0), None)

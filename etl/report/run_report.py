@@ -1,0 +1,369 @@
+"""What a run says of itself: its state, outcomes, timings, records and bytes per log, lag, and the plan. Values to JSON.
+
+A report holds the snapshot's decisive facts and the whole plan, so that a run can be looked at again on a desk. Every time in a
+document of ours is text (`at`) under a name that ends in `_at`, every duration a number of seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from etl.decisions.lag import Reached, lag_of, reached
+from etl.decisions.reconcile import name_of
+from etl.errors import DataLost, EtlError
+from etl.model.plans import Applied, BrokerPartition, Plan, PlanKind, Receipt, Snapshot, Standing, Why
+from etl.report.phases import Stopwatch, Verb
+from etl.report.sentences import logs_of, told_by_owner, told_extent, told_leaderless, told_lost, told_open, told_purpose, told_vanished
+from etl.report.words import at
+from etl.settings.sections import Limits, Settings
+
+
+class State(str, Enum):
+    """How far a run is. A report that says `running` of a process that is gone is that of a run that was killed."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The process that runs: where, by which conf, of which versions."""
+
+    host: str | None = None
+    pid: int | None = None
+    conf: str | None = None
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class Outcome(str, Enum):
+    """What a run came to; a run may have several."""
+
+    INGESTED = "ingested"
+    STARTED = "kept the start"
+    LET_GO = "let go"
+    RESET = "went on with another log"
+    TOOK_OVER = "took over"
+    NOTHING_NEW = "nothing new"
+    REPLAYED = "replayed"
+    REPAIRED = "repaired"
+    FOLLOWED = "followed"
+    ADOPTED = "adopted the table's plan"
+    REBUILT = "rebuilt the ledger from the table"
+    SUPERSEDED = "superseded"
+    ROWS_REMOVED = "rows removed by others"
+    SESSION_LOST = "session lost"
+    LEFT_TO_OWNER = "left to its owner"
+    NO_LEADER = "no leader"
+    OPEN_TRANSACTION = "open transaction"
+    APPLIED_BY_ANOTHER = "applied by another run"
+    RECORDS_LOST = "records lost"
+    EXPIRES_SOON = "expires soon"
+    UNDATED = "rows without event_date"
+    CAPPED = "left by a cap"
+    NOT_KEPT = "report not written"
+    FAILED = "failed"
+
+
+_LEFT = (Outcome.LEFT_TO_OWNER, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION)
+
+
+@dataclass(slots=True)
+class Executed:
+    """One plan of the run, and what came of it; None: it is not known to be in the table."""
+
+    plan: Plan
+    applied: Applied | None = None
+
+    @property
+    def records(self) -> int:
+        """Rows that the plan gave."""
+        return sum(r.rows or 0 for r in self.applied.receipts) if self.applied else 0
+
+
+@dataclass(slots=True)
+class Report:
+    """Filled while the run goes on; `as_json` at any moment."""
+
+    run_id: str
+    pipeline: str
+    group: str
+    table_path: str
+    started_at_ms: int
+    process: Process = Process()
+    finished_at_ms: int | None = None
+    outcomes: list[tuple[Outcome, str]] = field(default_factory=list)
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    plans: list[Executed] = field(default_factory=list)
+    """In the order in which the run executed them: those that were left by an earlier run come first."""
+    offsets_committed: int = 0
+    error: EtlError | None = None
+    strict: bool = False
+    """`--strict`: a loss that policy allowed is an exit code of its own."""
+    why_lost: set[Why] = field(default_factory=set)
+    """Why offsets are lost that this run let go, or said again."""
+    _began: _Stand | None = None
+    _stands: _Stand | None = None
+
+    def timed(self, verb: Verb) -> contextlib.AbstractContextManager[None]:
+        """Add what passes inside to the verb's seconds, however it ends."""
+        return self.watch.timed(verb)
+
+    def add(self, outcome: Outcome, sentence: str) -> None:
+        """Say one more thing that this run came to; a run that looks again does not say it again."""
+        if (outcome, sentence) not in self.outcomes:
+            self.outcomes.append((outcome, sentence))
+
+    def saw(self, snapshot: Snapshot) -> None:
+        """The world at the start, and again at each later look."""
+        self._stands = _Stand(snapshot)
+        self._began = self._began or self._stands
+
+    def stands(self, standing: Standing, settings: Settings) -> None:
+        """Where the pipeline stood at that look."""
+        if self._stands:
+            is_first = self._began is self._stands
+            self._stands = replace(self._stands, reached=reached(standing, self._stands.snapshot), settings=settings)
+            self._began = self._stands if is_first else self._began
+
+    def left(self, snapshot: Snapshot) -> None:
+        """The logs that this run leaves alone: to whom, or because nobody leads them; and what an open transaction holds back.
+
+        What a later look finds takes the place of what an earlier one of the same run found.
+        """
+        self.outcomes = [said for said in self.outcomes if said[0] not in _LEFT]
+        for sentence in told_by_owner(snapshot.owners):
+            self.add(Outcome.LEFT_TO_OWNER, sentence)
+        for sentence in told_leaderless(snapshot.leaderless):
+            self.add(Outcome.NO_LEADER, sentence)
+        for sentence in told_open(snapshot):
+            self.add(Outcome.OPEN_TRANSACTION, sentence)
+
+    def planned(self, plan: Plan) -> None:
+        """The plan that is executed now, be it new or replayed; it may take the place of one that could not be finished."""
+        if self.plan and self.plan.number == plan.number and not self.plans[-1].applied:
+            self.plans.pop()
+        if not self.plan or self.plan.id != plan.id:
+            self.plans.append(Executed(plan))
+        self.lost(plan)
+
+    def lost(self, plan: Plan) -> None:
+        """What a plan let go: said by the run that plans it, and again by one that finishes what a crash left of it."""
+        self.why_lost |= {loss.why for loss in plan.losses}
+        for sentence in told_lost(plan.losses):
+            self.add(Outcome.RECORDS_LOST, sentence)
+
+    def applied(self, applied: Applied) -> None:
+        """The plan is in the table."""
+        self.plans[-1].applied, plan = applied, self.plans[-1].plan
+        if self._stands:
+            self._stands = replace(self._stands, reached=Reached(plan, plan.positions))
+        number, rows = applied.number, applied.rows
+        how_many = "its" if rows is None else f"{rows:,}"
+        in_table = f"records are in the table at version {applied.delta_version}"
+        if applied.run_id not in (None, self.run_id):
+            its = "its" if rows is None else f"its {how_many}"
+            self.add(Outcome.APPLIED_BY_ANOTHER, f"plan {number}: {its} {in_table}, by run {applied.run_id}{doubt_of(applied)}")
+        elif self.plans[-1].plan.ranges:
+            self.add(Outcome.INGESTED, f"plan {number}: {how_many} {in_table}{doubt_of(applied)}")
+        elif self.plans[-1].plan.kind is PlanKind.RESET:
+            self._reset(self.plans[-1].plan)
+        elif self.plans[-1].plan.took_over and self.plans[-1].plan.kind is PlanKind.TAKE_OVER:
+            self.add(Outcome.TOOK_OVER, f"plan {number} goes on where {name_of(self.plans[-1].plan.took_over.app_id)} ended")
+        else:
+            outcome = Outcome.LET_GO if plan.losses else Outcome.STARTED
+            self.add(outcome, f"plan {number} {told_purpose(plan)}")
+
+    def _reset(self, plan: Plan) -> None:
+        self.add(Outcome.RESET, f"plan {plan.number}, by an operator's word: {plan.reason}")
+        for sentence in told_vanished(plan.vanished):
+            self.add(Outcome.RESET, sentence)
+
+    def committed(self, plan: Plan) -> None:
+        """The offsets are moved."""
+        self.offsets_committed += sum(plan.seen[log].offset != position for log, position in plan.positions.items())
+
+    def left_by_caps(self, plan: Plan, snapshot: Snapshot, limits: Limits) -> None:
+        """What the run's own plan did not take on of what could be read."""
+        left = {log: extent.end_offset - plan.positions[log] for log, extent in snapshot.extents.items() if log in plan.positions}
+        left = {log: count for log, count in left.items() if count > 0}
+        if left:
+            caps = {"limits.max_records_per_run": limits.max_records_per_run, "limits.max_bytes_per_run": limits.max_bytes_per_run}
+            set_to = " and ".join(f"{key} ({cap:,})" for key, cap in caps.items() if cap is not None)
+            self.add(Outcome.CAPPED, f"{set_to} left {sum(left.values()):,} offsets of {len(left):,} partitions to the next run")
+
+    def found_nothing_new(self) -> None:
+        """The run has no plan of its own; said where it had none to finish either."""
+        if not any(one.applied for one in self.plans):
+            self.add(Outcome.NOTHING_NEW, "nothing new to read")
+
+    def failed(self, error: EtlError) -> None:
+        """The run ended early."""
+        self.error = error
+        self.add(Outcome.FAILED, str(error))
+
+    def finished(self, now_ms: int) -> None:
+        """Nothing comes after this."""
+        self.finished_at_ms = now_ms
+
+    @property
+    def seconds(self) -> Mapping[Verb, float]:
+        """What the run's time went to, by verb; together all of it."""
+        return self.watch.seconds
+
+    @property
+    def state(self) -> State:
+        """How far the run is."""
+        if self.finished_at_ms is None:
+            return State.RUNNING
+        return State.FAILED if self.error else State.DONE
+
+    @property
+    def plan(self) -> Plan | None:
+        """The newest plan that the run executed, or began to."""
+        return self.plans[-1].plan if self.plans else None
+
+    @property
+    def result(self) -> Applied | None:
+        """What came of the newest plan that is in the table."""
+        return next((one.applied for one in reversed(self.plans) if one.applied), None)
+
+    @property
+    def lost_records(self) -> bool:
+        """Whether policy let records go in this run."""
+        return any(outcome is Outcome.RECORDS_LOST for outcome, _ in self.outcomes)
+
+    @property
+    def exit_code(self) -> int:
+        """What the run's process exits with."""
+        if self.error:
+            return self.error.exit_code
+        return DataLost.exit_code if self.strict and self.lost_records else 0
+
+    @property
+    def records(self) -> int:
+        """Rows that this run's plans gave, as far as they were counted."""
+        return sum(one.records for one in self.plans)
+
+    @property
+    def fetched_bytes(self) -> int | None:
+        """Bytes that the brokers sent for them; None where a crash took that knowledge along."""
+        told = [r.fetched_bytes for one in self.plans if one.applied for r in one.applied.receipts]
+        known = [size for size in told if size is not None]
+        return sum(known) if len(known) == len(told) else None
+
+    def as_json(self) -> dict[str, Any]:
+        """The run's document. What is only known at the end is null while the run goes on.
+
+        `plan` is the newest one, `earlier_plans` are those that the run finished before it.
+        """
+        ended, seconds = self.finished_at_ms is not None, sum(self.seconds.values())
+        plans = [describe_plan(one.plan, one.applied) for one in self.plans]
+        return {
+            "run_id": self.run_id, "state": self.state.value, "pipeline": self.pipeline, "group": self.group, "table": self.table_path,
+            "conf": self.process.conf, "host": self.process.host, "pid": self.process.pid, "versions": dict(self.process.versions),
+            "started_at": at(self.started_at_ms), "finished_at": at(self.finished_at_ms),
+            "outcomes": [{"outcome": o.value, "says": s} for o, s in self.outcomes],
+            "exit_code": self.exit_code if ended else None, "error": self.error.as_json() if self.error else None,
+            "seconds": {verb.value: round(self.seconds.get(verb, 0.0), 3) for verb in Verb}, "seconds_in_all": round(seconds, 3),
+            "records": self.records, "bytes": self.fetched_bytes,
+            "records_per_second": round(self.records / seconds) if ended and seconds else None,
+            "offsets_committed": self.offsets_committed,
+            "delta_version": self.result.delta_version if self.result else None,
+            "plan": plans[-1] if plans else None, "earlier_plans": plans[:-1],
+            "lag": self._lag(),
+        }
+
+    def _lag(self) -> list[dict[str, Any]]:
+        """Offsets between position and readable end per log, before and after."""
+        began, stands = self._began, self._stands
+        if not began or not stands:
+            return []
+        return [
+            {"topic": log.topic, "partition": log.partition, **told_extent(stands.snapshot, log),
+             "before": began.lag_of(log), "after": stands.lag_of(log)} for log in sorted(logs_of(stands.snapshot))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """What one look saw, and how far the pipeline was then; None: nobody knows, the run ended before it was decided."""
+
+    snapshot: Snapshot
+    reached: Reached | None = None
+    settings: Settings | None = None
+
+    def lag_of(self, log: BrokerPartition) -> int | None:
+        if self.reached is None or self.settings is None:
+            return None
+        return lag_of(log, self.snapshot, self.reached, self.settings)
+
+
+def outdated(names: Iterable[str], pipeline: str, keep: int) -> list[str]:
+    """Of the files in the folder of reports those of this pipeline's oldest runs and their logs, beyond the newest `keep` reports.
+
+    A run's name begins with its start in UTC, so their order is that of time.
+    """
+    ours = re.compile(re.escape(pipeline) + r"-(\d{8}T\d{6}-[0-9a-f]{6})(?:-verify)?(\.json|\.spark\.log)")
+    runs = {name: (found[1], found[2]) for name in names if (found := ours.fullmatch(name))}
+    kept = sorted(run_id for run_id, kind in runs.values() if kind == ".json")[-keep:]
+    return sorted(name for name, (run_id, _) in runs.items() if kept and run_id < kept[0])
+
+
+def doubt_of(applied: Applied) -> str:
+    """What a record leaves open of a plan whose rows were counted again, as the end of a sentence; empty where it leaves nothing open."""
+    if applied.uncounted:
+        return f"; nobody can count them ({applied.uncounted}), so it is recorded that their number is not known"
+    lacking = sum(receipt.missing_offsets for receipt in applied.receipts if receipt.is_doubtful)
+    if lacking:
+        return f"; {lacking:,} offsets have no row, and behind a transform nobody can tell why: `etl verify` cannot prove them"
+    return ""
+
+
+def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
+    """A plan for people and programs: its facts, and each range with its receipt where there is one; another plan's tells nothing."""
+    applied = applied if applied and applied.is_of(plan) else None
+    receipts: list[Receipt | None] = list(applied.receipts) if applied else [None] * len(plan.ranges)
+    return {
+        "number": plan.number, "id": plan.id, "uid": plan.uid, "kind": plan.kind.value, "created_at": at(plan.created_at_ms),
+        "cluster": plan.cluster, "table_id": plan.table_id,
+        "took_over": plan.took_over.app_id if plan.took_over else None, "previous": plan.previous, "supersedes": plan.supersedes,
+        "reason": plan.reason, "shape": plan.shape, "run_id": applied.run_id if applied else None,
+        "delta_version": applied.delta_version if applied else None, "uncounted": applied.uncounted if applied else None,
+        "ranges": [
+            {"topic": r.log.topic, "partition": r.log.partition, "from": r.from_offset, "until": r.until_offset,
+             "leader": str(r.leader.broker) if r.leader else None, "leader_epoch": r.leader.epoch if r.leader else None,
+             **(_describe_receipt(receipt) if receipt else {})}
+            for r, receipt in zip(plan.ranges, receipts, strict=True)
+        ],
+        "positions": [
+            {"topic": log.topic, "partition": log.partition, "position": position,
+             "seen_offset": plan.seen[log].offset, "seen_version": plan.seen[log].version}
+            for log, position in sorted(plan.positions.items())
+        ],
+        "pending_starts": [
+            {"topic": log.topic, "partition": log.partition, "first_record_at": at(moment)}
+            for log, moment in sorted(plan.pending_starts.items())],
+        "losses": [
+            {"topic": loss.log.topic, "partition": loss.log.partition, "from": loss.from_offset, "until": loss.until_offset,
+             "why": loss.why.value, "log_epoch": loss.log_epoch} for loss in plan.losses],
+        "log_epochs": [{"topic": log.topic, "partition": log.partition, "log_epoch": n} for log, n in sorted(plan.log_epochs.items())],
+        "vanished": [
+            {"topic": v.log.topic, "partition": v.log.partition, "from": v.from_offset, "until": v.until_offset, "log_epoch": v.log_epoch}
+            for v in plan.vanished],
+    }
+
+
+def _describe_receipt(receipt: Receipt) -> dict[str, Any]:
+    if receipt.rows is None:
+        return {"rows": None, "fetched_bytes": None, "missing_offsets": None}
+    return {
+        "rows": receipt.rows, "fetched_bytes": receipt.fetched_bytes, "control_records": receipt.control_records,
+        "aborted_records": receipt.aborted_records, "missing_offsets": receipt.missing_offsets,
+        "leader_epochs": [list(one) for one in receipt.epochs],
+        "gaps": [list(gap) for gap in receipt.gaps], "gaps_complete": receipt.gaps_complete, "behind_transform": receipt.behind_transform,
+    }

@@ -1,0 +1,122 @@
+"""What is said of logs, in a report, a preview and a list of offsets alike. Pure functions of values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from etl.model.plans import BrokerPartition, Loss, OpenTransaction, Plan, Snapshot, Vanished, Why
+from etl.report.words import at, counted
+
+_NAMED = 5
+"""How many partitions one sentence names."""
+_LET_GO = {
+    Why.EXPIRED: "had expired and were skipped",
+    Why.MOVED: "were passed over by somebody who moved the committed offset",
+    Why.MISSING: "were missing from the log, with nothing that explains it",
+    Why.SKIPPED: "were skipped by an operator's word",
+}
+
+
+_WHO = {Why.EXPIRED: "source.on_data_loss", Why.MISSING: "source.on_data_loss", Why.MOVED: "source.on_moved", Why.SKIPPED: "an operator"}
+_LOOK_AT = {
+    Why.EXPIRED: "the topic's retention", Why.MISSING: "what the broker's disk lost", Why.MOVED: "who moved the committed offset",
+    Why.SKIPPED: "the reason in `etl plans show CONF`",
+}
+
+
+def told_who_let_go(whys: Collection[Why]) -> tuple[str, str]:
+    """Which policies, or whose word, let offsets go that are lost for these reasons; and what there is to look at."""
+    ordered = [why for why in Why if why in whys]
+    return " and ".join(dict.fromkeys(_WHO[why] for why in ordered)), "; ".join(_LOOK_AT[why] for why in ordered)
+
+
+def told_lost(losses: Iterable[Loss]) -> Iterator[str]:
+    """What a plan lets go: one sentence for each stretch."""
+    for loss in losses:
+        count, place = loss.until_offset - loss.from_offset, f"{loss.log.topic} {loss.log.partition}"
+        yield f"{place}: {count:,} offsets ({loss.from_offset} to {loss.until_offset}) {_LET_GO[loss.why]}"
+
+
+def told_let_go(losses: Iterable[Loss]) -> Iterator[str]:
+    """The same of a plan that is not executed yet."""
+    for loss in losses:
+        what = f"{loss.until_offset - loss.from_offset:,} offsets ({loss.from_offset} to {loss.until_offset})"
+        yield f"the next run lets go {loss.log.topic} {loss.log.partition}: {what}, {loss.why.value}"
+
+
+def told_purpose(plan: Plan) -> str:
+    """What a plan without ranges is for."""
+    if plan.losses:
+        return f"reads nothing and lets go {counted(sum(loss.until_offset - loss.from_offset for loss in plan.losses), 'offset')}"
+    count = len(plan.positions.keys() | plan.pending_starts.keys())
+    if not count:
+        return "reads nothing, and knows of no partition where it starts"
+    return f"keeps where {count:,} partition starts" if count == 1 else f"keeps where {count:,} partitions start"
+
+
+def told_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
+    """Which rows of the table are of records that their brokers no longer hold: one sentence for each stretch."""
+    for one in vanished:
+        yield (
+            f"{one.log.topic} {one.log.partition}: rows of offsets {one.from_offset} to {one.until_offset} with log_epoch {one.log_epoch} "
+            "are of records that are gone; they stay in the table")
+
+
+def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
+    """Which logs are left to whom: one sentence for each owner and topic."""
+    return _told_together({log: f"left to {owner}" for log, owner in left.items()})
+
+
+def told_leaderless(logs: Collection[BrokerPartition]) -> Iterator[str]:
+    """Which logs have no leader: one sentence for each topic."""
+    return _told_together(dict.fromkeys(logs, "no leader"))
+
+
+def told_open(snapshot: Snapshot) -> Iterator[str]:
+    """Which logs an open transaction holds back: one sentence for each topic and transaction."""
+    together: dict[tuple[str, str], list[BrokerPartition]] = {}
+    for log, extent in sorted(snapshot.extents.items()):
+        if extent.held_back:
+            together.setdefault((log.topic, _who_holds(snapshot.open_transactions.get(log))), []).append(log)
+    for (topic, who), logs in together.items():
+        count = sum(snapshot.extents[log].held_back for log in logs)
+        what = "1 offset below the high watermark waits" if count == 1 else f"{count:,} offsets below the high watermark wait"
+        yield f"{topic} {_numbers([log.partition for log in logs])}: {what} behind {who}"
+
+
+def _who_holds(one: OpenTransaction | None) -> str:
+    """A log's open transaction, as far as the brokers tell."""
+    if one is None:
+        return "an open transaction"
+    name = f" {one.transactional_id}" if one.transactional_id else ""
+    since = f", open since {at(one.since_ms)}" if one.since_ms is not None else ""
+    return f"the open transaction{name} of producer {one.producer_id}{since}"
+
+
+def logs_of(snapshot: Snapshot) -> set[BrokerPartition]:
+    """Every log that is there, with a leader or without."""
+    return snapshot.extents.keys() | snapshot.leaderless
+
+
+def told_extent(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
+    """For programs: where a log starts and ends, how far the high watermark is from there, and who holds it; null where nobody leads it."""
+    extent, held_by = snapshot.extents.get(log), snapshot.open_transactions.get(log)
+    return {
+        "log_start": extent.log_start_offset if extent else None, "log_end": extent.end_offset if extent else None,
+        "high_watermark": extent.end_offset + extent.held_back if extent else None, "held_back": extent.held_back if extent else None,
+        "transaction_began_at": at(held_by.since_ms) if held_by else None,
+        "held_back_by": (held_by.transactional_id or f"producer {held_by.producer_id}") if held_by else None}
+
+
+def _told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
+    partitions: dict[tuple[str, str], list[int]] = {}
+    for log, what in sorted(told.items()):
+        partitions.setdefault((log.topic, what), []).append(log.partition)
+    for (topic, what), found in partitions.items():
+        yield f"{topic} {_numbers(found)}: {what}"
+
+
+def _numbers(partitions: list[int]) -> str:
+    more = f" and {len(partitions) - _NAMED:,} more" if len(partitions) > _NAMED else ""
+    return f"{', '.join(map(str, partitions[:_NAMED]))}{more}"

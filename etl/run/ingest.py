@@ -1,0 +1,301 @@
+"""The story of a run: observe, reconcile, plan, fetch, append, commit. Each verb hands its value to the right.
+
+What an earlier run left is finished first, and then the run makes one plan of its own: the verbs are told again from `observe` on.
+A failure between two verbs loses nothing: what is stored by then (the plan, the Delta commit, some offsets) is what the
+next run's `reconcile` finds, and it goes on from there. Decisions are in `reconcile` and `plan`; `World` is everything
+that can hang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Protocol
+
+from etl.decisions.expiry import expiring
+from etl.decisions.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
+from etl.decisions.plan import plan_instead, plan_next, plan_without, refuse_what_cannot_run, replay_or_supersede
+from etl.decisions.reconcile import naming_table, refuse_what_others_did, unacknowledged, where_we_stand
+from etl.errors import ExpiredOffsets, MissingOffsets, Owned, TableAppeared
+from etl.model.plans import (
+    Acknowledgement, Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Loss, Onward, Plan, PlanKind, Replay, Snapshot,
+    Superseding, Table, Why,
+)
+from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.phases import Verb
+from etl.report.run_report import Outcome, Report, doubt_of
+from etl.settings.sections import OnDataLoss, Settings
+
+
+Settled = FirstRun | Replay | Superseding | Onward
+"""Where the pipeline stands once there is nothing to adopt."""
+
+
+class World(Protocol):
+    """Everything outside, as a run sees it."""
+
+    def observe(self) -> Snapshot:
+        """Read all that the run will need to know."""
+
+    def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
+        """Return when nobody owns these logs any more. Raises Owned when that takes too long."""
+
+    def new_uid(self) -> str:
+        """A random id for a pipeline that has none."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+
+    def store(self, plan: Plan) -> None:
+        """Keep the plan before its first fetch, put-if-absent."""
+
+    def supersede(self, plan: Plan, ledger: Ledger) -> None:
+        """Put the plan in the place of the ledger's newest one, if that is still there."""
+
+    def adopt(self, plan: Plan) -> Ledger:
+        """Write the ledger anew from the table's commits, of which `plan` is the newest of ours; the ledger as it is then."""
+
+    def read_ledger(self) -> Ledger:
+        """The ledger as it is now."""
+
+    def note_removals(self, removals: Collection[Foreign]) -> None:
+        """Keep that others removed rows, and that it was let pass."""
+
+    def claiming(self, plan: Plan) -> AbstractContextManager[None]:
+        """Inside, the logs that the plan reads are ours for all to see, and nobody's once it ends. Raises Owned; then none is ours."""
+
+    def fetch(self, plan: Plan, snapshot: Snapshot) -> Any:
+        """The rows of the plan's ranges, lazily."""
+
+    def append(self, plan: Plan, rows: Any) -> tuple[Applied | None, Table | None]:
+        """Append as plan N and read the table again; no Applied: it holds another plan under that number."""
+
+    def record_losses(self, plan: Plan) -> None:
+        """Write down what the plan in the table let go, once; before `record`, so that a record says that this is done too."""
+
+    def record(self, applied: Applied) -> None:
+        """Keep what came of the plan."""
+
+    def recount(self, plan: Plan) -> Applied | None:
+        """What came of a plan in the table whose record a crash prevented; None when the table's log forgot its commit."""
+
+    def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
+        """Move the offsets to the plan's positions by compare-and-set; those of `logs` only, where given."""
+
+    def tidy(self) -> None:
+        """Fold old plans into coverage."""
+
+
+TURNS_MAX = 3
+"""A plan that was left, one of our own, and one more where another driver came in between."""
+
+EXPIRIES_MAX = 3
+"""How often one run begins anew because retention overtook it: a log that is deleted faster than it is read cannot be caught."""
+
+
+ARRIVALS_MAX = 1
+"""How often one run begins anew because there is a table where there was none: a second one is somebody's exchange."""
+
+
+def ingest(world: World, settings: Settings, report: Report) -> None:
+    """One run: the plan that an earlier one left, if there is one, and one new plan; the rows of each in the table once, its offsets moved.
+
+    Afterwards the table holds what could be read when the run began, or `report` says what left which of it. Raises any EtlError. What
+    was done until then stands, and `report` tells it.
+    """
+    turns = expiries = arrivals = 0
+    while turns < TURNS_MAX:
+        try:
+            if _one_plan(world, settings, report):
+                return
+            turns += 1
+        except TableAppeared:
+            # made by another pipeline since we looked: what the plan becomes is decided by what that table is
+            arrivals += 1
+            if arrivals > ARRIVALS_MAX:
+                raise
+        except ExpiredOffsets:
+            # looking again is what the next run would do: it finds the plan stored, and what of it is gone, and puts another in its place
+            expiries += 1
+            if settings.source.on_data_loss is OnDataLoss.FAIL or expiries > EXPIRIES_MAX:
+                raise
+    what = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
+    raise Owned(what, check="who else runs this conf; what is in the table stays, the next run goes on from there")
+
+
+def _one_plan(world: World, settings: Settings, report: Report) -> bool:
+    """One plan, from the look to the offsets. True when the run is done: it made that plan itself, or there is nothing new."""
+    with report.timed(Verb.OBSERVE):
+        snapshot = _observe(world, settings)
+        report.saw(snapshot)
+    with report.timed(Verb.RECONCILE):
+        refuse_what_cannot_run(snapshot)
+        snapshot = leave_to_owners(snapshot, settings)
+        report.left(snapshot)
+        snapshot, standing = _where_we_stand(world, snapshot, settings, report)
+        report.stands(standing, settings)
+    if isinstance(standing, Onward):
+        with report.timed(Verb.COMMIT):
+            snapshot = repair(world, snapshot, standing, report)
+    with report.timed(Verb.PLAN):
+        plan = _plan(world, snapshot, standing, settings, report)
+    if plan is None:
+        report.found_nothing_new()
+        return True
+    report.planned(plan)
+    for one in expiring(plan.ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=world.now_ms()):
+        report.add(Outcome.EXPIRES_SOON, str(one))
+    with world.claiming(plan):
+        plan, applied = _load(world, plan, snapshot, settings, report)
+        if applied is None:
+            return False
+        with report.timed(Verb.COMMIT):
+            world.record_losses(plan)
+            world.record(applied)
+            world.commit(plan)
+            report.committed(plan)
+            world.tidy()
+    if isinstance(standing, (Replay, Superseding)):
+        return False
+    report.left_by_caps(plan, snapshot, settings.limits)
+    return True
+
+
+def _observe(world: World, settings: Settings) -> Snapshot:
+    """The world as it is; where policy says to wait for those who own what we would read, as it is after them."""
+    snapshot = world.observe()
+    owners = owners_to_wait_for(snapshot, settings)
+    if not owners:
+        return snapshot
+    world.wait_for_owners(owners.keys())
+    return world.observe()
+
+
+def _where_we_stand(world: World, snapshot: Snapshot, settings: Settings, report: Report) -> tuple[Snapshot, Settled]:
+    """What both ledgers say together; where the table knows more, ZooKeeper has learnt it afterwards."""
+    standing = where_we_stand(snapshot, settings)
+    _note_removals(world, snapshot.table, snapshot.ledger.acknowledged, report)
+    if not isinstance(standing, Adopt):
+        return snapshot, standing
+    newest, adopted = snapshot.ledger.newest, standing.plan
+    if newest and newest.number == adopted.number:
+        sentence = f"the table holds another plan {adopted.number} ({adopted.id}) than ZooKeeper ({newest.id}): it was adopted"
+        report.add(Outcome.ADOPTED, sentence)
+    else:
+        knew = f"knew plan {newest.number} as the newest" if newest else "knew no plan"
+        report.add(Outcome.REBUILT, f"ZooKeeper {knew}: the ledger was rebuilt from the table's commits up to plan {adopted.number}")
+    settled = replace(standing.standing, uncommitted=())
+    # offsets first: once the ledger holds the plan, an offset below its position would be somebody else's doing
+    snapshot = _commit_left(world, snapshot, standing.standing, report)
+    world.record_losses(adopted)
+    report.lost(adopted)
+    return replace(snapshot, ledger=world.adopt(adopted)), settled
+
+
+def repair(world: World, snapshot: Snapshot, standing: Onward, report: Report) -> Snapshot:
+    """Finish what the last run left: its record, and the offsets it did not move."""
+    last = standing.last
+    if snapshot.ledger.applied is None:
+        world.record_losses(last)
+        report.lost(last)
+        recounted = world.recount(last)
+        if recounted:
+            world.record(recounted)
+            what = f"the record of plan {last.number} was missing: its rows were counted from the table's files"
+            report.add(Outcome.REPAIRED, what + doubt_of(recounted))
+    for log, offset in sorted(standing.followed.items()):
+        by = offset - last.positions[log]
+        report.add(Outcome.FOLLOWED, f"{log.topic} {log.partition}: somebody else moved the offset by {by:+,} to {offset}, followed")
+    return _commit_left(world, snapshot, standing, report)
+
+
+def _commit_left(world: World, snapshot: Snapshot, standing: Onward, report: Report) -> Snapshot:
+    if not standing.uncommitted:
+        return snapshot
+    moved = world.commit(standing.last, standing.uncommitted)
+    report.add(Outcome.REPAIRED, f"{len(moved)} offsets of plan {standing.last.number} were not committed: they are now")
+    return replace(snapshot, committed={**snapshot.committed, **moved})
+
+
+def _plan(world: World, snapshot: Snapshot, standing: Settled, settings: Settings, report: Report) -> Plan | None:
+    """The plan to execute: the stored one, another one in its place, or the next; stored when this returns. None: nothing new."""
+    if isinstance(standing, (Replay, Superseding)):
+        refuse_owned_ranges(standing.plan, snapshot)
+    if isinstance(standing, Replay):
+        standing = replay_or_supersede(standing, snapshot, settings)
+    if isinstance(standing, Replay):
+        if standing.plan.kind is not PlanKind.RESET:  # that one nobody has executed before: an operator's word stored it
+            sentence = f"plan {standing.plan.number} was stored and not in the table: it is executed again, word for word"
+            report.add(Outcome.REPLAYED, sentence)
+        return standing.plan
+    if isinstance(standing, Superseding):
+        plan = with_id(plan_instead(standing, snapshot, settings, now_ms=world.now_ms()))
+        world.supersede(plan, snapshot.ledger)
+        report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}")
+        return plan
+    new = plan_next(snapshot, standing, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=world.now_ms())
+    if new is None:
+        return None
+    plan = with_id(new)
+    world.store(plan)
+    return plan
+
+
+def _load(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report) -> tuple[Plan, Applied | None]:
+    """The plan's rows into the table; where its logs lack offsets that policy lets go, those of the same plan without them."""
+    while True:
+        try:
+            with report.timed(Verb.FETCH):
+                rows = world.fetch(plan, snapshot)
+            with report.timed(Verb.APPEND):
+                return plan, _append(world, plan, rows, snapshot, settings, report)
+        except MissingOffsets as missing:
+            if settings.source.on_data_loss is OnDataLoss.FAIL:
+                raise
+            plan = _without(world, plan, missing, report)
+
+
+def _without(world: World, plan: Plan, missing: MissingOffsets, report: Report) -> Plan:
+    """Another plan in the place of this one. What is lost is kept in it before its first fetch, as all losses are."""
+    ledger = world.read_ledger()
+    if ledger.newest is None or ledger.newest.id != plan.id:
+        raise Owned(f"another driver put another plan in the place of plan {plan.number}", check="who else runs this conf")
+    losses = [Loss(BrokerPartition(topic, partition), start, until, Why.MISSING) for topic, partition, start, until in missing.stretches]
+    instead = with_id(plan_without(plan, losses, now_ms=world.now_ms()))
+    world.supersede(instead, ledger)
+    report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.id}) was superseded: {instead.reason}")
+    report.planned(instead)
+    return instead
+
+
+def _append(world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: Settings, report: Report) -> Applied | None:
+    """One commit, and what became of it; None when the table holds another plan of this number."""
+    applied, table = world.append(plan, rows)
+    with naming_table(settings):
+        refuse_what_others_did(table, snapshot.ledger.acknowledged, settings.table.on_rows_removed)
+    _note_removals(world, table, snapshot.ledger.acknowledged, report, told=snapshot.table.foreign if snapshot.table else ())
+    if applied is None:
+        sentence = f"the table holds another plan {plan.number}, appended by another run meanwhile; this one goes on from it"
+        report.add(Outcome.APPLIED_BY_ANOTHER, sentence)
+        return None
+    report.applied(applied)
+    if applied.undated:
+        what = "of its records have no event_date: they have no timestamp, or one outside the years 1 to 9999"
+        report.add(Outcome.UNDATED, f"plan {plan.number}: {applied.undated:,} {what}")
+    return applied
+
+
+def _note_removals(
+    world: World, table: Table | None, acknowledged: Acknowledgement | None, report: Report, *, told: Collection[Foreign] = (),
+) -> None:
+    """What others removed and policy or an operator let pass is told, and kept for `verify`: but for what was `told` before.
+
+    Before the record: from then on nobody looks at the commits before ours again.
+    """
+    new = [found for found in (table.foreign if table else ()) if found not in told and not found.by]
+    if new:
+        world.note_removals(new)
+    for found in unacknowledged(table, acknowledged):
+        if found in new:
+            report.add(Outcome.ROWS_REMOVED, f"somebody else's {found.operation} {found.why} at version {found.delta_version} of the table")

@@ -1,0 +1,170 @@
+"""The transform of a pipeline: somebody else's function, found by its name and tried with care.
+
+What it raises, on its own or on a row, is told with the line where it failed; what our reader raised inside it, or Spark lost, is not its.
+Rows that nobody could count or prove afterwards are refused before the first of them is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from etl.edges.delta.path import open_table
+from etl.edges.delta.shape import check_columns
+from etl.edges.delta.spark_writer import whole_text
+from etl.edges.spark.session import is_stopped, telling_what_was_lost
+from etl.errors import EtlError, SettingsError, unmark
+from etl.model.raw_table import misfit
+from etl.settings.sections import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
+    """What the transform, if there is one, makes of `rows`, where the table and whoever must count or prove it can live with that.
+
+    Its columns tell; whether it changes what is in them, no schema says. Raises SettingsError, NotOurTable.
+    """
+    if not settings.transform:
+        return rows
+    made = apply_transform(settings.transform, rows)
+    wrong = misfit(made.dtypes)
+    if wrong and unprovable(settings.table.path) is None:
+        check = "the function: it must leave topic, partition and offset of each row as they came; further columns are fine"
+        what = f"nobody could count or prove what the transform makes: {wrong}"
+        raise SettingsError(what, key="transform", function=settings.transform, check=check)
+    check_columns(settings.table.path, made.schema.json(), settings.table.partition_by, spark=settings.spark)
+    return made
+
+
+def unprovable(path: str) -> str | None:
+    """Why nobody can prove the rows of the table that is there, made so by somebody's decision; None where they can, or there is none."""
+    table = open_table(path)
+    if table is None:
+        return None
+    kinds = ((field.name, json.loads(field.type.to_json())) for field in table.schema().fields)
+    return misfit((name, _SQL_NAMES.get(kind, kind) if isinstance(kind, str) else "nested") for name, kind in kinds)
+
+
+_SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+"""Delta's names of types (Delta protocol, "Primitive Types") and Spark's."""
+
+
+def apply_transform(name: str, rows: DataFrame) -> DataFrame:
+    """What the transform of this name makes of `rows`. Raises SettingsError with the line where it failed."""
+    from pyspark.sql import DataFrame
+
+    function = load_transform(name)
+    check = "the function, on rows of spark.read.format('offset_ranges')"
+    try:
+        with telling_what_was_lost():
+            transformed = function(rows)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # it is somebody else's code: whatever it raises (SystemExit, too) is about the transform
+        _refuse_stopped(rows, error)
+        if isinstance(error, EtlError):
+            raise
+        told = unmark(whole_text(error))  # what our reader raised inside is not the transform's
+        if told:
+            raise told from error
+        line = next((f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[1:]), None)
+        raise SettingsError(f"the transform failed: {_said(error)}", key="transform", line=line, check=check) from error
+    _refuse_stopped(rows)
+    if not isinstance(transformed, DataFrame):
+        raise SettingsError(f"the transform gave {type(transformed).__name__}, no DataFrame", key="transform", check=check)
+    return transformed
+
+
+def _refuse_stopped(rows: DataFrame, error: BaseException | None = None) -> None:
+    """Whatever follows on a session that was stopped fails, and none of that says why. Raises SettingsError."""
+    if is_stopped(rows.sparkSession):
+        check = "the function: the session is the run's, and whoever made it stops it"
+        raise SettingsError("the transform stopped Spark", key="transform", check=check) from error
+
+
+def _said(error: BaseException) -> str:
+    """The exception's name and the first line of what it says; of a module or function that ends the process, with what."""
+    if isinstance(error, SystemExit):
+        return f"it ends the process (sys.exit, with {error.code!r})"
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".removesuffix(": ")
+
+
+@contextlib.contextmanager
+def making_rows(name: str | None) -> Iterator[None]:
+    """What a function or an expression of the transform raises on a row inside is told as the transform's. Raises SettingsError.
+
+    What Spark lost meanwhile is not its: raises SparkLost.
+    """
+    try:
+        with telling_what_was_lost():
+            yield
+    except EtlError:
+        raise
+    except Exception as error:
+        told = of_a_row(type(error).__name__, whole_text(error)) if name else None
+        if told is None:
+            raise
+        said, line = told
+        check = (
+            "the function, and that the workers have its module; the stored plan is executed again by the next run, with the function "
+            "as it is then; or give the plan up: etl plans supersede CONF N --reason ...")
+        raise SettingsError(f"the transform failed on a row: {said}", key="transform", line=line, check=check) from error
+
+
+def of_a_row(kind: str, text: str) -> tuple[str, str | None] | None:
+    """What was raised while a task made rows, and at which line of Python if it was one; None for a failure of another kind.
+
+    `kind` is the exception's name, `text` its own and that of its causes. Of exceptions that followed from one another the last is told.
+    """
+    _, begins, rest = text.partition(_TRACEBACK)
+    if begins:
+        told = begins + _JAVA.split(rest, maxsplit=1)[0]
+        raised = _PYTHON.findall(told)
+        if not raised or _OUR_READER in told:
+            return None
+        frames, said = raised[-1]
+        places = _PLACE.findall(frames)
+        return said.strip(), ":".join(places[-1]) if places else None
+    errors = [found for found in _SPARK.findall(text) if not found.startswith(_NOT_OF_A_ROW)]
+    return (errors[-1].strip(), None) if errors and (kind in _OF_AN_EXPRESSION or any(one in text for one in _IN_A_TASK)) else None
+
+
+_TRACEBACK = "Traceback (most recent call last):\n"
+_PYTHON = re.compile(re.escape(_TRACEBACK) + r"((?:[ \t].*\n)+)(\S.*)")
+_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+_JAVA = re.compile(r"\n\s+at |\n SQLSTATE")
+"""Where a traceback of Python ends and Java's stack trace begins."""
+_OUR_READER = "plan_data_source_read.py"
+"""The module of pyspark under which a data source reads: what failed there is ours."""
+_SPARK = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
+"""An error condition of Spark, with what it says."""
+_NOT_OF_A_ROW = ("[TASK_WRITE_FAILED]", "[DELTA_")
+_OF_AN_EXPRESSION = frozenset((
+    "ArithmeticException", "ArrayIndexOutOfBoundsException", "DateTimeException", "NumberFormatException", "SparkRuntimeException"))
+"""As pyspark names what an expression raised, where no writer stands between."""
+_IN_A_TASK = ("[TASK_WRITE_FAILED]", "Job aborted due to stage failure")
+
+
+def load_transform(name: str) -> Callable[[DataFrame], DataFrame]:
+    """The function `package.module:function`, from the Python path or the current folder. Raises SettingsError."""
+    module, _, function = name.partition(":")
+    sys.path[:] = sys.path if "" in sys.path else [*sys.path, ""]
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # importing runs the module: whatever it raises (SystemExit, too) is about the transform
+        what = f"the transform cannot be imported: {_said(error)}"
+        raise SettingsError(what, key="transform", check="its spelling, and that its module is installed or in this folder") from error
+    if not callable(found):
+        raise SettingsError(f"{name} is no function", key="transform", check="package.module:function")
+    transform: Callable[[DataFrame], DataFrame] = found
+    return transform

@@ -1,0 +1,108 @@
+"""Why offsets have no row, and whether a table that lacks rows is right all the same; literals."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl.audit.audit import AuditedLog, Expected, LogFindings, Short
+from etl.audit.explain import Doubt, Gaps, LogProof, Missing, Origin, blame, doubt_of, gaps_of, origin_of
+from etl.model.plans import BrokerPartition, Foreign, Interval, Loss, OffsetRange, Receipt, Why
+
+LOG = BrokerPartition("clicks", 0)
+SHORT = Short(0, 10, 4)
+DELETE, WRITE = Foreign(5, "DELETE", "removed rows"), Foreign(7, "WRITE", "removed rows")
+
+
+def test_reasons_are_added_up_over_receipts_and_coverage_and_a_recounted_receipt_does_not_know_them() -> None:
+    expected = Expected(
+        ((OffsetRange(LOG, 100, 120), Receipt(10, 900, 4, 3, 3)), (OffsetRange(LOG, 120, 130), Receipt(8, None, missing_offsets=2))),
+        (Interval(0, 100, 90, 1, 2, 3),))
+    losses = (Loss(LOG, 140, 150, Why.MOVED), Loss(LOG, 130, 140, Why.EXPIRED))
+    gaps = gaps_of(expected, losses)
+    assert gaps == Gaps(5, 5, 6, unexplained=6, losses=losses[::-1])
+    assert gaps.says == "5 control, 5 aborted, 6 compacted, 6 not known why, 20 lost (2 stretches from 130)"
+    assert gaps_of(Expected(), losses[1:]).says == "10 lost (130 to 140, expired)"
+
+
+def test_a_range_that_is_in_the_coverage_already_is_explained_once() -> None:
+    receipt = Receipt(8, 900, control_records=2)
+    expected = Expected(((OffsetRange(LOG, 0, 10), receipt),), (Interval(0, 20, 16, 4, 0, 0),))
+    assert gaps_of(expected, ()) == Gaps(control_records=4)
+    assert gaps_of(expected, ()).says == "4 control"
+
+
+def test_where_every_offset_has_its_row_nothing_is_said() -> None:
+    assert gaps_of(Expected(((OffsetRange(LOG, 0, 10), Receipt(10, 900)),)), ()).says == ""
+
+
+def origin(committed: int | None, *, version: int | None = 3, missing: int = 4) -> Origin:
+    return Origin(Short(0, 10, missing), version, 10, committed)
+
+
+@pytest.mark.parametrize(("committed", "expected"), [
+    (10, Missing(removed=4, by=(DELETE,), allowed=False)),
+    (6, Missing(never_came=4)),
+    (9, Missing(never_came=1, removed=3, by=(DELETE,), allowed=False)),
+    (None, Missing(unknown=4, by=(DELETE,), allowed=False)),
+    (3, Missing(never_came=4)),
+], ids=["all were there", "none of them was there", "one never came", "files gone", "more lacked than now: somebody put some back"])
+def test_missing_rows_are_told_apart_by_what_their_commit_held(committed: int | None, expected: Missing) -> None:
+    assert blame([origin(committed)], [DELETE], frozenset()) == expected
+
+
+def test_only_removals_after_the_commit_are_named() -> None:
+    assert blame([origin(10, version=6)], [DELETE, WRITE], frozenset()).by == (WRITE,)
+    assert blame([origin(None, version=None)], [DELETE, WRITE], frozenset()).by == (DELETE, WRITE)
+    nobody = blame([origin(10, version=8)], [DELETE, WRITE], frozenset())
+    assert (nobody.by, nobody.allowed) == ((), False)
+    assert nobody.says == "4 removed later, by a commit that the log no longer holds"
+
+
+def test_rows_that_others_removed_are_right_only_where_every_such_commit_was_allowed() -> None:
+    assert blame([origin(10)], [DELETE, WRITE], frozenset({5, 7})).allowed
+    assert not blame([origin(10)], [DELETE, WRITE], frozenset({5})).allowed
+    assert blame([origin(None)], [DELETE], frozenset({5})).allowed
+    assert not blame([origin(None)], [], frozenset({5})).allowed
+
+
+def test_rows_in_a_table_before_this_one_are_nobodys_fault() -> None:
+    elsewhere = Origin(SHORT, is_elsewhere=True)
+    found = blame([elsewhere, origin(10)], [DELETE], frozenset({5}))
+    assert found == Missing(removed=4, elsewhere=4, by=(DELETE,))
+    assert found.says == "4 removed later by somebody else's DELETE at version 5, 4 in the table that was there before this one"
+
+
+def test_a_log_is_right_when_all_that_is_missing_may_be_missing() -> None:
+    short = LogFindings(AuditedLog(LOG), 10, 6, missing=4, short=(SHORT,))
+    assert LogProof(short, missing=Missing(removed=4, by=(DELETE,))).is_right
+    assert not LogProof(short, missing=Missing(removed=4, by=(DELETE,), allowed=False)).is_right
+    assert not LogProof(short, missing=Missing(never_came=1, removed=3, by=(DELETE,))).is_right
+    assert not LogProof(LogFindings(AuditedLog(LOG), 10, 11, double_rows=1)).is_right
+    assert not LogProof(LogFindings(AuditedLog(LOG), 10, 11, unexpected=1)).is_right
+
+
+def test_what_cannot_be_proven_is_told_with_its_plans_and_is_wrong_until_an_operator_accepts_the_table_after_them() -> None:
+    unproven = (Short(0, 10, 4), Short(10, 30, 2), Short(90, 95, 1))
+    doubt = doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=8)
+    assert doubt == Doubt(7, (3, 7, 9), (0, 10), allowed=False)
+    assert doubt.says.startswith("7 offsets without a row cannot be proven (first between 0 and 10; plans 3, 7, 9): ")
+    assert "a crash took it, or the transform does not read its rows to the end" in doubt.says, "both leave no receipt"
+    findings = LogFindings(AuditedLog(LOG), 10, 10, unproven=unproven)
+    assert not LogProof(findings, doubt=doubt).is_right
+    assert LogProof(findings, doubt=doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=9)).is_right
+
+
+def test_where_nothing_is_in_doubt_nothing_is_said_of_it() -> None:
+    doubt = doubt_of((), {(0, 10): 7}, pruned=3, accepted=0)
+    assert (doubt, doubt.says, doubt.allowed) == (Doubt(), "", True)
+
+
+def test_the_origin_of_a_range_compares_what_was_planned_with_what_was_committed() -> None:
+    assert origin_of(SHORT, 3, Receipt(rows=10), Receipt(rows=8)) == Origin(SHORT, 3, 10, 8)
+    assert origin_of(SHORT, 3, Receipt(rows=10), None).committed_rows is None
+
+
+def test_many_removals_are_counted() -> None:
+    by = tuple(Foreign(n, "DELETE", "removed rows") for n in range(4, 9))
+    assert blame([origin(10)], by, frozenset()).says == (
+        "4 removed later by somebody else's DELETE at version 4 and DELETE at version 5 and DELETE at version 6 and 2 more")

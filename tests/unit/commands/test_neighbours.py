@@ -1,0 +1,88 @@
+"""What `verify` makes of the other pipelines of its table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from etl.audit.audit import AuditedLog, Expected, LogFindings, Unequal
+from etl.commands import neighbours
+from etl.commands.neighbours import refuse_what_others_loaded, stops_a_run, without_others
+from etl.errors import LedgersDisagree
+from etl.model.plans import BrokerPartition, FirstRun, Foreign, Ledger, Onward, OtherPipeline, Plan, Retirement, Snapshot, Table, TookOver
+from tests.unit.run.test_ingest import SETTINGS, outside_of, run
+from tests.unit.decisions.test_succession import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
+
+AUDITED = AuditedLog(BrokerPartition("clicks", 0))
+RETIRED = Ledger("u", retired=Retirement("taken over", 1, "new/clicks"))
+BEYOND = LogFindings(AUDITED, 5, 9, unexpected=4, unexpected_first=(5, 6))
+TABLE = Table("t", 3, 2)
+THEIRS = Foreign(4, "WRITE", "took over topic clicks", TookOver(OLD, 4))
+
+
+@dataclass
+class World:
+    """As much of a world as is asked here; `asked` counts the looks at the brokers."""
+
+    snapshot: Snapshot | None = None
+    settings: Any = SETTINGS
+    app_id: str = "offset-range-etl/cluster-1/group/clicks"
+    asked: list[str] = field(default_factory=list)
+
+    def observe(self) -> Snapshot:
+        self.asked.append("brokers")
+        assert self.snapshot is not None
+        return self.snapshot
+
+
+@pytest.fixture(autouse=True)
+def others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "other_pipelines", lambda path, app_id: (old_pipeline(),))
+
+
+def judged(ledger: Ledger, found: LogFindings, table: Table = TABLE) -> tuple[LogFindings, int]:
+    (one,), rows = without_others(World(), ledger, table, {AUDITED: Expected()}, (found,))  # type: ignore[arg-type]
+    return one, rows
+
+
+def test_rows_behind_those_of_a_pipeline_that_was_taken_over_are_its_successors() -> None:
+    found, rows = judged(RETIRED, BEYOND)
+    assert (found.is_right, rows) == (True, 4)
+    assert not stops_a_run(THEIRS, RETIRED) and stops_a_run(replace(THEIRS, by=None), RETIRED)
+
+
+def test_rows_that_are_there_twice_are_told_of_a_pipeline_that_was_taken_over_too() -> None:
+    assert not judged(RETIRED, replace(BEYOND, double_rows=1))[0].is_right
+    unequal = replace(BEYOND, unequal=(Unequal(0, 5, 3, 5),), unexpected=6)
+    assert judged(RETIRED, unequal)[0].unexpected == 2
+
+
+def test_rows_of_a_pipeline_in_service_that_no_plan_put_there_are_a_surprise_though_another_one_knows_the_topic() -> None:
+    assert judged(Ledger("u"), BEYOND) == (BEYOND, 0)
+    assert judged(Ledger("u"), BEYOND, replace(TABLE, foreign=(THEIRS,)))[0].is_right, "and `stops_a_run` tells what others did"
+    assert stops_a_run(THEIRS, Ledger("u"))
+
+
+def test_a_pipeline_that_has_loaded_nothing_is_refused_in_the_words_of_a_run_where_another_one_has_loaded_its_topic() -> None:
+    world = World(snapshot_of(loaded_by_another(6, 6, 6)))
+    with pytest.raises(LedgersDisagree) as caught:
+        refuse_what_others_loaded(world, FirstRun(), TABLE, Ledger())  # type: ignore[arg-type]
+    with pytest.raises(LedgersDisagree) as at_run:
+        run(loaded_by_another(6, 6, 6))
+    assert (caught.value.what, caught.value.check, caught.value.exit_code) == (at_run.value.what, at_run.value.check, 5)
+
+
+def test_the_brokers_are_not_asked_where_every_topic_of_others_is_known_or_is_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    plan = outside.newest_plan()
+    assert isinstance(plan, Plan)
+    for topics in ENDED, {BrokerPartition("orders", 0): 7}:
+        monkeypatch.setattr(neighbours, "other_pipelines", lambda path, app_id, topics=topics: (old_pipeline(topics),))
+        refuse_what_others_loaded(World(), Onward(plan, plan.positions), TABLE, Ledger("u", plan))  # type: ignore[arg-type]
+    forgotten = OtherPipeline(OLD, 4)
+    monkeypatch.setattr(neighbours, "other_pipelines", lambda path, app_id: (forgotten,))
+    heir = replace(plan, heir_of=(TookOver(OLD, 4),))
+    refuse_what_others_loaded(World(), Onward(heir, heir.positions), TABLE, Ledger("u", heir))  # type: ignore[arg-type]

@@ -1,0 +1,136 @@
+"""What `etl plan` says that the next run would do, and that the run then does just that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from etl.commands.preview import preview_of
+from etl.doctor.check import Verdict
+from etl.doctor.ledger import judged
+from etl.errors import NeedsDecision
+from etl.report.run_report import Outcome
+from etl.run.ingest import ingest
+from etl.settings.sections import Settings
+from tests.fakes.world import Crash, FakeWorld, Outside, When
+from tests.unit.run.test_ingest import (
+    LOGS, SETTINGS, SKIPPING, crash_at, expired_plan, grow, new_report, outcomes, outside_of, run, settings_of,
+)
+
+
+def says(outside: Outside, settings: Settings = SETTINGS) -> str:
+    return preview_of(FakeWorld(outside, settings).observe(), settings).says
+
+
+def is_what_a_run_reads(outside: Outside, settings: Settings = SETTINGS) -> bool:
+    foretold = [(r["plan"], r["partition"], r["from"], r["until"]) for r in preview_of(
+        FakeWorld(outside, settings).observe(), settings).as_json()["ranges"]]
+    report = new_report()
+    ingest(FakeWorld(outside, settings), settings, report)
+    read = [(one.plan.number, r.log.partition, r.from_offset, r.until_offset) for one in report.plans for r in one.plan.ranges]
+    assert foretold == read
+    return True
+
+
+def stored_and_grown(settings: Settings = SETTINGS) -> Outside:
+    """A plan is stored, its driver died, and the logs have grown since."""
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at("store plan", When.AFTER))
+    grow(outside, 2, 0, 1)
+    return outside
+
+
+def test_a_run_that_replays_a_plan_is_said_to_make_the_next_one_too() -> None:
+    outside = stored_and_grown()
+    assert says(outside) == "the next run replays plan 1, which is stored and not in the table; then it makes plan 2"
+    assert is_what_a_run_reads(outside)
+
+
+def test_a_replay_that_leaves_nothing_is_said_to_find_nothing_new_after_it() -> None:
+    outside = stored_and_grown()
+    grow(outside, -2, 0, -1)
+    assert says(outside) == "the next run replays plan 1, which is stored and not in the table; then it finds nothing new"
+
+
+def test_a_plan_that_is_superseded_is_said_to_be_followed_by_what_the_caps_left() -> None:
+    outside, capped = expired_plan(), settings_of(on_data_loss="skip", limits={"max_records_per_run": 4})
+    assert says(outside, capped).endswith("and the log at 2 by now; then it makes plan 2")
+    assert is_what_a_run_reads(outside, capped)
+
+
+def test_what_the_next_run_lets_go_is_said_and_is_what_it_then_lets_go() -> None:
+    outside, settings = outside_of(5, 3, 4), SKIPPING
+    run(outside, settings)
+    grow(outside, 5, 2, 0)
+    outside.logs[LOGS[0]].log_start = 7
+    preview = preview_of(FakeWorld(outside, settings).observe(), settings)
+    assert preview.let_go == ("the next run lets go clicks 0: 2 offsets (5 to 7), expired",)
+    losses = [{"plan": 2, "topic": "clicks", "partition": 0, "from": 5, "until": 7, "why": "expired", "log_epoch": 0}]
+    assert preview.as_json()["losses"] == losses
+    run(outside, settings)
+    assert [(number, loss.from_offset, loss.until_offset) for number, loss in outside.losses] == [(2, 5, 7)]
+
+
+def test_a_plan_of_losses_alone_is_said_to_let_go_and_not_to_keep_starts() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside, SKIPPING)
+    outside.logs[LOGS[0]].end = outside.logs[LOGS[0]].log_start = 7
+    assert says(outside, SKIPPING) == "the next run makes plan 2, which reads nothing and lets go 2 offsets"
+    report = run(outside, SKIPPING)
+    assert outcomes(report) == [Outcome.RECORDS_LOST, Outcome.LET_GO]
+    assert report.outcomes[-1][1] == "plan 2 reads nothing and lets go 2 offsets"
+
+
+def test_a_run_that_replays_under_caps_is_said_to_take_on_a_whole_new_plan_besides() -> None:
+    settings = settings_of(limits={"max_records_per_run": 3})
+    outside = stored_and_grown(settings)
+    assert sum(r["until"] - r["from"] for r in preview_of(FakeWorld(outside, settings).observe(), settings).as_json()["ranges"]) == 6
+    assert is_what_a_run_reads(outside, settings)
+
+
+def test_what_the_table_knows_better_is_said_to_be_taken_over_first() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.plans.clear()
+    outside.applied.clear()
+    assert says(outside, SKIPPING) == "the next run first takes over plan 1 from the table, then finds nothing new"
+
+
+# -- the doctor says what plan says ------------------------------------------------------------------------------------
+
+
+def stored_in_another_shape() -> tuple[Outside, Settings]:
+    return stored_and_grown(), settings_of(isolation="read_uncommitted")
+
+
+def with_offsets_gone() -> tuple[Outside, Settings]:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    grow(outside, 4, 0, 0)
+    outside.logs[LOGS[0]].log_start = 7
+    return outside, SETTINGS
+
+
+def with_an_offset_above_the_end() -> tuple[Outside, Settings]:
+    outside = outside_of(5, 3, 4)
+    outside.move_offset(LOGS[0], 500)
+    return outside, SETTINGS
+
+
+@pytest.mark.parametrize("situation", [stored_in_another_shape, with_offsets_gone, with_an_offset_above_the_end])
+def test_doctor_fails_where_plan_stops_with_the_same_error(situation: Callable[[], tuple[Outside, Settings]]) -> None:
+    outside, settings = situation()
+    snapshot = FakeWorld(outside, settings).observe()
+    with pytest.raises(NeedsDecision) as stops_plan:
+        preview_of(snapshot, settings)
+    with pytest.raises(NeedsDecision) as stops_doctor:
+        list(judged("ledger and table", snapshot, settings, preview_of))
+    assert (type(stops_doctor.value), str(stops_doctor.value)) == (type(stops_plan.value), str(stops_plan.value))
+
+
+def test_an_owner_is_told_by_the_doctor_once_and_where_the_pipeline_stands_all_the_same() -> None:
+    outside = outside_of(5, 3, 4)
+    outside.owners[LOGS[0]] = "somebody"
+    assert [line.verdict for line in judged("x", FakeWorld(outside, SETTINGS).observe(), SETTINGS, preview_of)] == [Verdict.OK]

@@ -1,0 +1,118 @@
+"""What `verify` reads of both ledgers, and that a run beside it changes nothing about the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from etl.commands import verify
+from etl.decisions.coverage import fold
+from etl.errors import Owned
+from etl.model.plans import Applied, BrokerPartition, Coverage, Dialect, Ledger, OffsetRange, Plan, PlanKind, Receipt, Table
+from etl.run.live_world import LiveWorld
+
+LOG = BrokerPartition("clicks", 0)
+
+
+def plan_of(number: int) -> Plan:
+    start = number * 10
+    return Plan(
+        number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
+        ranges=(OffsetRange(LOG, start, start + 10),), positions={LOG: start + 10}, seen={}, id=f"plan-{number}", table_bit=number - 1)
+
+
+def record_of(plan: Plan) -> Applied:
+    return Applied(plan.number, plan.id, plan.number, "t", (Receipt(10, 100),))
+
+
+@dataclass
+class RunsBeside:
+    """Both ledgers, and a run that does something when a certain thing is read."""
+
+    newest: int = 3
+    pruned: int = 0
+    when: str = ""
+    then: Callable[[RunsBeside], None] = lambda beside: None
+    coverage: Coverage = field(default_factory=Coverage)
+
+    @property
+    def ledger(self) -> RunsBeside:
+        return self
+
+    def _at(self, read: str) -> None:
+        if read == self.when:
+            self.then(self)
+
+    def mark(self) -> tuple[int, int | None]:
+        return self.newest, 0
+
+    def read_ledger(self) -> Ledger:
+        found = Ledger("u", plan_of(self.newest))
+        self._at("ledger")
+        return found
+
+    def read_table(self, ledger: Ledger) -> Table:
+        found = Table("t", self.newest, self.newest)
+        self._at("table")
+        return found
+
+    def read_plans(self) -> list[Plan]:
+        numbers = range(self.pruned + 1, self.newest + 1)
+        self._at("plans")
+        return [plan_of(number) for number in numbers if number > self.pruned]
+
+    def read_record_of(self, plan: Plan) -> Applied | None:
+        self._at(f"record {plan.number}")
+        return record_of(plan) if plan.number > self.pruned else None
+
+    def read_coverage(self) -> Coverage:
+        self._at("coverage")
+        return self.coverage
+
+    def prune(self, through: int) -> None:
+        for number in range(self.pruned + 1, through + 1):
+            self.coverage = fold(self.coverage, plan_of(number), record_of(plan_of(number)))
+        self.pruned = max(self.pruned, through)
+
+    def go_on(self) -> None:
+        """One plan more is stored and applied, and all but the newest are pruned."""
+        self.newest += 1
+        self.prune(self.newest - 1)
+
+
+def offsets_of(told: Any) -> list[tuple[int, int]]:
+    """The intervals that are told, of kept plans and of the coverage."""
+    kept = [(r.from_offset, r.until_offset) for plan, _ in told.kept for r in plan.ranges]
+    return sorted(kept + [(i.from_offset, i.until_offset) for found in told.coverage.intervals.values() for i in found])
+
+
+def look(beside: RunsBeside) -> Any:
+    return verify._look(cast(LiveWorld, beside))
+
+
+@pytest.mark.parametrize("when", ["ledger", "table", "plans", "record 1", "record 2", "coverage"])
+def test_a_plan_that_a_run_prunes_meanwhile_counts_once(when: str) -> None:
+    told = look(RunsBeside(when=when, then=lambda beside: beside.prune(2)))
+    assert offsets_of(told) in ([(10, 20), (20, 30), (30, 40)], [(10, 30), (30, 40)])
+    assert all(record for _, record in told.kept), "none of them is counted again"
+
+
+@pytest.mark.parametrize("when", ["ledger", "table", "plans", "record 1", "coverage"])
+def test_a_run_that_goes_on_and_prunes_meanwhile_is_looked_at_again(when: str) -> None:
+    def go_on_once(beside: RunsBeside) -> None:
+        beside.when = ""
+        beside.go_on()
+
+    told = look(RunsBeside(when=when, then=go_on_once))
+    newest = told.table.transaction_version
+    assert offsets_of(told)[-1][1] == (newest + 1) * 10, "all that the table holds by then, and nothing that came later"
+    assert sum(until - start for start, until in offsets_of(told)) == newest * 10
+
+
+def test_runs_that_never_rest_are_told_and_no_loss_is_invented() -> None:
+    with pytest.raises(Owned) as caught:
+        look(RunsBeside(when="plans", then=RunsBeside.go_on))
+    assert caught.value.exit_code == 4

@@ -1,0 +1,65 @@
+"""What a person sees: it fits a terminal of 80 columns, and what is piped is whole."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from etl.commands.preview import Preview
+from etl.console import text
+from etl.doctor.check import Line, Verdict
+from etl.doctor.diagnose import Diagnosis
+from etl.model.plans import Broker, BrokerPartition, Committed, Dialect, Leader, OffsetRange, Plan, PlanKind
+from tests.unit.report.test_run_report import snapshot_of
+
+PLANS: list[dict[str, Any]] = [
+    {"number": number, "id": "0123456789abcdef", "kind": "ingest", "created_at": "2026-01-31T10:20:30.123+00:00", "ranges": 1200,
+     "offsets": 1_234_567_890, "rows": rows, "delta_version": version}
+    for number, rows, version in ((11_999, 1_234_567_890, 12_001), (12_000, None, None))]
+LONG = "the topics of a cluster with a long sentence that says what was found and goes on beyond the end of a line of a terminal"
+DIAGNOSIS = Diagnosis((
+    Line("ZooKeeper's request limit", Verdict.OK, LONG), Line("topics", Verdict.FAILED, LONG, to_do=LONG + " /a/path/that/is/long")))
+
+
+def seen(monkeypatch: pytest.MonkeyPatch, show: Any, value: Any, *, terminal: bool) -> list[str]:
+    out = io.StringIO()
+    monkeypatch.setattr(text, "screen", Console(
+        file=out, width=80, force_terminal=terminal, no_color=True, highlight=False, soft_wrap=True, color_system=None))
+    show(value)
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("show", "value"), [(text.show_plans, PLANS), (text.show_doctor, DIAGNOSIS)])
+def test_on_a_terminal_of_80_columns_no_line_is_longer(monkeypatch: pytest.MonkeyPatch, show: Any, value: Any) -> None:
+    lines = seen(monkeypatch, show, value, terminal=True)
+    assert lines and max(map(len, lines)) <= 80, "\n".join(lines)
+
+
+def test_nothing_that_is_piped_is_cut_or_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = seen(monkeypatch, text.show_doctor, DIAGNOSIS, terminal=False)
+    assert [line.endswith(LONG) for line in lines] == [True, True, False] and lines[2].endswith(f"to do: {LONG} /a/path/that/is/long")
+    wide = [{**PLANS[0], "id": "x" * 200}]
+    [_, line] = seen(monkeypatch, text.show_plans, wide, terminal=False)
+    assert line.endswith("x" * 200) and line.startswith("11999")
+
+
+def test_what_is_folded_on_a_terminal_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = seen(monkeypatch, text.show_doctor, DIAGNOSIS, terminal=True)
+    assert " ".join(" ".join(lines).split()).count(LONG) == 3
+    assert "/a/path/that/is/long" in " ".join(lines)
+
+
+@pytest.mark.parametrize(("tasks", "words"), [
+    ((1, 1), "1 task"), ((8, 8), "8 tasks"), ((3, 12), "3 to 12 tasks, by the cluster's cores"),
+])
+def test_a_preview_counts_in_words(monkeypatch: pytest.MonkeyPatch, tasks: tuple[int, int], words: str) -> None:
+    log = BrokerPartition("clicks", 0)
+    plan = Plan(
+        number=1, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
+        ranges=(OffsetRange(log, 0, 1, Leader(Broker(0, "h", 9092))),), positions={log: 1}, seen={log: Committed()})
+    preview = Preview("the next run makes plan 1", (plan,), snapshot_of((10, 6)), tasks)
+    lines = seen(monkeypatch, text.show_preview, preview, terminal=False)
+    assert lines[1] == f"1 record at most, about 1.0 KB, {words}"

@@ -1,0 +1,230 @@
+"""What pruned plans leave: loaded intervals per log, merged, and never counted twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl.decisions import coverage
+from etl.decisions.coverage import (
+    OFFSETS_END, PLANS_KEPT, PLAN_BYTES_KEPT, Ancestry, ancestry, fold, is_better, merge, note, prunable, take_in, unloaded,
+)
+from etl.errors import LedgersDisagree
+from etl.model.plans import (
+    NOT_COUNTED, Applied, BrokerPartition, Coverage, Dialect, Foreign, Interval, OffsetRange, Plan, PlanKind, Receipt, Vanished,
+)
+
+A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+
+
+def plan_of(number: int, *ranges: tuple[BrokerPartition, int, int]) -> tuple[Plan, Applied]:
+    plan = Plan(
+        number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
+        ranges=tuple(OffsetRange(*r) for r in ranges), positions={}, seen={}, id=f"plan-{number}", table_bit=number - 1)
+    return plan, Applied(number, plan.id, number, "t", tuple(Receipt(rows=until - start - 1) for _, start, until in ranges))
+
+
+def test_intervals_that_touch_become_one() -> None:
+    assert merge([Interval(5, 9, 4), Interval(0, 5, 3), Interval(9, 10, 1)]) == (Interval(0, 10, 8),)
+
+
+def test_intervals_with_a_hole_between_stay_two() -> None:
+    assert merge([Interval(6, 9, 3), Interval(0, 5, 5)]) == (Interval(0, 5, 5), Interval(6, 9, 3))
+
+
+def test_too_many_intervals_become_fewer_and_keep_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coverage, "INTERVALS_KEPT", 5)
+    holed = tuple((A, start, start + 5) for start in (0, 10, 20, 30, 40))
+    whole = fold(Coverage(), *plan_of(1, *holed))
+    assert whole.intervals[A] == tuple(Interval(start, start + 5, 4) for _, start, _ in holed)
+    assert fold(whole, *plan_of(2, (B, 0, 5))).intervals == {
+        A: (Interval(0, 35, 16), Interval(40, 45, 4)), B: (Interval(0, 5, 4),)}
+
+
+def test_intervals_of_two_lives_of_a_log_are_not_merged_even_where_their_offsets_meet() -> None:
+    assert merge([Interval(0, 5, 5), Interval(5, 9, 4, log_epoch=1), Interval(2, 5, 3, log_epoch=1)]) == (
+        Interval(0, 5, 5), Interval(2, 9, 7, log_epoch=1))
+
+
+def test_folding_keeps_the_life_of_the_log_and_what_a_reset_said_of_vanished_records() -> None:
+    first, reset, later = plan_of(1, (A, 0, 5)), plan_of(2), plan_of(3, (A, 3, 9))
+    gone = Vanished(A, 3, 5)
+    found = fold(fold(Coverage(), *first), replace(reset[0], vanished=(gone,)), reset[1])
+    found = fold(found, replace(later[0], log_epochs={A: 1}), later[1])
+    assert found == Coverage(3, {A: (Interval(0, 5, 4), Interval(3, 9, 5, log_epoch=1))}, table_id="t", vanished=(gone,))
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sets(st.integers(0, 11)), st.randoms())
+def test_merging_keeps_every_row_and_every_offset_in_whatever_order(sizes: list[int], left_out: set[int], random: object) -> None:
+    cuts = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+    pieces = [Interval(a, b, b - a) for i, (a, b) in enumerate(zip(cuts, cuts[1:])) if i not in left_out]
+    shuffled = list(pieces)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    merged = merge(shuffled)
+    assert sum(i.rows or 0 for i in merged) == sum(i.rows or 0 for i in pieces)
+    assert [o for i in merged for o in range(i.from_offset, i.until_offset)] == [
+        o for i in pieces for o in range(i.from_offset, i.until_offset)]
+    assert all(before.until_offset < after.from_offset for before, after in zip(merged, merged[1:]))
+    assert merge(merged) == merged
+
+
+def test_folding_adds_the_plans_ranges_with_their_rows() -> None:
+    found = fold(fold(Coverage(), *plan_of(1, (A, 0, 5), (A, 5, 9), (B, 2, 4))), *plan_of(2, (A, 9, 10)))
+    assert found == Coverage(2, {A: (Interval(0, 10, 7),), B: (Interval(2, 4, 1),)}, table_id="t")
+
+
+def test_why_offsets_gave_no_row_outlives_the_plans() -> None:
+    plan, applied = plan_of(1, (A, 0, 9), (A, 9, 20), (A, 20, 30))
+    receipts = (Receipt(4, 100, 2, 1, 2), Receipt(10, 100, 0, 0, 1), Receipt(7, None, 0, 0, 3))
+    [interval] = fold(Coverage(), plan, replace(applied, receipts=receipts)).intervals[A]
+    assert interval == Interval(0, 30, 21, control_records=2, aborted_records=1, compacted=3)
+    assert interval.unexplained == 3
+
+
+@pytest.mark.parametrize("other", [{"plan_id": "plan-0"}, {"receipts": ()}])
+def test_the_record_of_another_plan_is_never_folded_in(other: dict[str, Any]) -> None:
+    plan, applied = plan_of(1, (A, 0, 5))
+    with pytest.raises(LedgersDisagree, match="does not belong"):
+        fold(Coverage(), plan, replace(applied, **other))
+
+
+@pytest.mark.parametrize(("record", "kept", "better"), [
+    ((5, 100), (5, None), True), ((5, None), (5, 100), False), ((5, 100), (5, 90), False), ((5, None), (5, None), False),
+])
+def test_what_is_kept_of_a_plan_gives_way_only_to_who_knows_more(
+    record: tuple[int, int | None], kept: tuple[int, int | None], better: bool,
+) -> None:
+    _, applied = plan_of(1, (A, 0, 5))
+    assert is_better(replace(applied, receipts=(Receipt(*record),)), replace(applied, receipts=(Receipt(*kept),))) is better
+    assert is_better(replace(applied, plan_id="plan-2", receipts=(Receipt(*record),)), applied)
+
+
+def test_a_plan_that_is_folded_in_already_changes_nothing() -> None:
+    once = fold(Coverage(), *plan_of(3, (A, 0, 5)))
+    assert fold(once, *plan_of(3, (A, 0, 5))) == once
+    assert fold(once, *plan_of(2, (A, 5, 6))) == once
+
+
+def test_a_plan_without_ranges_is_folded_in_too() -> None:
+    assert fold(Coverage(3, {A: (Interval(0, 1, 1),)}), *plan_of(4)) == Coverage(4, {A: (Interval(0, 1, 1),)}, table_id="t")
+
+
+def test_what_cannot_be_proven_stays_in_the_coverage_with_the_newest_plan_that_it_is_of() -> None:
+    found = Coverage()
+    for number, receipt in enumerate((
+            Receipt(9, 1), Receipt(8, missing_offsets=2, behind_transform=True), Receipt(10, behind_transform=True),
+            Receipt(9, missing_offsets=1), NOT_COUNTED, NOT_COUNTED, Receipt(10, 1)), 1):
+        plan, applied = plan_of(number, (A, number * 10 - 10, number * 10))
+        found = fold(found, plan, replace(applied, receipts=(receipt,)))
+        assert found.unproven_through == {1: 0, 2: 2, 3: 2, 4: 2, 5: 5}.get(number, 6)
+    assert found.intervals[A] == (Interval(0, 40, 36, unproven=2), Interval(40, 60, None), Interval(60, 70, 10))
+    assert [i.unexplained for i in found.intervals[A]] == [4, 0, 0]
+
+
+def test_what_could_not_be_proven_of_a_table_that_was_given_up_is_forgotten_with_it() -> None:
+    plan, applied = plan_of(1, (A, 0, 10))
+    before = fold(Coverage(), plan, replace(applied, receipts=(NOT_COUNTED,)))
+    plan, applied = plan_of(2, (A, 10, 20))
+    assert fold(before, plan, replace(applied, table_id="another")).unproven_through == 0
+
+
+def test_the_newest_hundred_plans_stay() -> None:
+    assert PLANS_KEPT == 100
+    assert prunable([(n, 10) for n in range(1, 104)]) == [1, 2, 3]
+    assert prunable([(n, 10) for n in range(1, 101)]) == []
+
+
+def test_fewer_stay_when_they_are_large() -> None:
+    third = PLAN_BYTES_KEPT // 3
+    assert prunable([(4, third), (2, third), (3, third), (1, third)]) == [1]
+
+
+def test_the_newest_stays_however_large_it_is() -> None:
+    assert prunable([(1, 1), (2, PLAN_BYTES_KEPT + 1)]) == [1]
+    assert prunable([(1, PLAN_BYTES_KEPT * 2)]) == []
+    assert prunable([]) == []
+
+
+@given(st.dictionaries(st.integers(1, 300), st.integers(0, 40), max_size=30))
+def test_what_is_pruned_is_older_than_all_that_stays(sizes: dict[int, int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coverage, "PLANS_KEPT", 10)
+        patch.setattr(coverage, "PLAN_BYTES_KEPT", 100)
+        gone = prunable(list(sizes.items()))
+    kept = sorted(set(sizes) - set(gone))
+    assert gone == sorted(gone)
+    assert not gone or not kept or gone[-1] < kept[0]
+    assert len(kept) <= 10 and (sum(sizes[n] for n in kept) <= 100 or len(kept) == 1)
+    assert bool(kept) == bool(sizes)
+
+
+def test_a_plan_that_went_to_another_table_begins_the_coverage_anew() -> None:
+    before = fold(Coverage(), *plan_of(1, (A, 0, 5), (B, 0, 5)))
+    plan, applied = plan_of(2, (A, 5, 9))
+    found = fold(before, plan, replace(applied, table_id="another"))
+    assert (found.through, set(found.intervals), found.table_id) == (2, {A}, "another")
+    assert found.intervals[A][0].from_offset == 5
+
+
+def test_what_others_removed_is_kept_once_and_the_newest_of_it() -> None:
+    found = [Foreign(version, "DELETE", "removed rows") for version in range(3)]
+    noted = note(note(Coverage(), found[:2]), found)
+    assert noted.removals == tuple(found)
+    assert note(noted, found) == noted
+    assert len(note(Coverage(), [Foreign(v, "DELETE", "removed rows") for v in range(1500)]).removals) == 1000
+
+
+@pytest.mark.parametrize(("bits", "version", "led"), [
+    ({}, 0, Ancestry(frozenset(), 0)),
+    ({1: 0, 2: 1, 3: 2}, 3, Ancestry(frozenset({1, 2, 3}), 0)),
+    ({1: 0, 2: 1, 3: 2}, 2, Ancestry(frozenset({1, 2}), 0)),      # plan 3 is stored and not in the table
+    ({1: 0, 2: 1, 3: 2, 4: 1}, 4, Ancestry(frozenset({1, 4}), 0)),  # the table is a copy of the day of plan 1
+    ({1: 0, 2: 1, 3: 0}, 3, Ancestry(frozenset({3}), 0)),          # another table
+    ({7: 6, 8: 4, 9: 8}, 9, Ancestry(frozenset({8, 9}), 4)),       # plan 6 and those before it were pruned
+    ({1: 0, 2: 1, 3: 2}, 1, Ancestry(frozenset({1}), 0)),          # an old copy was accepted, and nothing was loaded since
+])
+def test_the_plans_that_led_to_a_table_are_told_by_what_each_found_there(bits: dict[int, int], version: int, led: Ancestry) -> None:
+    assert ancestry(bits, version) == led
+
+
+def test_what_an_operator_gave_up_is_kept_apart_when_it_is_folded() -> None:
+    first, lost, behind = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 12))
+    behind = replace(behind[0], table_bit=1), behind[1]
+    found = fold(Coverage(), *first)
+    found = fold(found, *lost, is_given_up=True)
+    assert found == Coverage(2, {A: (Interval(0, 5, 4),)}, table_id="t", given_up={A: (Interval(5, 9, 3),)}, held_through=1)
+    assert fold(found, *behind) == Coverage(
+        3, {A: (Interval(0, 5, 4), Interval(9, 12, 2))}, table_id="t", given_up={A: (Interval(5, 9, 3),)})
+
+
+@pytest.mark.parametrize("change", ["another table", "an old copy"])
+def test_where_nobody_can_tell_which_part_of_the_coverage_was_given_up_all_of_it_is(change: str) -> None:
+    first, second, third = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 12))
+    plan, applied = third
+    if change == "another table":
+        applied = replace(applied, table_id="t2")
+    else:
+        plan = replace(plan, table_bit=1)
+    found = fold(fold(fold(Coverage(), *first), *second), plan, applied)
+    assert (found.intervals, found.given_up) == ({A: (Interval(9, 12, 2),)}, {A: (Interval(0, 9, 7),)})
+
+
+def test_rows_of_every_life_of_a_log_that_another_pipeline_had_reached_are_no_surprise_to_who_takes_over() -> None:
+    found = take_in(Coverage(), None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2})
+    assert found.given_up == {
+        A: (Interval(0, OFFSETS_END, 0), Interval(0, OFFSETS_END, 0, log_epoch=1), Interval(0, 4, 0, log_epoch=2)),
+        B: (Interval(0, 7, 0),)}
+    assert take_in(found, None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2}) == found
+    behind = take_in(found, None, {B: 3}, table_id="t", known=(B,))
+    assert behind.given_up[B] == (Interval(0, 7, 0), Interval(0, 3, 0)), "what was taken in before stays"
+
+
+def test_the_first_offsets_that_nothing_holds_are_named() -> None:
+    assert unloaded([(0, 3), (2, 6)], 1, 6) is None
+    assert unloaded([(0, 3), (5, 9)], 1, 9) == (3, 5)
+    assert unloaded([], 1, 9) == (1, 9)
+    assert unloaded([(0, 9)], 4, 4) is None

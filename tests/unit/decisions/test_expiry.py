@@ -1,0 +1,96 @@
+"""Which ranges will soon lose their start, and that their tasks come first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from etl.decisions.expiry import Expiring, cleanup_of, expiring
+from etl.decisions.tasks import pack_tasks
+from etl.model.plans import (
+    Broker, BrokerPartition, Committed, Dialect, Extent, Leader, Ledger, OffsetRange, Plan, PlanKind, Retention, Snapshot,
+)
+
+A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+NOW_MS, HOUR = 1_700_000_000_000, 3600
+
+
+def snapshot_of(**changes: Any) -> Snapshot:
+    found = Snapshot(
+        cluster="c", extents={A: Extent(100, 1_000), B: Extent(0, 50)}, leaders={}, leaderless=frozenset(), topic_ids={},
+        bytes_per_offset={A: 10.0, B: 10.0}, committed={}, starts={}, owners={}, live_consumers=(), ledger=Ledger(), table=None)
+    return replace(found, **changes)
+
+
+def soon(snapshot: Snapshot, *ranges: OffsetRange, within_s: float = HOUR) -> tuple[Expiring, ...]:
+    return expiring(ranges, snapshot, within_s=within_s, now_ms=NOW_MS)
+
+
+def last_plan(log_starts: dict[BrokerPartition, int], ago_s: int) -> Ledger:
+    return Ledger("u", Plan(
+        number=1, uid="u", kind=PlanKind.INGEST, created_at_ms=NOW_MS - ago_s * 1000, dialect=Dialect.KAFKA, cluster="c", shape="s",
+        ranges=(), positions={A: 400}, seen={A: Committed()}, log_starts=log_starts))
+
+
+@pytest.mark.parametrize(("told", "said", "explains", "ends"), [
+    (None, False, False, False), (None, True, True, True), (Retention(), False, False, False), (Retention(), True, True, True),
+    (Retention(is_compacted=True), False, True, True), (Retention(is_tiered=True), True, True, False),
+    (Retention(is_tiered=True), False, False, False)])
+def test_what_missing_offsets_mean_is_what_the_brokers_tell_or_an_operator_says(
+    told: Retention | None, said: bool, explains: bool, ends: bool,
+) -> None:
+    found = cleanup_of(told, said_to_be_compacted=said)
+    assert (found.explains_missing, found.ends_in_silence) == (explains, ends)
+
+
+def test_a_start_below_the_first_offset_that_lasts_expires_by_time() -> None:
+    snapshot = snapshot_of(retention={"clicks": Retention(ms=7_200_000)}, lasting={A: 500, B: 0})
+    found = soon(snapshot, OffsetRange(A, 700, 1_000), OffsetRange(A, 400, 700), OffsetRange(B, 0, 50))
+    assert found == (Expiring(A, 400, "records up to offset 500 may expire within 60 min (retention.ms 7,200,000)"),)
+    assert str(found[0]).endswith("its range (from 400) is read first")
+
+
+@pytest.mark.parametrize("start", [500, 900])
+def test_a_start_that_lasts_is_not_told(start: int) -> None:
+    snapshot = snapshot_of(retention={"clicks": Retention(ms=7_200_000)}, lasting={A: 500})
+    assert soon(snapshot, OffsetRange(A, start, 1_000)) == ()
+
+
+@pytest.mark.parametrize(("start", "is_told"), [(100, True), (190, True), (191, False), (900, False)])
+def test_a_start_expires_by_size_when_what_is_kept_from_it_on_nearly_fills_the_log(start: int, is_told: bool) -> None:
+    snapshot = snapshot_of(retention={"clicks": Retention(bytes=9_000)})
+    assert bool(soon(snapshot, OffsetRange(A, start, 1_000))) is is_told
+
+
+@pytest.mark.parametrize(("ago_s", "is_told"), [(1_200, True), (1_201, False)])
+def test_where_brokers_do_not_tell_the_log_starts_own_movement_does(ago_s: int, is_told: bool) -> None:
+    """It moved by 100 since the plan, and 300 are left: a third of the time that passed, three times over."""
+    found = soon(snapshot_of(ledger=last_plan({A: 0}, ago_s)), OffsetRange(A, 400, 1_000))
+    assert bool(found) is is_told
+    if found:
+        assert found[0].why == "the log start moved by 100 in 20 min and may be there in 60 min"
+
+
+@pytest.mark.parametrize("ledger", [Ledger(), last_plan({}, 60), last_plan({A: 100}, 60), last_plan({A: 0}, 0)])
+def test_a_log_start_of_which_no_movement_is_known_tells_nothing(ledger: Ledger) -> None:
+    assert soon(snapshot_of(ledger=ledger), OffsetRange(A, 100, 1_000)) == ()
+
+
+def test_a_topic_without_limits_never_expires() -> None:
+    snapshot = snapshot_of(retention={"clicks": Retention()}, ledger=last_plan({A: 0}, 60))
+    assert soon(snapshot, OffsetRange(A, 100, 1_000)) == ()
+
+
+def test_nobody_is_warned_where_the_warning_time_is_zero() -> None:
+    snapshot = snapshot_of(retention={"clicks": Retention(ms=1)}, lasting={A: 1_000})
+    assert soon(snapshot, OffsetRange(A, 100, 1_000))
+    assert soon(snapshot, OffsetRange(A, 100, 1_000), within_s=0) == ()
+
+
+def test_tasks_with_endangered_ranges_come_first_and_those_ranges_first_in_them() -> None:
+    leaders = [Leader(Broker(i, "h", 9092)) for i in range(2)]
+    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 10, leaders[p % 2]) for p in range(6)]
+    assert pack_tasks(ranges, {}, 2**28, 1) == ((0, 2, 4), (1, 3, 5))
+    assert pack_tasks(ranges, {}, 2**28, 1, first={ranges[3].log}) == ((3, 1, 5), (0, 2, 4))

@@ -1,0 +1,222 @@
+"""How much could be read and is not in the table: one number, whoever tells it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from etl.commands.preview import offsets_of, preview_of
+from etl.decisions.lag import Reached, lag_of
+from etl.errors import EtlError, NeedsDecision
+from etl.model.plans import BrokerPartition, Foreign
+from etl.run.ingest import ingest
+from etl.settings.sections import OnOwned, Settings
+from tests.fakes.world import Crash, FakeLog, FakeWorld, Outside, When
+from tests.unit.run.test_ingest import LOGS, SETTINGS, crash_at, grow, new_report, outside_of, run, settings_of
+from tests.unit.decisions.test_plan import A, B, onward, snapshot_of
+from tests.unit.decisions.test_plan import settings_of as plan_settings
+
+AT_NOON = {"timestamp": "2026-01-31T12:00:00+00:00"}
+NOON_MS = 1_769_860_800_000
+OTHER = BrokerPartition("clicks-2", 7)
+Situation = tuple[Outside, Settings, dict[int, int | None]]
+"""What is there, and the lag of each partition."""
+
+
+def of_a_first_run(start: Any, *lags: int) -> Situation:
+    outside = outside_of(5, 3, 4)
+    outside.logs[LOGS[0]].log_start = 1
+    outside.logs[LOGS[2]].later = {3: NOON_MS}
+    return outside, settings_of(start=start), dict(enumerate(lags))
+
+
+def of_a_group_with_offsets() -> Situation:
+    outside = outside_of(5, 3, 4)
+    outside.offsets = {LOGS[0]: (4, 17)}
+    return outside, SETTINGS, {0: 1, 1: 3, 2: 4}
+
+
+def loaded(settings: Settings = SETTINGS) -> Outside:
+    outside = outside_of(5, 3, 4)
+    run(outside, settings)
+    grow(outside, 2, 0, 1)
+    return outside
+
+
+def of_a_loaded_pipeline() -> Situation:
+    return loaded(), SETTINGS, {0: 2, 1: 0, 2: 1}
+
+
+def of_a_crash(step: str, *lags: int, is_first: bool = False, settings: Settings = SETTINGS) -> Situation:
+    outside = outside_of(5, 3, 4) if is_first else loaded(settings)
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at(step, When.AFTER))
+    grow(outside, 1, 1, 1)
+    return outside, settings, dict(enumerate(lags))
+
+
+def of_a_lost_ledger() -> Situation:
+    outside = loaded()
+    outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
+    return outside, SETTINGS, {0: 2, 1: 0, 2: 1}
+
+
+def of_expired_records() -> Situation:
+    outside = loaded()
+    outside.logs[LOGS[0]].log_start = 6
+    return outside, settings_of(on_data_loss="skip"), {0: 1, 1: 0, 2: 1}
+
+
+def of_a_partition_without_a_leader() -> Situation:
+    outside = loaded()
+    outside.logs[LOGS[0]].has_leader = False
+    return outside, settings_of(on_no_leader="skip"), {0: None, 1: 0, 2: 1}
+
+
+def of_a_start_that_waits() -> Situation:
+    outside, settings = outside_of(5, 3, 4), settings_of(on_no_leader="skip", start="latest")
+    outside.logs[LOGS[0]].has_leader = False
+    run(outside, settings)
+    outside.logs[LOGS[0]] = FakeLog(8, later={7: NOON_MS})
+    return outside, settings, {0: 1, 1: 0, 2: 0}
+
+
+def of_an_owned_partition() -> Situation:
+    outside = loaded()
+    outside.owners = {LOGS[0]: "group_host-1-0"}
+    owned = SETTINGS.ownership.model_copy(update={"on_owned": OnOwned.SKIP})
+    return outside, SETTINGS.model_copy(update={"ownership": owned}), {0: 2, 1: 0, 2: 1}
+
+
+def of_a_followed_offset() -> Situation:
+    outside = loaded()
+    outside.move_offset(LOGS[0], 6)
+    return outside, settings_of(on_moved="follow"), {0: 1, 1: 0, 2: 1}
+
+
+def of_a_new_topic(start: str, lag: int) -> Situation:
+    outside = loaded()
+    outside.logs[OTHER] = FakeLog(9)
+    return outside, settings_of(start_new_topics=start), {0: 2, 1: 0, 2: 1, 7: lag}
+
+
+SITUATIONS: dict[str, Callable[[], Situation]] = {
+    "a first run from the first record": lambda: of_a_first_run("earliest", 4, 3, 4),
+    "a first run from the latest record": lambda: of_a_first_run("latest", 0, 0, 0),
+    "a first run from a time": lambda: of_a_first_run(AT_NOON, 0, 0, 1),
+    "a group with offsets": of_a_group_with_offsets,
+    "a pipeline with new records": of_a_loaded_pipeline,
+    "a first plan that is stored and not in the table": lambda: of_a_crash("store plan", 6, 4, 5, is_first=True),
+    "a plan that is stored and not in the table": lambda: of_a_crash("store plan", 3, 1, 2),
+    "a plan that is in the table and not recorded": lambda: of_a_crash("append", 1, 1, 1),
+    "offsets that were not moved": lambda: of_a_crash("record", 1, 1, 1),
+    "caps": lambda: of_a_crash("store plan", 8, 3, 5, settings=settings_of(limits={"max_records_per_run": 2})),
+    "a ledger that was lost": of_a_lost_ledger,
+    "records that expired": of_expired_records,
+    "a partition without a leader": of_a_partition_without_a_leader,
+    "a start that waits for its partition": of_a_start_that_waits,
+    "a partition that somebody owns": of_an_owned_partition,
+    "an offset that somebody moved on": of_a_followed_offset,
+    "a new topic from its first record": lambda: of_a_new_topic("earliest", 9),
+    "a new topic from its latest record": lambda: of_a_new_topic("latest", 0),
+}
+
+
+def told_by_plan(outside: Outside, settings: Settings) -> int:
+    return preview_of(FakeWorld(outside, settings).observe(), settings).lag
+
+
+def told_by_offsets(outside: Outside, settings: Settings) -> dict[int, int | None]:
+    return {row["partition"]: row["lag"] for row in offsets_of(FakeWorld(outside, settings).observe(), settings).rows}
+
+
+def told_by_report(outside: Outside, settings: Settings, when: str, step: str | None = None) -> dict[int, int | None]:
+    report = new_report()
+    with contextlib.suppress(Crash, EtlError):
+        ingest(FakeWorld(outside, settings, crash_at(step, When.BEFORE) if step else lambda step, when: None), settings, report)
+    return {row["partition"]: row[when] for row in report.as_json()["lag"]}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_plan_and_offsets_and_the_report_tell_the_same_lag(situation: str) -> None:
+    outside, settings, lags = SITUATIONS[situation]()
+    assert told_by_offsets(outside, settings) == lags
+    assert told_by_plan(outside, settings) == sum(lag or 0 for lag in lags.values())
+    assert told_by_report(outside, settings, "before") == lags
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_what_a_report_tells_of_the_end_is_what_the_others_tell_then(situation: str) -> None:
+    outside, settings, _ = SITUATIONS[situation]()
+    after = told_by_report(outside, settings, "after")
+    assert told_by_offsets(outside, settings) == after
+    assert told_by_plan(outside, settings) == sum(lag or 0 for lag in after.values())
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_run_that_dies_at_its_fetch_has_the_lag_of_its_beginning(situation: str) -> None:
+    outside, settings, lags = SITUATIONS[situation]()
+    assert told_by_report(outside, settings, "after", step="append") == lags
+    assert told_by_offsets(outside, settings) == lags
+
+
+def of_a_cut_log(at: int) -> Outside:
+    outside = loaded()
+    outside.logs[LOGS[0]].cut(at)
+    grow(outside, 5, 1, 0)
+    return outside
+
+
+def of_a_topic_made_again() -> Outside:
+    outside = outside_of(5, 3, 4)
+    outside.logs[OTHER], outside.topic_ids = FakeLog(4), {"clicks": "id-1", "clicks-2": "id-2"}
+    run(outside)
+    grow(outside, 2, 0, 1)
+    outside.topic_ids = {"clicks": "id-1", "clicks-2": "id-3"}
+    return outside
+
+
+@pytest.mark.parametrize(("make", "lags"), [
+    (lambda: of_a_cut_log(3), {0: None, 1: 1, 2: 1}), (of_a_topic_made_again, {0: 2, 1: 0, 2: 1, 7: None})])
+def test_of_logs_that_are_no_longer_the_same_no_lag_is_told_but_what_plan_says(make: Callable[[], Outside], lags: Any) -> None:
+    outside = make()
+    told = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
+    assert {row["partition"]: row["lag"] for row in told.rows} == lags == told_by_report(outside, SETTINGS, "after")
+    with pytest.raises(NeedsDecision) as plan_says:
+        told_by_plan(outside, SETTINGS)
+    assert str(told.refusal) == str(plan_says.value)
+
+
+def test_a_stored_plan_of_a_log_that_was_cut_has_no_lag_there_either() -> None:
+    outside = loaded()
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    outside.logs[LOGS[0]].cut(6)
+    told = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
+    assert ({row["partition"]: row["lag"] for row in told.rows}, told.refusal is None) == ({0: None, 1: 0, 2: 1}, False)
+
+
+def test_where_a_run_would_stop_at_the_table_no_lag_is_told() -> None:
+    outside = loaded()
+    outside.table = None
+    assert set(told_by_offsets(outside, SETTINGS).values()) == {None}
+    assert set(told_by_report(outside, SETTINGS, "before").values()) == {None}
+
+
+def test_what_others_did_to_the_table_does_not_hide_how_far_it_is() -> None:
+    outside = loaded()
+    outside.foreign = (Foreign(2, "DELETE", "removed rows"),)
+    assert told_by_offsets(outside, SETTINGS) == {0: 2, 1: 0, 2: 1}
+
+
+def test_a_position_above_the_end_of_its_log_is_no_lag_below_nothing() -> None:
+    standing = onward({A: 9})
+    assert lag_of(A, snapshot_of({A: (0, 5)}), Reached(standing.last, standing.positions), plan_settings()) == 0
+
+
+def test_nobody_knows_the_lag_of_a_log_whose_start_was_not_asked_for() -> None:
+    last = onward({B: 5}, pending_starts={A: 1}).last
+    assert lag_of(A, snapshot_of({A: (0, 5)}), Reached(last, {B: 5}), plan_settings()) is None

@@ -1,0 +1,183 @@
+"""Whether a log is still the one whose offsets we know: leader epochs, ends, ids of topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from etl.decisions.log_identity import EPOCHS_KEPT, Cut, cut_logs, epochs_to_ask, joined, record_epochs, refuse_other_logs
+from etl.decisions.plan import plan_next
+from etl.errors import LogTruncated, NeedsDecision, NotYetReadable
+from etl.model.plans import Applied, BrokerPartition, EpochEnd, Ledger, OffsetRange, Onward, Plan, Receipt, Snapshot
+from tests.unit.decisions.test_plan import A, B, SETTINGS, last_plan, next_plan, onward, planned, settings_of, snapshot_of
+
+
+def read_to(until: int, *, leader: int | None = None, record: int | None = None, **changes: Any) -> tuple[Plan, Applied]:
+    """A plan that read A up to `until`, and what came of it."""
+    plan = last_plan(
+        {A: until}, ranges=(OffsetRange(A, 0, until),), leader_epochs={} if leader is None else {A: leader}, **changes)
+    epochs = () if record is None else ((record, 0),)
+    return plan, Applied(plan.number, plan.id, 1, "t", (Receipt(rows=until, last_epoch=record, epochs=epochs),))
+
+
+def read_in_epochs(until: int, *epochs: tuple[int, int]) -> tuple[Plan, Applied]:
+    """The same with record batches of several leaders."""
+    plan, applied = read_to(until, leader=epochs[-1][0])
+    receipt = Receipt(rows=until, last_epoch=epochs[-1][0], epochs=epochs)
+    return plan, Applied(plan.number, plan.id, 1, "t", (receipt,))
+
+
+def seen(end: int, answer: EpochEnd | None, applied: Applied | None = None, plan: Plan | None = None) -> Snapshot:
+    """A's readable end, and what its leader says of the epoch that was asked."""
+    return snapshot_of({A: (0, end)}, epoch_ends={A: answer} if answer else {}, ledger=Ledger("u", plan, applied))
+
+
+def cuts(plan: Plan, snapshot: Snapshot) -> list[Cut]:
+    return cut_logs(plan, snapshot, plan.positions)
+
+
+def test_a_log_that_is_longer_again_after_it_was_cut_is_known_by_the_epoch_of_its_leader() -> None:
+    plan, _ = read_to(150, leader=3)
+    assert cuts(plan, seen(200, EpochEnd(3, 3, 100))) == [Cut(A, 150, 100)]
+
+
+def test_a_leader_that_was_elected_cleanly_changes_nothing() -> None:
+    plan, applied = read_to(150, leader=3, record=2)
+    assert cuts(plan, seen(200, EpochEnd(2, 2, 150), applied, plan)) == []
+
+
+def test_a_leader_of_long_ago_with_a_longer_log_of_its_own_is_known_by_the_epoch_of_the_record_batch() -> None:
+    plan, applied = read_to(150, leader=4, record=4)
+    assert cuts(plan, seen(200, EpochEnd(4, 3, 160), applied, plan)) == [Cut(A, 150, 150, is_known=False)]
+
+
+def test_two_logs_part_where_the_shorter_stretch_of_the_last_epoch_that_both_have_ends() -> None:
+    plan, applied = read_in_epochs(120, (0, 0), (1, 60))
+    behind = seen(200, EpochEnd(1, 0, 50), applied, plan)
+    assert cuts(plan, behind) == [Cut(A, 120, 50)]
+    assert cuts(plan, seen(200, EpochEnd(1, 0, 60), applied, plan)) == [Cut(A, 120, 60)]
+    assert cuts(plan, seen(200, EpochEnd(1, 0, 90), applied, plan)) == [Cut(A, 120, 60)]
+    assert cuts(plan, seen(200, EpochEnd(1, 1, 90), applied, plan)) == [Cut(A, 120, 90)]
+
+
+def test_where_two_logs_part_is_not_known_when_they_have_no_epoch_in_common_that_we_remember() -> None:
+    plan, applied = read_in_epochs(120, (3, 0), (5, 60))
+    assert cuts(plan, seen(200, EpochEnd(5, 4, 70), applied, plan)) == [Cut(A, 120, 70, is_known=False)]
+
+
+def test_of_a_stored_plan_the_epochs_before_it_tell_where_its_log_was_cut() -> None:
+    plan = last_plan({A: 120}, ranges=(OffsetRange(A, 60, 120),), leader_epochs={A: 1}, record_epochs={A: ((0, 0),)})
+    assert cuts(plan, seen(200, EpochEnd(1, 0, 60))) == [Cut(A, 120, 60)]
+    assert cut_logs(plan, seen(200, EpochEnd(1, 0, 60)), {A: 60}) == []
+    assert cut_logs(plan, seen(200, EpochEnd(1, 0, 50)), {A: 60}) == [Cut(A, 60, 50)]
+
+
+def test_the_epochs_of_plan_after_plan_are_joined_and_the_newest_kept() -> None:
+    assert joined(((0, 0), (1, 60)), ((1, 90), (2, 100))) == ((0, 0), (1, 60), (2, 100))
+    long = tuple((epoch, epoch) for epoch in range(40))
+    assert joined(long[:20], long[20:]) == long[-EPOCHS_KEPT:]
+
+
+def test_an_epoch_without_a_record_need_not_be_found_again() -> None:
+    plan, _ = read_to(150, leader=4)
+    assert cuts(plan, seen(200, EpochEnd(4, 3, 150))) == []
+
+
+def test_without_epochs_an_end_below_the_position_is_all_that_shows() -> None:
+    plan, _ = read_to(150)
+    assert cuts(plan, seen(149, None)) == [Cut(A, 150, 149, is_known=False)]
+    assert cuts(plan, seen(150, None)) == []
+
+
+def test_a_log_that_was_cut_without_an_election_ends_where_somebody_wrote_since() -> None:
+    plan, _ = read_to(150, leader=3)
+    snapshot = snapshot_of({A: (0, 120)}, epoch_ends={A: EpochEnd(3, 3, 120)}, leader_epochs={A: 3})
+    assert cuts(plan, snapshot) == [Cut(A, 150, 120, is_known=False)]
+
+
+def test_an_end_below_the_position_of_a_log_that_was_not_cut_will_pass() -> None:
+    plan, _ = read_to(150, leader=3)
+    snapshot = seen(149, EpochEnd(3, 3, 150), plan=plan)
+    with pytest.raises(NotYetReadable, match="below our position") as caught:
+        plan_next(snapshot, Onward(plan, plan.positions), SETTINGS, uid="u", now_ms=1)
+    assert caught.value.retriable
+
+
+def test_the_answer_to_another_question_says_nothing() -> None:
+    plan, _ = read_to(150, leader=3)
+    assert cuts(plan, seen(200, EpochEnd(2, 2, 100))) == []
+
+
+def test_a_log_without_a_leader_is_not_judged() -> None:
+    plan = last_plan({B: 150}, leader_epochs={B: 3})
+    assert cuts(plan, seen(200, None)) == []
+
+
+def test_the_epoch_of_the_record_batch_is_asked_where_it_is_known_and_else_that_of_the_leader() -> None:
+    plan, applied = read_to(150, leader=4, record=3)
+    assert epochs_to_ask(plan, applied) == {A: 3}
+    assert epochs_to_ask(plan, None) == {A: 4}
+    assert epochs_to_ask(None, None) == {}
+
+
+def test_the_epoch_of_a_record_batch_is_kept_while_its_log_is_not_read() -> None:
+    plan = last_plan({A: 150}, record_epochs={A: ((3, 0),)})
+    assert record_epochs(plan, None) == {A: ((3, 0),)}
+
+
+@pytest.mark.parametrize("until", [140, 150])
+def test_only_a_record_batch_that_ends_at_the_position_stands_for_it(until: int) -> None:
+    plan, applied = read_to(until, record=3)
+    plan = last_plan({A: 150}, ranges=plan.ranges, record_epochs={A: ((1, 0),)})
+    applied = Applied(plan.number, plan.id, 1, "t", applied.receipts)
+    assert record_epochs(plan, applied) == ({A: ((1, 0), (3, 0))} if until == 150 else {})
+
+
+def test_the_next_plan_keeps_the_epochs_by_which_it_goes() -> None:
+    plan, applied = read_to(7, leader=3, record=2)
+    snapshot = snapshot_of(
+        {A: (0, 10)}, epoch_ends={A: EpochEnd(2, 2, 7)}, leader_epochs={A: 5}, ledger=Ledger("u", plan, applied))
+    new = planned(snapshot, Onward(plan, plan.positions))
+    assert (new.leader_epochs, new.record_epochs) == ({A: 5}, {A: ((2, 0),)})
+
+
+def test_a_log_whose_leader_tells_no_epoch_any_more_loses_its_old_one_and_one_without_a_leader_keeps_it() -> None:
+    standing = onward({A: 7, B: 5}, leader_epochs={A: 3, B: 4}, log_epochs={A: 1})
+    new = planned(snapshot_of({A: (0, 10)}), standing)
+    assert (new.leader_epochs, new.log_epochs) == ({B: 4}, {A: 1})
+
+
+def test_the_epoch_of_a_record_batch_does_not_stand_for_what_expired_behind_it() -> None:
+    plan, applied = read_to(7, leader=3, record=2)
+    snapshot = snapshot_of({A: (9, 9)}, epoch_ends={A: EpochEnd(2, 2, 8)}, leader_epochs={A: 3}, ledger=Ledger("u", plan, applied))
+    new = planned(snapshot, Onward(plan, plan.positions), settings_of(on_data_loss="skip"))
+    assert (new.positions, new.leader_epochs, new.record_epochs) == ({A: 9}, {A: 3}, {})
+
+
+def test_a_cut_log_stops_the_run_and_the_message_names_the_offsets_and_the_command() -> None:
+    snapshot = snapshot_of({A: (0, 200), B: (0, 9)}, epoch_ends={A: EpochEnd(3, 3, 100), B: EpochEnd(3, 3, 5)})
+    with pytest.raises(LogTruncated, match="cut at offset 100, and records up to 150.*and 1 more") as caught:
+        next_plan(snapshot, onward({A: 150, B: 9}, leader_epochs={A: 3, B: 3}))
+    assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 150}
+    assert "etl plans accept-log CONF clicks:0 --reason" in caught.value.check
+    assert caught.value.exit_code == 5
+
+
+def test_where_the_cut_is_not_known_the_message_asks_for_the_offset() -> None:
+    with pytest.raises(LogTruncated, match="at offset 100 or below") as caught:
+        next_plan(snapshot_of({A: (0, 100)}), onward({A: 150}))
+    assert "clicks:0 --at OFFSET --reason" in caught.value.check
+
+
+def test_every_topic_made_anew_at_once_may_be_another_ensemble_and_the_message_says_so() -> None:
+    plan = last_plan({A: 7}, topic_ids={"clicks": "zxid-5"})
+    with pytest.raises(NeedsDecision, match="made again") as caught:
+        refuse_other_logs(plan, snapshot_of({A: (0, 10)}, topic_ids={"clicks": "zxid-6"}))
+    assert "etl plans accept-log CONF clicks --reason" in caught.value.check
+    assert "--same-log" in caught.value.check
+
+
+def test_a_log_of_another_pipelines_topic_is_not_looked_at() -> None:
+    other = BrokerPartition("gone", 0)
+    assert cuts(last_plan({other: 5}, leader_epochs={other: 1}), seen(10, None)) == []

@@ -1,0 +1,289 @@
+"""Whom a run leaves alone: literals for each decision, and the story of a run on a fake outside where somebody owns something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from etl.commands.preview import Preview
+from etl.decisions.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
+from etl.errors import Owned, SettingsError
+from etl.model.plans import BrokerPartition, Extent, Ledger, Snapshot
+from etl.protocol.zookeeper.payloads import DriverNode, OwnerNode, parse_owner, render_owner
+from etl.report.run_report import Outcome, Report
+from etl.report.sentences import told_by_owner
+from etl.run.ingest import ingest
+from etl.settings.sections import Settings, parse_settings
+from tests.fakes.claim_contract import ClaimContract, plan_of
+from tests.fakes.world import Crash, FakeLog, FakeWorld, Outside, When
+
+LOGS = [BrokerPartition("clicks", p) for p in range(3)]
+A, B, C = LOGS
+FOREIGN = "group_host-1-0"
+At = Callable[[str, When], None]
+
+
+def settings_of(**ownership: Any) -> Settings:
+    return parse_settings({
+        "version": 1, "pipeline": "clicks", "group": "group", "zookeeper": {"connect": "127.0.0.1:2181"},
+        "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "clicks"}, "ownership": ownership,
+    })
+
+
+def snapshot_of(owners: dict[BrokerPartition, str] | None = None, *live: str) -> Snapshot:
+    return Snapshot(
+        cluster="c", extents={log: Extent(0, 1) for log in LOGS}, leaders={}, leaderless=frozenset(), topic_ids={}, bytes_per_offset={},
+        committed={}, starts={}, owners=owners or {}, live_consumers=live, ledger=Ledger(), table=None)
+
+
+def driver_of(pipeline: str) -> str:
+    return render_owner("group", OwnerNode(pipeline, DriverNode("h-1", 7, "99", "run-0"))).decode()
+
+
+# -- the name of a driver as an owner -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("started", [None, "812"])
+@pytest.mark.parametrize("pids", [None, "0a1b2c3d-4026531836"])
+@pytest.mark.parametrize("host", ["h", "h-1.example", "fe80::1"])
+def test_a_driver_is_a_thread_of_its_group_and_is_known_again(host: str, pids: str | None, started: str | None) -> None:
+    owner = OwnerNode("clicks-2.x", DriverNode(host, 7, started, "20260131T000000-a1b2c3", pids))
+    thread = render_owner("my_group-1", owner).decode()
+    assert thread.startswith("my_group-1_") and thread.rpartition("-")[2] == "0", "consumer id, last hyphen, number of the thread"
+    assert parse_owner("my_group-1", thread) == owner
+    assert parse_owner("my_group", thread) is None
+
+
+@pytest.mark.parametrize("owner", [
+    "", "group_host-1795173895653-59986c35-0", "group_etl:clicks:run:0:9:h-0", "group_etl:clicks:run:4294967296:9:h-0",
+    "group_etl:clicks:run:7:9:h-1", "group_etl:clicks:run:7:h-0", "etl:clicks:run:7:9:h-0", "group_etl:clicks:run:٧:9:h-0",
+])
+def test_other_owners_are_no_drivers_of_ours(owner: str) -> None:
+    assert parse_owner("group", owner) is None
+
+
+# -- decisions ----------------------------------------------------------------------------------------------------------
+
+
+def test_without_consumers_and_owners_nobody_is_left_anything() -> None:
+    assert leave_to_owners(snapshot_of(), settings_of()) == snapshot_of()
+
+
+@pytest.mark.parametrize("on_owned", ["fail", "wait", "skip"])
+def test_a_live_group_is_refused_and_named_and_not_waited_for(on_owned: str) -> None:
+    settings, snapshot = settings_of(on_owned=on_owned), snapshot_of({B: FOREIGN}, "group_host-1", "group_host-2")
+    assert owners_to_wait_for(snapshot, settings) == {}
+    with pytest.raises(Owned, match="group_host-1, group_host-2"):
+        leave_to_owners(snapshot, settings)
+
+
+@pytest.mark.parametrize("on_owned", ["fail", "wait"])
+def test_an_owned_log_is_refused_and_named(on_owned: str) -> None:
+    with pytest.raises(Owned, match="owned by group_host-1-0") as caught:
+        leave_to_owners(snapshot_of({B: FOREIGN}), settings_of(on_owned=on_owned))
+    assert caught.value.where == {"topic": "clicks", "partition": 1}
+
+
+@pytest.mark.parametrize("ownership", [{"on_owned": "skip"}, {"on_live_group": "unowned"}])
+def test_what_somebody_owns_is_left_out_and_the_rest_is_taken(ownership: dict[str, str]) -> None:
+    live = ("group_host-1",) if "on_live_group" in ownership else ()
+    left = leave_to_owners(replace(snapshot_of({B: FOREIGN}, *live), leaderless=frozenset({B})), settings_of(**ownership))
+    assert (set(left.extents), left.owners, left.leaderless) == ({A, C}, {B: FOREIGN}, frozenset())
+
+
+def test_only_under_wait_is_an_owner_waited_for() -> None:
+    owned = snapshot_of({B: FOREIGN})
+    assert owners_to_wait_for(owned, settings_of(on_owned="wait")) == {B: FOREIGN}
+    for ownership in ({}, {"on_owned": "skip"}, {"on_owned": "wait", "on_live_group": "unowned"}):
+        assert owners_to_wait_for(owned, settings_of(**ownership)) == {}
+
+
+def test_a_driver_of_this_pipeline_is_nobody_to_leave_alone_and_one_of_another_pipeline_is() -> None:
+    assert leave_to_owners(snapshot_of({B: driver_of("clicks")}), settings_of()) == snapshot_of()
+    with pytest.raises(Owned, match="etl:other"):
+        leave_to_owners(snapshot_of({B: driver_of("other")}), settings_of())
+
+
+def test_a_stored_plan_that_reads_what_was_left_is_refused() -> None:
+    plan = plan_of(A)
+    refuse_owned_ranges(plan, snapshot_of({B: FOREIGN}))
+    with pytest.raises(Owned, match="plan 1 is stored and must be executed first") as caught:
+        refuse_owned_ranges(plan, snapshot_of({A: FOREIGN}))
+    assert caught.value.where == {"topic": "clicks", "partition": 0}
+
+
+def test_each_owner_is_told_once_for_a_topic() -> None:
+    many = {BrokerPartition("clicks", p): FOREIGN for p in range(1007)}
+    assert list(told_by_owner({**many, BrokerPartition("other", 3): "x", A: "x"})) == [
+        "clicks 0: left to x", f"clicks 1, 2, 3, 4, 5 and 1,001 more: left to {FOREIGN}", "other 3: left to x"]
+
+
+# -- the story ----------------------------------------------------------------------------------------------------------
+
+
+def outside_of(**changes: Any) -> Outside:
+    return Outside({log: FakeLog(4) for log in LOGS}, **changes)
+
+
+def run(outside: Outside, settings: Settings, at: At = lambda step, when: None) -> Report:
+    report = Report("run-1", "clicks", "group", "clicks", 0)
+    ingest(FakeWorld(outside, settings, at), settings, report)
+    return report
+
+
+def then(step: str, change: Callable[[], Any]) -> At:
+    """Do something when a step begins."""
+    return lambda reached, when: change() if (reached, when) == (step, When.BEFORE) else None
+
+
+def crash_before(step: str) -> At:
+    def crash() -> None:
+        raise Crash
+
+    return then(step, crash)
+
+
+SKIP = settings_of(on_owned="skip")
+
+
+def test_a_log_is_skipped_while_it_is_owned_and_read_afterwards() -> None:
+    outside = outside_of(owners={B: FOREIGN})
+    report = run(outside, SKIP)
+    assert report.outcomes[0] == (Outcome.LEFT_TO_OWNER, f"clicks 1: left to {FOREIGN}")
+    assert {log for log, _ in outside.rows()} == {A, C} and B not in outside.offsets
+    assert outside.owners == {B: FOREIGN}
+    outside.owners.clear()
+    assert Outcome.LEFT_TO_OWNER not in dict(run(outside, SKIP).outcomes)
+    assert set(outside.rows().values()) == {1} and len(outside.rows()) == 12
+
+
+def test_the_position_of_a_known_log_stays_while_somebody_owns_it() -> None:
+    outside = outside_of()
+    run(outside, SKIP)
+    outside.owners = {B: FOREIGN}
+    for log in LOGS:
+        outside.logs[log].end += 3
+    run(outside, SKIP)
+    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {A: 7, B: 4, C: 7}
+    assert (plan := outside.newest_plan()) and plan.positions == {A: 7, B: 4, C: 7}
+
+
+def test_where_all_is_owned_at_the_first_run_its_plan_keeps_where_the_logs_start_and_there_is_no_other() -> None:
+    outside = outside_of(owners=dict.fromkeys(LOGS, FOREIGN))
+    assert [outcome for outcome, _ in run(outside, SKIP).outcomes] == [Outcome.LEFT_TO_OWNER, Outcome.STARTED]
+    assert [outcome for outcome, _ in run(outside, SKIP).outcomes] == [Outcome.LEFT_TO_OWNER, Outcome.NOTHING_NEW]
+    assert (plan := outside.newest_plan()) and (plan.ranges, set(plan.pending_starts)) == ((), set(LOGS))
+
+
+def test_live_consumers_are_lived_with_where_the_conf_says_so() -> None:
+    outside = outside_of(owners={B: FOREIGN}, live_consumers=("group_host-1",))
+    run(outside, settings_of(on_live_group="unowned"))
+    assert {log for log, _ in outside.rows()} == {A, C}
+
+
+@pytest.mark.parametrize("ownership", [{}, {"on_owned": "wait"}, {"on_owned": "skip"}])
+def test_a_stored_plan_waits_for_the_owner_of_a_log_that_it_reads(ownership: dict[str, str]) -> None:
+    outside, settings = outside_of(), settings_of(**ownership)
+    with pytest.raises(Crash):
+        run(outside, settings, crash_before("fetch"))
+    stored = dict(outside.plans)
+    outside.owners[B] = FOREIGN
+    with pytest.raises(Owned, match=FOREIGN):
+        run(outside, settings)
+    assert outside.plans == stored and outside.table is None
+    outside.owners = {log: owner for log, owner in outside.owners.items() if owner != FOREIGN}
+    assert Outcome.REPLAYED in dict(run(outside, settings).outcomes)
+    assert outside.owners == {} and len(outside.rows()) == 12
+
+
+@pytest.mark.parametrize("ownership", [{}, {"on_owned": "skip"}])
+def test_an_owner_who_comes_before_the_claim_stops_the_run_and_the_plan_stays(ownership: dict[str, str]) -> None:
+    outside, settings = outside_of(), settings_of(**ownership)
+    with pytest.raises(Owned, match=FOREIGN):
+        run(outside, settings, then("claim", lambda: outside.owners.update({C: FOREIGN})))
+    assert (set(outside.plans), outside.table, outside.owners) == ({1}, None, {C: FOREIGN})
+    outside.owners.clear()
+    assert Outcome.REPLAYED in dict(run(outside, settings).outcomes)
+    assert len(outside.rows()) == 12
+
+
+def test_who_only_observes_claims_nothing() -> None:
+    outside, seen = outside_of(), []
+    run(outside, settings_of(mode="observe"), then("fetch", lambda: seen.append(dict(outside.owners))))
+    run(claimed := outside_of(), settings_of(), then("fetch", lambda: seen.append(dict(claimed.owners))))
+    assert seen[0] == {} and set(seen[1]) == set(LOGS)
+    assert claimed.owners == {}
+
+
+def test_an_owner_who_goes_while_the_run_waits_leaves_the_world_as_it_is_then() -> None:
+    outside = outside_of(owners={B: FOREIGN})
+
+    def leave() -> None:
+        outside.owners.clear()
+        outside.move_offset(B, 3)
+
+    run(outside, settings_of(on_owned="wait"), then("wait for owners", leave))
+    assert [offset for log, offset in outside.rows() if log == B] == [3], "from where the owner stopped"
+
+
+def test_an_owner_who_stays_is_named() -> None:
+    outside = outside_of(owners={B: FOREIGN})
+    with pytest.raises(Owned, match=FOREIGN):
+        run(outside, settings_of(on_owned="wait"))
+    assert outside.plans == {}
+
+
+def test_the_claims_of_a_crashed_run_are_taken_over_and_given_back() -> None:
+    outside = outside_of()
+    with pytest.raises(Crash):
+        run(outside, settings_of(), crash_before("append"))
+    assert set(outside.owners) == set(LOGS)
+    run(outside, settings_of())
+    assert outside.owners == {} and len(outside.rows()) == 12
+
+
+def test_claims_are_given_back_when_a_run_fails() -> None:
+    outside = outside_of()
+
+    def fail() -> None:
+        raise SettingsError("something")
+
+    with pytest.raises(SettingsError):
+        run(outside, settings_of(), then("append", fail))
+    assert outside.owners == {}
+
+
+def test_a_preview_says_what_would_be_left() -> None:
+    preview = Preview("the next run makes plan 1", (), snapshot_of(), (0, 0), 0, tuple(told_by_owner({B: FOREIGN})))
+    assert preview.as_json()["left_to_owners"] == [f"clicks 1: left to {FOREIGN}"]
+
+
+# -- the fake world is honest -------------------------------------------------------------------------------------------
+
+
+class FakeStage:
+    """`claim_contract.Stage` in memory."""
+
+    def __init__(self) -> None:
+        self._outside = Outside({})
+
+    def world(self, settings: Settings) -> FakeWorld:
+        return FakeWorld(self._outside, settings)
+
+    def owners(self) -> dict[BrokerPartition, str]:
+        return self._outside.owners
+
+    def own(self, log: BrokerPartition) -> None:
+        self._outside.owners[log] = FOREIGN
+
+
+@pytest.fixture
+def stage() -> FakeStage:
+    return FakeStage()
+
+
+class TestTheFakeWorld(ClaimContract):
+    pass

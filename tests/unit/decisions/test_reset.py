@@ -1,0 +1,436 @@
+"""An operator goes on with logs that were cut or made again: no record is lost, none is there twice, and what is gone is named."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from etl.decisions.reconcile import where_we_stand
+from etl.decisions.reset import Accepting, Named, parse_named, plan_reset
+from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
+from etl.model.plans import BrokerPartition, Onward, Plan, PlanKind, Replay, Vanished
+from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.run_report import Outcome
+from etl.run.ingest import repair
+from etl.settings.sections import Settings
+from tests.fakes.world import Crash, FakeLog, FakeWorld, Outside, When
+from tests.unit.run.test_ingest import LOGS, SETTINGS, At, crash_at, new_report, outcomes, outside_of, run, settings_of
+
+A, B, C = LOGS
+
+
+def accept(
+    outside: Outside, *names: str, at_offset: int | None = None, is_same_log: bool = False, settings: Settings = SETTINGS,
+    at: At | None = None,
+) -> Plan:
+    """What `etl plans accept-log` does with the outside."""
+    world = FakeWorld(outside, settings, at or (lambda step, when: None))
+    snapshot = world.observe()
+    standing = where_we_stand(snapshot, settings)
+    assert isinstance(standing, (Onward, Replay))
+    if isinstance(standing, Onward):
+        snapshot = repair(world, snapshot, standing, new_report())
+    wanted = Accepting(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
+    plan = with_id(plan_reset(standing, snapshot, settings, wanted, now_ms=world.now_ms()))
+    if isinstance(standing, Replay):
+        world.supersede(plan, snapshot.ledger)
+    else:
+        world.store(plan)
+    return plan
+
+
+def refuse_broken(outside: Outside) -> None:
+    """No record is there twice, none under a key of another's."""
+    assert not [record for record, times in outside.records().items() if times > 1]
+    assert not [key for key, times in outside.keys().items() if times > 1]
+
+
+def refuse_unfinished(outside: Outside) -> None:
+    """Every record that the logs hold is there, and the offsets are at the ends."""
+    refuse_broken(outside)
+    there = {(log, kept.life_of(n), n) for log, kept in outside.logs.items() for n in kept.read(kept.log_start, kept.end)}
+    assert set(outside.records()) >= there
+    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
+    assert set(outside.applied) == set(outside.plans)
+
+
+def loaded() -> Outside:
+    outside = outside_of(15, 3, 4)
+    run(outside)
+    return outside
+
+
+def cut_and_longer() -> Outside:
+    """A was read up to 15, cut to 10, and has ten records more."""
+    outside = loaded()
+    outside.logs[A].cut(10)
+    outside.logs[A].end = 20
+    return outside
+
+
+@pytest.mark.parametrize("end", [10, 12, 15, 20])
+def test_a_log_that_was_cut_stops_every_run_however_long_it_is_by_now(end: int) -> None:
+    outside = loaded()
+    outside.logs[A].cut(10)
+    outside.logs[A].end = end
+    before = dict(outside.plans)
+    for _ in range(2):
+        with pytest.raises(LogTruncated, match="cut at offset 10, and records up to 15"):
+            run(outside)
+    assert outside.plans == before
+
+
+def test_a_leader_that_was_elected_cleanly_stops_nothing() -> None:
+    outside = loaded()
+    outside.logs[A].epochs[4] = 15
+    outside.logs[A].end = 20
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("end", [10, 12, 20])
+def test_an_accepted_log_goes_on_where_it_was_cut_and_what_is_gone_is_named(end: int) -> None:
+    outside = loaded()
+    outside.logs[A].cut(10)
+    outside.logs[A].end = end
+    plan = accept(outside, "clicks:0")
+    assert (plan.kind, plan.positions[A], plan.log_epochs, plan.vanished) == (PlanKind.RESET, 10, {A: 1}, (Vanished(A, 10, 15),))
+    report = run(outside)
+    assert outcomes(report)[:2] == [Outcome.RESET, Outcome.RESET]
+    assert "rows of offsets 10 to 15 with log_epoch 0 are of records that are gone" in report.outcomes[1][1]
+    refuse_unfinished(outside)
+    assert sum(outside.records().values()) == 22 + end - 10
+
+
+@pytest.mark.parametrize("step", ["observe", "append", "record", "commit from 0", "store plan", "tidy"])
+@pytest.mark.parametrize("when", When)
+def test_a_crash_while_a_log_is_accepted_or_gone_on_with_loses_and_doubles_nothing(step: str, when: When) -> None:
+    outside = cut_and_longer()
+    with contextlib.suppress(Crash):
+        accept(outside, "clicks:0", at=crash_at(step, when))
+    refuse_broken(outside)
+    with contextlib.suppress(SettingsError):  # nothing is wrong with it any more where the plan was stored
+        accept(outside, "clicks:0")
+    with contextlib.suppress(Crash):
+        run(outside, at=crash_at(step, when))
+    refuse_broken(outside)
+    outside.logs[B].end += 2
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("step", ["append", "record", "commit from 0", "commit from 2"])
+@pytest.mark.parametrize("when", When)
+def test_a_crash_at_each_step_of_the_reset_itself_is_finished_by_the_next_run(step: str, when: When) -> None:
+    outside = cut_and_longer()
+    accept(outside, "clicks:0")
+    with contextlib.suppress(Crash):
+        run(outside, at=crash_at(step, when))
+    refuse_broken(outside)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("step", ["observe", "store plan", "append", "record", "commit from 0", "tidy"])
+@pytest.mark.parametrize("policy", ["fail", "follow"])
+@pytest.mark.parametrize("later", ["reset", "more"])
+def test_a_ledger_restored_from_a_copy_of_before_a_reset_loses_and_doubles_nothing(step: str, policy: str, later: str) -> None:
+    outside = loaded()
+    outside.logs[A].end = 25
+    with pytest.raises(Crash):
+        run(outside, at=crash_at(step, When.AFTER))
+    kept = copy_of_ledger(outside)
+    run(outside)
+    outside.logs[A].cut(5)
+    outside.logs[A].end = 40
+    accept(outside, "clicks:0")
+    with contextlib.suppress(Crash):
+        run(outside, at=crash_at("append", When.AFTER) if later == "reset" else None)
+    vars(outside).update(kept)
+    run(outside, settings_of(on_moved=policy))
+    refuse_unfinished(outside)
+    assert not outside.losses
+
+
+def copy_of_ledger(outside: Outside) -> dict[str, Any]:
+    """What a copy of ZooKeeper holds."""
+    return copy.deepcopy({name: getattr(outside, name) for name in ("plans", "plan_versions", "applied", "offsets")})
+
+
+def test_a_stored_plan_whose_ranges_were_cut_gives_its_place_to_the_reset() -> None:
+    outside = loaded()
+    outside.logs[A].end = 25
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    outside.logs[A].cut(20)
+    outside.logs[A].end = 30
+    with pytest.raises(LogTruncated, match="cut at offset 20, and records up to 25"):
+        run(outside)
+    old = outside.newest_plan()
+    plan = accept(outside, "clicks:0")
+    assert old and (plan.number, plan.supersedes, plan.positions[A], plan.vanished) == (2, old.id, 15, ())
+    run(outside)
+    refuse_unfinished(outside)
+    assert set(outside.keys()) == {(log, 0, n) for log, end in ((A, 30), (B, 3), (C, 4)) for n in range(end)}
+
+
+def test_a_stored_plan_that_begins_above_the_cut_gives_its_place_too() -> None:
+    outside = loaded()
+    outside.logs[A].end = 25
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    outside.logs[A].cut(10)
+    outside.logs[A].end = 40
+    plan = accept(outside, "clicks")
+    assert (plan.number, plan.positions[A], plan.vanished) == (2, 10, (Vanished(A, 10, 15),))
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_zombie_that_appends_the_old_plan_after_all_is_adopted_and_the_cut_is_told_again() -> None:
+    outside = loaded()
+    outside.logs[A].end = 25
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("open table", When.AFTER):
+            kept = replace(outside.logs[A])
+            outside.logs[A].cut(20)
+            accept(outside, "clicks:0")
+            outside.logs[A] = kept  # the zombie has read all of it before
+        crash_at("append", When.AFTER)(reached, side)
+
+    with pytest.raises(Crash):
+        run(outside, at=at)
+    outside.logs[A].cut(20)
+    with pytest.raises(LogTruncated):
+        run(outside)
+    accept(outside, "clicks:0")
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_log_that_is_cut_while_it_is_read_stops_the_run_before_the_append() -> None:
+    outside = loaded()
+    outside.logs[A].end = 25
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("fetch", When.AFTER):
+            outside.logs[A].cut(20)
+            outside.logs[A].end = 30
+
+    with pytest.raises(LogTruncated):
+        run(outside, at=at)
+    accept(outside, "clicks:0")
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_start_that_waits_for_its_partition_waits_through_a_reset() -> None:
+    outside, settings = outside_of(15, 3), settings_of(start="latest", on_no_leader="skip")
+    outside.logs[B].has_leader = False
+    run(outside, settings)
+    outside.logs[A].cut(at=9)
+    plan = accept(outside, "clicks:0", settings=settings)
+    assert list(plan.pending_starts) == [B]
+    outside.logs[B].has_leader = True
+    run(outside, settings)
+    assert not outside.rows() and outside.offsets[B][0] == 3
+
+
+@pytest.mark.parametrize(("new_topics", "is_same_log", "rows"), [("earliest", False, 3), ("latest", False, 0), ("latest", True, 3)])
+def test_a_start_that_waits_in_a_topic_that_was_made_again_is_decided_anew(new_topics: str, is_same_log: bool, rows: int) -> None:
+    outside, settings = outside_of(3), settings_of(on_no_leader="skip", start_new_topics=new_topics)
+    outside.topic_ids, outside.logs[A].has_leader = {"clicks": "zxid-1"}, False
+    run(outside, settings)
+    outside.topic_ids = {"clicks": "zxid-2"}
+    accept(outside, "clicks", is_same_log=is_same_log, settings=settings)
+    outside.logs[A].has_leader = True
+    run(outside, settings)
+    assert len(outside.rows()) == rows
+
+
+def test_a_log_may_be_cut_again_before_the_reset_was_executed() -> None:
+    outside = cut_and_longer()
+    accept(outside, "clicks:0")
+    outside.logs[A].cut(7)
+    outside.logs[A].end = 30
+    with pytest.raises(LogTruncated, match="cut at offset 7, and records up to 10"):
+        run(outside)
+    plan = accept(outside, "clicks:0")
+    assert (plan.positions[A], plan.log_epochs) == (7, {A: 2})
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_log_may_be_cut_again_and_again() -> None:
+    outside = cut_and_longer()
+    accept(outside, "clicks:0")
+    run(outside)
+    outside.logs[A].cut(5)
+    outside.logs[A].end = 50
+    accept(outside, "clicks:0")
+    run(outside)
+    refuse_unfinished(outside)
+    plan = outside.newest_plan()
+    assert plan and plan.log_epochs == {A: 2}
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_a_ledger_of_before_the_reset_is_rebuilt_from_the_table_with_offsets_that_went_back(kept: int) -> None:
+    outside = loaded()
+    copies = {1: (dict(outside.plans), dict(outside.applied), dict(outside.offsets))}
+    outside.logs[A].cut(10)
+    accept(outside, "clicks:0")
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("commit from 0", When.BEFORE))
+    copies[2] = dict(outside.plans), dict(outside.applied), dict(outside.offsets)
+    run(outside)
+    outside.plans, outside.applied, outside.offsets = copies[kept]
+    outside.logs[A].end = 20
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_an_offset_that_somebody_else_moved_meanwhile_is_no_resets_doing() -> None:
+    outside = cut_and_longer()
+    accept(outside, "clicks:0")
+    outside.move_offset(A, 17)
+    with pytest.raises(OffsetMoved):
+        run(outside)
+
+
+def made_again(outside: Outside, topic_id: str, *ends: int) -> None:
+    outside.topic_ids["clicks"] = topic_id
+    outside.logs = {log: replace(outside.logs[log].made_again(), end=end) for log, end in zip(LOGS, ends)}
+
+
+def with_ids(topic_id: str) -> Outside:
+    outside = outside_of(15, 3, 4)
+    outside.topic_ids["clicks"] = topic_id
+    run(outside)
+    return outside
+
+
+@pytest.mark.parametrize("ends", [(20, 9, 9), (2, 0, 1), (20, 9, 0)])
+def test_a_topic_that_was_made_again_is_read_from_its_start_once_it_is_accepted(ends: tuple[int, ...]) -> None:
+    outside = with_ids("id-1")
+    made_again(outside, "id-2", *ends)
+    with pytest.raises(NeedsDecision, match="made again"):
+        run(outside)
+    plan = accept(outside, "clicks")
+    assert (plan.positions, plan.log_epochs) == ({A: 0, B: 0, C: 0}, {A: 1, B: 1, C: 1})
+    assert plan.vanished == (Vanished(A, 0, 15), Vanished(B, 0, 3), Vanished(C, 0, 4))
+    run(outside)
+    refuse_broken(outside)
+    assert {key for key in outside.keys() if key[1] == 1} == {(log, 1, n) for log, end in zip(LOGS, ends) for n in range(end)}
+    refuse_unfinished(outside)
+
+
+def test_a_partition_that_a_topic_lacks_since_it_was_made_again_is_read_from_its_start_once_it_is_there() -> None:
+    outside = with_ids("id-1")
+    made_again(outside, "id-2", 20, 9)
+    assert accept(outside, "clicks").positions[C] == 0
+    run(outside)
+    outside.logs[C] = FakeLog(6, lives=[(0, 1)])
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_topic_that_was_made_again_starts_where_policy_says() -> None:
+    outside, settings = with_ids("id-1"), settings_of(start_new_topics="latest")
+    made_again(outside, "id-2", 20, 9, 9)
+    plan = accept(outside, "clicks", settings=settings)
+    assert plan.positions == {A: 20, B: 9, C: 9}
+
+
+def test_topics_that_are_the_same_in_another_ensemble_are_gone_on_with_where_they_were() -> None:
+    outside = with_ids("zxid-5")
+    outside.topic_ids["clicks"] = "zxid-1f"
+    with pytest.raises(NeedsDecision, match="made again"):
+        run(outside)
+    outside.logs[A].end = 20
+    plan = accept(outside, "clicks", is_same_log=True)
+    assert (plan.log_epochs, plan.vanished, plan.topic_ids) == ({}, (), {"clicks": "zxid-1f"})
+    run(outside)
+    refuse_unfinished(outside)
+    assert not [key for key in outside.keys() if key[1]]
+
+
+def test_a_topic_that_ends_below_our_position_is_not_the_same() -> None:
+    outside = with_ids("zxid-5")
+    made_again(outside, "zxid-1f", 20, 1, 9)
+    with pytest.raises(SettingsError, match="not the same log"):
+        accept(outside, "clicks", is_same_log=True)
+
+
+def test_a_topic_of_which_the_brokers_say_that_it_is_another_is_not_the_same() -> None:
+    outside = with_ids("id-1")
+    outside.topic_ids["clicks"] = "id-2"
+    with pytest.raises(SettingsError, match="another topic"):
+        accept(outside, "clicks", is_same_log=True)
+
+
+@pytest.mark.parametrize("name", ["clicks:1", "other", "clicks:0"])
+def test_a_log_with_which_nothing_is_wrong_is_not_accepted(name: str) -> None:
+    outside = loaded() if name == "clicks:0" else cut_and_longer()
+    before = dict(outside.plans)
+    with pytest.raises(SettingsError, match="nothing is wrong"):
+        accept(outside, name)
+    assert outside.plans == before
+
+
+def test_where_brokers_tell_no_epochs_the_operator_says_where_the_log_was_cut() -> None:
+    outside = outside_of(15, 3, 4)
+    for log in outside.logs.values():
+        log.tells_epochs = False
+    run(outside)
+    outside.logs[A].cut(10)
+    outside.logs[A].end = 12
+    with pytest.raises(LogTruncated, match="at offset 12 or below.*--at OFFSET"):
+        run(outside)
+    with pytest.raises(SettingsError, match="do not tell where"):
+        accept(outside, "clicks:0")
+    with pytest.raises(SettingsError, match="lies above 12"):
+        accept(outside, "clicks:0", at_offset=13)
+    assert accept(outside, "clicks:0", at_offset=10).positions[A] == 10
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_where_brokers_tell_the_cut_nobody_else_says_it() -> None:
+    with pytest.raises(SettingsError, match="--at is for one partition"):
+        accept(cut_and_longer(), "clicks:0", at_offset=5)
+
+
+def test_two_operators_cannot_both_take_a_plans_place() -> None:
+    outside = cut_and_longer()
+    accept(outside, "clicks:0")
+    outside.logs[A].cut(8)
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("supersede", When.BEFORE):
+            accept(outside, "clicks:0")
+
+    with pytest.raises(Owned, match="changed this plan"):
+        accept(outside, "clicks:0", at=at)
+
+
+@pytest.mark.parametrize(("text", "named"), [("clicks", Named("clicks")), ("a.b-c_d:12", Named("a.b-c_d", 12))])
+def test_a_log_is_named_by_its_topic_and_partition(text: str, named: Named) -> None:
+    assert parse_named(text) == named
+    assert str(named) == text
+
+
+@pytest.mark.parametrize("text", ["", "clicks:", "clicks:x", ":1", "a b", "clicks:1:2", "clicks:1234567890"])
+def test_what_names_no_log_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="names no log"):
+        parse_named(text)
+
+
+def test_a_named_topic_covers_all_its_partitions_and_no_other() -> None:
+    assert Named("clicks").covers(B) and Named("clicks", 1).covers(B)
+    assert not Named("clicks", 0).covers(B) and not Named("click").covers(BrokerPartition("clicks", 0))

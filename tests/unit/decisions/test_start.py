@@ -1,0 +1,302 @@
+"""Where a log starts that was never read, also when it cannot be read on the day that this is decided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from etl.decisions.start import moments_to_ask
+from etl.errors import BrokerUnreachable
+from etl.model.plans import BrokerPartition, Plan
+from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
+from etl.report.run_report import Outcome, describe_plan
+from etl.settings.sections import OnOwned, Settings
+from tests.fakes.world import Crash, FakeLog, Outside, When
+from tests.unit.run.test_ingest import LOGS, crash_at, outcomes, outside_of, refuse_unfinished, run, settings_of
+from tests.unit.decisions.test_plan import A, B, NOW_MS, OTHER, onward, planned, snapshot_of
+from tests.unit.decisions.test_plan import settings_of as plan_settings
+
+NOON_MS = 1_769_860_800_000
+AT_NOON = {"timestamp": "2026-01-31T12:00:00+00:00"}
+FIRST_RUN_MS = 1_700_000_000_000
+"""The fake world's clock at a first run."""
+
+
+def without_a_leader(*, later: dict[int, int], **source: Any) -> tuple[Outside, Settings]:
+    """Partition 0 holds 6 records and nobody leads it; the milliseconds of those that are not from 1970."""
+    outside = outside_of(6, 3, 0)
+    outside.logs[LOGS[0]].has_leader = False
+    outside.logs[LOGS[0]].later = later
+    return outside, settings_of(on_no_leader="skip", **source)
+
+
+def its_rows(outside: Outside, log: BrokerPartition = LOGS[0]) -> list[int]:
+    return sorted(offset for found, offset in outside.rows() if found == log)
+
+
+def leads_again(outside: Outside, log: BrokerPartition = LOGS[0], *, later: tuple[int, ...] = ()) -> None:
+    """The partition has a leader again, and more records, at those milliseconds."""
+    found = outside.logs[log]
+    found.has_leader = True
+    found.later |= dict(enumerate(later, start=found.end))
+    found.end += len(later)
+
+
+def test_the_latest_record_of_a_partition_without_a_leader_is_that_of_the_first_run() -> None:
+    outside, settings = without_a_leader(later={5: FIRST_RUN_MS - 1}, start="latest")
+    run(outside, settings)
+    leads_again(outside, later=(FIRST_RUN_MS, FIRST_RUN_MS + 5))
+    assert outcomes(run(outside, settings)) == [Outcome.INGESTED]
+    assert its_rows(outside) == [6, 7]
+    leads_again(outside, later=(0,))
+    run(outside, settings)
+    assert its_rows(outside) == [6, 7, 8], "its start is decided by then"
+
+
+def test_a_partition_without_a_leader_that_starts_at_the_latest_has_no_row_where_nothing_came_since() -> None:
+    outside, settings = without_a_leader(later={}, start="latest")
+    run(outside, settings)
+    leads_again(outside)
+    assert outcomes(run(outside, settings)) == [Outcome.STARTED]
+    assert its_rows(outside) == [] and outside.offsets[LOGS[0]][0] == 6
+    assert outcomes(run(outside, settings)) == [Outcome.NOTHING_NEW]
+
+
+def test_a_start_by_time_holds_for_a_partition_that_had_no_leader_then() -> None:
+    outside, settings = without_a_leader(later={4: NOON_MS, 5: NOON_MS + 1}, start=AT_NOON)
+    run(outside, settings)
+    leads_again(outside)
+    run(outside, settings_of(on_no_leader="skip", start="earliest"))
+    assert its_rows(outside) == [4, 5], "the conf of the first run counts"
+
+
+def behind_a_transaction(later: dict[int, int], **source: Any) -> tuple[Outside, Settings]:
+    """Partition 0 holds 6 records, the last 4 behind an open transaction."""
+    outside = outside_of(6, 3, 0)
+    outside.logs[LOGS[0]].held_back, outside.logs[LOGS[0]].later = 4, later
+    return outside, settings_of(**source)
+
+
+@pytest.mark.parametrize(("later", "rows"), [({4: NOON_MS, 5: NOON_MS - 1}, [4, 5]), ({5: NOON_MS - 1}, []), ({2: NOON_MS}, [2, 3, 4, 5])])
+def test_a_start_by_time_behind_an_open_transaction_waits_and_loads_no_older_record(later: dict[int, int], rows: list[int]) -> None:
+    outside, settings = behind_a_transaction(later, start=AT_NOON)
+    for _ in range(2):
+        run(outside, settings)
+        assert its_rows(outside) == []
+    outside.logs[LOGS[0]].held_back = 0
+    run(outside, settings_of(start="earliest"))
+    assert its_rows(outside) == rows, "the conf of the first run counts"
+
+
+def test_a_start_by_time_before_an_open_transaction_does_not_wait_for_it() -> None:
+    outside, settings = behind_a_transaction({1: NOON_MS}, start=AT_NOON)
+    run(outside, settings)
+    assert its_rows(outside) == [1]
+
+
+def test_the_latest_record_is_the_readable_end_and_what_becomes_readable_after_it_is_loaded() -> None:
+    outside, settings = behind_a_transaction({}, start="latest")
+    run(outside, settings)
+    outside.logs[LOGS[0]].held_back = 0
+    run(outside, settings)
+    assert its_rows(outside) == [2, 3, 4, 5]
+
+
+# -- a topic of which the first run could read no partition ------------------------------------------------------------
+
+UNREAD = BrokerPartition("clicks-2", 0)
+UNREAD_SOURCE: dict[str, Any] = {"start_new_topics": "latest", "on_no_leader": "skip"}
+
+
+def skipping_owners(**source: Any) -> Settings:
+    settings = settings_of(**{**UNREAD_SOURCE, **source})
+    return settings.model_copy(update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})})
+
+
+def beside_an_unread_topic(why: str, *ends: int) -> Outside:
+    """Another topic with four records that are older than the first run, and that this one cannot read: a partition of its own."""
+    outside = outside_of(*ends)
+    outside.logs[UNREAD] = FakeLog(4, has_leader=why != "no leader")
+    outside.owners = {UNREAD: "group_host-1-0"} if why == "owned" else {}
+    return outside
+
+
+def can_be_read(outside: Outside) -> None:
+    outside.logs[UNREAD].has_leader, outside.owners = True, {}
+
+
+@pytest.mark.parametrize("ends", [(5, 3, 0), ()])
+@pytest.mark.parametrize("why", ["no leader", "owned"])
+def test_a_topic_of_which_the_first_run_could_read_nothing_is_no_new_topic_later(why: str, ends: tuple[int, ...]) -> None:
+    outside, settings = beside_an_unread_topic(why, *ends), skipping_owners()
+    run(outside, settings)
+    can_be_read(outside)
+    run(outside, skipping_owners(start="latest"))
+    refuse_unfinished(outside)
+
+
+def test_a_start_that_is_kept_is_told_once() -> None:
+    outside = beside_an_unread_topic("no leader", 5)
+    run(outside, skipping_owners())
+    assert outcomes(run(outside, skipping_owners())) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
+
+
+@pytest.mark.parametrize("step", ["store plan", "append", "record", "commit from 0"])
+def test_the_start_of_a_topic_that_could_not_be_read_survives_a_crash_of_the_first_run(step: str) -> None:
+    outside, settings = beside_an_unread_topic("no leader", 5, 3), skipping_owners()
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at(step, When.AFTER))
+    can_be_read(outside)
+    run(outside, settings)
+    refuse_unfinished(outside)
+
+
+def test_the_start_of_a_topic_that_could_not_be_read_survives_another_plan_in_the_first_ones_place() -> None:
+    outside, settings = beside_an_unread_topic("no leader", 5), skipping_owners(on_data_loss="skip", start="earliest")
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at("store plan", When.AFTER))
+    outside.logs[LOGS[0]].log_start = 2
+    can_be_read(outside)
+    assert Outcome.SUPERSEDED in outcomes(run(outside, skipping_owners(on_data_loss="skip", start="latest")))
+    assert its_rows(outside, UNREAD) == [0, 1, 2, 3]
+
+
+def test_the_start_of_a_topic_that_could_not_be_read_survives_the_loss_of_the_ledger() -> None:
+    outside, settings = beside_an_unread_topic("no leader", 5), skipping_owners()
+    run(outside, settings)
+    outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
+    can_be_read(outside)
+    run(outside, settings)
+    refuse_unfinished(outside)
+
+
+def test_a_topic_that_is_denied_for_a_time_keeps_the_start_that_the_first_run_decided() -> None:
+    outside = beside_an_unread_topic("no leader", 5)
+    run(outside, skipping_owners())
+    can_be_read(outside)
+    run(outside, skipping_owners(topics={"allow": ["clicks.*"], "deny": ["clicks-2"]}))
+    run(outside, skipping_owners())
+    refuse_unfinished(outside)
+
+
+def test_a_topic_that_the_conf_names_only_later_starts_as_a_new_one() -> None:
+    outside = beside_an_unread_topic("", 5)
+    run(outside, skipping_owners(topics={"allow": ["clicks.*"], "deny": ["clicks-2"]}))
+    run(outside, skipping_owners())
+    assert its_rows(outside) == [0, 1, 2, 3, 4] and not its_rows(outside, UNREAD)
+
+
+def test_a_first_run_without_any_leader_keeps_its_start_all_the_same() -> None:
+    outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, start="latest")
+    for log in LOGS:
+        outside.logs[log].has_leader = False
+    assert outcomes(run(outside, settings)) == [Outcome.NO_LEADER, Outcome.STARTED]
+    assert outcomes(run(outside, settings)) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
+    for log in LOGS:
+        leads_again(outside, log)
+    run(outside, settings)
+    assert outside.rows() == {(LOGS[0], 5): 1}
+
+
+def test_a_new_topic_that_starts_at_the_latest_does_so_where_nobody_leads_it_at_first() -> None:
+    outside, settings = outside_of(5), settings_of(on_no_leader="skip", start_new_topics="latest")
+    run(outside, settings)
+    new, later = BrokerPartition("clicks-2", 0), BrokerPartition("clicks-2", 1)
+    outside.logs[new] = FakeLog(4, has_leader=False)
+    run(outside, settings)
+    leads_again(outside, new, later=(FIRST_RUN_MS + 10,))
+    outside.logs[later] = FakeLog(2)
+    run(outside, settings)
+    assert its_rows(outside, new) == [4]
+    assert its_rows(outside, later) == [0, 1], "a partition that comes later starts at its first record"
+
+
+def test_a_partition_that_somebody_owned_at_the_first_run_starts_where_that_run_decided() -> None:
+    outside, settings = outside_of(6, 3, 0), settings_of(start="latest")
+    skipping = settings.model_copy(update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})})
+    outside.owners = {LOGS[0]: "group_host-1-0"}
+    run(outside, skipping)
+    outside.owners = {}
+    leads_again(outside, later=(FIRST_RUN_MS + 5,))
+    run(outside, settings)
+    assert its_rows(outside) == [6]
+
+
+def test_an_owner_that_commits_before_it_goes_is_followed_where_it_stopped() -> None:
+    outside, settings = without_a_leader(later={}, start="latest")
+    run(outside, settings)
+    leads_again(outside)
+    outside.move_offset(LOGS[0], 2)
+    run(outside, settings)
+    assert its_rows(outside) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("step", ["store plan", "append", "record", "commit from 0"])
+def test_what_is_decided_survives_a_crash_of_the_first_run(step: str) -> None:
+    outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, start="latest")
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at(step, When.AFTER))
+    leads_again(outside)
+    run(outside, settings)
+    assert its_rows(outside) == [5]
+
+
+def test_what_is_decided_survives_the_loss_of_the_ledger() -> None:
+    outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, start="latest")
+    run(outside, settings)
+    outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
+    leads_again(outside)
+    run(outside, settings)
+    assert its_rows(outside) == [5]
+
+
+# -- the pure part -----------------------------------------------------------------------------------------------------
+
+SKIP = plan_settings(on_no_leader="skip", start="latest")
+
+
+def kept_after_a_first_run(**source: Any) -> Plan:
+    return with_id(planned(snapshot_of({B: (0, 5)}, leaderless=frozenset({A})), settings=plan_settings(on_no_leader="skip", **source)))
+
+
+def test_a_moment_is_kept_in_the_plans_document_and_shown() -> None:
+    plan = kept_after_a_first_run(start="latest")
+    assert plan.pending_starts == {A: NOW_MS}
+    assert parse_plan(render_plan(plan), path="p").pending_starts == {A: NOW_MS}
+    assert describe_plan(plan, None)["pending_starts"] == [
+        {"topic": "clicks", "partition": 0, "first_record_at": "2023-11-14T22:13:20.000+00:00"}]
+
+
+def test_only_logs_that_start_at_a_moment_are_asked_for_it() -> None:
+    first = plan_settings(start=AT_NOON)
+    assert moments_to_ask([A, OTHER], None, first) == {A: NOON_MS, OTHER: NOON_MS}
+    assert moments_to_ask([A, OTHER], None, SKIP) == {}
+    assert moments_to_ask([A, B, OTHER], kept_after_a_first_run(start="latest"), first) == {A: NOW_MS}
+
+
+def test_a_start_that_nobody_was_asked_for_waits_for_a_run_that_asks() -> None:
+    last = kept_after_a_first_run(start="latest")
+    standing = onward({B: 5}, pending_starts=last.pending_starts)
+    plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}), standing, SKIP)
+    assert (plan.positions, plan.pending_starts) == ({B: 7}, {A: NOW_MS})
+    plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}, starts={A: 4}), standing, SKIP)
+    assert (plan.positions, plan.pending_starts) == ({A: 9, B: 7}, {})
+
+
+def test_under_fail_a_partition_whose_leader_went_away_while_it_was_asked_stops_the_run() -> None:
+    with pytest.raises(BrokerUnreachable):
+        planned(snapshot_of({B: (0, 5)}, leaderless=frozenset({A})), settings=plan_settings(start=AT_NOON))
+
+
+def test_a_start_at_the_first_record_is_kept_in_the_plans_document_and_shown() -> None:
+    plan = kept_after_a_first_run()
+    assert parse_plan(render_plan(plan), path="p").pending_starts == plan.pending_starts == {A: None}
+    assert describe_plan(plan, None)["pending_starts"] == [{"topic": "clicks", "partition": 0, "first_record_at": None}]
+    assert moments_to_ask([A, B, OTHER], plan, plan_settings(start=AT_NOON)) == {}
+
+
+def test_owners_of_partitions_that_are_not_there_keep_nothing() -> None:
+    snapshot = replace(snapshot_of({B: (0, 5)}), owners={})
+    assert not planned(snapshot, settings=SKIP).pending_starts

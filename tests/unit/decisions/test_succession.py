@@ -1,0 +1,415 @@
+"""Two pipelines and one table: a topic is loaded by one of them, and who takes the other's place begins where it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from etl.decisions.plan import plan_instead, plan_next
+from etl.decisions.reconcile import where_we_stand
+from etl.decisions.succession import Loaded, ours_apart, plan_taking_over, refuse_what_neither_loaded, standing_of_itself, taken_from
+from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
+from etl.model.plans import (
+    BrokerPartition, Committed, FirstRun, Foreign, OffsetRange, Onward, OtherPipeline, Plan, PlanKind, Replay, Snapshot, Stamp, Standing,
+    Superseding, Table, TookOver,
+)
+from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
+from etl.report.run_report import Outcome
+from tests.fakes.world import APP_ID, CLUSTER, Crash, FakeLog, FakeWorld, Outside, When
+from tests.unit.run.test_ingest import (
+    LOGS, SETTINGS, crash_at, grow, outcomes, outside_of, run, settings_of,
+)
+
+OLD = f"offset-range-etl/{CLUSTER}/old-group/clicks"
+ENDED = {LOGS[0]: 5, LOGS[1]: 3, LOGS[2]: 4}
+
+
+def old_pipeline(positions: Mapping[BrokerPartition, int] = ENDED, **changes: object) -> OtherPipeline:
+    """The pipeline of another group that has loaded this table until now."""
+    loaded = outside_of(*(1 for _ in LOGS))
+    run(loaded)
+    newest = loaded.newest_plan()
+    assert newest is not None
+    plan = replace(
+        newest, number=4, positions=dict(positions), seen={log: Committed() for log in positions},
+        ranges=tuple(OffsetRange(log, 0, position) for log, position in positions.items()),
+        log_starts={}, leader_epochs={}, record_epochs={}, topic_ids={"clicks": "id-1"}, log_epochs={LOGS[0]: 1},
+        **changes)  # type: ignore[arg-type]
+    return OtherPipeline(OLD, 4, 9, with_id(plan))
+
+
+def loaded_by_another(*ends: int, other: OtherPipeline | None = None) -> Outside:
+    """Logs that another pipeline has loaded up to `ENDED`, and a ledger that knows nothing of it."""
+    outside = outside_of(*ends)
+    outside.table = []
+    outside.others = (other or old_pipeline(),)
+    outside.topic_ids = {"clicks": "id-1"}
+    return outside
+
+
+def snapshot_of(outside: Outside) -> Snapshot:
+    return FakeWorld(outside, SETTINGS).observe()
+
+
+def taking_over(outside: Outside) -> Plan:
+    """What the ruling stores."""
+    snapshot = snapshot_of(outside)
+    taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
+    return with_id(plan_taking_over(taken, FirstRun(), snapshot, SETTINGS, uid="uid1", now_ms=1, reason="renamed"))
+
+
+def ruled(outside: Outside) -> Outside:
+    plan = taking_over(outside)
+    outside.uid, outside.plans = plan.uid, {plan.number: render_plan(plan)}
+    return outside
+
+
+def refuse_doubled(outside: Outside) -> None:
+    """Each record behind the other's positions is there once, and none of those before them again."""
+    there = {(log, offset) for log, found in outside.logs.items() for offset in range(ENDED[log], found.end)}
+    assert outside.rows() == dict.fromkeys(there, 1)
+    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
+
+
+def test_a_start_that_the_other_decided_and_could_not_read_is_taken_over() -> None:
+    late = BrokerPartition("clicks-late", 0)
+    outside = loaded_by_another(6, 6, 6, other=old_pipeline(pending_starts={late: 1_700_000_000_000}))
+    outside.logs[late] = FakeLog(4, later={3: 1_700_000_000_000})
+    run(ruled(outside))
+    assert [offset for log, offset in outside.rows() if log == late] == [3]
+
+
+def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_any_first_run() -> None:
+    late = BrokerPartition("clicks-late", 0)
+    outside = loaded_by_another(6, 6, 6)
+    outside.logs[late] = FakeLog(4)
+    run(ruled(outside), settings_of(start_new_topics="latest"))
+    assert sum(log == late for log, _ in outside.rows()) == 4
+
+
+# -- a topic that another pipeline has loaded ----------------------------------------------------------------------------
+
+
+def test_a_first_run_into_a_table_that_another_pipeline_loaded_stops_and_names_it() -> None:
+    outside = loaded_by_another(6, 6, 6)
+    with pytest.raises(LedgersDisagree) as caught:
+        run(outside)
+    assert caught.value.what == f"pipeline clicks of group old-group on cluster {CLUSTER} has loaded this topic into this table"
+    assert "etl plans take-over CONF --from old-group/clicks" in caught.value.check
+    assert (caught.value.where["topic"], not outside.plans, caught.value.exit_code) == ("clicks", True, 5)
+
+
+@pytest.mark.parametrize("app_id", ["offset-range-etl/another-cluster/group/clicks", "offset-range-etl/cluster-1/group/renamed"])
+def test_neither_another_cluster_nor_another_name_makes_a_topic_another_one(app_id: str) -> None:
+    with pytest.raises(LedgersDisagree, match="has loaded this topic"):
+        run(loaded_by_another(6, 6, 6, other=replace(old_pipeline(), app_id=app_id)))
+
+
+def test_two_pipelines_with_topics_of_their_own_share_a_table() -> None:
+    outside = loaded_by_another(6, 6, 6, other=old_pipeline({BrokerPartition("orders", 0): 7}))
+    assert outcomes(run(outside)) == [Outcome.INGESTED]
+
+
+def test_a_topic_that_comes_later_is_asked_for_too_and_those_that_we_know_are_not() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.others = (old_pipeline(),)
+    grow(outside, 1, 1, 1)
+    assert outcomes(run(outside)) == [Outcome.INGESTED]
+    late = BrokerPartition("clicks-late", 0)
+    outside.others = (old_pipeline({late: 2}),)
+    outside.logs[late] = replace(outside.logs[LOGS[0]])
+    with pytest.raises(LedgersDisagree, match="has loaded this topic"):
+        run(outside)
+
+
+def test_where_nobody_knows_what_the_other_loaded_the_tables_rows_decide() -> None:
+    forgotten = OtherPipeline(OLD, 4)
+    snapshot = snapshot_of(loaded_by_another(6, 6, 6, other=forgotten))
+    assert snapshot.table is not None
+    assert where_we_stand(snapshot, SETTINGS) == FirstRun()
+    held = replace(snapshot, table=replace(snapshot.table, topics_with_rows=frozenset({"clicks"})))
+    with pytest.raises(LedgersDisagree, match="may have loaded this topic"):
+        where_we_stand(held, SETTINGS)
+
+
+def test_a_stored_plan_is_not_replayed_into_a_table_that_another_pipeline_loaded_meanwhile() -> None:
+    outside = outside_of(5, 3, 4)
+    outside.table = []
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    outside.others = (old_pipeline(),)
+    with pytest.raises(LedgersDisagree, match="has loaded this topic"):
+        run(outside)
+
+
+def test_the_pipeline_that_was_taken_over_stops_and_no_acknowledgement_lets_it_go_on() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.foreign = (Foreign(2, "WRITE", "took over topic clicks", TookOver(f"offset-range-etl/{CLUSTER}/new/clicks", 1)),)
+    with pytest.raises(LedgersDisagree, match="since our last commit pipeline clicks of group new .* took over topic clicks") as caught:
+        run(outside)
+    assert "acknowledge" not in caught.value.check and "run that one, and this one never again" in caught.value.check
+    assert not outside.removals
+
+
+# -- taking over ---------------------------------------------------------------------------------------------------------
+
+
+def test_who_takes_over_begins_at_the_others_positions_and_the_next_run_goes_on_from_there() -> None:
+    outside = ruled(loaded_by_another(6, 6, 6))
+    plan = outside.newest_plan()
+    assert plan is not None
+    assert (plan.kind, plan.ranges, plan.positions, plan.took_over) == (PlanKind.TAKE_OVER, (), ENDED, TookOver(OLD, 4))
+    assert (plan.topic_ids, plan.log_epochs) == ({"clicks": "id-1"}, {LOGS[0]: 1})
+    report = run(outside)
+    assert outcomes(report) == [Outcome.REPLAYED, Outcome.TOOK_OVER, Outcome.INGESTED]
+    assert f"goes on where pipeline clicks of group old-group on cluster {CLUSTER} ended" in report.outcomes[1][1]
+    refuse_doubled(outside)
+
+
+@pytest.mark.parametrize("step", ["observe", "open table", "append", "record", "commit from 0", "commit from 2", "store plan", "fetch"])
+@pytest.mark.parametrize("when", When)
+def test_a_crash_while_a_pipeline_is_taken_over_loses_and_doubles_nothing(step: str, when: When) -> None:
+    outside = ruled(loaded_by_another(6, 6, 6))
+    with pytest.raises(Crash):
+        run(outside, at=crash_at(step, when))
+    grow(outside, 2, 1, 3)
+    run(outside)
+    refuse_doubled(outside)
+
+
+def test_a_stored_plan_of_ours_gives_its_number_to_the_one_that_takes_over() -> None:
+    outside = outside_of(6, 6, 6)
+    outside.table = []
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    outside.others = (old_pipeline(),)
+    outside.topic_ids = {"clicks": "id-1"}
+    snapshot = snapshot_of(outside)
+    standing = standing_alone(snapshot)
+    plan = plan_taking_over(
+        taken_from(outside.others[0], {}, snapshot, SETTINGS), standing, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="both began")
+    assert (plan.number, plan.positions) == (1, ENDED)
+
+
+def standing_alone(snapshot: Snapshot) -> Standing:
+    """Where the ledger stands when nobody looks at the other pipeline."""
+    assert snapshot.table is not None
+    return where_we_stand(replace(snapshot, table=replace(snapshot.table, others=())), SETTINGS)
+
+
+def test_in_a_log_that_both_know_the_position_that_is_further_on_counts() -> None:
+    outside = outside_of(4, 4, 4)
+    run(outside)
+    outside.others = (old_pipeline(),)
+    snapshot = snapshot_of(outside)
+    standing = where_we_stand(snapshot, SETTINGS)
+    assert isinstance(standing, Onward)
+    taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
+    plan = plan_taking_over(taken, standing, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="two at work")
+    assert (plan.number, plan.positions) == (2, {LOGS[0]: 5, LOGS[1]: 4, LOGS[2]: 4})
+
+
+def of_another_era(outside: Outside, number: int) -> Snapshot:
+    """What is seen where a ledger of the same name, and not ours, wrote the table up to plan `number`."""
+    snapshot, us = snapshot_of(outside), f"offset-range-etl/{CLUSTER}/group/clicks"
+    return replace(snapshot, table=Table("t9", 12, number, Stamp(12, us, "another uid", number, "its id")))
+
+
+@pytest.mark.parametrize("number", [1, 7])
+def test_who_takes_the_place_of_an_era_before_goes_on_behind_both_and_under_a_number_that_the_table_takes(number: int) -> None:
+    outside = outside_of(4, 4, 4)
+    run(outside)
+    snapshot = of_another_era(outside, number)
+    us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", number)
+    with pytest.raises(LedgersDisagree, match="another pipeline of the same name"):
+        where_we_stand(snapshot, SETTINGS)
+    standing, taken = ours_apart(snapshot), taken_from(us, {LOGS[0]: (0, 6), LOGS[1]: (0, 2)}, snapshot, SETTINGS)
+    plan = with_id(plan_taking_over(taken, standing, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back"))
+    assert (plan.number, plan.positions) == (max(1, number) + 1, {LOGS[0]: 6, LOGS[1]: 4, LOGS[2]: 4})
+    after = replace(snapshot, ledger=replace(snapshot.ledger, newest=plan, applied=None))
+    assert where_we_stand(after, SETTINGS) == Replay(plan)
+
+
+def test_a_plan_that_was_stored_for_another_table_has_loaded_nothing_into_the_one_of_another_era() -> None:
+    outside = outside_of(4, 4, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    snapshot = of_another_era(outside, 0)
+    standing = ours_apart(snapshot)
+    assert isinstance(standing, Replay)
+    us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", 0)
+    taken = taken_from(us, {LOGS[0]: (0, 2)}, snapshot, SETTINGS)
+    plan = plan_taking_over(taken, standing, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back")
+    assert (plan.number, plan.positions[LOGS[0]], plan.positions[LOGS[1]], plan.supersedes) == (1, 2, 0, standing.plan.id)
+    with pytest.raises(NeedsDecision, match="nobody knows whether the table that it was made for holds it"):
+        ours_apart(of_another_era(outside, 3))
+
+
+def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_again_is_of_the_past() -> None:
+    outside = loaded_by_another(9, 9, 9)
+    snapshot = snapshot_of(outside)
+    taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
+    first = with_id(plan_taking_over(taken, FirstRun(), snapshot, SETTINGS, uid="uid1", now_ms=1, reason="renamed"))
+    ours = with_id(replace(
+        first, number=3, topic_ids={"clicks": "id-2"}, positions=dict.fromkeys(LOGS[:2], 2), seen=dict.fromkeys(LOGS[:2], Committed()),
+        log_epochs=dict.fromkeys(LOGS[:2], 2), log_starts={}, leader_epochs={}, record_epochs={}))
+    again = plan_taking_over(taken, Onward(ours, ours.positions), snapshot, SETTINGS, uid="uid1", now_ms=2, reason="said twice")
+    assert (again.topic_ids, again.positions, again.log_epochs) == (ours.topic_ids, ours.positions, ours.log_epochs)
+
+
+def test_topics_that_the_conf_does_not_name_stay_with_the_other_pipeline() -> None:
+    orders = BrokerPartition("orders", 0)
+    snapshot = snapshot_of(loaded_by_another(6, 6, 6))
+    assert taken_from(old_pipeline({**ENDED, orders: 7}), {}, snapshot, SETTINGS).positions == ENDED
+    with pytest.raises(SettingsError, match="has loaded no topic that this conf names"):
+        taken_from(old_pipeline({orders: 7}), {}, snapshot, SETTINGS)
+
+
+def test_where_the_log_forgot_the_others_plan_its_rows_say_where_it_ended() -> None:
+    snapshot = snapshot_of(loaded_by_another(6, 6, 6))
+    taken = taken_from(OtherPipeline(OLD, 4), {LOGS[0]: (2, 7), LOGS[1]: (0, 9)}, snapshot, SETTINGS)
+    assert (taken.positions, taken.log_epochs) == ({LOGS[0]: 7, LOGS[1]: 9}, {LOGS[0]: 2})
+
+
+@pytest.mark.parametrize("topic_id", ["id-2", None])
+def test_the_offsets_of_another_cluster_are_not_taken_over(topic_id: str | None) -> None:
+    other = old_pipeline(cluster="another")
+    snapshot = replace(snapshot_of(loaded_by_another(6, 6, 6)), topic_ids={"clicks": topic_id} if topic_id else {})
+    with pytest.raises(NeedsDecision, match="of cluster another, and this one is cluster-1"):
+        taken_from(other, {}, snapshot, SETTINGS)
+    same = replace(snapshot, topic_ids={"clicks": "id-1"})
+    assert taken_from(other, {}, same, SETTINGS).positions == ENDED, "the cluster has another name, and it is the same topic"
+
+
+def test_records_between_the_tables_rows_and_a_committed_offset_above_them_are_not_passed_over() -> None:
+    outside = loaded_by_another(9, 9, 9)
+    outside.move_offset(LOGS[1], 7)
+    with pytest.raises(OffsetMoved, match="the committed offset is 7, and the rows in the table end at 3"):
+        taking_over(outside)
+
+
+def test_a_plan_that_takes_over_comes_back_from_its_document() -> None:
+    plan = taking_over(loaded_by_another(6, 6, 6))
+    assert parse_plan(render_plan(plan), path="plans/1") == plan
+
+
+def test_a_plan_in_the_place_of_one_that_takes_over_takes_over_too() -> None:
+    outside = ruled(loaded_by_another(6, 6, 6))
+    plan = outside.newest_plan()
+    assert plan is not None
+    instead = plan_instead(Superseding(plan, "another conf"), snapshot_of(outside), SETTINGS, now_ms=2)
+    assert instead.took_over == plan.took_over
+    assert [(r.from_offset, r.until_offset) for r in instead.ranges] == [(5, 6), (3, 6), (4, 6)]
+
+
+def test_the_plan_after_a_take_over_reads_a_new_partition_from_its_first_record() -> None:
+    outside = ruled(loaded_by_another(6, 6, 6))
+    run(outside)
+    late = BrokerPartition("clicks", 3)
+    outside.logs[late] = replace(outside.logs[LOGS[0]], end=2)
+    snapshot = snapshot_of(outside)
+    standing = where_we_stand(snapshot, settings_of())
+    assert isinstance(standing, Onward)
+    plan = plan_next(snapshot, standing, SETTINGS, uid="uid1", now_ms=3)
+    assert plan is not None and [(r.log, r.from_offset) for r in plan.ranges] == [(late, 0)]
+
+
+# -- taking over more than one -------------------------------------------------------------------------------------------
+
+OLDEST = f"offset-range-etl/{CLUSTER}/oldest-group/clicks"
+
+
+def test_who_takes_over_takes_what_that_one_had_taken_over_and_goes_on() -> None:
+    middle = old_pipeline(heir_of=(TookOver(OLDEST, 3),))
+    outside = ruled(loaded_by_another(6, 6, 6, other=middle))
+    outside.others = (middle, replace(old_pipeline({LOGS[0]: 2}), app_id=OLDEST, number=3))
+    plan = outside.newest_plan()
+    assert plan is not None and plan.heir_of == (TookOver(OLD, 4), TookOver(OLDEST, 3))
+    assert outcomes(run(outside)) == [Outcome.REPLAYED, Outcome.TOOK_OVER, Outcome.INGESTED]
+    refuse_doubled(outside)
+    last = outside.newest_plan()
+    assert last is not None and (last.took_over, last.heir_of) == (None, plan.heir_of), "every later plan knows it"
+
+
+def test_a_topic_that_stayed_with_a_pipeline_that_was_taken_over_is_still_its_own() -> None:
+    late = BrokerPartition("clicks-late", 0)
+    outside = ruled(loaded_by_another(6, 6, 6))
+    outside.others = (old_pipeline({**ENDED, late: 2}),)
+    outside.logs[late] = replace(outside.logs[LOGS[0]])
+    with pytest.raises(LedgersDisagree, match="has loaded this topic") as caught:
+        run(outside)
+    assert caught.value.where["topic"] == "clicks-late"
+
+
+def test_two_pipelines_are_merged_into_one_that_has_begun_no_run_between() -> None:
+    orders = BrokerPartition("clicks-orders", 0)
+    second = replace(old_pipeline({orders: 2}), app_id=OLDEST, number=7)
+    outside = ruled(loaded_by_another(6, 6, 6))
+    outside.logs[orders] = replace(outside.logs[LOGS[0]], end=6)
+    outside.others = (old_pipeline(), second)
+    snapshot = snapshot_of(outside)
+    plan = with_id(plan_taking_over(
+        taken_from(second, {}, snapshot, SETTINGS), standing_alone(snapshot), snapshot, SETTINGS, uid="uid1", now_ms=2, reason="merged"))
+    assert (plan.number, plan.positions) == (1, {**ENDED, orders: 2})
+    assert plan.heir_of == (TookOver(OLD, 4), TookOver(OLDEST, 7))
+    outside.plans[1] = render_plan(plan)
+    run(outside)
+    there = {(log, offset) for log, start in plan.positions.items() for offset in range(start, 6)}
+    assert outside.rows() == dict.fromkeys(there, 1)
+
+
+def merging(ours: Loaded, theirs: Loaded) -> None:
+    outside = outside_of(4, 4, 4)
+    run(outside)
+    outside.others = (old_pipeline(),)
+    snapshot = snapshot_of(outside)
+    standing = replace_lives(where_we_stand(snapshot, SETTINGS))
+    refuse_what_neither_loaded(taken_from(outside.others[0], {}, snapshot, SETTINGS), standing, snapshot, ours, theirs)
+
+
+def replace_lives(standing: Standing) -> Standing:
+    assert isinstance(standing, Onward)
+    return replace(standing, last=replace(standing.last, log_epochs={LOGS[0]: 1}))
+
+
+def test_offsets_between_two_pipelines_that_neither_has_loaded_are_not_passed_over() -> None:
+    whole = {log: [(int(log == LOGS[0]), 0, 5)] for log in LOGS}
+    merging(whole, whole)
+    with pytest.raises(NeedsDecision, match="offsets 4 to 5 lie between their positions and were loaded by neither"):
+        merging(whole, {**whole, LOGS[0]: [(1, 0, 3), (0, 0, 9)]})
+    with pytest.raises(NeedsDecision, match="offsets 3 to 4"):
+        merging({**whole, LOGS[1]: []}, whole)
+
+
+# -- taking over from oneself --------------------------------------------------------------------------------------------
+
+
+def test_a_stored_plan_gives_its_number_to_a_pipeline_that_takes_over_from_itself_and_none_of_its_offsets_is_passed_over() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    grow(outside, 1, 1, 1)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    snapshot, stored = snapshot_of(outside), outside.newest_plan()
+    assert stored is not None
+    last = parse_plan(outside.plans[1], path="plans/1")
+    standing = standing_of_itself(snapshot, SETTINGS)
+    plan = plan_taking_over(
+        taken_from(OtherPipeline(APP_ID, 1, 1, last), {}, snapshot, SETTINGS), standing, snapshot, SETTINGS, uid="uid1", now_ms=1,
+        reason="said again")
+    assert (plan.number, plan.supersedes, plan.positions) == (2, stored.id, last.positions)
+    assert plan.heir_of == ()
+
+
+def test_a_pipeline_does_not_take_over_from_itself_where_the_table_is_older_than_its_ledger() -> None:
+    outside = outside_of(5, 3, 4)
+    for _ in range(2):
+        run(outside)
+        grow(outside, 1, 1, 1)
+    outside.table = (outside.table or [])[:1]
+    with pytest.raises(LedgersDisagree, match="plan 2 was in the table"):
+        standing_of_itself(snapshot_of(outside), SETTINGS)

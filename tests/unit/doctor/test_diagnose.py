@@ -1,0 +1,327 @@
+"""The doctor's rules without a world: which line is the worst, what waits for what, and what single checks make of what they see."""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import re
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from etl.doctor import machine, table
+from etl.doctor.brokers import release
+from etl.doctor.check import Check, Fact, Findings, Line, Verdict, advice, failed, ok
+from etl.doctor.diagnose import CHECKS, Diagnosis, diagnose
+from etl.doctor.ledger import told
+from etl.edges.report_file import installed_version
+from etl.edges.zookeeper.probe import ask_server
+from etl.errors import (
+    BrokerUnreachable, EtlError, LedgersDisagree, NotOurTable, Owned, PermissionRefused, SettingsError, TableUnreachable,
+    ZooKeeperUnreachable,
+)
+from etl.model.plans import Adopt, BrokerPartition, Dialect, FirstRun, Onward, Plan, PlanKind, Replay, Standing, Superseding
+from etl.settings.sections import Settings, parse_settings
+
+ROOT = Path(__file__).parents[3]
+
+
+def settings(**sections: object) -> Settings:
+    return parse_settings({
+        "version": 1, "pipeline": "clicks", "group": "g", "zookeeper": {"connect": "127.0.0.1:2181"},
+        "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "table"}, **sections})
+
+
+def said(look: object, **sections: object) -> list[Line]:
+    """The lines of one check that needs no other."""
+    with contextlib.ExitStack() as closing:
+        return list(Check("x", look).lines(Findings(settings(**sections), closing)))  # type: ignore[arg-type]
+
+
+# -- the worst ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("errors", "code"), [
+    ((), 0),
+    ((Owned("o"), TableUnreachable("t")), 7),
+    ((TableUnreachable("t"), BrokerUnreachable("b"), Owned("o")), 6),
+    ((ZooKeeperUnreachable("z"), LedgersDisagree("l")), 5),
+    ((LedgersDisagree("l"), ZooKeeperUnreachable("z"), NotOurTable("n")), 2),
+    ((SettingsError("s"), EtlError("a bug")), 1),
+])
+def test_what_no_retry_mends_is_worse_than_what_one_may_mend(errors: tuple[EtlError, ...], code: int) -> None:
+    diagnosis = Diagnosis((ok("fine", ""), advice("so so", "", "do"), *(failed("bad", error) for error in errors)))
+    assert diagnosis.exit_code == code == diagnosis.as_json()["exit_code"]
+
+
+def test_of_two_lines_with_the_same_exit_code_the_first_is_the_worst() -> None:
+    first = SettingsError("first", check="a")
+    assert Diagnosis((failed("a", first), failed("b", PermissionRefused("second")))).worst is first
+
+
+def test_a_line_says_places_and_what_to_do_and_the_document_has_all_of_it() -> None:
+    line = failed("broker 7", BrokerUnreachable("no connection", broker="h:9092", check="that it runs"))
+    assert line.as_json() == {
+        "name": "broker 7", "verdict": "failed", "found": "no connection (broker h:9092)", "to_do": "that it runs", "exit_code": 6,
+        "error": "BrokerUnreachable"}
+
+
+# -- what waits for what --------------------------------------------------------------------------------------------------------
+
+
+def _refusing(name: str, findings: Findings) -> Iterator[Line]:
+    yield ok(name, "so far")
+    raise ZooKeeperUnreachable("no answer", check="that it runs")
+
+
+def test_a_check_whose_ground_failed_is_not_made_and_says_which_line_to_mend() -> None:
+    def never(name: str, findings: Findings) -> Iterator[Line]:
+        raise AssertionError("it must not be asked")
+
+    checks = (Check("ZooKeeper", _refusing, gives=Fact.ZOOKEEPER), Check("chroot", never, needs=(Fact.ZOOKEEPER,), gives=Fact.CHROOT),
+              Check("cluster", never, needs=(Fact.CHROOT,)), Check("store", table.store))
+    diagnosis = diagnose(settings(), checks)
+    assert [(line.name, line.verdict) for line in diagnosis.lines] == [
+        ("ZooKeeper", Verdict.FAILED), ("chroot", Verdict.NOT_CHECKED), ("cluster", Verdict.NOT_CHECKED), ("store", Verdict.OK)]
+    assert diagnosis.lines[1].found == "first ZooKeeper, see above"
+    assert diagnosis.exit_code == 6
+
+
+def test_every_need_is_given_by_a_check_before_it() -> None:
+    given: set[Fact] = set()
+    for check in CHECKS:
+        assert set(check.needs) <= given, check.name
+        given |= {check.gives} if check.gives else set()
+    assert given == set(Fact)
+
+
+def test_the_operators_page_names_every_check_in_its_order() -> None:
+    page = " ".join((ROOT / "docs" / "RUNNING.md").read_text(encoding="utf-8").split())
+    [listed] = re.findall(r"looks at, in this order: ([^.]*)\.", page)
+    assert listed.split(", ") == [check.name for check in CHECKS]
+
+
+def test_what_checks_opened_is_closed_when_all_is_said() -> None:
+    closed: list[bool] = []
+
+    def opening(name: str, findings: Findings) -> Iterator[Line]:
+        findings.closing.callback(closed.append, True)
+        yield ok(name, "")
+
+    diagnose(settings(), (Check("x", opening),))
+    assert closed == [True]
+
+
+# -- this machine -----------------------------------------------------------------------------------------------------------------
+
+
+def between(version: str) -> str:
+    """A version and all behind it that are no other one: its post-releases."""
+    *front, last = version.split(".")
+    return f">={version},<{'.'.join(front)}.{int(last) + 1}"
+
+
+def test_the_packages_and_versions_are_those_of_setup_cfg() -> None:
+    law = configparser.ConfigParser()
+    law.read(ROOT / "setup.cfg")
+    required = {one.name: one.specifier for one in map(Requirement, law["options"]["install_requires"].split("\n")[1:])}
+    for package, tried in machine.PACKAGES.items():
+        pinned = [one.version for one in required[package] if one.operator == "=="]
+        assert required[package] == SpecifierSet(tried) or (pinned and tried == between(pinned[0]))
+    assert [line.verdict for line in said(machine.packages)] == [Verdict.OK]
+
+
+@pytest.mark.parametrize(("version", "words"), [
+    (None, "delta-spark is not installed"), ("4.3.1", "4.3.1"), ("4.4.1", "4.4.1"), ("4.4.0", ""), ("4.4.0.post1", ""), ("4.4.0+ours", ""),
+    ("4.4.0rc1", "4.4.0rc1"), ("4.4.1.dev3", "4.4.1.dev3"), ("4.4.0-vendor-2", "4.4.0-vendor-2"), ("4.40", "4.40"),
+])
+def test_a_package_that_is_missing_or_of_another_version_is_named(monkeypatch: pytest.MonkeyPatch, version: str | None, words: str) -> None:
+    real = installed_version
+    monkeypatch.setattr(machine, "installed_version", lambda name: version if name == "delta-spark" else real(name))
+    line, = said(machine.packages)
+    assert (line.exit_code == 2) == bool(words)
+    assert words in line.found
+    assert not words or line.to_do == "`pip install 'delta-spark>=4.4.0,<4.4.1'`"
+
+
+@pytest.mark.parametrize(("answer", "words"), [
+    ('print("[[3, 2], []]")', "is 3.2, this one"),
+    (f'print("[[{sys.version_info[0]}, {sys.version_info[1]}], [\\"numba\\"]]")', "lacks numba"),
+    ("sys.exit(3)", "does not run"),
+    (f'print("[[{sys.version_info[0]}, {sys.version_info[1]}], []]")', ""),
+], ids=["another version", "a library is missing", "it fails", "it fits"])
+def test_the_workers_python_must_be_of_our_version_and_have_our_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, words: str,
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\nimport sys\n{answer}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
+    line, = said(machine.workers_python)
+    assert words in line.found
+    assert (line.exit_code, "PYSPARK_PYTHON" in line.to_do) == ((2, True) if words else (0, False))
+    assert "PYSPARK_PYTHON" in line.found
+
+
+def test_a_workers_python_elsewhere_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/not/here/python3")
+    line, = said(machine.workers_python, spark={"spark.master": "spark://h:7077"})
+    assert line.verdict is Verdict.OK
+    line, = said(machine.workers_python)
+    assert line.exit_code == 2
+
+
+def test_jars_that_are_not_in_the_cache_are_advice_and_are_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    line, = said(machine.jars)
+    assert line.verdict is Verdict.ADVICE
+    assert "python -m etl.embedded" in line.to_do
+    assert list(tmp_path.iterdir()) == []
+    line, = said(machine.jars, spark={"spark.jars.packages": "io.delta:delta"})
+    assert (line.verdict, line.found) == (Verdict.OK, "spark.jars.packages: io.delta:delta")
+
+
+def test_a_java_of_another_version_is_refused_and_its_place_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho '    java.home = /x' >&2; echo '    java.specification.version = 1.8' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("etl.embedded.java._bundled_java", lambda: None)
+    line, = said(machine.java)
+    assert line.exit_code == 2
+    assert "is Java 8" in line.found
+
+
+def test_a_transform_that_cannot_be_imported_is_named() -> None:
+    line, = said(machine.transform, transform="no_such_module:clean")
+    assert line.exit_code == 2
+    assert "no_such_module" in line.found
+    assert said(machine.transform, transform="os.path:basename")[0].verdict is Verdict.OK
+
+
+def test_a_report_folder_is_tried_where_it_is_or_will_be_and_not_made(tmp_path: Path) -> None:
+    assert "will be made in" in said(machine.report_folder, report={"path": str(tmp_path / "a" / "b")})[0].found
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    line, = said(machine.report_folder, report={"path": str(tmp_path / "file" / "b")})
+    assert line.exit_code == 2
+
+
+# -- servers --------------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def answering(*answers: bytes) -> Iterator[int]:
+    """A port that gives one answer to each connection in turn and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        def serve() -> None:
+            for answer in answers:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1024)
+                    connection.sendall(answer)
+                    connection.shutdown(socket.SHUT_WR)
+                    with contextlib.suppress(OSError):
+                        connection.recv(1024)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(5)
+
+
+_GRANTED = bytes.fromhex("00000025" "00000000" "00000fa0" "0000000000000001" "00000010") + b"\0" * 17
+
+
+def test_a_zookeeper_that_keeps_its_version_to_itself_is_reached_all_the_same() -> None:
+    with answering(b"srvr is not executed because it is not in the whitelist.\n", _GRANTED) as port:
+        answer = ask_server("127.0.0.1", port, session_timeout_s=10, timeout_s=5)
+    assert (answer.version, answer.mode, answer.granted_s) == (None, None, 4.0)
+
+
+@pytest.mark.parametrize(("answer", "words"), [
+    (b"", "hangs up"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP"), (_GRANTED[:20], "hangs up"), (b"\xff\xff\xff\xff", "not ZooKeeper's"),
+])
+def test_a_port_that_is_not_zookeepers_or_takes_no_session_is_named(answer: bytes, words: str) -> None:
+    with answering(answer, answer) as port, pytest.raises(ZooKeeperUnreachable, match=words) as caught:
+        ask_server("127.0.0.1", port, session_timeout_s=10, timeout_s=5)
+    assert caught.value.where == {"server": f"127.0.0.1:{port}"}
+
+
+@pytest.mark.parametrize(("spoken", "version"), [
+    ({1: (0, 5), 3: (0, 4), 18: (0, 1)}, "0.11"), ({1: (0, 17), 3: (0, 12), 18: (0, 4)}, "3.9"), ({18: (0, 0)}, "0.10.0"),
+])
+def test_a_brokers_release_is_guessed_from_the_requests_it_speaks(spoken: dict[int, tuple[int, int]], version: str) -> None:
+    assert release(spoken) == version
+
+
+# -- ledger against table ---------------------------------------------------------------------------------------------------------
+
+
+def _plan(number: int) -> Plan:
+    return Plan(number, "uid", PlanKind.INGEST, 0, Dialect.KAFKA, "c", "s", (), {}, {})
+
+
+_LOG = BrokerPartition("clicks", 0)
+
+
+@pytest.mark.parametrize(("standing", "verdict", "words"), [
+    (FirstRun(), Verdict.OK, "first run"),
+    (Replay(_plan(4)), Verdict.OK, "plan 4 is stored and not in the table"),
+    (Superseding(_plan(4), "its range has expired"), Verdict.OK, "its range has expired"),
+    (Onward(_plan(4), {}), Verdict.OK, "plan 4 is the newest in both"),
+    (Onward(_plan(4), {}, uncommitted=(_LOG,)), Verdict.OK, "1 of its offsets are not committed"),
+    (Onward(_plan(4), {}, followed={_LOG: 9}), Verdict.ADVICE, "moved 1 committed offsets"),
+    (Adopt(_plan(4), Onward(_plan(4), {})), Verdict.ADVICE, "ZooKeeper does not know it"),
+])
+def test_where_the_pipeline_stands_is_told_in_words(standing: Standing, verdict: Verdict, words: str) -> None:
+    line = told("x", standing)
+    assert line.verdict is verdict
+    assert words in line.found
+    assert bool(line.to_do) == (verdict is Verdict.ADVICE)
+
+
+# -- table ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "duration"), [
+    ("interval 30 days", timedelta(days=30)), ("INTERVAL 1 week 2 days", timedelta(days=9)), ("36 hours", timedelta(hours=36)),
+    ("interval", None), ("soon", None), ("interval 1 month", None), ("", None),
+])
+def test_a_duration_is_read_as_delta_writes_it(text: str, duration: timedelta | None) -> None:
+    assert table.interval(text) == duration
+
+
+@pytest.mark.parametrize(("path", "spark", "verdict", "words"), [
+    ("/data/t", {}, Verdict.OK, "folder of this machine"),
+    ("/data/t", {"spark.master": "spark://h:7077"}, Verdict.ADVICE, "spark://h:7077"),
+    ("hdfs://n/t", {"spark.master": "yarn"}, Verdict.OK, "only if it is absent"),
+    ("s3a://b/t", {}, Verdict.ADVICE, "no two drivers"),
+    ("s3a://b/t", {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"}, Verdict.OK, "S3DynamoDBLogStore"),
+    ("ftp://b/t", {}, Verdict.ADVICE, "not known"),
+    ("s3a://b/t", {"spark.delta.logStore.class": "org.apache.spark.sql.delta.storage.LocalLogStore"}, Verdict.FAILED, "loses commits"),
+])
+def test_a_store_is_judged_by_its_scheme_and_its_log_store(path: str, spark: dict[str, str], verdict: Verdict, words: str) -> None:
+    line, = said(table.store, table={"path": path}, spark=spark)
+    assert (line.verdict, line.exit_code) == (verdict, 2 if verdict is Verdict.FAILED else 0)
+    assert words in line.found
+
+
+def test_a_disk_that_is_nearly_full_is_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from collections import namedtuple
+
+    Usage = namedtuple("Usage", "total used free")
+    monkeypatch.setattr("etl.doctor.table.shutil.disk_usage", lambda path: Usage(2**40, 2**40, 2**20))
+    line, = said(table.folder, table={"path": str(tmp_path / "t")})
+    assert line.verdict is Verdict.ADVICE
+    assert "0.0 GiB" in line.found
+    assert list(tmp_path.iterdir()) == []

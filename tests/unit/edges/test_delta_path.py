@@ -1,0 +1,186 @@
+"""What lies at a table's path, and which failure each obstacle is. Real folders, no JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
+
+from etl.edges.delta.path import (
+    announce_first_write, check_writable, is_conflict, is_obstacle, open_table, rust_path, spark_path, unreachable,
+)
+from etl.edges.delta.spark_writer import read_table, translate
+from etl.errors import NotOurTable, PermissionRefused, SettingsError, TableUnreachable
+from etl.model.raw_table import arrow_schema
+
+NOBODY = 65534
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """Root may write everywhere: be somebody else for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder that others may enter and list, and not write."""
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o555)
+    return folder
+
+
+def test_nothing_an_empty_folder_and_a_first_write_that_never_finished_are_no_table(tmp_path: Path) -> None:
+    assert open_table(str(tmp_path / "nothing" / "here")) is None
+    assert open_table(str(tmp_path)) is None
+    announce_first_write(str(tmp_path / "new"))
+    (tmp_path / "new" / "part-00000.parquet").write_bytes(b"PAR1")
+    assert open_table(str(tmp_path / "new")) is None
+    assert read_table(str(tmp_path / "new"), "app", known=3) is None
+
+
+def test_a_file_and_a_folder_of_other_files_are_not_our_table(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b.parquet", "c", "d"):
+        (tmp_path / name).write_text("x")
+    with pytest.raises(NotOurTable, match="is a file"):
+        open_table(str(tmp_path / "c"))
+    with pytest.raises(NotOurTable, match=r"no _delta_log, but holds a.parquet, b.parquet, c, \.\.\."):
+        open_table(str(tmp_path))
+
+
+def test_a_table_whose_log_is_damaged_is_out_of_reach(tmp_path: Path) -> None:
+    DeltaTable.create(str(tmp_path / "t"), arrow_schema())
+    (tmp_path / "t" / "_delta_log" / f"{0:020}.json").write_text('{"protocol"')
+    with pytest.raises(TableUnreachable, match="cannot be read"):
+        open_table(str(tmp_path / "t"))
+
+
+@pytest.mark.parametrize("name", ["two words", "100%", "hash#1", "käse", "what?", "a+b", "a=b"])
+def test_a_table_may_have_any_name(tmp_path: Path, name: str) -> None:
+    path = str(tmp_path / name)
+    DeltaTable.create(rust_path(path), arrow_schema())
+    assert (tmp_path / name / "_delta_log").is_dir()
+    found = read_table(path, "app", known=None)
+    assert found is not None
+    assert found.version == 0
+
+
+def test_a_name_that_looks_escaped_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="a%20b"):
+        open_table(str(tmp_path / "a%20b"))
+
+
+def test_both_engines_are_told_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert spark_path("warehouse/clicks") == f"file://{tmp_path}/warehouse/clicks"
+    assert rust_path("warehouse/clicks") == rust_path(f"file://{tmp_path}/warehouse/clicks") == f"{tmp_path}/warehouse/clicks"
+    assert spark_path("s3://bucket/clicks") == rust_path("s3://bucket/clicks") == "s3://bucket/clicks"
+
+
+def test_a_folder_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    check_writable(str(tmp_path / "not" / "yet" / "there"))
+    check_writable(str(tmp_path))
+    check_writable("s3://bucket/clicks")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_of_somebody_else_cannot_be_written(shared: Path) -> None:
+    with unprivileged(), pytest.raises(TableUnreachable, match="new/table") as caught:
+        check_writable(str(shared / "new" / "table"))
+    assert caught.value.exit_code == 7
+    assert "Permission denied" in str(caught.value)
+
+
+def test_a_folder_that_may_not_be_listed_is_out_of_reach(shared: Path) -> None:
+    shared.chmod(0o000)
+    with unprivileged(), pytest.raises(TableUnreachable, match="Permission denied"):
+        open_table(str(shared / "table"))
+    shared.chmod(0o755)
+
+
+@pytest.mark.parametrize("touch", [open_table, check_writable, announce_first_write])
+def test_a_file_in_the_way_is_no_passing_trouble(tmp_path: Path, touch: Callable[[str], object]) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(NotOurTable, match="file is a file, and the path lies below it"):
+        touch(str(tmp_path / "file" / "new" / "table"))
+    with pytest.raises(NotOurTable, match="the path is a file"):
+        touch(str(tmp_path / "file"))
+
+
+def test_a_file_in_the_place_of_the_log_is_no_passing_trouble(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").write_text("x")
+    with pytest.raises(NotOurTable, match="_delta_log is a file"):
+        open_table(str(tmp_path))
+
+
+@pytest.mark.parametrize("url", ["s4://bucket/clicks", "https://host/clicks", "s3:///clicks", "s3://buck et/clicks", "s3://bucket:99999/t"])
+def test_a_url_by_which_there_is_no_store_is_a_wrong_setting(url: str) -> None:
+    with pytest.raises(SettingsError, match="no store goes by such a URL") as caught:
+        open_table(url)
+    assert caught.value.exit_code == 2 and "Known schemes" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [
+    'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"\n\tat org.apache',
+    "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+])
+def test_a_store_that_spark_alone_does_not_know_is_a_wrong_setting(text: str) -> None:
+    told = translate(Exception(text), "s3://bucket/clicks")
+    assert isinstance(told, SettingsError) and "spark.jars.packages" in told.check
+
+
+def test_refused_credentials_of_an_object_store_are_not_worth_a_retry() -> None:
+    assert isinstance(unreachable(OSError("403 Forbidden: AccessDenied"), "s3://bucket/t", "read"), PermissionRefused)
+    assert isinstance(unreachable(OSError("connection reset"), "s3://bucket/t", "read"), TableUnreachable)
+    assert isinstance(unreachable(OSError("Permission denied"), "/t", "read"), TableUnreachable)
+
+
+def test_a_stack_trace_that_speaks_of_the_disk_is_no_bug() -> None:
+    assert is_obstacle("java.io.IOException: No space left on device\n\tat java.base/...")
+    assert is_obstacle("java.nio.file.AccessDeniedException: /warehouse")
+    assert is_obstacle("java.nio.file.FileSystemException: /warehouse/part-0: Operation not permitted")
+    assert is_obstacle("org.apache.spark.sql.delta.DeltaIOException: [DELTA_CANNOT_CREATE_LOG_PATH] Cannot create file:/t/_delta_log")
+    assert not is_obstacle("java.lang.NullPointerException")
+
+
+def test_of_a_java_stack_trace_the_line_with_the_obstacle_is_told() -> None:
+    said = "An error occurred while calling o90.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.X(X.scala:1)\n"
+    told = unreachable(OSError(said + "Caused by: java.io.IOException: No space left on device\n\tat java.base/..."), "/t", "written")
+    assert told.what == "the table cannot be written: java.io.IOException: No space left on device"
+
+
+@pytest.mark.parametrize("text", [
+    "io.delta.exceptions.MetadataChangedException: [DELTA_METADATA_CHANGED] The metadata of the table has been changed",
+    "[DELTA_CONCURRENT_DELETE_READ] ConcurrentDeleteReadException: ...", "io.delta.exceptions.ProtocolChangedException: ...",
+])
+def test_a_stack_trace_that_speaks_of_somebody_elses_commit_is_a_conflict(text: str) -> None:
+    assert is_conflict(text)
+    assert not is_conflict("java.lang.NullPointerException at io.delta.storage")
+
+
+def test_a_table_with_a_feature_that_delta_rs_does_not_know_is_not_ours_and_no_passing_trouble(tmp_path: Path) -> None:
+    DeltaTable.create(str(tmp_path), Schema([Field("a", PrimitiveType("string"), nullable=True)]))
+    first = tmp_path / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in first.read_text().splitlines()]
+    strange = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["redirectReaderWriter-preview"],
+               "writerFeatures": ["redirectReaderWriter-preview"]}
+    first.write_text("\n".join(json.dumps({"protocol": strange} if "protocol" in action else action) for action in actions))
+    with pytest.raises(NotOurTable, match="does not support the table") as caught:
+        open_table(str(tmp_path))
+    assert caught.value.exit_code == 2

@@ -1,0 +1,129 @@
+"""What tasks tell over a socket: it comes, whatever else comes is dropped, and nobody fails or waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl.edges.progress_port import ProgressAddress, ProgressPort, Teller
+from etl.embedded.server import wait_until
+from etl.report.progress import Told
+
+PLANNED = {0: 100, 7: 50}
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[ProgressPort]:
+    port = ProgressPort(PLANNED, bind="127.0.0.1", host="127.0.0.1")
+    try:
+        yield port
+    finally:
+        port.close()
+
+
+@pytest.fixture
+def port() -> Iterator[ProgressPort]:
+    with listening() as opened:
+        yield opened
+
+
+def address_of(port: ProgressPort) -> ProgressAddress:
+    assert port.address is not None
+    return port.address
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_what_a_task_reads_is_known_to_the_driver_while_it_reads(port: ProgressPort) -> None:
+    clock = Clock()
+    teller = Teller(port.address, 7, 0, clock=clock)
+    assert wait_until(lambda: port.told == {7: Told(0, 0, 0, 0)} and port.began is not None, 10)
+    clock.now = 1
+    teller.read(0, 10, 9, 900)
+    assert wait_until(lambda: port.told[7] == Told(0, 10, 9, 900), 10)
+    clock.now = 2
+    teller.read(1, 5, 5, 100)
+    assert wait_until(lambda: port.told[7] == Told(0, 15, 14, 1000), 10)
+
+
+def test_a_task_tells_its_beginning_its_end_and_no_more_often_than_twice_a_second_between() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as driver:
+        driver.bind(("127.0.0.1", 0))
+        driver.settimeout(10)
+        clock = Clock()
+        teller = Teller(ProgressAddress("127.0.0.1", driver.getsockname()[1], bytes(16)), 0, 0, clock=clock)
+        for step in range(100):
+            clock.now = step / 100
+            teller.read(0, step + 1, step, step)
+        teller.close()
+        told = [int.from_bytes(driver.recv(100)[24:32], "big") for _ in range(4)]
+        assert told == [0, 1, 51, 100]
+        driver.settimeout(0.01)
+        with pytest.raises(TimeoutError):
+            driver.recv(100)
+
+
+def test_a_later_attempt_counts_and_an_earlier_one_no_more(port: ProgressPort) -> None:
+    for attempt, offsets in ((0, 40), (1, 10), (0, 50)):
+        teller = Teller(port.address, 0, attempt)
+        teller.read(0, offsets, offsets, offsets)
+        teller.close()
+    last = Teller(port.address, 7, 0)
+    last.close()
+    assert wait_until(lambda: 7 in port.told, 10)
+    assert port.told[0] == Told(1, 10, 10, 10)
+
+
+def test_what_does_not_know_the_token_or_is_of_no_task_is_dropped(port: ProgressPort) -> None:
+    address = address_of(port)
+    for stranger in (Teller(replace(address, token=bytes(16)), 0, 0), Teller(address, 3, 0)):
+        stranger.close()
+    Teller(address, 7, 0).close()
+    assert wait_until(lambda: 7 in port.told, 10)
+    assert set(port.told) == {7}
+
+
+def test_a_task_that_tells_more_than_it_was_given_is_not_believed(port: ProgressPort) -> None:
+    teller = Teller(port.address, 7, 0)
+    teller.read(0, 10**9, 10**9, 5)
+    teller.close()
+    assert wait_until(lambda: port.told.get(7) == Told(0, 50, 50, 5), 10)
+
+
+@given(st.binary(max_size=200))
+def test_junk_does_not_end_the_listening(junk: bytes) -> None:
+    with listening() as port, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        address = address_of(port)
+        stranger.sendto(junk, (address.host, address.port))
+        stranger.sendto(address.token + junk, (address.host, address.port))
+        Teller(address, 0, 0).close()
+        assert wait_until(lambda: 0 in port.told, 10)
+
+
+@pytest.mark.parametrize("address", [
+    None, ProgressAddress("127.0.0.1", 9, bytes(16)), ProgressAddress("no.such.host.invalid", 9, bytes(16)),
+    ProgressAddress("a" * 300, 9, bytes(16)), ProgressAddress("", 0, bytes(16)),
+])
+def test_a_task_that_reaches_nobody_reads_on(address: ProgressAddress | None) -> None:
+    teller = Teller(address, 0, 0, clock=iter(range(1000)).__next__)
+    for step in range(10):
+        teller.read(0, step, step, step)
+    teller.read(1, -1, 2**70, 0)
+    teller.close()
+    teller.read(0, 1, 1, 1)
+    teller.close()
+
+
+def test_where_no_port_is_to_be_had_there_is_no_address() -> None:
+    assert ProgressPort(PLANNED, bind="192.0.2.1", host="192.0.2.1").address is None

@@ -1,0 +1,68 @@
+"""Which settings a session gets: the caller's, then what spark-submit was told, then ours."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from etl.edges.spark import session
+from etl.edges.spark.session import DELTA_PACKAGE, LOCAL_MASTER, complete, parallelism_of
+
+
+@pytest.fixture(autouse=True)
+def nobody_chose_a_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+
+
+def test_alone_a_session_is_local_retries_tasks_and_runs_this_python() -> None:
+    chosen = complete({}, {})
+    assert chosen["spark.master"] == LOCAL_MASTER == "local[*,4]"
+    assert chosen["spark.pyspark.python"] == sys.executable
+    assert chosen["spark.jars.packages"] == DELTA_PACKAGE
+    assert chosen["spark.driver.bindAddress"] == "127.0.0.1"
+
+
+def test_what_spark_submit_was_told_is_not_set_again() -> None:
+    submitted = {"spark.master": "spark://host:7077", "spark.jars": "/delta.jar", "spark.sql.shuffle.partitions": "64"}
+    chosen = complete({}, submitted)
+    assert not {"spark.sql.shuffle.partitions", "spark.jars.packages", "spark.pyspark.python", "spark.driver.host"} & set(chosen)
+    assert chosen["spark.sql.catalog.spark_catalog"].endswith("DeltaCatalog")
+
+
+def test_the_callers_settings_win() -> None:
+    chosen = complete({"spark.master": "local[1]", "spark.ui.enabled": "true"}, {"spark.ui.enabled": "false"})
+    assert (chosen["spark.master"], chosen["spark.ui.enabled"]) == ("local[1]", "true")
+
+
+@pytest.mark.parametrize("given", [{"spark.sql.extensions": "my.Extension"}, {}])
+def test_delta_joins_the_extensions_that_are_there(given: dict[str, str]) -> None:
+    delta = "io.delta.sql.DeltaSparkSessionExtension"
+    wanted = ",".join([*given.values(), delta])
+    assert complete(given, {})["spark.sql.extensions"] == wanted
+    if given:
+        assert complete({}, given)["spark.sql.extensions"] == wanted
+        assert complete({"spark.sql.extensions": wanted}, {})["spark.sql.extensions"] == wanted
+
+
+@pytest.fixture
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_cores", lambda: 4)
+    monkeypatch.setattr(session, "session_there", lambda: None)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+
+
+@pytest.mark.parametrize(("settings", "parallelism"), [
+    ({}, 4), ({"spark.master": "local"}, 1), ({"spark.master": "local[3]"}, 3), ({"spark.master": "local[3, 2]"}, 3),
+    ({"spark.master": "local[*]"}, 4), ({"spark.master": "spark://host:7077"}, None), ({"spark.master": "yarn"}, None),
+    ({"spark.master": "local-cluster[2,1,1024]"}, None), ({"spark.master": "yarn", "spark.default.parallelism": "24"}, 24),
+    ({"spark.default.parallelism": "7"}, 7),
+])
+def test_how_many_tasks_work_at_once_is_known_without_a_session(
+    four_cores: None, settings: dict[str, str], parallelism: int | None,
+) -> None:
+    assert parallelism_of(settings) == parallelism
+
+
+def test_the_cores_are_some() -> None:
+    assert session._cores() >= 1

@@ -1,0 +1,43 @@
+"""The raw table's schema, and that what is decoded has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl.errors import SettingsError
+from etl.model import raw_table
+from tests.fakes.batches import Batch, Rec, answer, encode
+from tests.fakes.logs import cursor_of
+
+
+def test_the_raw_table_has_the_columns_of_sparks_kafka_source_and_the_log_epoch() -> None:
+    assert raw_table.spark_schema() == (
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int, "
+        "headers array<struct<key:string,value:binary>>, log_epoch int")
+
+
+def test_what_a_cursor_yields_has_the_schema_of_the_frame() -> None:
+    [arrow_batch] = cursor_of(0, 1).feed(answer(encode(Batch(0, [Rec(0)]))))
+    assert arrow_batch.schema == raw_table.arrow_schema()
+
+
+def test_chosen_columns_come_in_the_tables_order() -> None:
+    assert raw_table.raw_columns(["offset", "key"]) == ("key", "offset")
+    assert raw_table.spark_schema(["headers", "value"]) == "value binary, headers array<struct<key:string,value:binary>>"
+    [arrow_batch] = cursor_of(0, 1, columns=("offset", "headers", "key")).feed(answer(encode(Batch(0, [Rec(0)]))))
+    assert arrow_batch.schema == raw_table.arrow_schema(["offset", "headers", "key"])
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    with pytest.raises(SettingsError, match="no column 'vlaue'"):
+        raw_table.raw_columns(["key", "vlaue"])
+
+
+@pytest.mark.parametrize("changed, why", [
+    ({}, None), ({"log_epoch": None}, None), ({"log_epoch": "smallint", "partition": "bigint"}, None), ({"value": "string"}, None),
+    ({"offset": None}, "there is no column offset"), ({"topic": None}, "there is no column topic"),
+    ({"partition": "string"}, "the column partition is string"), ({"offset": "double"}, "the column offset is double"),
+    ({"topic": "binary"}, "the column topic is binary"), ({"log_epoch": "string"}, "the column log_epoch is string"),
+])
+def test_rows_can_be_proven_only_with_what_names_their_records(changed: dict[str, str | None], why: str | None) -> None:
+    assert raw_table.misfit((name, kind) for name, kind in {**raw_table.SPARK_TYPES, **changed}.items() if kind) == why

@@ -1,0 +1,264 @@
+"""The compiled kernels: bounds, growth of the header buffers, projection, and life without a compiler's cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import etl
+from etl.errors import CorruptData, RecordTooLarge
+from etl.protocol.records import kernel
+from etl.protocol.records.kernel import MAX_GAPS, MAX_RECORD_HEADERS
+from tests.fakes.batches import Batch, Codec, Rec, answer, compress, control, encode, record_bytes, varint
+from tests.fakes.logs import cursor_of, encoded, headers, logs, record_lists, rows_between, rows_in
+
+MINUS_ONE, BIG = varint(-1), varint(2**31 - 1)
+
+
+def with_payload(payload: bytes, *, count: int = 1, last_delta: int = 0, codec: Codec = Codec.NONE) -> bytes:
+    return encode(Batch(7, [], payload=compress(payload, codec), count=count, last_delta=last_delta, codec=codec))
+
+
+@settings(max_examples=50, deadline=None)
+@given(record_lists(most=4).filter(len), st.sampled_from([Codec.NONE, Codec.LZ4]), st.data())
+def test_malformed_records_under_a_valid_crc_are_corrupt_or_rows_and_never_a_stray_read(
+        records: list[Rec], codec: Codec, data: st.DataObject) -> None:
+    payload = bytearray(b"".join(record_bytes(record) for record in records))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(payload) - 1))
+        payload[at:at + 1] = data.draw(st.sampled_from([b"", b"\xff", b"\x80", b"\x01", b"\x7f", BIG]) | st.binary(max_size=3))
+    try:
+        rows = rows_between(with_payload(bytes(payload), count=len(records), last_delta=records[-1].delta, codec=codec), 0, 2**40)
+    except CorruptData as error:
+        assert error.where == {"topic": "clicks", "partition": 3, "offset": 7}
+    else:
+        assert len(rows) == len(records)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.binary(min_size=7, max_size=80), st.integers(1, 5))
+def test_random_records_under_a_valid_crc_are_corrupt_or_rows(payload: bytes, count: int) -> None:
+    try:
+        rows = rows_between(with_payload(payload, count=count, last_delta=100), 0, 2**40)
+    except CorruptData:
+        return
+    assert len(rows) == count
+
+
+def body(*fields: bytes) -> bytes:
+    content = b"".join(fields)
+    return varint(len(content)) + content
+
+
+@pytest.mark.parametrize("payload", [
+    body(b"\x00", b"\x00", b"\x00", BIG, MINUS_ONE, b"\x00"),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, BIG, b"\x00"),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, BIG),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, MINUS_ONE),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x02", BIG, MINUS_ONE),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x02", MINUS_ONE, MINUS_ONE),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x02", b"\x00", BIG),
+    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x00", b"one byte too many"),
+    body(b"\x00", b"\xff" * 11, b"\x00", MINUS_ONE, MINUS_ONE, b"\x00"),
+    body(b"\x00", b"\x00", b"\xff" * 6, MINUS_ONE, MINUS_ONE, b"\x00"),
+    b"\x80\x80\x80\x80\x80\x80\x01" + bytes(20),
+    BIG + bytes(20),
+    MINUS_ONE + bytes(20),
+])
+def test_a_length_or_varint_that_points_outside_its_record_is_corrupt(payload: bytes) -> None:
+    with pytest.raises(CorruptData) as caught:
+        rows_between(with_payload(payload), 0, 100)
+    assert caught.value.where == {"topic": "clicks", "partition": 3, "offset": 7}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(headers, min_size=1, max_size=60), st.integers(0, 4000))
+def test_however_many_headers_come_they_all_arrive(listed: list[tuple[tuple[bytes, bytes | None], ...]], crowd: int) -> None:
+    """The buffers start with room for two headers a record and grow while a record batch is decoded."""
+    records = [Rec(delta, b"v", headers=mine) for delta, mine in enumerate(listed)]
+    records.append(Rec(len(records), b"v", headers=tuple((b"h%d" % (number % 9), None) for number in range(crowd))))
+    second = Batch(1, [replace(record, delta=record.delta - 1) for record in records[1:]])
+    rows = rows_between(encode(Batch(0, records[:1])) + encode(second), 0, len(records))
+    assert [row["headers"] for row in rows] == [
+        [{"key": key.decode(), "value": value} for key, value in record.headers] or None for record in records]
+
+
+def test_only_the_chosen_columns_are_built() -> None:
+    records = encode(Batch(0, [Rec(0, b"v", b"k", ((b"h", b"1"),)), Rec(1, None, None)]))
+    assert rows_in(cursor_of(0, 2, columns=("offset", "value")), records) == [{"value": b"v", "offset": 0}, {"value": None, "offset": 1}]
+    assert rows_in(cursor_of(0, 2, columns=("topic",)), records) == [{"topic": "clicks"}] * 2
+    without_headers = rows_in(cursor_of(0, 2, columns=("key", "log_epoch"), log_epoch=4), records)
+    assert without_headers == [{"key": b"k", "log_epoch": 4}, {"key": None, "log_epoch": 4}]
+
+
+def test_gaps_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it() -> None:
+    records = [Rec(2 * number + 1) for number in range(MAX_GAPS + 5)]
+    cursor = cursor_of(0, 2 * len(records))
+    rows_in(cursor, encode(Batch(0, records)))
+    receipt = cursor.receipt
+    assert receipt.gaps == tuple((2 * number, 2 * number + 1) for number in range(MAX_GAPS))
+    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (MAX_GAPS + 5, MAX_GAPS + 5, False)
+
+
+def test_gaps_of_neighbouring_reasons_are_merged() -> None:
+    log = [Batch(0, [Rec(0), Rec(3)]), control(4, 9, kind=1), Batch(7, [Rec(1)], last_delta=3)]
+    cursor = cursor_of(0, 12)
+    rows_in(cursor, b"".join(encode(batch) for batch in [*log, Batch(12, [Rec(0)])]))
+    assert cursor.receipt.gaps == ((1, 3), (4, 8), (9, 12))
+    assert (cursor.receipt.control_records, cursor.receipt.missing_offsets) == (1, 8)
+
+
+_CALLS_TWICE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import doubled
+assert doubled.__file__.startswith(sys.argv[1]), doubled.__file__
+print(doubled.double(4), doubled.double(5))
+"""
+_DOUBLED = """
+from etl.protocol.records.kernel import kernel
+
+@kernel
+def double(number):
+    return 2 * number
+"""
+
+
+def call_elsewhere(path: Path, cache: Path) -> str:
+    """Output of a fresh process that calls a kernel of a module in `path`; `cache` is all the home it has."""
+    environment = {**os.environ, "HOME": str(cache), "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1",
+                   "PYTHONPATH": str(Path(etl.__file__).parents[1])}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    return subprocess.run(
+        [sys.executable, "-c", _CALLS_TWICE, str(path)], env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def zipped(folder: Path) -> Path:
+    with zipfile.ZipFile(folder / "package.zip", "w") as archive:
+        archive.writestr("doubled.py", _DOUBLED)
+    return folder / "package.zip"
+
+
+@pytest.fixture(scope="module")
+def called(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a zip whose kernel was called once, and the home of that process."""
+    folder = tmp_path_factory.mktemp("called")
+    assert call_elsewhere(zipped(folder), folder / "home") == "8 10\n"
+    return folder
+
+
+def test_inside_a_zip_a_compiled_kernel_is_kept_under_the_home_folder(called: Path) -> None:
+    assert list((called / "home").rglob("doubled.double*.nbi"))
+
+
+def test_a_cache_file_that_was_cut_off_does_no_harm(called: Path) -> None:
+    for kept in (called / "home").rglob("doubled.double*.nb?"):
+        kept.write_bytes(kept.read_bytes()[:40])
+    assert call_elsewhere(called / "package.zip", called / "home") == "8 10\n"
+
+
+def test_inside_a_zip_without_a_home_to_write_to_a_kernel_still_works(tmp_path: Path) -> None:
+    (tmp_path / "no_folder").touch()
+    assert call_elsewhere(zipped(tmp_path), tmp_path / "no_folder") == "8 10\n"
+
+
+def test_unpacked_without_any_folder_to_write_to_a_kernel_still_works(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "doubled.py").write_text(_DOUBLED)
+    (tmp_path / "site" / "__pycache__").touch()
+    (tmp_path / "no_folder").touch()
+    assert call_elsewhere(tmp_path / "site", tmp_path / "no_folder") == "8 10\n"
+
+
+def test_the_kernels_of_this_package_can_be_kept() -> None:
+    """numba warns, and compiles anew in each process, where a kernel holds an address of this one."""
+    assert rows_between(encode(Batch(0, [Rec(0)])), 0, 1)
+    cached = Path(kernel.__file__).parent / "__pycache__"
+    assert list(cached.glob("kernel._fill*.nbi")) or not os.access(cached, os.W_OK)
+
+
+def large(delta: int, headers: int = 0, value: bytes = b"") -> Rec:
+    return Rec(delta, value, headers=((b"", b""),) * headers)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_record_with_more_headers_than_sparks_memory_takes_is_named_itself(codec: Codec) -> None:
+    batch = Batch(40, [large(0, 5), large(1, MAX_RECORD_HEADERS), large(3, MAX_RECORD_HEADERS + 1), large(4, 5)], codec)
+    cursor = cursor_of(40, 45, max_fetch_bytes=1 << 22)
+    with pytest.raises(RecordTooLarge, match="more than 100000 headers") as caught:
+        rows_in(cursor, encode(batch))
+    assert caught.value.where == {"topic": "clicks", "partition": 3, "offset": 43}
+
+
+def test_what_lies_around_a_record_that_is_refused_is_read_once_it_is_left_out() -> None:
+    batch = encode(Batch(40, [large(0, 5), large(1, MAX_RECORD_HEADERS + 1), large(2, 1, bytes(3000))], Codec.ZSTD))
+    with pytest.raises(RecordTooLarge) as caught:
+        rows_in(cursor_of(40, 43, max_record_bytes=2000), batch)
+    first = caught.value.where["offset"]
+    with pytest.raises(RecordTooLarge) as caught:
+        rows_in(cursor_of(first + 1, 43, max_record_bytes=2000), batch)
+    second = caught.value.where["offset"]
+    assert (first, second) == (41, 42)
+    assert [row["offset"] for row in rows_in(cursor_of(40, first, max_record_bytes=2000), batch)] == [40]
+
+
+@pytest.mark.parametrize("record", [Rec(2, bytes(2000)), Rec(2, b"", bytes(2000)), Rec(2, b"", headers=((bytes(1000), bytes(1000)),))])
+@pytest.mark.parametrize(("more", "refused"), [(b"", False), (b"x", True)], ids=["at the bound", "a byte more"])
+def test_a_record_larger_than_its_bound_is_named_itself(record: Rec, more: bytes, refused: bool) -> None:
+    record = replace(record, value=(record.value or b"") + more)
+    records = encode(Batch(7, [Rec(0, bytes(1900)), record, Rec(3, bytes(1900))], Codec.GZIP))
+    if not refused:
+        assert len(rows_in(cursor_of(7, 11, max_record_bytes=2000), records)) == 3
+        return
+    with pytest.raises(RecordTooLarge, match="more than 2000 bytes") as caught:
+        rows_in(cursor_of(7, 11, max_record_bytes=2000), records)
+    assert caught.value.where == {"topic": "clicks", "partition": 3, "offset": 9}
+
+
+def test_what_no_chosen_column_holds_may_be_of_any_size() -> None:
+    records = encode(Batch(7, [large(0, MAX_RECORD_HEADERS + 1, bytes(3000))]))
+    assert rows_in(cursor_of(7, 8, max_record_bytes=2000, columns=("key", "offset")), records) == [{"key": None, "offset": 7}]
+
+
+@settings(max_examples=40, deadline=None)
+@given(logs(most_batches=4), st.sampled_from(["MOST_ROWS", "MOST_BYTES", "MOST_HEADERS"]), st.integers(1, 9), st.data())
+def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_the_same(
+        batches: list[Batch], bound: str, limit: int, data: st.DataObject) -> None:
+    start, until = batches[0].base_offset, batches[-1].last_offset + 1
+    start = data.draw(st.integers(start, until - 1))
+    whole, cut = cursor_of(start, until), cursor_of(start, until)
+    rows = rows_in(whole, encoded(batches))
+    with mock.patch.object(kernel, bound, limit):
+        assert rows_in(cut, encoded(batches)) == rows
+    assert cut.receipt == whole.receipt
+
+
+@pytest.mark.parametrize(("bound", "limit", "sizes"), [
+    ("MOST_ROWS", 2, [2, 2, 1]), ("MOST_BYTES", 20, [3, 2]), ("MOST_HEADERS", 3, [2, 2, 1])])
+def test_an_arrow_batch_is_full_by_rows_bytes_and_headers(bound: str, limit: int, sizes: list[int]) -> None:
+    records = encode(Batch(0, [Rec(delta, b"seven b", headers=((b"", None),) * 2) for delta in range(5)], Codec.LZ4))
+    with mock.patch.object(kernel, bound, limit):
+        arrow_batches = list(cursor_of(0, 5).feed(answer(records)))
+    assert [arrow_batch.num_rows for arrow_batch in arrow_batches] == sizes
+
+
+def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_mix() -> None:
+    """They share the room to decompress into."""
+    def read(value: bytes) -> Iterator[Any]:
+        records = encode(Batch(0, [Rec(delta, value) for delta in range(40)], Codec.ZSTD))
+        return ((row["offset"], row["value"]) for each in cursor_of(0, 40).feed(answer(records)) for row in each.to_pylist())
+
+    with mock.patch.object(kernel, "MOST_ROWS", 3):
+        both = list(zip(read(b"left"), read(b"right"), strict=True))
+    assert both == [((offset, b"left"), (offset, b"right")) for offset in range(40)]

@@ -1,0 +1,156 @@
+"""Znode paths and payloads: golden text for what old consumers read, and nothing but None or a named error for junk."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from etl.errors import BadOffset, LedgersDisagree
+from etl.model.plans import Broker, BrokerPartition
+from etl.protocol.zookeeper.payloads import (
+    MAX_OFFSET, DriverNode, GroupPaths, PipelinePaths, parse_broker, parse_cluster_id, parse_driver, parse_offset, parse_partition_key,
+    parse_uid, partition_key, render_driver, render_offset,
+)
+
+LOG = BrokerPartition("clicks", 3)
+OLD_LOG = BrokerPartition("clicks", 3, broker_id=0)
+LOGS = st.builds(BrokerPartition, st.just("clicks"), st.integers(0, 2**31 - 1), st.none() | st.integers(0, 2**31 - 1))
+
+
+def test_the_groups_part_of_the_tree_is_the_one_old_consumers_use() -> None:
+    paths = GroupPaths("etl-clicks")
+    assert paths.consumer_ids == "/consumers/etl-clicks/ids"
+    assert paths.offset(LOG) == "/consumers/etl-clicks/offsets/clicks/3"
+    assert paths.offset(OLD_LOG) == "/consumers/etl-clicks/offsets/clicks/0-3"
+    assert paths.offsets_of("clicks") == "/consumers/etl-clicks/offsets/clicks"
+    assert paths.offsets == "/consumers/etl-clicks/offsets"
+    assert paths.owner(OLD_LOG) == "/consumers/etl-clicks/owners/clicks/0-3"
+    assert paths.owners_of("clicks") == "/consumers/etl-clicks/owners/clicks"
+    assert paths.pipelines == "/consumers/etl-clicks/etl"
+
+
+def test_the_pipelines_part_of_the_tree_lies_under_its_group() -> None:
+    paths = PipelinePaths("g", "clicks")
+    assert paths.root == "/consumers/g/etl/clicks"
+    assert paths.driver == "/consumers/g/etl/clicks/driver"
+    assert paths.plan(7) == "/consumers/g/etl/clicks/plans/7"
+    assert paths.applied(7) == "/consumers/g/etl/clicks/applied/7"
+    assert paths.coverage == "/consumers/g/etl/clicks/coverage"
+    assert paths.chunk("abc", 2) == "/consumers/g/etl/clicks/chunks/abc/2"
+    assert paths.chunks("abc") == "/consumers/g/etl/clicks/chunks/abc"
+
+
+@given(LOGS)
+def test_a_key_names_the_log_it_was_made_from(log: BrokerPartition) -> None:
+    assert parse_partition_key("clicks", partition_key(log)) == log
+
+
+@given(st.text(max_size=12))
+@example("03")
+@example("-3")
+@example("0-")
+@example("0-1-2")
+@example("٣")
+@example("9" * 5000)
+@example("")
+def test_only_the_one_spelling_of_a_key_names_a_log(key: str) -> None:
+    found = parse_partition_key("clicks", key)
+    assert found is None or partition_key(found) == key
+
+
+@pytest.mark.parametrize(("payload", "offset"), [(b"0", 0), (b"17", 17), (b"9223372036854775807", MAX_OFFSET)])
+def test_an_offset_is_decimal_text(payload: bytes, offset: int) -> None:
+    assert parse_offset(payload, path="/p", log=LOG) == offset
+    assert render_offset(offset) == payload
+
+
+@pytest.mark.parametrize("payload", [
+    b"", b"-1", b"+1", b" 1", b"1\n", b"1.0", b"0x1", b"1_000", b"9223372036854775808", b"9" * 5000, b"null", "١".encode(), b"\xb2",
+])
+def test_text_that_is_no_offset_is_refused_with_its_znode(payload: bytes) -> None:
+    with pytest.raises(BadOffset) as caught:
+        parse_offset(payload, path="/consumers/g/offsets/clicks/3", log=LOG)
+    assert caught.value.where == {"topic": "clicks", "partition": 3, "znode": "/consumers/g/offsets/clicks/3"}
+
+
+# Payloads as brokers of these versions write them.
+KAFKA_0_8 = b'{"jmx_port":-1,"timestamp":"1700000000000","host":"kafka-1","version":1,"port":9092}'
+KAFKA_3_9 = (
+    b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://127.0.0.1:39092"],'
+    b'"jmx_port":-1,"port":39092,"host":"127.0.0.1","version":5,"timestamp":"1700000000000"}')
+TLS_FIRST = b'{"endpoints":["SSL://h:1","PLAINTEXT://[::1]:9092"],"host":null,"version":5,"port":-1}'
+
+
+@pytest.mark.parametrize(("payload", "broker"), [
+    (KAFKA_0_8, Broker(1, "kafka-1", 9092)), (KAFKA_3_9, Broker(1, "127.0.0.1", 39092)), (TLS_FIRST, Broker(1, "::1", 9092)),
+])
+def test_a_broker_is_where_it_listens_in_plain_text(payload: bytes, broker: Broker) -> None:
+    assert parse_broker("1", payload) == broker
+
+
+@pytest.mark.parametrize("payload", [
+    b"", b"creator:host:9092", b"[]", b"{}", b"null", b'{"endpoints":["SSL://h:1"],"host":null,"port":-1}', b'{"endpoints":7}',
+    b'{"host":"h","port":"9092"}', b'{"endpoints":["PLAINTEXT://h:port"]}', b"[" * 100_000, b"\xff",
+])
+def test_a_registration_without_a_plain_endpoint_is_no_broker(payload: bytes) -> None:
+    assert parse_broker("1", payload) is None
+
+
+def test_a_broker_id_that_is_no_number_is_no_broker() -> None:
+    assert parse_broker("one", KAFKA_3_9) is None
+
+
+@pytest.mark.parametrize(("payload", "cluster"), [
+    (b'{"version":"1","id":"3wPxsVzoRDqGLX6QEbYmCA"}', "3wPxsVzoRDqGLX6QEbYmCA"), (b"", None), (b"{}", None), (b"7", None), (b"[", None),
+    (b'{"id":null}', None), (b'{"id":""}', None), (b"\xff\xfe", None),
+])
+def test_a_cluster_id_is_text_or_nothing(payload: bytes, cluster: str | None) -> None:
+    assert parse_cluster_id(payload) == cluster
+
+
+DRIVERS = st.builds(DriverNode, st.text(), st.integers(1, 2**31 - 1), st.none() | st.text(), st.text(), st.none() | st.text())
+
+
+@given(DRIVERS)
+def test_a_driver_comes_back_from_its_znode(driver: DriverNode) -> None:
+    assert parse_driver(render_driver(driver)) == driver
+
+
+@pytest.mark.parametrize("pid", [0, -1, 2**31, 10**400, 1e999, None, "x", []])
+def test_a_driver_without_a_pid_of_this_world_is_nobody_we_know(pid: object) -> None:
+    assert parse_driver(json.dumps({"host": "h", "pid": pid, "started": None, "run_id": "r"}).encode()) is None
+
+
+@pytest.mark.parametrize(("payload", "uid"), [(b"", None), (b"feedbeef", "feedbeef"), (b"0" * 64, "0" * 64)])
+def test_a_uid_is_letters_and_digits_or_a_bare_parent(payload: bytes, uid: str | None) -> None:
+    assert parse_uid(payload, path="/p") == uid
+
+
+@pytest.mark.parametrize("payload", [b"a b", b"\xe9", b"0" * 65, b"{}", b"a\n"])
+def test_a_uid_that_is_not_ours_is_refused(payload: bytes) -> None:
+    with pytest.raises(LedgersDisagree) as caught:
+        parse_uid(payload, path="/consumers/g/etl/p")
+    assert caught.value.where["znode"] == "/consumers/g/etl/p"
+
+
+@given(st.binary() | st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["host", "port", "endpoints", "pid", "run_id", "started", "id", "x"]), inner, max_size=4),
+).map(lambda document: json.dumps(document).encode()))
+def test_random_payloads_are_nothing_or_a_named_error(payload: bytes) -> None:
+    broker, driver, cluster = parse_broker("1", payload), parse_driver(payload), parse_cluster_id(payload)
+    assert broker is None or isinstance(broker, Broker)
+    assert driver is None or isinstance(driver, DriverNode)
+    assert cluster is None or isinstance(cluster, str)
+    try:
+        assert 0 <= parse_offset(payload, path="/p", log=LOG) <= MAX_OFFSET
+    except BadOffset:
+        pass
+    try:
+        parse_uid(payload, path="/p")
+    except LedgersDisagree:
+        pass

@@ -1,0 +1,339 @@
+"""Plans and what came of them as bytes: they come back the same, and what is not theirs is refused by name."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
+from etl.model.plans import (
+    Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Interval, Leader, Loss, OffsetRange, Plan, PlanKind, Receipt, Stamp,
+    Vanished, Why,
+)
+from etl.protocol.zookeeper.plan_documents import (
+    FORMAT, RANGES_MAX, STAMP_FULL_BYTES, WRITTEN_MAX_BYTES, parse_applied, parse_coverage, parse_plan, parse_stamp, plan_id,
+    render_applied, render_coverage, render_plan, render_stamp, with_id,
+)
+
+APP_ID = "offset-range-etl/cluster/group/clicks"
+LOG = BrokerPartition("clicks", 0)
+PARSERS: list[Callable[..., Any]] = [parse_plan, parse_applied, parse_coverage]
+
+OFFSETS = st.integers(0, 2**63 - 1)
+TOPICS = st.text(st.sampled_from("ab.Z9_-"), min_size=1, max_size=4)
+LOGS = st.builds(BrokerPartition, TOPICS, st.integers(0, 30), st.none() | st.integers(0, 3))
+COMMITTED = st.just(Committed()) | st.builds(Committed, OFFSETS, st.integers(0, 2**31 - 1)) | st.builds(Committed, st.none(), st.just(0))
+LEADERS = st.none() | st.builds(
+    Leader, st.builds(Broker, st.integers(0, 3), st.text(max_size=5), st.integers(1, 65535)), st.none() | st.integers(0, 9))
+EPOCHS = st.none() | st.integers(0, 9)
+LINEAGES = st.lists(st.tuples(st.integers(0, 9), OFFSETS), min_size=1, max_size=3).map(tuple)
+NAMES = st.none() | st.text(max_size=10)
+RECEIPTS = st.builds(
+    Receipt, st.none() | st.integers(0), st.none() | st.integers(0), st.integers(0), st.integers(0), st.integers(0),
+    st.lists(st.tuples(OFFSETS, OFFSETS), max_size=3).map(tuple), st.booleans(), EPOCHS, st.booleans())
+APPLIED = st.builds(
+    Applied, st.integers(1), st.text(), st.integers(0), st.text(), st.lists(RECEIPTS, max_size=4).map(tuple), NAMES, NAMES)
+INTERVALS = st.lists(
+    st.builds(Interval, OFFSETS, OFFSETS, st.none() | st.integers(0), *[st.integers(0)] * 5), max_size=3).map(tuple)
+
+
+def one_dialect(logs: list[BrokerPartition]) -> list[BrokerPartition]:
+    """Logs of a cluster: all with a broker id, or none."""
+    old = bool(logs) and logs[0].broker_id is not None
+    return [replace(log, broker_id=(log.broker_id or 0) if old else None) for log in logs]
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    logs = sorted(set(one_dialect(draw(st.lists(LOGS, max_size=6)))))
+    positions = {log: draw(OFFSETS) for log in draw(st.permutations(logs))}
+    ranges = []
+    for log in draw(st.lists(st.sampled_from(logs), max_size=6)) if logs else []:
+        until = draw(st.integers(0, positions[log]))
+        ranges.append(OffsetRange(log, draw(st.integers(0, until)), until, draw(LEADERS)))
+    gone = sorted((draw(OFFSETS), draw(OFFSETS)))
+    return with_id(Plan(
+        number=draw(st.integers(1)), uid=draw(st.text(max_size=8)), kind=draw(st.sampled_from(PlanKind)),
+        created_at_ms=draw(st.integers(0)), dialect=draw(st.sampled_from(Dialect)), cluster=draw(st.text(max_size=8)),
+        shape=draw(st.text(max_size=8)), ranges=tuple(ranges), positions=positions, seen={log: draw(COMMITTED) for log in logs},
+        table_id=draw(NAMES), topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)), previous=draw(NAMES),
+        supersedes=draw(NAMES), reason=draw(NAMES), moves_offsets=draw(st.booleans()), run_key=draw(NAMES),
+        losses=tuple(Loss(log, gone[0], gone[1], draw(st.sampled_from(Why)), draw(st.integers(0, 2))) for log in logs[:1]),
+        table_bit=draw(st.integers(0, 9)), log_starts={log: draw(OFFSETS) for log in logs[1:]},
+        leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]}, record_epochs={log: draw(LINEAGES) for log in logs[1:]},
+        log_epochs={log: draw(st.integers(1, 3)) for log in logs[:1]},
+        pending_starts=draw(st.dictionaries(LOGS.filter(lambda log: log.broker_id is None), st.none() | st.integers(0), max_size=2)),
+        vanished=tuple(Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]),
+    ))
+
+
+def plan_of(partitions: int, **changes: Any) -> Plan:
+    return with_id(replace(plan_without_id(partitions), **changes))
+
+
+def plan_without_id(partitions: int) -> Plan:
+    logs = [BrokerPartition("clicks", p) for p in range(partitions)]
+    leaders = [Leader(Broker(i, f"broker-{i}.example.org", 9092), 5) for i in range(6)]
+    starts = [10_000_000_000 + p * 7919 % 1_000_003 for p in range(partitions)]
+    return Plan(
+        number=7, uid="feedbeef", kind=PlanKind.INGEST, created_at_ms=1_700_000_000_000, dialect=Dialect.KAFKA, cluster="c", shape="s",
+        ranges=tuple(OffsetRange(log, start, start + 1000 + log.partition * 31 % 977, leaders[log.partition % 6])
+                     for log, start in zip(logs, starts, strict=True)),
+        positions={log: start + 1000 + log.partition * 31 % 977 for log, start in zip(logs, starts, strict=True)},
+        seen={log: Committed(start, 6) for log, start in zip(logs, starts, strict=True)},
+        table_id="t", previous="p" * 32,
+    )
+
+
+def turn(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The same in another order."""
+    return dict(reversed(list(mapping.items())))
+
+
+def document_of(payload: bytes) -> dict[str, Any]:
+    return json.loads(zlib.decompress(payload))  # type: ignore[no-any-return]
+
+
+def payload_of(document: Any) -> bytes:
+    return zlib.compress(json.dumps(document).encode())
+
+
+@given(plans())
+def test_a_plan_comes_back_from_its_znode(plan: Plan) -> None:
+    assert parse_plan(render_plan(plan), path="/p") == plan
+
+
+@given(plans())
+def test_the_same_content_has_the_same_id_and_the_same_bytes_in_whatever_order_it_was_made(plan: Plan) -> None:
+    turned = replace(
+        plan, positions=turn(plan.positions), seen=turn(plan.seen), topic_ids=turn(plan.topic_ids))
+    assert plan_id(turned) == plan.id
+    assert render_plan(turned) == render_plan(plan)
+
+
+def test_the_id_does_not_change_with_the_format_of_the_code() -> None:
+    """Golden: a plan that an older driver stored must still hash to its id."""
+    plan = with_id(Plan(
+        number=2, uid="feedbeef", kind=PlanKind.INGEST, created_at_ms=1_700_000_000_000, dialect=Dialect.KAFKA, cluster="c1", shape="s1",
+        ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)),), positions={LOG: 9}, seen={LOG: Committed(5, 1)}, table_id="t1"))
+    assert plan_id(plan, 1) == "a9dd03acb6e3fab60076e0768eb1267f"
+    assert plan_id(plan, 2) == "601e06e2f5050ab0f6ed02c6f59fc9ba"
+
+
+def test_a_plan_of_format_one_is_still_read() -> None:
+    document = document_of(render_plan(replace(plan_of(2), table_bit=6, losses=(Loss(LOG, 1, 2, Why.EXPIRED),))))
+    del document["table_bit"], document["kept"], document["epochs"], document["vanished"]
+    document.update(format=1, losses=[[0, 1, 2]])
+    old = replace(plan_of(2), table_bit=6, losses=(Loss(LOG, 1, 2, Why.EXPIRED),))
+    document["id"] = plan_id(old, 1)
+    assert parse_plan(payload_of(document), path="/p") == replace(old, id=document["id"])
+
+
+def test_a_plan_of_format_two_is_still_read() -> None:
+    old = replace(plan_of(2), losses=(Loss(LOG, 1, 2, Why.MOVED),))
+    document = document_of(render_plan(old))
+    del document["epochs"], document["vanished"]
+    document.update(format=2, losses=[[0, 1, 2, "offset moved"]], id=plan_id(old, 2))
+    assert parse_plan(payload_of(document), path="/p") == replace(old, id=document["id"])
+
+
+def test_the_id_does_not_depend_on_who_leads() -> None:
+    plan = plan_of(3)
+    moved = replace(plan, ranges=tuple(replace(r, leader=None) for r in plan.ranges))
+    assert plan_id(moved) == plan.id
+    assert parse_plan(render_plan(moved), path="/p") == moved
+
+
+@pytest.mark.parametrize("changes", [
+    {"number": 8}, {"uid": "other"}, {"kind": PlanKind.START}, {"created_at_ms": 1}, {"cluster": "d"}, {"shape": "r"}, {"table_id": None},
+    {"topic_ids": {"clicks": "x"}}, {"previous": None}, {"supersedes": "x"}, {"reason": "x"}, {"moves_offsets": False}, {"run_key": "x"},
+    {"losses": (Loss(LOG, 1, 2, Why.EXPIRED),)}, {"losses": (Loss(LOG, 1, 2, Why.MOVED),)}, {"table_bit": 3}, {"log_starts": {LOG: 7}},
+    {"ranges": ()}, {"positions": {LOG: 11_000_000_000}}, {"seen": {LOG: Committed(10_000_000_000, 7)}},
+    {"seen": {LOG: Committed()}}, {"dialect": Dialect.JAFKA}, {"leader_epochs": {LOG: 3}}, {"record_epochs": {LOG: ((3, 5),)}},
+    {"log_epochs": {LOG: 1}}, {"vanished": (Vanished(LOG, 1, 2),)}, {"losses": (Loss(LOG, 1, 2, Why.EXPIRED, 1),)},
+    {"pending_starts": {LOG: 5}},
+])
+def test_the_id_depends_on_everything_else(changes: dict[str, Any]) -> None:
+    assert plan_of(1, **changes).id != plan_of(1).id
+
+
+@pytest.mark.parametrize("change", [
+    lambda d: d.update(number=8), lambda d: d["ranges"]["size"].__setitem__(0, 1), lambda d: d["ranges"]["before"].__setitem__(0, 1),
+    lambda d: d["positions"].__setitem__(0, 1), lambda d: d["seen_version"].__setitem__(0, 7), lambda d: d.update(uid="other"),
+    lambda d: d.update(id="0" * 32), lambda d: d["logs"]["clicks"].__setitem__(0, "9"), lambda d: d.pop("shape"),
+    lambda d: d["ranges"]["log"].__setitem__(0, 99), lambda d: d["ranges"]["size"].append(1), lambda d: d.update(kind="odd"),
+    lambda d: d["logs"]["clicks"].__setitem__(0, "x"), lambda d: d.update(positions=None), lambda d: d.update(format="1"),
+    lambda d: d["positions"].__setitem__(0, -5), lambda d: d["leaders"].clear(),
+])
+def test_a_tampered_plan_is_found(change: Callable[[dict[str, Any]], Any]) -> None:
+    document = document_of(render_plan(plan_of(3)))
+    change(document)
+    with pytest.raises(LedgersDisagree) as caught:
+        parse_plan(payload_of(document), path="/the/znode")
+    assert caught.value.where["znode"] == "/the/znode"
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+def test_a_newer_format_is_refused_by_name(parse: Callable[..., Any]) -> None:
+    with pytest.raises(NeedsDecision, match=f"format {FORMAT + 1}") as caught:
+        parse(payload_of({"format": FORMAT + 1, "whatever": "comes"}), path="/p")
+    assert not isinstance(caught.value, LedgersDisagree)
+
+
+@given(APPLIED)
+def test_what_came_of_a_plan_comes_back_from_its_znode(applied: Applied) -> None:
+    assert parse_applied(render_applied(applied), path="/p") == applied
+
+
+@given(st.builds(
+    Coverage, st.integers(0), st.dictionaries(LOGS, INTERVALS, max_size=5), unproven_through=st.integers(0)))
+def test_coverage_comes_back_from_its_znode(coverage: Coverage) -> None:
+    assert parse_coverage(render_coverage(coverage), path="/p") == coverage
+
+
+def test_intervals_of_older_coverage_do_not_say_why_offsets_gave_no_row() -> None:
+    document = document_of(render_coverage(Coverage(3, {LOG: (Interval(0, 10, 7, 1, 1, 1),)})))
+    document["intervals"] = [[[0, 10, 7]]]
+    found = parse_coverage(zlib.compress(json.dumps(document).encode()), path="/p").intervals[LOG]
+    assert found == (Interval(0, 10, 7),)
+    assert found[0].unexplained == 3
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=8)
+KEYS = sorted(document_of(render_plan(plan_of(1)))) + ["rows", "gaps", "delta_version", "plan_id", "through", "intervals"]
+DOCUMENTS = st.builds(
+    lambda changes: {**document_of(render_plan(plan_of(1))), **changes}, st.dictionaries(st.sampled_from(KEYS), JSON, max_size=5))
+
+
+@settings(deadline=None)
+@given(st.sampled_from(PARSERS), st.binary() | JSON.map(payload_of) | DOCUMENTS.map(payload_of))
+def test_random_bytes_are_refused_by_name_and_never_otherwise(parse: Callable[..., Any], payload: bytes) -> None:
+    try:
+        parse(payload, path="/p")
+    except NeedsDecision as error:
+        assert error.where["znode"] == "/p"
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+@pytest.mark.parametrize("payload", [
+    b"", b"x", render_plan(plan_of(3))[:-1], render_plan(plan_of(3))[:9], zlib.compress(b"[" * 100_000), zlib.compress(b"null"),
+    zlib.compress(b'{"format":1e999}'), zlib.compress(b'{"format":' + b"9" * 5000 + b"}"), zlib.compress(b'{"format":NaN}'),
+    zlib.compress(b"\xff\xfe"),
+])
+def test_payloads_that_are_cut_off_or_odd_are_refused(parse: Callable[..., Any], payload: bytes) -> None:
+    with pytest.raises(NeedsDecision):
+        parse(payload, path="/p")
+
+
+def test_a_small_payload_that_unpacks_to_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.DOCUMENT_MAX_BYTES", 2**20)
+    bomb = zlib.compress(b" " * (2**20 + 1), 9)
+    with pytest.raises(LedgersDisagree, match="far too large"):
+        parse_plan(bomb, path="/p")
+
+
+def test_a_stamp_says_which_plan_of_which_pipeline_this_is_and_what_it_holds() -> None:
+    plan = plan_of(2)
+    text = render_stamp(plan, APP_ID)
+    assert parse_stamp(text, 17) == Stamp(17, APP_ID, "feedbeef", 7, plan.id, document=render_plan(plan))
+    document = json.loads(text)
+    assert document["previous"] == "p" * 32
+    assert document["ranges"][0] == ["clicks", "0", 10_000_000_000, 10_000_001_000]
+    assert document["positions"][1] == ["clicks", "1", plan.positions[BrokerPartition("clicks", 1)]]
+
+
+def test_a_large_stamp_holds_the_plan_itself_compressed() -> None:
+    plan = plan_of(2000)
+    text = render_stamp(plan, APP_ID)
+    assert len(text) < STAMP_FULL_BYTES
+    assert parse_stamp(text, 17) == Stamp(17, APP_ID, "feedbeef", 7, plan.id, document=render_plan(plan))
+    document = json.loads(text)
+    assert "positions" not in document
+    assert parse_plan(base64.b85decode(document["plan_zlib"]), path="stamp") == plan
+
+
+def test_a_stamp_that_no_table_can_bear_is_refused_before_the_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.STAMP_MAX_BYTES", 10_000)
+    with pytest.raises(SettingsError, match="2,000 logs") as caught:
+        render_stamp(plan_of(2000), APP_ID)
+    assert caught.value.where["key"] == "source.topics"
+
+
+def test_no_plan_is_written_that_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(zlib.decompress(render_plan(plan_of(2000))))
+    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.WRITTEN_MAX_BYTES", size)
+    assert parse_plan(render_plan(plan_of(2000)), path="/p") == plan_of(2000)
+    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.WRITTEN_MAX_BYTES", size - 1)
+    with pytest.raises(SettingsError, match="2,000 logs") as caught:
+        render_plan(plan_of(2000))
+    assert caught.value.where["key"] == "source.topics"
+
+
+def test_a_plan_of_more_ranges_than_a_record_can_tell_of_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.RANGES_MAX", 3)
+    render_plan(plan_of(3))
+    with pytest.raises(SettingsError, match="4 ranges of 3") as caught:
+        render_plan(plan_of(4))
+    assert caught.value.check and "limits.max_bytes_per_run" in caught.value.check
+
+
+def test_the_record_of_the_most_ranges_is_written_whole_however_large_its_numbers_are() -> None:
+    longest, epoch = len(str(2**63)), len(str(2**31))
+    assert RANGES_MAX * (5 * (longest + 1) + epoch + 1 + len("[],") + len("false,")) < WRITTEN_MAX_BYTES
+
+
+@pytest.mark.parametrize(("short_of", "kept"), [(0, [3, 0, 1, 2]), (1, [0, 0, 1, 2]), (4 * 40, [0, 0, 1, 0]), (6 * 40, [0, 0, 0, 0])])
+def test_a_record_that_is_too_large_leaves_the_gaps_of_the_worst_ranges_out_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, short_of: int, kept: list[int],
+) -> None:
+    receipts = tuple(Receipt(5, 100, missing_offsets=n, gaps=tuple((2 * i, 2 * i + 1) for i in range(n))) for n in (3, 0, 1, 2))
+    applied = Applied(1, "p", 2, "t", receipts)
+    bare = len(zlib.decompress(render_applied(replace(applied, receipts=tuple(replace(r, gaps=()) for r in receipts)))))
+    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.WRITTEN_MAX_BYTES", bare + 3 * len("false") - 3 * len(
+        "true") + 6 * 40 - short_of)
+    found = parse_applied(render_applied(applied), path="/p").receipts
+    assert [len(r.gaps) for r in found] == kept
+    assert [r.gaps_complete for r in found] == [len(r.gaps) == r.missing_offsets for r in found]
+    assert [replace(r, gaps=(), gaps_complete=True) for r in found] == [replace(r, gaps=()) for r in receipts]
+
+
+def test_a_record_of_many_ranges_full_of_gaps_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 of them make 130 MB in all, which no reader of before took."""
+    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.WRITTEN_MAX_BYTES", WRITTEN_MAX_BYTES // 20)
+    gaps = tuple((10**15 + 3 * i, 10**15 + 3 * i + 1) for i in range(200))
+    applied = Applied(1, "p", 2, "t", (Receipt(5, 100, missing_offsets=200, gaps=gaps),) * 1_000)
+    payload = render_applied(applied)
+    assert len(zlib.decompress(payload)) <= WRITTEN_MAX_BYTES // 20
+    assert sum(r.missing_offsets for r in parse_applied(payload, path="/p").receipts) == 200_000
+
+
+@given(st.text() | JSON.map(json.dumps) | st.fixed_dictionaries(
+    {"app": st.just("offset-range-etl"), "app_id": JSON, "uid": JSON, "number": JSON, "plan_id": JSON}).map(json.dumps))
+def test_other_peoples_metadata_is_no_stamp(text: str) -> None:
+    found = parse_stamp(text, 1)
+    assert found is None or isinstance(found.number, int)
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"app":"other"}', '{"app":"offset-range-etl"}', "[" * 100_000])
+def test_metadata_without_our_name_is_no_stamp(text: str) -> None:
+    assert parse_stamp(text, 1) is None
+
+
+def test_a_partition_takes_less_than_twenty_bytes_in_each_document() -> None:
+    count = 4_000
+    plan = replace(plan_without_id(count), id="0" * 32)
+    stamp = render_stamp(plan, APP_ID)
+    assert len(stamp) < 20 * count
+    assert len(base64.b85decode(json.loads(stamp)["plan_zlib"])) < 12 * count
+    receipts = tuple(Receipt(rows=r.size, fetched_bytes=r.size * 113) for r in plan.ranges)
+    assert len(render_applied(Applied(7, plan.id, 8, "t", receipts))) < 20 * count

@@ -1,0 +1,298 @@
+"""The walk through one range: what to ask, what to keep, when it is done, how it fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, PermissionRefused, RanOutBeforeUntil
+from etl.model.plans import Cleanup, Isolation, Receipt
+from etl.reader.cursor import EMPTY_ANSWERS_THAT_PROVE, MISSING_MAX, Cursor
+from tests.fakes.batches import Batch, Rec, answer, control, encode
+from tests.fakes.logs import cursor_of, encoded, logs, rows_in
+
+TEN = Batch(100, [Rec(delta, b"%d" % delta) for delta in range(10)])
+COMPACTED = Cleanup(True)
+BIG = Batch(100, [Rec(0, b"x" * 5000)])
+
+
+def offsets(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["offset"] for row in rows]
+
+
+def feed(cursor: Cursor, records: bytes = b"", **fields: Any) -> list[int]:
+    return offsets(rows_in(cursor, records, **fields))
+
+
+@settings(max_examples=50, deadline=None)
+@given(logs(), st.data())
+def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until(batches: list[Batch], data: st.DataObject) -> None:
+    end = batches[-1].last_offset + 1
+    from_offset = data.draw(st.integers(batches[0].base_offset, end))
+    until_offset = data.draw(st.integers(from_offset, end))
+    cursor = cursor_of(from_offset, until_offset, fetch_max_bytes=data.draw(st.integers(1, 400)), columns=("offset",))
+    rows: list[int] = []
+    fetched = 0
+    while not cursor.done:
+        rest = encoded([batch for batch in batches if batch.last_offset >= cursor.position])
+        part = rest[:data.draw(st.integers(cursor.max_bytes, 2 * cursor.max_bytes))]
+        fetched += len(part)
+        rows += feed(cursor, part)
+    expected = [batch.base_offset + record.delta for batch in batches for record in batch.records]
+    assert rows == [offset for offset in expected if from_offset <= offset < until_offset]
+    assert cursor.position == until_offset
+    receipt = cursor.receipt
+    assert (receipt.rows, receipt.fetched_bytes, receipt.gaps_complete) == (len(rows), fetched, True)
+    in_gaps = [offset for first, until in receipt.gaps for offset in range(first, until)]
+    assert sorted(rows + in_gaps) == list(range(from_offset, until_offset))
+    assert receipt.missing_offsets == len(in_gaps)
+
+
+def test_records_below_the_position_and_from_until_on_are_dropped() -> None:
+    cursor = cursor_of(103, 107)
+    assert feed(cursor, encode(TEN)) == [103, 104, 105, 106]
+    assert cursor.done and cursor.position == 107
+    assert cursor.receipt == Receipt(rows=4, fetched_bytes=len(encode(TEN)), last_epoch=7, epochs=((7, 103),))
+
+
+@pytest.mark.parametrize(("until", "epoch"), [(105, 7), (110, 7), (112, None), (116, 8), (120, 8)])
+def test_the_leader_epoch_of_a_range_is_that_of_the_record_batch_that_holds_its_last_offset(until: int, epoch: int | None) -> None:
+    cursor = cursor_of(103, until)
+    later = Batch(115, [Rec(delta) for delta in range(10)], leader_epoch=8)
+    feed(cursor, encode(TEN) + encode(later))
+    assert cursor.done and cursor.receipt.last_epoch == epoch
+    assert cursor.receipt.epochs == ((7, 103), (8, 115))[:1 + (until > 115)]
+
+
+def test_an_empty_range_is_done_before_anything_is_asked() -> None:
+    cursor = cursor_of(5, 5)
+    assert cursor.done and cursor.receipt == Receipt(fetched_bytes=0)
+
+
+def test_the_position_moves_when_the_answer_is_fed_and_before_its_rows_are_read() -> None:
+    cursor = cursor_of(100, 200)
+    arrow_batches = cursor.feed(answer(encode(TEN)))
+    assert cursor.position == 110
+    assert sum(arrow_batch.num_rows for arrow_batch in arrow_batches) == 10
+
+
+def test_rows_that_were_not_read_to_their_end_are_not_passed_over() -> None:
+    cursor = cursor_of(100, 200)
+    cursor.feed(answer(encode(TEN)))
+    with pytest.raises(EtlError, match="not read to their end"):
+        cursor.feed(answer(b""))
+    with pytest.raises(EtlError, match="not read to their end"):
+        cursor.receipt
+
+
+def test_the_position_follows_the_record_batch_and_not_its_last_record() -> None:
+    cursor = cursor_of(100, 150)
+    assert feed(cursor, encode(Batch(100, [Rec(0)], last_delta=40))) == [100]
+    assert cursor.position == 141
+
+
+def test_a_log_that_goes_on_beyond_until_completes_a_range_whose_tail_was_compacted_away() -> None:
+    cursor = cursor_of(100, 150)
+    feed(cursor, encode(TEN))
+    assert not cursor.done
+    assert feed(cursor, encode(Batch(160, [Rec(0)]))) == []
+    assert cursor.done and cursor.receipt.gaps == ((110, 150),)
+
+
+def test_damage_beyond_the_range_does_not_stop_it() -> None:
+    cursor = cursor_of(100, 110)
+    assert len(feed(cursor, encode(TEN) + b"\xff" * 80)) == 10
+    assert cursor.done
+
+
+def test_a_damaged_record_batch_does_not_prove_that_the_tail_is_gone() -> None:
+    witness = bytearray(encode(Batch(160, [Rec(0, b"value")])))
+    witness[-2] ^= 1
+    cursor = cursor_of(100, 150)
+    with pytest.raises(CorruptData, match="CRC-32C"):
+        feed(cursor, encode(TEN) + witness)
+
+
+def test_a_cut_off_record_batch_after_a_whole_one_is_asked_again() -> None:
+    cursor = cursor_of(100, 120)
+    assert len(feed(cursor, encode(TEN) + encode(Batch(110, [Rec(9)]))[:40])) == 10
+    assert (cursor.position, cursor.max_bytes) == (110, 1 << 20)
+
+
+def test_the_fetch_size_grows_to_what_a_cut_off_record_batch_needs() -> None:
+    cursor = cursor_of(100, 101, fetch_max_bytes=1000, max_fetch_bytes=8000)
+    assert feed(cursor, encode(BIG)[:1000]) == []
+    assert (cursor.position, cursor.max_bytes) == (100, len(encode(BIG)))
+    assert feed(cursor, encode(BIG)[:cursor.max_bytes]) == [100]
+    assert cursor.done and cursor.receipt.fetched_bytes == 1000 + len(encode(BIG))
+
+
+def test_an_answer_that_moved_nothing_has_no_rows_to_read() -> None:
+    cursor = cursor_of(150, 160, fetch_max_bytes=500)
+    cursor.feed(answer(encode(TEN) + encode(Batch(150, [Rec(0)]))[:30]))
+    assert (cursor.position, cursor.max_bytes) == (150, 1000)
+    assert feed(cursor, encode(Batch(150, [Rec(0)]))) == [150]
+
+
+def test_the_fetch_size_doubles_where_not_even_a_header_came() -> None:
+    cursor = cursor_of(100, 101, fetch_max_bytes=10, max_fetch_bytes=15)
+    feed(cursor, encode(BIG)[:10])
+    assert cursor.max_bytes == 15
+    with pytest.raises(MessageTooLarge, match="largest fetch, 15 bytes"):
+        feed(cursor, encode(BIG)[:15])
+
+
+def test_a_record_batch_larger_than_the_limit_is_named_with_its_size_and_place() -> None:
+    cursor = cursor_of(100, 101, fetch_max_bytes=1000, max_fetch_bytes=4000)
+    with pytest.raises(MessageTooLarge, match=f"it has {len(encode(BIG))}") as caught:
+        feed(cursor, encode(BIG)[:1000])
+    assert caught.value.where == {"topic": "clicks", "partition": 3, "offset": 100}
+
+
+def test_a_record_batch_that_comes_whole_is_read_however_large_it_is() -> None:
+    """From Fetch 3 on the first one comes whole even beyond both limits (KIP-74)."""
+    assert feed(cursor_of(100, 101, fetch_max_bytes=1000, max_fetch_bytes=1000), encode(BIG)) == [100]
+
+
+def test_an_empty_answer_below_the_readable_end_is_waited_for() -> None:
+    cursor = cursor_of(100, 110)
+    for _ in range(EMPTY_ANSWERS_THAT_PROVE + 1):
+        assert feed(cursor, high_watermark=200, last_stable_offset=105, proves_empty=True) == []
+        assert cursor.starved and not cursor.done
+    assert len(feed(cursor, encode(TEN))) == 10
+    assert cursor.done and not cursor.starved
+
+
+def test_read_uncommitted_and_old_answers_wait_for_the_high_watermark_only() -> None:
+    uncommitted = cursor_of(100, 110, isolation=Isolation.READ_UNCOMMITTED)
+    feed(uncommitted, high_watermark=110, last_stable_offset=100)
+    assert not uncommitted.starved
+    old = cursor_of(100, 110)
+    feed(old, high_watermark=109, last_stable_offset=None)
+    assert old.starved
+
+
+def test_several_empty_answers_in_a_row_that_prove_it_complete_the_range() -> None:
+    cursor = cursor_of(100, 120, cleanup=COMPACTED)
+    feed(cursor, encode(TEN))
+    for _ in range(EMPTY_ANSWERS_THAT_PROVE):
+        assert not cursor.done
+        feed(cursor, high_watermark=120, last_stable_offset=120, proves_empty=True)
+    assert cursor.done and cursor.receipt.gaps == ((110, 120),)
+
+
+@pytest.mark.parametrize("cleanup", [Cleanup(), Cleanup(False), Cleanup(False, is_tiered=True), Cleanup(True, is_tiered=True)])
+def test_only_compaction_leaves_nothing_at_the_end_of_a_log(cleanup: Cleanup) -> None:
+    """Kafka 3.9 answers so, without an error, when its remote storage is slower than the broker waits."""
+    cursor = cursor_of(100, 120, cleanup=cleanup)
+    for _ in range(10 * EMPTY_ANSWERS_THAT_PROVE):
+        feed(cursor, high_watermark=120, last_stable_offset=120, proves_empty=True)
+        assert cursor.silent and not cursor.starved and not cursor.done
+    assert len(feed(cursor, encode(TEN))) == 10
+    assert not cursor.silent
+
+
+def test_offsets_between_record_batches_are_missing_where_no_compaction_explains_them() -> None:
+    answered = encode(TEN) + encode(Batch(115, [Rec(0)], last_delta=2)) + encode(Batch(130, [Rec(0)]))
+    for cleanup, missing in ((Cleanup(), [(90, 100), (110, 115), (118, 125)]), (Cleanup(False), [(90, 100), (110, 115), (118, 125)]),
+                             (COMPACTED, [])):
+        cursor = cursor_of(90, 125, cleanup=cleanup)
+        feed(cursor, answered)
+        assert (cursor.done, cursor.missing, cursor.missing_count) == (True, missing, len(missing))
+
+
+def test_offsets_missing_inside_a_record_batch_are_always_compactions() -> None:
+    """A producer writes none with gaps, and only the cleaner writes one again."""
+    cursor = cursor_of(100, 141)
+    feed(cursor, encode(Batch(100, [Rec(0), Rec(7)], last_delta=40)))
+    assert cursor.missing == [] and cursor.receipt.missing_offsets == 39
+
+
+def test_transaction_markers_and_aborted_record_batches_leave_nothing_missing() -> None:
+    cursor = cursor_of(0, 4)
+    feed(cursor, encode(Batch(0, [Rec(0), Rec(1)], producer_id=7, transactional=True)) + encode(control(2, 7, kind=0)) + encode(
+        Batch(3, [Rec(0)])), aborted=((7, 0),))
+    assert cursor.missing == [] and cursor.receipt.rows == 1
+
+
+def test_of_very_many_holes_the_first_are_kept_and_all_are_counted() -> None:
+    cursor = cursor_of(0, 1000)
+    feed(cursor, b"".join(encode(Batch(4 * number, [Rec(0)])) for number in range(250)))
+    assert (len(cursor.missing), cursor.missing_count, cursor.missing[-1]) == (MISSING_MAX, 249, (397, 400))
+
+
+def test_empty_answers_that_prove_nothing_never_complete_a_range() -> None:
+    """Throttled, or the partitions before it used up the bytes: the records may well be there."""
+    cursor = cursor_of(100, 110)
+    for _ in range(10 * EMPTY_ANSWERS_THAT_PROVE):
+        feed(cursor)
+    assert not cursor.done and not cursor.starved
+    assert len(feed(cursor, encode(TEN))) == 10
+
+
+def test_empty_answers_count_only_in_a_row() -> None:
+    cursor = cursor_of(100, 120, cleanup=COMPACTED)
+    for _ in range(EMPTY_ANSWERS_THAT_PROVE - 1):
+        feed(cursor, proves_empty=True)
+    feed(cursor, encode(TEN))
+    for _ in range(EMPTY_ANSWERS_THAT_PROVE - 1):
+        feed(cursor, proves_empty=True)
+    assert not cursor.done
+
+
+def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:
+    with pytest.raises(CorruptData, match="all below the offset asked for"):
+        feed(cursor_of(150, 160), encode(TEN))
+
+
+@pytest.mark.parametrize("code, log_start, kind, what", [
+    (1, 101, ExpiredOffsets, "deleted by retention"),
+    (1, 100, RanOutBeforeUntil, "the log ends at or below 100"),
+    (1, None, BrokerError, "does not say on which side"),
+    (2, None, CorruptData, "CORRUPT_MESSAGE"),
+    (6, None, BrokerError, "NOT_LEADER_OR_FOLLOWER"),
+    (-1, None, BrokerError, "UNKNOWN_SERVER_ERROR"),
+    (29, None, PermissionRefused, "TOPIC_AUTHORIZATION_FAILED"),
+    (4, None, EtlError, "INVALID_FETCH_SIZE"),
+    (999, None, EtlError, "unknown error code 999"),
+])
+def test_each_error_code_has_its_error_with_topic_partition_and_offset(
+        code: int, log_start: int | None, kind: type[EtlError], what: str) -> None:
+    with pytest.raises(EtlError, match=what) as caught:
+        feed(cursor_of(100, 110), error_code=code, log_start_offset=log_start, high_watermark=-1)
+    assert type(caught.value) is kind
+    assert {"topic": "clicks", "partition": 3, "offset": 100}.items() <= caught.value.where.items()
+
+
+def test_only_what_may_pass_is_retriable() -> None:
+    with pytest.raises(BrokerError) as caught:
+        feed(cursor_of(100, 110), error_code=74)
+    assert caught.value.retriable
+    with pytest.raises(EtlError) as final:
+        feed(cursor_of(100, 110), error_code=109)
+    assert not final.value.retriable
+
+
+def test_large_answers_come_as_several_arrow_batches() -> None:
+    half = [Rec(delta, bytes(1 << 20)) for delta in range(9)]
+    cursor = cursor_of(0, 18, columns=("offset",))
+    arrow_batches = list(cursor.feed(answer(google_encoded(half, 0) + google_encoded(half, 9))))
+    more = list(cursor_of(0, 36).feed(answer(b"".join(google_encoded(half, 9 * number) for number in range(4)))))
+    assert [arrow_batch.num_rows for arrow_batch in arrow_batches] == [18]
+    assert [arrow_batch.num_rows for arrow_batch in more] == [18, 18]
+
+
+def google_encoded(records: list[Rec], base_offset: int) -> bytes:
+    """Like `encode`, with a fast CRC for megabytes."""
+    import google_crc32c
+
+    from tests.fakes import batches
+
+    slow, batches.crc32c = batches.crc32c, lambda content: int(google_crc32c.value(content))
+    try:
+        return encode(Batch(base_offset, records))
+    finally:
+        batches.crc32c = slow

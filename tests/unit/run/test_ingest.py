@@ -1,0 +1,832 @@
+"""The story of a run on a fake outside: whatever crashes where, the table holds each record once and the offsets end there."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from etl.decisions.plan import plan_instead
+from etl.errors import DataLoss, EtlError, LedgersDisagree, MissingOffsets, NeedsDecision, OffsetMoved, Owned, SettingsError
+from etl.model.plans import BrokerPartition, Foreign, Loss, PlanKind, Superseding, Why
+from etl.protocol.zookeeper.plan_documents import parse_applied, with_id
+from etl.report.run_report import Outcome, Report
+from etl.run.ingest import ingest
+from etl.settings.sections import OnOwned, Settings, parse_settings
+from tests.fakes.world import Crash, FakeCommit, FakeLog, FakeWorld, Outside, When
+
+LOGS = [BrokerPartition("clicks", p) for p in range(3)]
+STEPS = [
+    "observe", "store plan", "claim", "fetch", "open table", "append", "record", "commit from 0", "commit from 2", "tidy",
+    "release"]
+"""Every change of a first run. A new one makes the test of this list fail: it needs its crash rows."""
+CRASHES = [(step, when) for step in STEPS for when in When]
+
+At = Callable[[str, When], None]
+
+
+def settings_of(**source: Any) -> Settings:
+    """A pipeline over topics whose name starts with `clicks`."""
+    limits, table = source.pop("limits", {}), source.pop("table", {})
+    return parse_settings({
+        "version": 1, "pipeline": "clicks", "group": "group", "zookeeper": {"connect": "127.0.0.1:2181"},
+        "source": {"topics": {"allow": ["clicks.*"]}, **source}, "table": {"path": "clicks", **table}, "limits": limits,
+    })
+
+
+SETTINGS = settings_of()
+
+
+def outside_of(*ends: int) -> Outside:
+    return Outside({LOGS[i]: FakeLog(end) for i, end in enumerate(ends)})
+
+
+def new_report() -> Report:
+    return Report("run-1", "clicks", "group", "clicks", 0)
+
+
+def run(outside: Outside, settings: Settings = SETTINGS, at: At | None = None, *, logs_per_request: int = 2) -> Report:
+    report = new_report()
+    ingest(FakeWorld(outside, settings, at or (lambda step, when: None), logs_per_request=logs_per_request), settings, report)
+    return report
+
+
+def outcomes(report: Report) -> list[Outcome]:
+    return [outcome for outcome, _ in report.outcomes]
+
+
+def crash_at(step: str, when: When) -> At:
+    """Crash the first time this change is reached."""
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == (step, when):
+            raise Crash(f"{side.value} {reached}")
+
+    return at
+
+
+def crash_at_moment(number: int) -> At:
+    """Crash at the moment of that number, counted from 0; each change has one before it and one after it."""
+    moments = itertools.count()
+
+    def at(reached: str, side: When) -> None:
+        if next(moments) == number:
+            raise Crash(f"{side.value} {reached}")
+
+    return at
+
+
+def grow(outside: Outside, *more: int) -> None:
+    for log, count in zip(LOGS, more, strict=True):
+        outside.logs[log].end += count
+
+
+def refuse_broken(outside: Outside) -> None:
+    """What must hold at every moment: no record twice, and no offset ahead of the table."""
+    rows = outside.rows()
+    assert not [row for row, times in rows.items() if times > 1]
+    for log, (offset, _) in outside.offsets.items():
+        loaded = {row[1] for row in rows if row[0] == log}
+        assert loaded >= set(range(outside.logs[log].log_start, offset)) - outside.logs[log].missing - outside.logs[log].lost
+
+
+def refuse_unfinished(outside: Outside) -> None:
+    """What must hold after a quiet run: each record once, and the offsets at the end of the table."""
+    refuse_broken(outside)
+    there = {(log, offset) for log, found in outside.logs.items() for offset in found.read(found.log_start, found.end)}
+    assert set(outside.rows()) == there
+    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
+    assert set(outside.applied) == set(outside.plans)
+    assert {commit.uid for commit in outside.table or ()} == {outside.uid}
+    assert outside.losses == [(commit.number, loss) for commit in outside.table or () for loss in commit.plan.losses]
+
+
+def test_a_log_without_a_leader_is_named_and_what_it_holds_is_read_when_it_has_one_again() -> None:
+    outside, settings = outside_of(4, 4), settings_of(on_no_leader="skip")
+    run(outside, settings)
+    outside.logs[LOGS[0]] = FakeLog(9, has_leader=False)
+    outside.logs[LOGS[1]].end = 6
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.NO_LEADER, Outcome.INGESTED]
+    assert report.outcomes[0][1] == "clicks 0: no leader"
+    outside.logs[LOGS[0]].has_leader = True
+    assert outcomes(run(outside, settings)) == [Outcome.INGESTED]
+    assert sorted(outside.rows()) == [(LOGS[0], n) for n in range(9)] + [(LOGS[1], n) for n in range(6)]
+
+
+@pytest.mark.parametrize("step", ["store plan", "fetch"])
+def test_a_stored_plan_over_a_log_without_a_leader_does_not_hold_up_the_others_and_no_record_of_it_is_lost(step: str) -> None:
+    outside, settings = outside_of(4, 4, 2), settings_of(on_no_leader="skip")
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at(step, When.AFTER))
+    outside.logs[LOGS[0]].has_leader = False
+    assert outcomes(run(outside, settings)) == [Outcome.SUPERSEDED, Outcome.INGESTED, Outcome.NO_LEADER]
+    assert {log for log, _ in outside.rows()} == set(LOGS[1:])
+    outside.logs[LOGS[0]].has_leader = True
+    run(outside, settings)
+    refuse_unfinished(outside)
+
+
+def test_a_first_run_takes_these_steps_and_its_table_and_offsets_end_together() -> None:
+    outside = outside_of(5, 3, 4)
+    world = FakeWorld(outside, SETTINGS)
+    ingest(world, SETTINGS, new_report())
+    assert world.steps == STEPS
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_after_a_crash_the_next_run_finishes_and_every_record_is_there_once(step: str, when: When) -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at(step, when))
+    refuse_broken(outside)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_after_a_crash_and_a_log_that_grew_the_next_run_finishes(step: str, when: When) -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    grow(outside, 7, 1, 2)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at(step, when))
+    grow(outside, 3, 1, 9)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_two_crashes_in_a_row_lose_and_double_nothing(step: str, when: When) -> None:
+    for second in CRASHES:
+        outside = outside_of(5, 3, 4)
+        for crash in ((step, when), second):
+            with contextlib.suppress(Crash):
+                run(outside, at=crash_at(*crash))
+            refuse_broken(outside)
+            grow(outside, 2, 1, 3)
+        run(outside)
+        refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_second_driver_in_the_middle_of_the_first_loses_and_doubles_nothing(step: str, when: When, runs: int) -> None:
+    """The first has lost its session and does not know it: the second runs whole, and then the first goes on."""
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    grow(outside, 7, 1, 2)
+    interrupted: list[str] = []
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == (step, when):
+            interrupted.append(reached)
+            for _ in range(runs):
+                grow(outside, 1, 0, 4)
+                run(outside)
+                refuse_broken(outside)
+
+    with contextlib.suppress(EtlError):
+        run(outside, at=at)
+    assert interrupted
+    refuse_broken(outside)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_a_second_driver_that_crashes_in_the_middle_of_the_first_loses_and_doubles_nothing(step: str, when: When) -> None:
+    for second in CRASHES:
+        outside = outside_of(5, 3, 4)
+
+        def at(reached: str, side: When, second: tuple[str, When] = second, outside: Outside = outside) -> None:
+            if (reached, side) == (step, when):
+                grow(outside, 1, 0, 4)
+                with contextlib.suppress(Crash, EtlError):
+                    run(outside, at=crash_at(*second))
+                refuse_broken(outside)
+
+        with contextlib.suppress(EtlError):
+            run(outside, at=at)
+        refuse_broken(outside)
+        run(outside)
+        refuse_unfinished(outside)
+
+
+def test_a_stored_plan_is_replayed_to_the_old_end_and_what_came_since_is_the_same_runs_next_plan() -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    stored = outside.newest_plan()
+    grow(outside, 10, 10, 10)
+    report = run(outside)
+    assert outcomes(report) == [Outcome.REPLAYED, Outcome.INGESTED, Outcome.INGESTED]
+    assert report.plans[0].plan == stored
+    assert [commit.number for commit in outside.table or ()] == [1, 2]
+    assert (report.records, report.offsets_committed, report.as_json()["earlier_plans"][0]["number"]) == (42, 6, 1)
+    refuse_unfinished(outside)
+
+
+def test_a_replay_with_nothing_new_after_it_is_all_that_is_told() -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    assert outcomes(run(outside)) == [Outcome.REPLAYED, Outcome.INGESTED]
+    refuse_unfinished(outside)
+
+
+def after_a_crash_at(step: str) -> Outside:
+    """A pipeline whose last run died there; its log has grown since."""
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    grow(outside, 7, 1, 2)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at(step, When.AFTER))
+    grow(outside, 3, 0, 4)
+    return outside
+
+
+@pytest.mark.parametrize("left", ["store plan", "append", "commit from 0"])
+def test_a_crash_at_any_moment_of_a_run_that_finishes_an_earlier_plan_first_loses_and_doubles_nothing(left: str) -> None:
+    for moment in itertools.count():
+        outside = after_a_crash_at(left)
+        try:
+            run(outside, at=crash_at_moment(moment))
+        except Crash:
+            refuse_broken(outside)
+            grow(outside, 1, 2, 0)
+            run(outside)
+            refuse_unfinished(outside)
+        else:
+            break
+    assert moment > 20
+
+
+@pytest.mark.parametrize("left", ["store plan", "append"])
+def test_a_second_driver_at_any_moment_of_such_a_run_loses_and_doubles_nothing(left: str) -> None:
+    for moment in itertools.count():
+        outside, moments = after_a_crash_at(left), itertools.count()
+
+        def at(reached: str, side: When, moment: int = moment, outside: Outside = outside, moments: Iterator[int] = moments) -> None:
+            if next(moments) == moment:
+                grow(outside, 1, 0, 4)
+                run(outside)
+                refuse_broken(outside)
+
+        began = {log: found.end for log, found in outside.logs.items()}
+        with contextlib.suppress(EtlError):
+            run(outside, at=at)
+            assert all(outside.offsets[log][0] >= end for log, end in began.items()), "exit 0, and something is left"
+        refuse_broken(outside)
+        run(outside)
+        refuse_unfinished(outside)
+        if next(moments) <= moment:
+            break
+    assert moment > 20
+
+
+def test_the_caps_hold_for_the_new_plan_and_the_report_says_what_they_leave() -> None:
+    outside, settings = outside_of(9, 0, 0), settings_of(limits={"max_records_per_run": 4})
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at("store plan", When.AFTER))
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.REPLAYED, Outcome.INGESTED, Outcome.INGESTED, Outcome.CAPPED]
+    assert [one.records for one in report.plans] == [4, 4]
+    assert report.outcomes[-1][1] == "limits.max_records_per_run (4) left 1 offsets of 1 partitions to the next run"
+
+
+def test_an_error_after_the_replay_leaves_a_report_of_both_plans() -> None:
+    outside, report = outside_of(5, 3, 4), new_report()
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    grow(outside, 1, 0, 0)
+
+    def at(reached: str, side: When) -> None:
+        if reached == "append" and len(outside.plans) == 2:
+            raise SettingsError("the table folder is not what it says")
+
+    with pytest.raises(SettingsError):
+        ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)
+    told = report.as_json()
+    assert ([plan["number"] for plan in told["earlier_plans"]], told["plan"]["number"], told["records"]) == ([1], 2, 12)
+    assert (told["delta_version"], told["plan"]["delta_version"]) == (1, None)
+
+
+def test_offsets_that_a_crash_kept_back_are_committed_first_and_told() -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("commit from 2", When.BEFORE))
+    assert set(outside.offsets) == set(LOGS[:2])
+    report = run(outside)
+    assert outcomes(report) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
+    assert outside.offsets == {LOGS[0]: (5, 0), LOGS[1]: (3, 0), LOGS[2]: (4, 0)}
+
+
+def test_the_plan_after_a_repair_expects_the_repaired_versions() -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("commit from 0", When.BEFORE))
+    grow(outside, 1, 1, 1)
+    report = run(outside)
+    assert outcomes(report) == [Outcome.REPAIRED, Outcome.INGESTED]
+    assert outside.offsets == {LOGS[0]: (6, 1), LOGS[1]: (4, 1), LOGS[2]: (5, 1)}
+
+
+def test_a_missing_record_is_counted_again_from_the_table() -> None:
+    outside = outside_of(5, 3, 4)
+    outside.logs[LOGS[0]].missing = {1, 2}
+    run(outside)
+    whole = outside.applied.pop(1)
+    report = run(outside)
+    assert outcomes(report) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
+    found, before = (parse_applied(payload, path="applied") for payload in (outside.applied[1], whole))
+    rows_tell = tuple(replace(receipt, last_epoch=None, epochs=()) for receipt in before.receipts)
+    assert found == replace(before, receipts=rows_tell)
+
+
+def test_a_record_that_nobody_can_count_again_does_not_stop_the_pipeline() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.applied.clear()
+    outside.forgotten_commits = True
+    assert outcomes(run(outside)) == [Outcome.NOTHING_NEW]
+
+
+def test_a_run_with_nothing_new_only_looks() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    world, report = FakeWorld(outside, SETTINGS), new_report()
+    ingest(world, SETTINGS, report)
+    assert world.steps == ["observe"]
+    assert outcomes(report) == [Outcome.NOTHING_NEW]
+    assert set(outside.plans) == {1}
+
+
+def test_an_empty_log_gets_a_plan_that_keeps_its_start() -> None:
+    outside = outside_of(0)
+    settings = settings_of(start="latest")
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.STARTED]
+    assert report.plan is not None and report.plan.kind is PlanKind.START
+    assert outside.offsets == {LOGS[0]: (0, 0)}
+    outside.logs[LOGS[0]].end = 4
+    run(outside, settings)
+    refuse_unfinished(outside)
+
+
+def test_a_start_at_the_latest_record_is_decided_once() -> None:
+    outside = outside_of(5, 3, 4)
+    settings = settings_of(start="latest")
+    run(outside, settings)
+    assert not outside.rows()
+    grow(outside, 2, 0, 1)
+    run(outside, settings)
+    assert set(outside.rows()) == {(LOGS[0], 5), (LOGS[0], 6), (LOGS[2], 4)}
+
+
+def test_an_older_consumers_offsets_are_where_the_first_run_starts() -> None:
+    outside = outside_of(5, 3, 4)
+    outside.offsets = {LOGS[0]: (4, 17)}
+    run(outside)
+    assert {row for row in outside.rows() if row[0] == LOGS[0]} == {(LOGS[0], 4)}
+    assert outside.offsets[LOGS[0]] == (5, 18)
+
+
+def test_a_stored_plan_is_not_replayed_in_another_shape() -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    world = FakeWorld(outside, SETTINGS)
+    with pytest.raises(NeedsDecision, match="shapes its rows"):
+        ingest(world, settings_of(table={"partition_by": ["event_date"]}), new_report())
+    assert world.steps == ["observe"]
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("trouble", ["live group", "owned"])
+def test_what_others_read_is_refused_before_anything_is_stored(trouble: str) -> None:
+    outside = outside_of(5, 3, 4)
+    if trouble == "live group":
+        outside.live_consumers = ("group_host-1",)
+    else:
+        outside.owners = {LOGS[1]: "group_host-1-0"}
+    with pytest.raises(Owned, match="group_host-1") as caught:
+        run(outside)
+    assert caught.value.exit_code == 4
+    assert outside == Outside(outside.logs, live_consumers=outside.live_consumers, owners=outside.owners)
+
+
+LOSSES = settings_of(on_data_loss="skip")
+LOST_STEPS = ["observe", "store plan", "claim", "fetch", "open table", "supersede", "fetch", "open table", "append",
+              "record losses", "record", "commit from 0", "commit from 2", "tidy", "release"]
+"""Every change of a first run that finds offsets missing from a log, and lets them go."""
+
+
+def outside_with_a_hole() -> Outside:
+    outside = outside_of(5, 3, 4)
+    outside.logs[LOGS[0]].lost = {1, 3}
+    return outside
+
+
+def test_offsets_missing_from_inside_a_log_stop_the_run_before_anything_is_written() -> None:
+    outside = outside_with_a_hole()
+    with pytest.raises(MissingOffsets) as raised:
+        run(outside)
+    assert raised.value.stretches == (("clicks", 0, 1, 2), ("clicks", 0, 3, 4))
+    assert not outside.rows() and not outside.losses and not outside.offsets
+
+
+def test_offsets_missing_from_inside_a_log_are_let_go_by_a_plan_that_names_them() -> None:
+    outside, report = outside_with_a_hole(), new_report()
+    world = FakeWorld(outside, LOSSES)
+    ingest(world, LOSSES, report)
+    assert world.steps == LOST_STEPS
+    refuse_unfinished(outside)
+    assert outside.losses == [(1, Loss(LOGS[0], 1, 2, Why.MISSING)), (1, Loss(LOGS[0], 3, 4, Why.MISSING))]
+    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert len(report.plans) == 1
+
+
+def test_a_plan_that_stopped_at_missing_offsets_is_finished_under_another_policy() -> None:
+    outside = outside_with_a_hole()
+    with pytest.raises(MissingOffsets):
+        run(outside)
+    run(outside, LOSSES)
+    refuse_unfinished(outside)
+
+
+def test_a_log_of_which_nothing_is_left_is_passed_by_a_plan_without_ranges() -> None:
+    outside = outside_of(2)
+    outside.logs[LOGS[0]].lost = {0, 1}
+    report = run(outside, LOSSES)
+    assert report.plan is not None and report.plan.kind is PlanKind.START
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("step", sorted(set(LOST_STEPS)))
+@pytest.mark.parametrize("when", When)
+def test_after_a_crash_what_is_missing_from_a_log_is_recorded_once(step: str, when: When) -> None:
+    outside = outside_with_a_hole()
+    with pytest.raises(Crash):
+        run(outside, LOSSES, at=crash_at(step, when))
+    refuse_broken(outside)
+    run(outside, LOSSES)
+    refuse_unfinished(outside)
+    assert len(outside.losses) == 2
+
+
+def test_a_moved_offset_stops_the_run_and_nothing_is_touched() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.move_offset(LOGS[1], 1)
+    grow(outside, 1, 1, 1)
+    with pytest.raises(OffsetMoved):
+        run(outside)
+    assert set(outside.plans) == {1}
+
+
+def test_a_moved_offset_is_followed_once_and_kept_in_the_next_plan() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    run(outside, settings)
+    outside.logs[LOGS[1]].end = 9
+    outside.move_offset(LOGS[1], 7)
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert report.outcomes[0][1] == "clicks 1: somebody else moved the offset by +4 to 7, followed"
+    assert report.plan is not None
+    assert [(r.from_offset, r.until_offset) for r in report.plan.ranges] == [(7, 9)]
+    assert outcomes(run(outside, settings)) == [Outcome.NOTHING_NEW]
+
+
+@pytest.mark.parametrize("owner", [None, "group_host-1-0"])
+@pytest.mark.parametrize("has_leader", [True, False])
+def test_an_offset_above_the_end_of_its_log_is_not_followed_whoever_has_the_log_and_set_back_the_run_goes_on(
+    owner: str | None, has_leader: bool,
+) -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow", on_no_leader="skip")
+    settings = settings.model_copy(update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})})
+    run(outside, settings)
+    outside.owners = {LOGS[1]: owner} if owner else {}
+    outside.logs[LOGS[1]].has_leader = has_leader
+    outside.move_offset(LOGS[1], 1_000_000)
+    with pytest.raises(OffsetMoved) as caught:
+        run(outside, settings)
+    assert caught.value.check.endswith("set it back to 3") and not outside.losses
+    outside.move_offset(LOGS[1], 3)
+    grow(outside, 1, 1, 1)
+    outside.owners, outside.logs[LOGS[1]].has_leader = {}, True
+    run(outside, settings)
+    refuse_unfinished(outside)
+
+
+def test_a_follow_without_new_records_is_kept_in_a_plan_too() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    run(outside, settings)
+    outside.logs[LOGS[1]].end = 9
+    run(outside, settings)
+    outside.move_offset(LOGS[1], 9)
+    assert outcomes(run(outside, settings)) == [Outcome.NOTHING_NEW]
+    outside.logs[LOGS[1]].log_start = 9
+    outside.logs[LOGS[1]].end = 12
+    outside.move_offset(LOGS[1], 12)
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.LET_GO]
+    assert outcomes(run(outside)) == [Outcome.NOTHING_NEW]
+
+
+def test_capped_runs_read_the_whole_log_in_turns() -> None:
+    outside, settings = outside_of(11, 3, 7), settings_of(limits={"max_records_per_run": 4})
+    rows = []
+    while Outcome.INGESTED in outcomes(report := run(outside, settings)):
+        rows.append(report.records)
+    assert rows == [4, 4, 4, 4, 4, 1]
+    refuse_unfinished(outside)
+
+
+def test_a_new_topic_and_a_vanished_topic_change_nothing_for_the_others() -> None:
+    outside = outside_of(5, 3)
+    run(outside)
+    gone = outside.logs.pop(LOGS[1])
+    other = BrokerPartition("clicks-2", 0)
+    outside.logs[other] = FakeLog(2)
+    run(outside)
+    assert outside.offsets[LOGS[1]] == (3, 0)
+    outside.logs[LOGS[1]] = gone
+    gone.end = 6
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def overtaken(outside: Outside, *, always: bool) -> At:
+    """Another driver appends another plan of our number before we do: once, or whatever we try."""
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("open table", When.BEFORE) and (always or outside.table is None):
+            # the other driver superseded our plan, appended its own and died before it could commit
+            newest = outside.newest_plan()
+            assert newest is not None
+            other = with_id(replace(newest, ranges=newest.ranges[:1], positions={**newest.positions, LOGS[1]: 0, LOGS[2]: 0}))
+            rows = tuple((r.log, offset) for r in other.ranges for offset in range(r.from_offset, r.until_offset))
+            outside.table = [*(outside.table or ()), FakeCommit(other, rows)]
+
+    return at
+
+
+def test_another_plan_of_the_same_number_in_the_table_is_an_outcome_and_the_run_goes_on_from_it() -> None:
+    outside = outside_of(5, 3, 4)
+    report = run(outside, at=overtaken(outside, always=False))
+    assert outcomes(report) == [Outcome.APPLIED_BY_ANOTHER, Outcome.ADOPTED, Outcome.REPAIRED, Outcome.INGESTED]
+    assert [(one.plan.number, one.applied is None) for one in report.plans] == [(1, True), (2, False)]
+    refuse_unfinished(outside)
+
+
+def test_a_run_that_is_overtaken_again_and_again_ends_as_owned_by_another_driver() -> None:
+    outside = outside_of(5, 3, 4)
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("observe", When.BEFORE):
+            grow(outside, 1, 1, 1)
+        overtaking(reached, side)
+
+    overtaking = overtaken(outside, always=True)
+    with pytest.raises(Owned, match="3 times"):
+        run(outside, at=at)
+    refuse_broken(outside)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+LEDGER_STEPS = ["store uid", "adopt 1", "adopt 2", "adopt 3", "commit from 0", "commit from 2"]
+
+
+def loaded_in_three_runs() -> Outside:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    for _ in range(2):
+        grow(outside, 2, 1, 3)
+        run(outside)
+    return outside
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_a_ledger_that_was_lost_or_restored_from_an_old_copy_is_rebuilt_from_the_tables_commits(kept: int) -> None:
+    outside = outside_of(5, 3, 4)
+    copies = [Outside({})]
+    for more in (0, 2, 1):
+        grow(outside, more, more, more)
+        run(outside)
+        copies.append(replace(
+            outside, plans=dict(outside.plans), applied=dict(outside.applied), offsets=dict(outside.offsets)))
+    old = copies[kept]
+    outside.uid, outside.plans, outside.applied, outside.offsets = old.uid, old.plans, old.applied, old.offsets
+    grow(outside, 4, 0, 1)
+    report = run(outside)
+    assert outcomes(report) == [Outcome.REBUILT, Outcome.REPAIRED, Outcome.INGESTED]
+    assert sorted(outside.plans) == [1, 2, 3, 4]
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("step", LEDGER_STEPS)
+@pytest.mark.parametrize("when", When)
+def test_a_crash_while_the_ledger_is_rebuilt_loses_and_doubles_nothing(step: str, when: When) -> None:
+    outside = loaded_in_three_runs()
+    outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
+    grow(outside, 1, 1, 1)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at(step, when))
+    refuse_broken(outside)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_rebuilt_ledger_keeps_the_uid_of_the_table() -> None:
+    outside = loaded_in_three_runs()
+    uid, outside.uid, outside.plans, outside.applied = outside.uid, None, {}, {}
+    run(outside)
+    assert outside.uid == uid is not None
+
+
+SKIPPING = settings_of(on_data_loss="skip")
+
+
+def expired_plan(settings: Settings = SKIPPING) -> Outside:
+    """A plan is stored, its driver died, and retention took the start of one of its ranges."""
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at("store plan", When.AFTER))
+    outside.logs[LOGS[0]].log_start = 2
+    return outside
+
+
+def test_a_stored_plan_whose_range_expired_is_superseded_where_policy_lets_the_gap_go() -> None:
+    outside = expired_plan()
+    old = outside.newest_plan()
+    grow(outside, 3, 0, 0)
+    report = run(outside, SKIPPING)
+    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.EXPIRES_SOON, Outcome.INGESTED]
+    new = outside.newest_plan()
+    assert old is not None and new is not None
+    assert (new.number, new.supersedes, new.losses) == (1, old.id, (Loss(LOGS[0], 0, 2, Why.EXPIRED),))
+    assert new.reason == "clicks 0: its range starts at 0, and the log at 2 by now"
+    refuse_unfinished(outside)
+
+
+def test_a_stored_plan_whose_range_expired_stops_the_run_under_fail_and_stays() -> None:
+    outside = expired_plan(SETTINGS)
+    stored = dict(outside.plans)
+    with pytest.raises(DataLoss, match="2 offsets are gone"):
+        run(outside)
+    assert outside.plans == stored and outside.table is None
+
+
+@pytest.mark.parametrize("step", ["supersede", "fetch", "append", "record losses", "record", "commit from 0", "commit from 2"])
+@pytest.mark.parametrize("when", When)
+def test_a_crash_while_a_plan_is_superseded_loses_and_doubles_nothing(step: str, when: When) -> None:
+    outside = expired_plan()
+    with pytest.raises(Crash):
+        run(outside, SKIPPING, at=crash_at(step, when))
+    refuse_broken(outside)
+    grow(outside, 1, 2, 3)
+    run(outside, SKIPPING)
+    refuse_unfinished(outside)
+
+
+def skipped_by_hand(outside: Outside, *skips: Loss) -> None:
+    """An operator supersedes the stored plan and leaves offsets out."""
+    world = FakeWorld(outside, SKIPPING)
+    snapshot = world.observe()
+    newest = outside.newest_plan()
+    assert newest is not None
+    world.supersede(with_id(plan_instead(Superseding(newest, "corrupt", skips), snapshot, SKIPPING, now_ms=1)), snapshot.ledger)
+
+
+@pytest.mark.parametrize("step", ["supersede", "append", "record losses", "record"])
+@pytest.mark.parametrize("when", When)
+def test_offsets_that_an_operator_skipped_stay_out_when_the_plans_start_expires_before_the_next_run(step: str, when: When) -> None:
+    outside = outside_of(9, 0, 0)
+    with pytest.raises(Crash):
+        run(outside, SKIPPING, at=crash_at("store plan", When.AFTER))
+    skipped_by_hand(outside, Loss(LOGS[0], 4, 6, Why.SKIPPED))
+    outside.logs[LOGS[0]].log_start = 5
+    with pytest.raises(Crash):
+        run(outside, SKIPPING, at=crash_at(step, when))
+    run(outside, SKIPPING)
+    assert set(outside.rows()) == {(LOGS[0], 6), (LOGS[0], 7), (LOGS[0], 8)}
+    assert [loss for _, loss in outside.losses] == [Loss(LOGS[0], 4, 6, Why.SKIPPED), Loss(LOGS[0], 0, 4, Why.EXPIRED)]
+
+
+def test_a_zombie_that_appends_the_plan_after_it_was_superseded_wins_and_the_next_run_adopts_it() -> None:
+    outside = outside_of(5, 3, 4)
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("open table", When.AFTER):
+            # the rows are read by now; then the range expires, and another driver supersedes the plan and dies
+            outside.logs[LOGS[0]].log_start = 1
+            with contextlib.suppress(Crash):
+                run(outside, SKIPPING, at=crash_at("supersede", When.AFTER))
+            outside.logs[LOGS[0]].log_start = 0
+
+    run(outside, SKIPPING, at=at)
+    report = run(outside, SKIPPING)
+    assert outcomes(report)[:1] == [Outcome.ADOPTED]
+    refuse_unfinished(outside)
+
+
+def test_two_drivers_cannot_both_supersede_a_plan() -> None:
+    outside = expired_plan()
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("supersede", When.BEFORE):
+            run(outside, SKIPPING)
+
+    with pytest.raises(Owned, match="changed this plan"):
+        run(outside, SKIPPING, at=at)
+    refuse_unfinished(outside)
+
+
+def test_a_delete_that_policy_lets_pass_is_told_and_kept() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
+    run(outside, settings)
+    outside.foreign = (Foreign(2, "DELETE", "removed rows"),)
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.ROWS_REMOVED, Outcome.NOTHING_NEW]
+    assert outside.removals == [Foreign(2, "DELETE", "removed rows")]
+
+
+def test_a_delete_between_plan_and_append_that_policy_lets_pass_is_told_and_kept_before_the_record() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
+    deleted = Foreign(2, "DELETE", "removed rows")
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("open table", When.AFTER):
+            outside.foreign = (deleted,)
+        if (reached, side) == ("record", When.BEFORE):
+            assert outside.removals == [deleted]
+
+    assert outcomes(run(outside, settings, at=at)) == [Outcome.ROWS_REMOVED, Outcome.INGESTED]
+    assert outside.removals == [deleted]
+
+
+def test_a_delete_that_was_told_before_the_append_is_not_told_again_after_it() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
+    run(outside, settings)
+    outside.foreign = (Foreign(2, "DELETE", "removed rows"),)
+    grow(outside, 1, 1, 1)
+    assert outcomes(run(outside, settings)) == [Outcome.ROWS_REMOVED, Outcome.INGESTED]
+    assert outside.removals == [Foreign(2, "DELETE", "removed rows")]
+
+
+def test_a_disagreement_is_told_with_the_place_of_the_table() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.table = None
+    with pytest.raises(LedgersDisagree) as caught:
+        run(outside)
+    assert caught.value.where["path"] == SETTINGS.table.path
+    assert "given up, and loading goes on behind them, in clicks 0 from offset 5 (and 2 more)" in caught.value.check
+
+
+@pytest.mark.parametrize("step", ["open table", "append"])
+def test_our_plan_appended_by_another_run_is_told_with_its_name_and_finished(step: str) -> None:
+    outside, report = outside_of(5, 3, 4), new_report()
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == (step, When.BEFORE):
+            with contextlib.suppress(Crash):
+                ingest(FakeWorld(outside, SETTINGS, crash_at("record", When.BEFORE), run_id="run-2"), SETTINGS, new_report())
+
+    ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)
+    assert report.outcomes == [(Outcome.APPLIED_BY_ANOTHER, "plan 1: its 12 records are in the table at version 1, by run run-2")]
+    refuse_unfinished(outside)
+
+
+def test_rows_that_somebody_removes_during_the_append_stop_the_run_before_an_offset_moves() -> None:
+    outside = outside_of(5, 3, 4)
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("append", When.AFTER):
+            outside.foreign = (Foreign(2, "DELETE", "removed rows"),)
+
+    with pytest.raises(LedgersDisagree, match="DELETE removed rows"):
+        run(outside, at=at)
+    assert not outside.offsets
+
+
+def test_a_failed_run_leaves_its_report_with_what_was_done() -> None:
+    outside, report = outside_of(5, 3, 4), new_report()
+
+    def at(reached: str, side: When) -> None:
+        if reached == "append":
+            raise SettingsError("the table folder is not what it says")
+
+    with pytest.raises(SettingsError) as caught:
+        ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)
+    report.failed(caught.value)
+    assert report.plan is not None and report.result is None
+    assert outcomes(report) == [Outcome.FAILED]

@@ -1,0 +1,74 @@
+"""What the real world of a run makes of an append, without servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from etl.edges.delta import recount, spark_writer
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.errors import SettingsError
+from etl.model.plans import NOTHING_COMMITTED, BrokerPartition, Dialect, Ledger, OffsetRange, Plan, PlanKind, Receipt, Stamp, Table
+from etl.protocol.zookeeper import plan_documents
+from etl.reader.following import Following
+from etl.run.live_world import LiveWorld, Surroundings
+from etl.settings.sections import parse_settings
+
+READ, COUNTED = Receipt(9, 100), Receipt(8, None, missing_offsets=2)
+LOG = BrokerPartition("clicks", 0)
+PLAN = Plan(
+    number=1, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
+    ranges=(OffsetRange(LOG, 0, 10),), positions={LOG: 10}, seen={LOG: NOTHING_COMMITTED}, id="plan-1")
+
+
+def reading_of(plan_id: str) -> Following:
+    """A reading that gave its receipts."""
+    reading = Following(plan_id, PLAN.ranges, [(0,)])
+    reading.receipts = cast(Any, SimpleNamespace(in_order=lambda count: (READ,) * count))
+    return reading
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> LiveWorld:
+    settings = parse_settings({
+        "version": 1, "pipeline": "clicks", "group": "g", "zookeeper": {"connect": "127.0.0.1:1"},
+        "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "clicks"}})
+    world = LiveWorld(settings, ZooKeeper("127.0.0.1:1"), Surroundings(), "run-1")
+    world._reading = reading_of(PLAN.id)
+    monkeypatch.setattr(recount, "recount", lambda *arguments, **more: recount.Recount((COUNTED,)))
+    return world
+
+
+@pytest.mark.parametrize("store", [lambda world: world.store(PLAN), lambda world: world.supersede(PLAN, Ledger(newest_version=0))])
+def test_a_plan_that_no_commit_can_carry_is_refused_before_anything_is_stored(
+    world: LiveWorld, store: Callable[[LiveWorld], None], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ZooKeeper is not there: whatever were written to it would end the test in another way."""
+    monkeypatch.setattr(plan_documents, "STAMP_MAX_BYTES", 10)
+    monkeypatch.setattr(plan_documents, "STAMP_FULL_BYTES", 10)
+    with pytest.raises(SettingsError, match="commit metadata"):
+        store(world)
+
+
+def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> spark_writer.Outcome:
+    stamp = Stamp(4, "app", "u", 1, plan_id, run_id=run_id)
+    return spark_writer.Outcome(spark_writer.Result.APPLIED, stamp, Table("t", 4, 1, stamp))
+
+
+def test_the_receipts_of_an_append_are_those_of_the_run_whose_append_it_was(world: LiveWorld) -> None:
+    assert world._applied(PLAN, outcome_by("run-1")).receipts == (READ,)
+
+
+@pytest.mark.parametrize("run_id", ["run-2", None])
+def test_what_was_read_beside_another_runs_append_is_not_what_is_in_the_table(world: LiveWorld, run_id: str | None) -> None:
+    """Compaction may lie between two drivers' readings of one plan."""
+    applied = world._applied(PLAN, outcome_by(run_id))
+    assert (applied.receipts, applied.run_id) == ((COUNTED,), run_id)
+
+
+def test_what_was_read_for_another_plan_is_no_receipt_of_this_one(world: LiveWorld) -> None:
+    world._reading = reading_of("plan-0")
+    assert world._applied(PLAN, outcome_by("run-1")).receipts == (COUNTED,)

@@ -1,0 +1,31 @@
+"""Where a table lies: what is the same place, and what is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl.settings.places import check_place, place_of
+
+
+@pytest.mark.parametrize("path", ["/warehouse/clicks/", "/warehouse//clicks", "/warehouse/old/../clicks", "file:///warehouse/clicks"])
+def test_a_folder_is_the_same_place_however_it_is_written(path: str) -> None:
+    assert place_of(path) == place_of("/warehouse/clicks")
+
+
+def test_an_object_stores_url_is_the_same_place_with_a_slash_at_its_end() -> None:
+    assert place_of("s3://bucket/clicks/") == place_of("s3://bucket/clicks")
+    assert place_of("s3://bucket/clicks") != place_of("s3://bucket/clicks2")
+
+
+@pytest.mark.parametrize("path", [
+    " s3://bucket/clicks", "s3://bucket/clicks ", "/a\0b", "~/clicks", "s3:/bucket/clicks", "dbfs:/clicks", "file:clicks",
+    "file://host/clicks", "://clicks", "a b://clicks", "memory:///clicks",
+])
+def test_what_would_be_taken_for_another_place_than_was_meant_is_refused(path: str) -> None:
+    with pytest.raises(ValueError):
+        check_place(path)
+
+
+@pytest.mark.parametrize("path", ["clicks", "/a b", "a:b/c", "s3://bucket/clicks", "file:///clicks", "file:/clicks", "x/s3:/y", "50%"])
+def test_what_can_only_be_meant_in_one_way_is_taken(path: str) -> None:
+    assert check_place(path) == path

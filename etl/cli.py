@@ -31,7 +31,7 @@ from etl import __version__
 from etl.errors import DataLost, EtlError, SettingsError, Stopped, VerifyFailed
 
 if TYPE_CHECKING:
-    from etl.run.live_world import Surroundings
+    from etl.run.context import Surroundings
     from etl.settings.sections import Settings
 
 app = typer.Typer(name="etl", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -85,9 +85,7 @@ def demo(
 @app.command()
 def doctor(conf: Conf, as_json: AsJson = False) -> None:
     """Look at everything a run needs, a line each: ok, or what to do; nothing is changed."""
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.console.text import show_doctor
     from etl.doctor.diagnose import diagnose
 
     diagnosis = diagnose(_settings(conf), spark_defaults=surroundings().spark_defaults)
@@ -99,12 +97,10 @@ def doctor(conf: Conf, as_json: AsJson = False) -> None:
 @app.command()
 def plan(conf: Conf, as_json: AsJson = False) -> None:
     """Say what the next run would do, with numbers; nothing is stored or moved."""
-    from etl.commands import preview as doors
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.commands import preview as previewing
+    from etl.console.text import show_preview
 
-    preview = doors.preview(_settings(conf))
+    preview = previewing.preview(_settings(conf))
     _show(as_json, preview.as_json(), lambda: show_preview(preview))
 
 
@@ -116,13 +112,11 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Read what is new and append it to the table, exactly once."""
-    from etl.commands import preview as doors
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.commands.run import run
+    from etl.console.text import show_report
     from etl.report.sentences import told_who_let_go
 
-    report = doors.run(_settings(conf), surroundings(quiet=quiet, as_json=as_json), conf=str(conf), strict=strict)
+    report = run(_settings(conf), surroundings(quiet=quiet, as_json=as_json), conf=str(conf), strict=strict)
     _show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
     if strict and report.lost_records:
         who, look_at = told_who_let_go(report.why_lost)
@@ -133,9 +127,7 @@ def run(
 def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Prove from the table's rows and the ledger that every record of every applied plan is there once."""
     from etl.commands import verify as proving
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.console.text import show_proof
 
     proof = proving.verify(_settings(conf), surroundings(quiet=quiet, as_json=as_json))
     _show(as_json, proof.as_json(), lambda: show_proof(proof))
@@ -146,12 +138,10 @@ def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
 @offsets.command("show")
 def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
     """The committed offset of each partition beside the log and the pipeline's position."""
-    from etl.commands import preview as doors
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.commands.offsets import offsets
+    from etl.console.text import show_offsets
 
-    found = doors.offsets(_settings(conf))
+    found = offsets(_settings(conf))
     _show(as_json, found.rows, lambda: show_offsets(found.rows))
     if found.refusal:
         raise found.refusal
@@ -160,12 +150,10 @@ def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
 @plans.command("list")
 def plans_list(conf: Conf, as_json: AsJson = False) -> None:
     """The stored plans, newest last."""
-    from etl.commands import preview as doors
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.commands.plans import list_plans
+    from etl.console.text import show_plans
 
-    rows = doors.list_plans(_settings(conf))
+    rows = list_plans(_settings(conf))
     _show(as_json, rows, lambda: show_plans(rows))
 
 
@@ -176,13 +164,11 @@ def plans_show(
     as_json: AsJson = False,
 ) -> None:
     """One plan with its ranges, positions and receipts."""
-    from etl.commands import preview as doors
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.commands.plans import show_plan
+    from etl.console import text
 
-    document = doors.show_plan(_settings(conf), number)
-    _show(as_json, document, lambda: show_plan(document))
+    document = show_plan(_settings(conf), number)
+    _show(as_json, document, lambda: text.show_plan(document))
 
 
 @plans.command("supersede")
@@ -196,9 +182,7 @@ def plans_supersede(
 ) -> None:
     """Give up a plan that cannot be finished: another one takes its number, and the next run executes it."""
     from etl.commands import operator
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.console.text import show_ruling
 
     ruling = operator.supersede(_settings(conf), number, reason, tuple(skip or ()))
     _show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
@@ -213,9 +197,7 @@ def plans_take_over(
 ) -> None:
     """Take the place of another pipeline in this table (a group or pipeline renamed): go on where it ended, and load nothing twice."""
     from etl.commands import take_over
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.console.text import show_ruling
 
     ruling = take_over.take_over(_settings(conf), place, reason, surroundings())
     _show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
@@ -230,9 +212,7 @@ def plans_acknowledge(
 ) -> None:
     """Accept the table as it is, whatever others did to it, and go on from ZooKeeper's positions."""
     from etl.commands import operator
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.console.text import show_ruling
 
     ruling = operator.acknowledge(_settings(conf), version, reason)
     _show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
@@ -251,9 +231,7 @@ def plans_accept_log(
 ) -> None:
     """Go on with logs that were cut, or whose topics were made again; rows of records that are gone stay, and are named."""
     from etl.commands import operator
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.console.text import show_ruling
 
     ruling = operator.accept_log(_settings(conf), tuple(logs), reason, at=at, is_same_log=same_log)
     _show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
@@ -262,10 +240,8 @@ def plans_accept_log(
 @pipelines.command("list")
 def pipelines_list(conf: Conf, as_json: AsJson = False) -> None:
     """The pipelines of the conf's group, and the topics that each of them reads."""
-    from etl.commands.pipelines import list_pipelines, resume, retire
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.commands.pipelines import list_pipelines
+    from etl.console.text import show_pipelines
 
     rows = list_pipelines(_settings(conf))
     _show(as_json, rows, lambda: show_pipelines(rows))
@@ -274,10 +250,8 @@ def pipelines_list(conf: Conf, as_json: AsJson = False) -> None:
 @pipelines.command("retire")
 def pipelines_retire(conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False) -> None:
     """Take a pipeline out of service: it loads no more, and others may read its topics. Nothing is deleted."""
-    from etl.commands.pipelines import list_pipelines, resume, retire
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.commands.pipelines import retire
+    from etl.console.text import show_ruling
 
     ruling = retire(_settings(conf), name, reason)
     _show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
@@ -286,10 +260,8 @@ def pipelines_retire(conf: Conf, reason: Reason, name: Name = None, as_json: AsJ
 @pipelines.command("resume")
 def pipelines_resume(conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False) -> None:
     """Take a retired pipeline into service again; it goes on from its own positions."""
-    from etl.commands.pipelines import list_pipelines, resume, retire
-    from etl.console.text import (
-        show_doctor, show_offsets, show_pipelines, show_plan, show_plans, show_preview, show_proof, show_report, show_ruling,
-    )
+    from etl.commands.pipelines import resume
+    from etl.console.text import show_ruling
 
     ruling = resume(_settings(conf), name, reason)
     _show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
@@ -327,7 +299,7 @@ def _door(arguments: Sequence[str] | None) -> int:
 
 
 def _settings(conf: Path) -> Settings:
-    from etl.settings.sections import load_settings
+    from etl.settings.loader import load_settings
 
     return load_settings(conf)
 
@@ -339,7 +311,7 @@ def surroundings(*, quiet: bool = False, as_json: bool = False) -> Surroundings:
     """
     from etl.console.progress import showing
     from etl.edges.spark.session import is_submitted
-    from etl.run.live_world import Surroundings
+    from etl.run.context import Surroundings
 
     def spark_defaults(given: Mapping[str, str]) -> dict[str, str]:
         if is_submitted():

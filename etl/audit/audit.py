@@ -17,7 +17,9 @@ import numpy
 from numpy.typing import NDArray
 
 from etl.errors import LedgersDisagree
-from etl.model.plans import BrokerPartition, Interval, OffsetRange, Receipt
+from etl.model.ledger import Interval
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange, Receipt
 
 BUCKET_OFFSETS = 32_768
 """Offsets per bucket: the width of the bitmaps that Spark's `bitmap_construct_agg` makes, 4 KiB."""

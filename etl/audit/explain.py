@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from etl.audit.audit import Expected, LogFindings, Short
 from etl.decisions.coverage import interval_of
-from etl.model.plans import Foreign, Loss, Receipt
+from etl.model.plans import Loss, Receipt
+from etl.model.table import Foreign
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from etl.audit.audit import AuditedLog, Expected, LogFindings
-from etl.decisions.reconcile import compare, name_of, plan_of, refuse_topics_of_others
+from etl.decisions.other_pipelines import name_of, plan_of, refuse_topics_of_others
+from etl.decisions.reconcile import compare
 from etl.edges.delta.others import other_pipelines
 from etl.errors import LedgersDisagree
-from etl.model.plans import FirstRun, Foreign, Ledger, OtherPipeline, Plan, Standing, Table
+from etl.model.ledger import Ledger
+from etl.model.plans import Plan
+from etl.model.snapshot import FirstRun, Standing
+from etl.model.table import Foreign, OtherPipeline, Table
 from etl.run.live_world import LiveWorld
 
 

@@ -9,24 +9,29 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from etl.commands.preview import ALONE, new_run_id, now_ms
+from etl.commands.run import new_run_id
 from etl.decisions.acceptance import is_recorded, is_told
+from etl.decisions.foreign_commits import unacknowledged
 from etl.decisions.ownership import leave_to_owners, refuse_owned_ranges
 from etl.decisions.plan import plan_instead
-from etl.decisions.reconcile import naming_table, refuse_another_era, unacknowledged, where_we_stand
+from etl.decisions.reconcile import naming_table, refuse_another_era, where_we_stand
 from etl.decisions.reset import Accepting, parse_named, plan_reset
 from etl.edges.delta.log import hash_of_commit, open_log
 from etl.edges.delta.path import rust_path
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.plans import (
-    Acknowledgement, Adopt, Applied, BrokerPartition, FirstRun, Foreign, Ledger, Loss, Onward, Plan, Receipt, Replay, Standing, Superseding,
-    Table, Why,
-)
+from etl.model.ledger import Acknowledgement, Ledger
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Applied, Loss, Plan, Receipt, Why
+from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Standing, Superseding
+from etl.model.table import Foreign, Table
 from etl.protocol.zookeeper.plan_documents import with_id
-from etl.report.run_report import Report, describe_plan
+from etl.report.plan_json import describe_plan
+from etl.report.run_report import Report
 from etl.report.sentences import told_vanished
+from etl.run.context import ALONE, now_ms
 from etl.run.ingest import repair
-from etl.run.live_world import LiveWorld, open_world
+from etl.run.live_world import LiveWorld
+from etl.run.wiring import open_world
 from etl.settings.sections import Settings
 
 _SKIP = re.compile(r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d{1,9}):(?P<start>\d{1,18})-(?P<until>\d{1,18})")

@@ -10,13 +10,15 @@ import re
 from typing import Any
 
 from etl.commands.operator import Ruling
-from etl.commands.preview import ALONE, new_run_id, now_ms
-from etl.decisions.plan import refuse_shared_topics
+from etl.commands.run import new_run_id
+from etl.decisions.refusals import refuse_shared_topics
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import SettingsError
-from etl.model.plans import Retirement
+from etl.model.ledger import Retirement
 from etl.report.words import at
-from etl.run.live_world import LiveWorld, open_world
+from etl.run.context import ALONE, now_ms
+from etl.run.live_world import LiveWorld
+from etl.run.wiring import open_world
 from etl.settings.sections import NAME, Settings
 
 

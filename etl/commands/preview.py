@@ -1,65 +1,26 @@
-"""What each door does: one function per command, settings in, one value out. How it looks is in `screens`."""
+"""`etl plan`: what the next run would do, decided by the very functions a run uses."""
 
 from __future__ import annotations
 
-import contextlib
-import datetime
-import secrets
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from etl.decisions.expiry import Expiring, expiring
-from etl.decisions.lag import Reached, lag_in_all, lag_of, reached
+from etl.decisions.lag import lag_in_all, reached
 from etl.decisions.ownership import leave_to_owners, refuse_owned_ranges
-from etl.decisions.plan import plan_instead, plan_next, refuse_what_cannot_run, replay_or_supersede
-from etl.decisions.reconcile import compare, naming_table, where_we_stand
+from etl.decisions.plan import plan_instead, plan_next, replay_or_supersede
+from etl.decisions.reconcile import where_we_stand
+from etl.decisions.refusals import refuse_what_cannot_run
 from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET, pack_tasks
-from etl.edges.report_file import kept_in, this_process
-from etl.edges.spark.session import telling_what_was_lost
-from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SessionLost, SettingsError
-from etl.model.plans import NOTHING_COMMITTED, Adopt, OffsetRange, Onward, Plan, Replay, Snapshot, Standing, Superseding
-from etl.protocol.zookeeper.plan_documents import refuse_too_large
-from etl.report.run_report import Outcome, Report, describe_plan
-from etl.report.sentences import logs_of, told_by_owner, told_extent, told_leaderless, told_let_go, told_open, told_purpose
-from etl.report.words import at
-from etl.run.ingest import World, ingest
-from etl.run.live_world import Surroundings, open_world
+from etl.model.plans import OffsetRange, Plan
+from etl.model.snapshot import Adopt, Onward, Replay, Snapshot, Standing, Superseding
+from etl.protocol.zookeeper.commit_metadata import refuse_too_large
+from etl.report.plan_json import describe_plan
+from etl.report.sentences import told_by_owner, told_leaderless, told_let_go, told_open, told_purpose
+from etl.run.context import ALONE, now_ms
+from etl.run.wiring import open_world
 from etl.settings.sections import Settings
-
-ALONE = Surroundings()
-
-
-SESSIONS_MAX = 3
-"""How often one run begins anew after its ZooKeeper session ended under it."""
-
-
-def run(
-    settings: Settings, surroundings: Surroundings = ALONE, *, conf: str | None = None, strict: bool = False,
-    around: Callable[[World], World] = lambda world: world,
-) -> Report:
-    """One run by the settings of the file `conf`. Its report is written to the configured folder however the run ends.
-
-    `around` may wrap the world (tests, demo).
-    After a lost session nothing that was read before it is used: a new session, the driver's lock again, and `reconcile` decides
-    what is left to do.
-    """
-    run_id = new_run_id()
-    report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms(), this_process(conf), strict=strict)
-    kept = kept_in(settings.report.path, report, keep=settings.report.keep)
-    with kept, surroundings.progress(report.watch.doing):
-        for left in reversed(range(SESSIONS_MAX)):
-            try:
-                opened = open_world(settings, surroundings, name=run_id, phases=report.watch)
-                with opened as world, world.driving(run_id), telling_what_was_lost():
-                    ingest(around(world), settings, report)
-                break
-            except SessionLost as error:
-                if not left:
-                    raise
-                report.add(Outcome.SESSION_LOST, f"{error.what}: begun anew with a new one")
-    return report
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,78 +137,3 @@ def _and_then(says: str, left: Plan, snapshot: Snapshot, settings: Settings) -> 
     """What follows a plan that is executed first: the run's own plan, from there on."""
     after, plans = _next(snapshot, Onward(left, left.positions), settings)
     return f"{says}; then it {after.removeprefix('the next run ')}", (left, *plans)
-
-
-@dataclass(frozen=True, slots=True)
-class Offsets:
-    """The offsets of each partition, and why nobody can say how far the table is."""
-
-    rows: list[dict[str, Any]]
-    refusal: NeedsDecision | None = None
-    """What a run would stop at: where the ledgers disagree no row has a position or a lag, where logs are others, those have no lag."""
-
-
-def offsets(settings: Settings) -> Offsets:
-    """Committed offset, position and lag of each partition."""
-    with open_world(settings, ALONE) as world:
-        return offsets_of(world.observe(), settings)
-
-
-def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
-    """The same of what was observed."""
-    so_far: Reached | None = None
-    refusal: NeedsDecision | None = None
-    try:
-        with naming_table(settings):
-            so_far = reached(compare(snapshot.ledger, snapshot.table, settings.table.place), snapshot)
-        with contextlib.suppress(LedgersDisagree, OffsetMoved):  # then a run begins no plan, and what is in the table is known all the same
-            so_far = reached(where_we_stand(snapshot, settings), snapshot)
-        refusal = so_far.refusal
-    except LedgersDisagree as error:
-        refusal = error
-    rows = [
-        {"topic": log.topic, "partition": log.partition, **told_extent(snapshot, log),
-         "committed": snapshot.committed.get(log, NOTHING_COMMITTED).offset, "position": so_far.positions.get(log) if so_far else None,
-         "lag": lag_of(log, snapshot, so_far, settings) if so_far else None} for log in sorted(logs_of(snapshot))]
-    return Offsets(rows, refusal)
-
-
-def list_plans(settings: Settings) -> list[dict[str, Any]]:
-    """The stored plans, ascending."""
-    rows = []
-    with open_world(settings, ALONE) as world:
-        for number in world.ledger.plan_numbers():
-            plan = world.ledger.read_plan(number)
-            if plan is None:
-                continue
-            applied = world.ledger.read_record_of(plan)
-            rows.append({
-                "number": number, "id": plan.id, "kind": plan.kind.value, "created_at": at(plan.created_at_ms),
-                "ranges": len(plan.ranges), "offsets": sum(r.size for r in plan.ranges),
-                "rows": applied.rows if applied else None,
-                "delta_version": applied.delta_version if applied else None,
-            })
-    return rows
-
-
-def show_plan(settings: Settings, number: int | None) -> dict[str, Any]:
-    """One plan, the newest where no number is given. Raises SettingsError when it is not stored."""
-    with open_world(settings, ALONE) as world:
-        numbers = world.ledger.plan_numbers()
-        wanted = number or (numbers[-1] if numbers else 0)
-        plan = world.ledger.read_plan(wanted) if wanted in numbers else None
-        if plan is None:
-            stored = f"plans {numbers[0]} to {numbers[-1]} are stored" if numbers else "this pipeline has made no plan yet"
-            check = "`etl plans list`; older ones live on in the coverage"
-            raise SettingsError(f"plan {wanted} is not there: {stored}" if wanted else stored, check=check)
-        return describe_plan(plan, world.ledger.read_applied(wanted))
-
-
-def now_ms() -> int:
-    """Milliseconds since the epoch."""
-    return int(time.time() * 1000)
-
-
-def new_run_id() -> str:
-    """Names a run: its start in UTC and something random."""
-    return f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"

@@ -12,21 +12,27 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from etl.commands.operator import Ruling
-from etl.commands.preview import ALONE, new_run_id, now_ms
+from etl.commands.run import new_run_id
 from etl.decisions.moved_offsets import ends_of
-from etl.decisions.reconcile import is_of_another_era, name_of, naming_table, plan_of, reconcile
+from etl.decisions.other_pipelines import name_of, plan_of
+from etl.decisions.reconcile import is_of_another_era, naming_table, reconcile
 from etl.decisions.succession import Loaded, Taken, plan_taking_over, refuse_what_neither_loaded, standing_of_itself, taken_from
 from etl.edges.delta.others import loaded_by, other_pipelines
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import SettingsError
-from etl.model.plans import (
-    BrokerPartition, Coverage, FirstRun, Onward, OtherPipeline, Plan, Replay, Retirement, Snapshot, Standing, Superseding, Table,
-)
+from etl.model.ledger import Coverage, Retirement
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan
+from etl.model.snapshot import FirstRun, Onward, Replay, Snapshot, Standing, Superseding
+from etl.model.table import OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import with_id
-from etl.report.run_report import Report, describe_plan
+from etl.report.plan_json import describe_plan
+from etl.report.run_report import Report
+from etl.run.context import ALONE, Surroundings, now_ms
 from etl.run.ingest import repair
-from etl.run.live_world import LiveWorld, Surroundings, open_world
+from etl.run.live_world import LiveWorld
+from etl.run.wiring import open_world
 from etl.settings.sections import Settings
 
 

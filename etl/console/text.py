@@ -10,11 +10,11 @@ from rich.console import Console
 
 from etl.commands.operator import Ruling
 from etl.commands.preview import Preview
-from etl.commands.verify import Proof
 from etl.doctor.check import Verdict
 from etl.doctor.diagnose import Diagnosis
 from etl.report.phases import Verb
 from etl.report.progress import size_in_words
+from etl.report.proof import Proof
 from etl.report.run_report import Outcome, Report
 from etl.report.words import counted
 

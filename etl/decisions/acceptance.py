@@ -5,7 +5,9 @@ Pure functions of values. `reconcile` decides what follows from it.
 
 from __future__ import annotations
 
-from etl.model.plans import Acknowledgement, Applied, Ledger, Plan, PlanKind, Table
+from etl.model.ledger import Acknowledgement, Ledger
+from etl.model.plans import Applied, Plan, PlanKind
+from etl.model.table import Table
 
 
 def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> bool:

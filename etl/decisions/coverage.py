@@ -8,7 +8,10 @@ from itertools import groupby
 from types import MappingProxyType
 
 from etl.errors import LedgersDisagree
-from etl.model.plans import Applied, BrokerPartition, Coverage, Foreign, Interval, OffsetRange, Plan, Receipt
+from etl.model.ledger import Coverage, Interval
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Applied, OffsetRange, Plan, Receipt
+from etl.model.table import Foreign
 
 PLANS_KEPT = 100
 PLAN_BYTES_KEPT = 16 * 2**20

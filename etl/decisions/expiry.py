@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from etl.model.plans import BrokerPartition, Cleanup, OffsetRange, Retention, Snapshot
+from etl.model.logs import BrokerPartition, Cleanup, Retention
+from etl.model.plans import OffsetRange
+from etl.model.snapshot import Snapshot
 
 NEARLY_FULL = 0.9
 """A log whose kept part, from the range's start on, reaches this share of `retention.bytes` loses that start with what comes next."""

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from etl.decisions.log_identity import other_logs, refuse_other_logs
 from etl.decisions.start import start_of, starts_of
 from etl.errors import NeedsDecision
-from etl.model.plans import Adopt, BrokerPartition, FirstRun, Onward, Plan, Replay, Snapshot, Standing
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan
+from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Snapshot, Standing
 from etl.settings.sections import Settings
 
 

@@ -17,7 +17,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from etl.errors import LogTruncated, NeedsDecision
-from etl.model.plans import Applied, BrokerPartition, Lineage, Plan, Snapshot
+from etl.model.logs import BrokerPartition, Lineage
+from etl.model.plans import Applied, Plan
+from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.payloads import CREATION_ID
 
 

@@ -6,15 +6,18 @@ was passed over, and what comes there later would never be loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from etl.errors import OffsetMoved
-from etl.model.plans import BrokerPartition, Committed, Plan, Snapshot
+from etl.model.logs import BrokerPartition
+from etl.model.plans import NOTHING_COMMITTED, Committed, Plan, PlanKind
+from etl.model.snapshot import Onward, Snapshot
+from etl.settings.policies import OnMoved
 
 Ends = Mapping[BrokerPartition, int | None]
 """Up to where each log reaches that the conf names, also behind an open transaction; None: nobody leads it, so nobody tells."""
-
 NO_ENDS: Ends = MappingProxyType({})
 
 
@@ -69,3 +72,63 @@ def moved_offset(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: Br
     check += ", or allow it with source.on_moved: follow" if found is not None and found > ours else (
         ": to follow it would load rows twice")
     return OffsetMoved(what, topic=log.topic, partition=log.partition, offset=found, check=check)
+
+
+def two_stories(number: int, bit: int) -> str:
+    held = f"plan {bit}" if bit else "no plan of ours"
+    return f"the table holds {held}, ZooKeeper knows " + (f"plan {number} as the newest" if number else "no plan")
+
+
+def up_to_date_once_rebuilt(
+    plan: Plan, known: Plan | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
+) -> Onward:
+    """Offsets below the positions of an adopted plan belong to the ledger that was lost: they are moved again.
+
+    So do those that the plan saw, or that the ledger's own newest plan saw or left: where they lie above, a reset had moved them back.
+    """
+    found = {log: committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
+    apart = {log: there.offset for log, there in found.items() if there.offset != plan.positions[log]}
+    behind = {log for log, at in apart.items() if at is None or at < plan.positions[log] or at in _of_our_own(log, plan, known)}
+    seen = {log: found[log] if log in behind else plan.seen[log] for log in found}
+    lives = known.log_epochs if known else {}
+    outlived = {log for log, life in plan.log_epochs.items() if life != lives.get(log, 0)}
+    return up_to_date(replace(plan, seen=seen), found, on_moved, ends, outlived, known)
+
+
+def _of_our_own(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[int | None, ...]:
+    mine = (known.seen[log].offset, known.positions[log]) if known and log in known.positions else ()
+    return plan.seen[log].offset, *mine
+
+
+def up_to_date(
+    plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
+    outlived: Collection[BrokerPartition] = (), known: Plan | None = None,
+) -> Onward:
+    """Behind `plan`. `outlived`: logs that a reset came between what the ledger knew, plan `known`, and this plan."""
+    uncommitted, moved = [], {}
+    for log, position in plan.positions.items() if plan.moves_offsets else ():
+        found = committed.get(log, NOTHING_COMMITTED)
+        if found.offset == position:
+            continue
+        if found == plan.seen[log]:
+            uncommitted.append(log)
+        else:
+            moved[log] = found
+    if not moved:
+        return Onward(plan, plan.positions, tuple(uncommitted))
+    back = [log for log, found in moved.items() if found.offset is None or found.offset < plan.positions[log]]
+    gone = [log for log in moved if log in outlived or log in _reset_by(plan)]
+    if not back and gone:
+        stories = two_stories(known.number if known else 0, plan.number) if min(gone) in outlived else None
+        raise of_another_log(plan, moved[min(gone)].offset, min(gone), stories)
+    if not back:
+        refuse_beyond(plan, moved, ends)
+    if on_moved is OnMoved.FAIL or back:
+        raise moved_offset(plan, moved, min(back or moved))
+    followed = {log: found.offset for log, found in moved.items() if found.offset is not None}
+    return Onward(plan, {**plan.positions, **followed}, tuple(uncommitted), followed)
+
+
+def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:
+    """The logs that this plan goes on with as other ones."""
+    return frozenset(gone.log for gone in plan.vanished) if plan.kind is PlanKind.RESET else frozenset()

@@ -18,9 +18,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from etl.errors import Owned
-from etl.model.plans import BrokerPartition, KafkaGroup, Plan, Snapshot
+from etl.model.logs import BrokerPartition, KafkaGroup
+from etl.model.plans import Plan
+from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.payloads import parse_owner
-from etl.settings.sections import OnLiveGroup, OnOwned, OwnershipSettings, Settings
+from etl.settings.policies import OnLiveGroup, OnOwned
+from etl.settings.sections import OwnershipSettings, Settings
 
 _NAMED = 3
 _STOP_IT = "that this consumer is stopped"

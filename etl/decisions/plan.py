@@ -6,33 +6,25 @@ starts that was never read is `starts`'s, how much of it one run reads `packing`
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from etl.decisions.caps import share_caps
 from etl.decisions.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.start import pending_starts, start_of, starts_of
-from etl.decisions.tasks import cut_ranges, share_caps
-from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NeedsDecision, NotYetReadable, SettingsError, TopicMissing
-from etl.model.plans import (
-    NOTHING_COMMITTED, BrokerPartition, FirstRun, Isolation, Ledger, Lineage, Loss, OffsetRange, Onward, Plan, PlanKind, Replay, Snapshot,
-    Superseding, Why,
-)
-from etl.settings.sections import OnDataLoss, OnNoLeader, Settings
+from etl.decisions.tasks import cut_ranges
+from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NeedsDecision, NotYetReadable, SettingsError
+from etl.model.ledger import Ledger
+from etl.model.logs import BrokerPartition, Isolation, Lineage
+from etl.model.plans import NOTHING_COMMITTED, Loss, OffsetRange, Plan, PlanKind, Why
+from etl.model.snapshot import FirstRun, Onward, Replay, Snapshot, Superseding
+from etl.settings.policies import OnDataLoss, OnNoLeader
+from etl.settings.sections import Settings
 
 Span = TypeVar("Span", OffsetRange, Loss)
-_HIVES_NULL = "__HIVE_DEFAULT_PARTITION__"
-
-
-_A_NAME = re.compile(r"[A-Za-z0-9._-]+")
-"""An expression that a person means as a name, though its dots match any character."""
-
-_TOPICS_NAMED = 5
-"""How many topics one message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,75 +34,6 @@ class _Reading:
     position: int
     end_offset: int
     lost: tuple[Loss, ...] = ()
-
-
-def refuse_retired(ledger: Ledger) -> None:
-    """A pipeline that was taken out of service loads nothing. Raises NeedsDecision."""
-    if ledger.retired:
-        what = f"this pipeline was retired: {ledger.retired.reason}"
-        taker = ledger.retired.taken_over_by
-        back = f"`etl plans take-over CONF --from {taker} --reason ...`" if taker else "`etl pipelines resume CONF --reason ...`"
-        raise NeedsDecision(what, check=f"nothing where that is meant; else {back}")
-
-
-def refuse_shared_topics(topics: Collection[str], others: Mapping[str, frozenset[str]], *, has_plans: bool) -> None:
-    """Offsets belong to the group, plans to the pipeline: two pipelines would move the same offsets. Raises SettingsError.
-
-    `others` are the group's other pipelines with their topics; `has_plans`: this one may have loaded rows already.
-    """
-    for name, theirs in sorted(others.items()):
-        if shared := theirs.intersection(topics):
-            what = f"pipeline {name} of the same group reads this topic too"
-            check = f"which of the two is to go on: `etl pipelines retire CONF {name} --reason ...` takes the other out of service"
-            if not has_plans:
-                check = f"a group of its own for this pipeline, which has loaded nothing yet; or {check}"
-            raise SettingsError(what, key="group", topic=min(shared), check=check)
-
-
-def refuse_what_cannot_run(snapshot: Snapshot) -> None:
-    """Raises NeedsDecision for a retired pipeline, SettingsError for topics that another one of the group reads."""
-    refuse_retired(snapshot.ledger)
-    topics = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)}
-    refuse_shared_topics(topics, snapshot.other_pipelines, has_plans=snapshot.ledger.newest is not None)
-
-
-def refuse_missing_topics(settings: Settings, topics: Iterable[str], of_cluster: Callable[[], Iterable[str]] = tuple) -> None:
-    """A topic that the conf names must exist, and there must be one to read. Raises TopicMissing, with what the cluster has like it.
-
-    A name may have a dot, and is an expression then: some topic must match it. SettingsError where `deny` keeps out what is wanted.
-    """
-    there, chosen = set(topics), settings.source.topics
-    for name in filter(_A_NAME.fullmatch, chosen.allow):
-        if not any(re.fullmatch(name, topic) for topic in there):
-            _refuse_denied([name] if any(re.fullmatch(e, name) for e in chosen.deny) else [])
-            like = difflib.get_close_matches(name, sorted(of_cluster()), n=_TOPICS_NAMED)
-            check = f"its spelling: the cluster has {', '.join(like)}" if like else "its spelling, and the cluster the conf points at"
-            raise TopicMissing("the topic is not there", topic=name, key="source.topics.allow", check=check)
-    if not there:
-        allowed = chosen.model_copy(update={"deny": ()})
-        _refuse_denied(sorted(topic for topic in of_cluster() if allowed.admits(topic) and not chosen.admits(topic)))
-        found = sorted(name for name in of_cluster() if not name.startswith("__"))
-        more = f" and {len(found) - _TOPICS_NAMED:,} more" if len(found) > _TOPICS_NAMED else ""
-        named = f"; the cluster has {', '.join(found[:_TOPICS_NAMED])}{more}" if found else ""
-        what = f"no topic matches {list(settings.source.topics.allow)}"
-        raise TopicMissing(what, key="source.topics.allow", check=f"the expressions: each must match a whole topic name{named}")
-
-
-def _refuse_denied(denied: Sequence[str]) -> None:
-    """Topics that are allowed, denied, and wanted: there are no others, or they are named. Raises SettingsError for the first."""
-    if denied:
-        more = f" (and {len(denied) - 1:,} more)" if denied[1:] else ""
-        what = f"source.topics.allow names or matches this topic and source.topics.deny keeps it out{more}"
-        check = "both lists: deny wins, and each expression matches a whole name"
-        raise SettingsError(what, topic=denied[0], key="source.topics.deny", check=check)
-
-
-def refuse_topic_that_reads_as_null(settings: Settings, topics: Iterable[str]) -> None:
-    """A table keeps the values of its partitions as text, and this name stands for null there. Raises SettingsError."""
-    if "topic" in settings.table.partition_by and _HIVES_NULL in set(topics):
-        what = "a table partitioned by topic has null for a topic of this name"
-        check = "table.partition_by without topic, or source.topics.deny with this topic, whose records are then not loaded"
-        raise SettingsError(what, topic=_HIVES_NULL, key="table.partition_by", check=check)
 
 
 def plan_next(snapshot: Snapshot, standing: FirstRun | Onward, settings: Settings, *, uid: str, now_ms: int) -> Plan | None:

@@ -34,19 +34,23 @@ What every LedgersDisagree has in common: nothing was read or written, and a per
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from etl.decisions.acceptance import accepted_version, is_accepted, is_recorded, is_waiting_for_a_table
-from etl.decisions.moved_offsets import NO_ENDS, Ends, ends_of, moved_offset, of_another_log, refuse_beyond
+from etl.decisions.acceptance import is_accepted, is_recorded, is_waiting_for_a_table
+from etl.decisions.foreign_commits import refuse_what_others_did
+from etl.decisions.moved_offsets import NO_ENDS, Ends, ends_of, two_stories, up_to_date, up_to_date_once_rebuilt
+from etl.decisions.other_pipelines import names_in_command, refuse_topics_of_others
 from etl.errors import LedgersDisagree
-from etl.model.plans import (
-    NOTHING_COMMITTED, Acknowledgement, Adopt, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Onward, OtherPipeline, Plan, PlanKind,
-    Replay, Snapshot, Standing, Superseding, Table,
-)
+from etl.model.ledger import Ledger
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Committed, Plan
+from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
+from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import parse_plan
-from etl.settings.sections import OnMoved, OnRowsRemoved, Settings
+from etl.settings.policies import OnMoved, OnRowsRemoved
+from etl.settings.sections import Settings
 
 
 def where_we_stand(snapshot: Snapshot, settings: Settings) -> Standing:
@@ -82,9 +86,9 @@ def reconcile(
     refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
     found = compare(ledger, table, place)
     if isinstance(found, Onward):
-        return _onward(found.last, committed, on_moved, ends)
+        return up_to_date(found.last, committed, on_moved, ends)
     if isinstance(found, Adopt):
-        return replace(found, standing=_where_they_are(found.plan, ledger.newest, committed, on_moved, ends))
+        return replace(found, standing=up_to_date_once_rebuilt(found.plan, ledger.newest, committed, on_moved, ends))
     return found
 
 
@@ -111,7 +115,7 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> Standing:
     if bit == plan.table_bit:
         return Replay(plan)
     check = _which_table(table, plan, is_done=is_recorded(ledger, plan))
-    raise LedgersDisagree(_two_stories(number, bit), table_version=table.version if table else None, check=check)
+    raise LedgersDisagree(two_stories(number, bit), table_version=table.version if table else None, check=check)
 
 
 def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
@@ -123,108 +127,6 @@ def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
     return plan
 
 
-def refuse_topics_of_others(standing: Standing, snapshot: Snapshot) -> None:
-    """Stop before a topic is read that another pipeline has loaded into this table, whatever group or cluster it is of.
-
-    Topics that we know were asked for when they were new, unless the table has no commit of ours. Raises LedgersDisagree.
-    """
-    table, plan = snapshot.table, None if isinstance(standing, FirstRun) else plan_of(standing)
-    is_known = bool(plan and table and table.transaction_version)
-    known = {log.topic for log in plan.positions} if plan and is_known else set()
-    unknown = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)} - known
-    for other in table.others if table else ():
-        taken = {log.topic for log in plan.positions} if plan and other.app_id in plan.taken else set[str]()
-        shared = (unknown & (topics_loaded_by(other, table) if table else frozenset())) - taken
-        if shared:
-            raise _loaded_by(other, min(shared))
-
-
-def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
-    """What that pipeline loaded into the table; where nobody knows, every topic that we do not know and that the table has rows of."""
-    return table.topics_with_rows if other.topics is None else other.topics
-
-
-def plan_of(standing: Replay | Superseding | Adopt | Onward) -> Plan:
-    """The plan that a standing is about."""
-    return standing.last if isinstance(standing, Onward) else standing.plan
-
-
-def app_id_of(cluster: str, group: str, pipeline: str) -> str:
-    """The table's application id of a pipeline."""
-    return f"offset-range-etl/{cluster}/{group}/{pipeline}"
-
-
-def name_of(app_id: str) -> str:
-    """A pipeline's application id for a person."""
-    _, cluster, group, pipeline = app_id.split("/", 3) if app_id.count("/") >= 3 else ("", "unknown", "unknown", app_id)
-    return f"pipeline {pipeline} of group {group} on cluster {cluster}"
-
-
-def _take_over(app_id: str) -> str:
-    return f"stop that pipeline for good, then: etl plans take-over CONF --from {_place(app_id)} --reason ..."
-
-
-def _place(app_id: str) -> str:
-    return "/".join(app_id.split("/")[2:]) or app_id
-
-
-def _loaded_by(other: OtherPipeline, topic: str) -> LedgersDisagree:
-    what = f"{name_of(other.app_id)} " + (
-        "has loaded this topic into this table" if other.plan else
-        "may have loaded this topic into this table: it holds rows of it, and its log no longer says who loaded them")
-    check = (
-        "that table.path is the table you mean: its rows would be there twice. Where this pipeline takes the other's place, "
-        f"{_take_over(other.app_id)}; where both stay, or the clusters are two, this one needs another table")
-    return LedgersDisagree(what, topic=topic, table_version=other.delta_version, check=check)
-
-
-def refuse_what_others_did(
-    table: Table | None, acknowledged: Acknowledgement | None = None, on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
-) -> None:
-    """Stop when somebody else removed rows or redefined the table since our last commit. Raises LedgersDisagree."""
-    stopping = [found for found in unacknowledged(table, acknowledged) if not is_let_pass(found, on_rows_removed)]
-    if stopping:
-        raise refusal_of(stopping, table.version if table else None)
-
-
-def refusal_of(done: Sequence[Foreign], newest_version: int | None) -> LedgersDisagree:
-    """The error for what others did to the table, oldest first, whose newest version an operator may accept; not that rows come twice."""
-    found, later = done[0], [one for one in done[1:] if one.operation == _RESTORE]
-    if found.by:
-        what = f"since our last commit {name_of(found.by.app_id)} {found.why} in this table"
-        check = (
-            "whether it took the place of this pipeline: then run that one, and this one never again. To go on with this one instead, "
-            f"{_take_over(found.by.app_id)}; `etl verify CONF` names rows that are there twice")
-        return LedgersDisagree(what, table_version=found.delta_version, check=check)
-    what = f"since our last commit somebody else's {found.operation} {found.why}"
-    accept = f"etl plans acknowledge CONF {found.delta_version if newest_version is None else newest_version} --reason ..."
-    check = (
-        "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it, and what is gone stays "
-        f"gone: {accept}")
-    if later:
-        what += f", and a RESTORE came after it, at version {later[-1].delta_version}"
-        check = f"whether that RESTORE put the rows back (`etl verify CONF` counts them); then accept the table as it is now: {accept}"
-    return LedgersDisagree(what, table_version=found.delta_version, check=check)
-
-
-def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) -> tuple[Foreign, ...]:
-    """What others did to the table since our last commit and since an operator's last word on it.
-
-    No word accepts that another pipeline loads the same topics: going on would load them twice.
-    """
-    if not table:
-        return ()
-    accepted = accepted_version(acknowledged, table)
-    return tuple(found for found in table.foreign if found.by or accepted is None or found.delta_version > accepted)
-
-
-def is_let_pass(found: Foreign, on_rows_removed: OnRowsRemoved) -> bool:
-    """Whether policy lets what somebody else did to the table pass without an operator's word."""
-    return on_rows_removed is OnRowsRemoved.RECORD and found.operation == _DELETE
-
-
-_DELETE, _RESTORE = "DELETE", "RESTORE"
-"""Delta's names for them in a commit, Spark's and delta-rs's alike."""
 _WHICH_LEDGER = (
     "that zookeeper.connect (with its chroot), group and pipeline are the ones that wrote this table, "
     "and that ZooKeeper was not emptied or restored from an old copy"
@@ -253,11 +155,6 @@ def _from(plan: Plan) -> str:
     return f", in {log.topic} {log.partition} from offset {position}" + (f" (and {others:,} more)" if others else "")
 
 
-def _two_stories(number: int, bit: int) -> str:
-    held = f"plan {bit}" if bit else "no plan of ours"
-    return f"the table holds {held}, ZooKeeper knows " + (f"plan {number} as the newest" if number else "no plan")
-
-
 def _is_another_plan(plan: Plan, table: Table) -> bool:
     return bool(table.stamp and table.stamp.number == plan.number and table.stamp.plan_id != plan.id)
 
@@ -266,7 +163,7 @@ def _adopt(number: int, bit: int, table: Table) -> Adopt:
     """The table is right."""
     stamp = table.stamp
     if stamp is None or stamp.document is None:
-        what = _two_stories(number, bit) + ", and the table's log no longer says what that plan was"
+        what = two_stories(number, bit) + ", and the table's log no longer says what that plan was"
         check = (
             _WHICH_LEDGER + "; restore a newer copy of ZooKeeper, or go on behind the rows that the table holds: "
             "etl plans take-over CONF --from GROUP/PIPELINE --reason ..., with this pipeline's own names")
@@ -276,27 +173,6 @@ def _adopt(number: int, bit: int, table: Table) -> Adopt:
         what = f"commit {stamp.delta_version} of the table carries a plan that was not made for it"
         raise LedgersDisagree(what, table_version=stamp.delta_version, check=_which_table(table, plan))
     return Adopt(plan, Onward(plan, plan.positions))
-
-
-def _where_they_are(
-    plan: Plan, known: Plan | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
-) -> Onward:
-    """Offsets below the positions of an adopted plan belong to the ledger that was lost: they are moved again.
-
-    So do those that the plan saw, or that the ledger's own newest plan saw or left: where they lie above, a reset had moved them back.
-    """
-    found = {log: committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
-    apart = {log: there.offset for log, there in found.items() if there.offset != plan.positions[log]}
-    behind = {log for log, at in apart.items() if at is None or at < plan.positions[log] or at in _of_our_own(log, plan, known)}
-    seen = {log: found[log] if log in behind else plan.seen[log] for log in found}
-    lives = known.log_epochs if known else {}
-    outlived = {log for log, life in plan.log_epochs.items() if life != lives.get(log, 0)}
-    return _onward(replace(plan, seen=seen), found, on_moved, ends, outlived, known)
-
-
-def _of_our_own(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[int | None, ...]:
-    mine = (known.seen[log].offset, known.positions[log]) if known and log in known.positions else ()
-    return plan.seen[log].offset, *mine
 
 
 def _go_on(ledger: Ledger, plan: Plan, table: Table | None, bit: int) -> Replay | Superseding | Onward:
@@ -312,35 +188,6 @@ def _go_on(ledger: Ledger, plan: Plan, table: Table | None, bit: int) -> Replay 
     what = f"nobody knows whether plan {plan.number} is in the table at this path: it has another history"
     check = f"which table this is; to accept it, and have its rows looked at: etl plans acknowledge CONF {table.version} --reason ..."
     raise LedgersDisagree(what, table_version=table.version, check=check)
-
-
-def _onward(
-    plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
-    outlived: Collection[BrokerPartition] = (), known: Plan | None = None,
-) -> Onward:
-    """Behind `plan`. `outlived`: logs that a reset came between what the ledger knew, plan `known`, and this plan."""
-    uncommitted, moved = [], {}
-    for log, position in plan.positions.items() if plan.moves_offsets else ():
-        found = committed.get(log, NOTHING_COMMITTED)
-        if found.offset == position:
-            continue
-        if found == plan.seen[log]:
-            uncommitted.append(log)
-        else:
-            moved[log] = found
-    if not moved:
-        return Onward(plan, plan.positions, tuple(uncommitted))
-    back = [log for log, found in moved.items() if found.offset is None or found.offset < plan.positions[log]]
-    gone = [log for log in moved if log in outlived or log in _reset_by(plan)]
-    if not back and gone:
-        stories = _two_stories(known.number if known else 0, plan.number) if min(gone) in outlived else None
-        raise of_another_log(plan, moved[min(gone)].offset, min(gone), stories)
-    if not back:
-        refuse_beyond(plan, moved, ends)
-    if on_moved is OnMoved.FAIL or back:
-        raise moved_offset(plan, moved, min(back or moved))
-    followed = {log: found.offset for log, found in moved.items() if found.offset is not None}
-    return Onward(plan, {**plan.positions, **followed}, tuple(uncommitted), followed)
 
 
 def is_of_another_era(ledger: Ledger, table: Table | None) -> bool:
@@ -359,7 +206,7 @@ def refuse_another_era(ledger: Ledger, table: Table | None) -> None:
         what = f"the table was written by another pipeline of the same name (its uid is {stamp.uid}, ours {ledger.uid})"
         check = (
             f"{_WHICH_LEDGER}, or table.path; to go on behind the rows that this table holds, and behind what this ledger's plans have "
-            f"loaded elsewhere, which is then given up here: etl plans take-over CONF --from {_place(stamp.app_id)} --reason ...")
+            f"loaded elsewhere, which is then given up here: etl plans take-over CONF --from {names_in_command(stamp.app_id)} --reason ...")
         raise LedgersDisagree(what, table_version=stamp.delta_version, check=check)
 
 
@@ -378,8 +225,3 @@ def _refuse_another_table(ledger: Ledger, plan: Plan, table: Table | None, bit: 
         what = f"plan {plan.number} was made " + ("for a table, now there is none" if plan.table_id else (
             "when there was no table, now there is one that does not hold it"))
         raise LedgersDisagree(what, table_version=table.version if table else None, check=check)
-
-
-def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:
-    """The logs that this plan goes on with as other ones."""
-    return frozenset(gone.log for gone in plan.vanished) if plan.kind is PlanKind.RESET else frozenset()

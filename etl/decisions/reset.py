@@ -16,8 +16,11 @@ from etl.decisions.log_identity import Cut, cut_logs, is_creation_id, record_epo
 from etl.decisions.plan import let_go_among, shape_of_rows
 from etl.decisions.start import starts_anew, starts_of
 from etl.errors import BrokerUnreachable, SettingsError
-from etl.model.plans import NOTHING_COMMITTED, BrokerPartition, Lineage, Loss, Onward, Plan, PlanKind, Replay, Snapshot, Vanished, Why
-from etl.settings.sections import Settings, StartAt
+from etl.model.logs import BrokerPartition, Lineage
+from etl.model.plans import NOTHING_COMMITTED, Loss, Plan, PlanKind, Vanished, Why
+from etl.model.snapshot import Onward, Replay, Snapshot
+from etl.settings.policies import StartAt
+from etl.settings.sections import Settings
 
 _NAMED = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)(:(?P<partition>\d{1,9}))?")
 

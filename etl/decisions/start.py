@@ -20,8 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from etl.model.plans import NOTHING_COMMITTED, BrokerPartition, Plan, Snapshot
-from etl.settings.sections import Settings, StartAt, Timestamp
+from etl.model.logs import BrokerPartition
+from etl.model.plans import NOTHING_COMMITTED, Plan
+from etl.model.snapshot import Snapshot
+from etl.settings.policies import StartAt
+from etl.settings.sections import Settings, Timestamp
 
 
 def start_of(log: BrokerPartition, snapshot: Snapshot, last: Plan | None, settings: Settings) -> int | None:

@@ -12,14 +12,15 @@ from typing import TypeVar
 
 from etl.decisions.coverage import unloaded
 from etl.decisions.log_identity import is_creation_id, record_epochs
+from etl.decisions.other_pipelines import app_id_of, name_of
 from etl.decisions.plan import shape_of_rows
-from etl.decisions.reconcile import app_id_of, compare, is_of_another_era, name_of
+from etl.decisions.reconcile import compare, is_of_another_era
 from etl.decisions.start import pending_starts, starts_of
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
-from etl.model.plans import (
-    NOTHING_COMMITTED, Adopt, BrokerPartition, FirstRun, Onward, OtherPipeline, Plan, PlanKind, Replay, Snapshot, Standing, Superseding,
-    TookOver,
-)
+from etl.model.logs import BrokerPartition
+from etl.model.plans import NOTHING_COMMITTED, Plan, PlanKind, TookOver
+from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
+from etl.model.table import OtherPipeline
 from etl.settings.sections import Settings
 
 Known = TypeVar("Known")

@@ -1,7 +1,4 @@
-"""How much of each log one run reads, and how its ranges are cut and packed into tasks. Pure functions of values.
-
-Owns the costs of offsets and what is made of them. Where a log is read from and up to where it could be read is `plan`'s.
-"""
+"""How ranges are cut, and packed into tasks. Pure functions of values."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from etl.model.plans import BrokerPartition, OffsetRange
-from etl.settings.sections import Limits
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange
 
 ASSUMED_BYTES_PER_OFFSET = 1024.0
 """Where a broker does not tell the size of its logs."""
@@ -23,28 +20,6 @@ LEAST_BYTES_PER_OFFSET = 2.0**-20
 """A log whose offsets cost nothing (all compacted away) is cheap, not free: shares are found by dividing."""
 
 
-def share_caps(
-    logs: Mapping[BrokerPartition, tuple[int, int]], bytes_per_offset: Mapping[BrokerPartition, float], limits: Limits, turn: int,
-) -> dict[BrokerPartition, int]:
-    """Until which offset each log is read, `logs` being its (position, end).
-
-    Both caps are shared like water: every log gets the same level, what a short log leaves goes to the longer ones.
-    What the level cannot give evenly goes one offset at a time. The first log with something to read, another one every
-    `turn`, gets one offset however small the cap is, so that none starves; only then can a byte cap be passed, by one record
-    that is larger than it. A larger cap of records takes no offset from any log; a larger cap of bytes at most the odd one.
-    """
-    order = sorted(logs)
-    start = turn % len(order) if order else 0
-    order = order[start:] + order[:start]
-    wanted = {log: logs[log][1] - logs[log][0] for log in order}
-    if limits.max_records_per_run is not None:
-        wanted = _pour(wanted, dict.fromkeys(order, 1.0), limits.max_records_per_run)
-    if limits.max_bytes_per_run is not None:
-        weights = {log: _cost(log, bytes_per_offset) for log in order}
-        wanted = _pour(wanted, weights, limits.max_bytes_per_run)
-    return {log: logs[log][0] + wanted[log] for log in sorted(logs)}
-
-
 def cut_ranges(
     wholes: Iterable[OffsetRange], bytes_per_offset: Mapping[BrokerPartition, float], target_bytes: int, parallelism: int | None,
 ) -> tuple[OffsetRange, ...]:
@@ -53,7 +28,7 @@ def cut_ranges(
     None: only the cluster knows how many work at once.
     """
     ranges = list(wholes)
-    whole = sum(r.size * _cost(r.log, bytes_per_offset) for r in ranges)
+    whole = sum(r.size * cost_of(r.log, bytes_per_offset) for r in ranges)
     share = max(whole / max(1, ASSUMED_PARALLELISM if parallelism is None else parallelism), float(LEAST_TASK_BYTES))
     return tuple(piece for r in ranges for piece in split_range(r, bytes_per_offset, target_bytes, share))
 
@@ -62,7 +37,7 @@ def split_range(
     whole: OffsetRange, bytes_per_offset: Mapping[BrokerPartition, float], target_bytes: int, share_bytes: float = math.inf,
 ) -> Iterator[OffsetRange]:
     """Pieces of even size, none much larger than `target_bytes` and none larger than `share_bytes`; nothing for an empty range."""
-    cost = whole.size * _cost(whole.log, bytes_per_offset)
+    cost = whole.size * cost_of(whole.log, bytes_per_offset)
     return _even_pieces(whole, min(whole.size, max(1, round(cost / target_bytes), _at_most(cost, share_bytes))))
 
 
@@ -75,7 +50,7 @@ def pack_tasks(
     When all is small they are smaller, so that `parallelism` tasks have something to do where there are as many ranges. Tasks begin in
     their order: those with a range of the logs in `first` come first, and it comes first in them.
     """
-    costs = [r.size * _cost(r.log, bytes_per_offset) for r in ranges]
+    costs = [r.size * cost_of(r.log, bytes_per_offset) for r in ranges]
     share = sum(costs) / max(1, parallelism)
     by_leader: dict[int | None, list[int]] = {}
     for i, r in enumerate(ranges):
@@ -128,35 +103,5 @@ def _fill(indices: Sequence[int], costs: Sequence[float], target: float, share: 
     return [tuple(sorted(members)) for _, _, members in sorted(tasks, key=lambda task: task[1])]
 
 
-def _cost(log: BrokerPartition, bytes_per_offset: Mapping[BrokerPartition, float]) -> float:
+def cost_of(log: BrokerPartition, bytes_per_offset: Mapping[BrokerPartition, float]) -> float:
     return max(bytes_per_offset.get(log, ASSUMED_BYTES_PER_OFFSET), LEAST_BYTES_PER_OFFSET)
-
-
-def _pour(wanted: Mapping[BrokerPartition, int], weights: Mapping[BrokerPartition, float], budget: float) -> dict[BrokerPartition, int]:
-    first = next((log for log, want in wanted.items() if want), None)
-    if first is None:
-        return dict(wanted)
-    # its turn: one offset before all others, even one that alone is larger than the cap, or the log would never move
-    left = max(0.0, budget - weights[first])
-    rest = {**wanted, first: wanted[first] - 1}
-    level = _level([rest[log] * weights[log] for log in rest], left)
-    given = {log: min(want, int(level / weights[log])) for log, want in rest.items()}
-    left -= sum(given[log] * weights[log] for log in given)
-    for log in sorted(rest, key=lambda log: log == first):  # stable: the first one comes last, it has its odd one
-        if given[log] < rest[log] and weights[log] <= left:
-            given[log] += 1
-            left -= weights[log]
-    given[first] += 1
-    return given
-
-
-def _level(amounts: Iterable[float], budget: float) -> float:
-    """The level at which sum(min(amount, level)) reaches `budget`; the largest amount when all fits."""
-    left, level = float(budget), 0.0
-    rising = sorted(amounts)
-    for i, amount in enumerate(rising):
-        share = left / (len(rising) - i)
-        if amount > share:
-            return share
-        level, left = amount, left - amount
-    return level

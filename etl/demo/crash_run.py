@@ -15,8 +15,9 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from etl.model.plans import BrokerPartition, Committed, Plan
-from etl.run.ingest import World
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Committed, Plan
+from etl.run.world import World
 
 HALF_COMMIT = "half_commit"
 
@@ -59,7 +60,7 @@ class Dying:
 
 def main(conf: str, verb: str, kind: str = "KILL") -> None:
     """Run the pipeline of `conf` and die; exits with the command's exit code where the signal leaves one."""
-    from etl.commands import preview
+    from etl.commands import preview, run
 
     around: list[Dying] = []
 
@@ -69,7 +70,7 @@ def main(conf: str, verb: str, kind: str = "KILL") -> None:
         return around[0](world)
 
     # the command as it is, errors and exit codes included, with one thing exchanged
-    setattr(preview, "run", functools.partial(preview.run, around=dying))
+    setattr(preview, "run", functools.partial(run.run, around=dying))
     sys.argv = ["etl", "run", conf, "--json"]
     runpy.run_module("etl", run_name="__main__")
 

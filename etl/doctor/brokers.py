@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from etl.decisions.ownership import foreign_owners, members_as_owners, on_owned
-from etl.decisions.plan import refuse_missing_topics, refuse_retired, refuse_shared_topics, refuse_topic_that_reads_as_null
+from etl.decisions.refusals import refuse_missing_topics, refuse_retired, refuse_shared_topics, refuse_topic_that_reads_as_null
 from etl.doctor.check import Findings, Line, advice, failed, ok
 from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.edges.brokers.simple_consumer import SimpleConsumer
@@ -14,11 +14,13 @@ from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.registry import read_brokers, read_cluster_id
 from etl.errors import BrokerUnreachable, EtlError, Owned, SettingsError
-from etl.model.plans import Broker, BrokerPartition, KafkaGroup, Ledger
-from etl.protocol.generations.kafka.small_messages import Api, Spoken, choose_version
+from etl.model.ledger import Ledger
+from etl.model.logs import Broker, BrokerPartition, KafkaGroup
+from etl.protocol.generations.kafka.versions import Api, Spoken, choose_version
 from etl.protocol.zookeeper import payloads
+from etl.protocol.zookeeper.paths import PipelinePaths
 from etl.settings.address import split_address
-from etl.settings.sections import OnLiveGroup, OnNoLeader, OnOwned
+from etl.settings.policies import OnLiveGroup, OnNoLeader, OnOwned
 
 _CONNECT_WITHIN_S = 5.0
 _MOST_AT_A_TIME = 16
@@ -123,7 +125,7 @@ def _leaderless(name: str, leaderless: list[BrokerPartition], policy: OnNoLeader
 def group(name: str, findings: Findings) -> Iterator[Line]:
     """Who else is at work: a driver of this pipeline, other consumers of the group, pipelines that share a topic."""
     settings, names = findings.settings, set(findings.metadata.topics)
-    paths = payloads.PipelinePaths(settings.group, settings.pipeline)
+    paths = PipelinePaths(settings.group, settings.pipeline)
     found = findings.zookeeper.read(paths.driver)
     driver = payloads.parse_driver(found[0]) if found else None
     if found:

@@ -11,9 +11,10 @@ from etl.decisions.reconcile import plan_in_force, where_we_stand
 from etl.decisions.start import starts_of
 from etl.doctor.check import Findings, Line, Verdict, advice, ok
 from etl.errors import Owned
-from etl.model.plans import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
+from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
 from etl.report.sentences import told_open
-from etl.run.live_world import LiveWorld, Surroundings
+from etl.run.context import Surroundings
+from etl.run.live_world import LiveWorld
 from etl.settings.sections import Settings
 
 

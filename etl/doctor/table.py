@@ -15,7 +15,7 @@ from etl.edges.delta.path import check_writable, local_path, open_table
 from etl.edges.delta.shape import check_shape
 from etl.errors import EtlError, NotOurTable, SettingsError
 from etl.model.raw_table import arrow_schema
-from etl.settings.sections import OnDataLoss, OnMoved
+from etl.settings.policies import OnDataLoss, OnMoved
 
 _CREATES_IF_ABSENT = {"hdfs", "abfs", "abfss", "wasb", "wasbs", "adl", "gs", "viewfs"}
 _S3 = {"s3", "s3a", "s3n"}

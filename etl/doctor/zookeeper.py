@@ -10,9 +10,9 @@ from etl.edges.zookeeper.probe import ServerAnswer, ask_server, children_shown, 
 from etl.edges.zookeeper.registry import read_brokers
 from etl.edges.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import PermissionRefused, SettingsError, ZooKeeperUnreachable
-from etl.protocol.zookeeper import payloads
+from etl.protocol.zookeeper import paths
 from etl.settings.address import split_address
-from etl.settings.sections import OwnershipMode
+from etl.settings.policies import OwnershipMode
 
 _REQUEST_BYTES = NODE_MAX_BYTES + 20_000
 """The largest request of a run, with its paths."""
@@ -75,7 +75,7 @@ def chroot(name: str, findings: Findings) -> Iterator[Line]:
         yield ok(name, f"{place} holds the ledger only: the brokers are those of source.bootstrap")
         return
     brokers = read_brokers(zookeeper)
-    registered = len(zookeeper.children(payloads.BROKER_IDS) or brokers)
+    registered = len(zookeeper.children(paths.BROKER_IDS) or brokers)
     if len(brokers) < registered:
         found = f"{registered - len(brokers)} of {registered} brokers registered under {place} have no PLAINTEXT endpoint"
         yield advice(name, found, "their `listeners`: partitions that they lead cannot be read")
@@ -107,7 +107,7 @@ def _denied(whole: ZooKeeper, path: str, wants: str) -> str | None:
 def _wanted(findings: Findings, whole: ZooKeeper) -> Iterator[tuple[str, str]]:
     """Full paths, and what a run does there."""
     settings, root = findings.settings, findings.zookeeper.chroot
-    group, pipeline = payloads.GroupPaths(settings.group), payloads.PipelinePaths(settings.group, settings.pipeline)
+    group, pipeline = paths.GroupPaths(settings.group), paths.PipelinePaths(settings.group, settings.pipeline)
     below = [pipeline.plans, pipeline.applied_plans, pipeline.root, group.offsets]
     written = [pipeline.root, pipeline.coverage]
     for topic in _ours(findings, whole, group.offsets):

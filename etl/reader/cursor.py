@@ -35,7 +35,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, RanOutBeforeUntil
-from etl.model.plans import Cleanup, Isolation, OffsetRange, Receipt
+from etl.model.logs import Cleanup, Isolation
+from etl.model.plans import OffsetRange, Receipt
 from etl.model.raw_table import COLUMNS
 from etl.protocol import FetchedPartition
 from etl.protocol.generations.kafka import errors

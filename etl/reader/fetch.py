@@ -19,22 +19,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from etl.decisions.log_identity import Cut
-from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import MIB, SimpleConsumer
-from etl.errors import (
-    BrokerError, BrokerUnreachable, DataLoss, EtlError, MissingOffsets, NotYetReadable, RanOutBeforeUntil, TopicMadeAgain, TopicMissing,
-)
-from etl.model.plans import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Receipt
+from etl.errors import BrokerError, BrokerUnreachable, DataLoss, RanOutBeforeUntil
+from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation
+from etl.model.plans import OffsetRange, Receipt
 from etl.protocol import FetchedPartition
 from etl.protocol.generations.kafka import errors
-from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST, FetchAnswer, Wanted
+from etl.protocol.generations.kafka.fetch import FetchAnswer, Wanted
+from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST
 from etl.protocol.records.batch_v2 import MAX_UNPACKED_BYTES
 from etl.protocol.records.kernel import MAX_RECORD_BYTES
-from etl.reader.cursor import MISSING_MAX, Cursor
+from etl.reader.cursor import Cursor
+from etl.reader.leaders import by_broker, find_leaders
+from etl.reader.range_progress import FetchSettings, RangeProgress, lose_all, place_of
+from etl.reader.refusals import check_patience, refuse_cut_logs, refuse_missing, refuse_other_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,57 +44,8 @@ MAX_FETCH_BYTES = 256 * MIB
 """What a fetch may grow to for one record batch."""
 _LEAST_SHARE_BYTES = MIB
 _MOST_LOGS_PER_REQUEST = 64
-_LONGEST_BACKOFF_S = 5.0
 _LONGEST_PAUSE_S = 1.0
 _SHORTEST_PAUSE_S = 0.05
-
-
-@dataclass(slots=True)
-class _Walk:
-    """One range on its way: its place in the caller's list, its cursor, and what went wrong since it last moved."""
-
-    index: int
-    cursor: Cursor
-    leader: Leader | None
-    attempts: int = 0
-    failure: EtlError | None = None
-    idle_since: float | None = None
-    """When it was first seen to stand still; None while it moves."""
-
-    @property
-    def log(self) -> BrokerPartition:
-        return self.cursor.range.log
-
-    def lose_leader(self, failure: EtlError) -> None:
-        """The leader is to be looked up again."""
-        self.leader, self.failure = None, failure
-        self.attempts += 1
-        self.idle_for()
-
-    def idle_for(self) -> float:
-        """For how many seconds it has given nothing."""
-        now = time.monotonic()
-        self.idle_since = now if self.idle_since is None else self.idle_since
-        return now - self.idle_since
-
-
-@dataclass(frozen=True, slots=True)
-class _Manner:
-    """How one task asks: everything about it that is not a range."""
-
-    isolation: Isolation
-    bootstrap: tuple[tuple[str, int], ...]
-    fetch_max_bytes: int
-    max_fetch_bytes: int
-    retry: int
-    backoff_s: float
-    deadline_s: float
-    connect_timeout_s: float
-    timeout_s: float
-    max_wait_ms: int
-    client_id: str
-    topic_ids: Mapping[str, str]
-    fails_on_loss: bool
 
 
 def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_receipt: Callable[[int, Receipt], None],
@@ -130,102 +82,28 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     LogTruncated. Closing the iterator closes the connections.
     """
     addresses = [*bootstrap, *((each.leader.broker.host, each.leader.broker.port) for each in ranges if each.leader is not None)]
-    manner = _Manner(isolation, tuple(dict.fromkeys(addresses)), fetch_max_bytes, max_fetch_bytes, retry, backoff_s, deadline_s,
-                     connect_timeout_s, timeout_s, max_wait_ms, client_id, topic_ids or {}, fails_on_loss)
+    manner = FetchSettings(isolation, tuple(dict.fromkeys(addresses)), fetch_max_bytes, max_fetch_bytes, retry, backoff_s, deadline_s,
+                           connect_timeout_s, timeout_s, max_wait_ms, client_id, topic_ids or {}, fails_on_loss)
     share = min(fetch_max_bytes, max(fetch_max_bytes // max(len(ranges), 1), _LEAST_SHARE_BYTES))
-    walks = [_Walk(index, Cursor(each, isolation=isolation, fetch_max_bytes=share, max_fetch_bytes=max_fetch_bytes, columns=columns,
-                                 log_epoch=(log_epochs or {}).get(each.log, 0), max_record_bytes=max_record_bytes,
-                                 max_unpacked_bytes=max(MAX_UNPACKED_BYTES, max_record_bytes),
-                                 cleanup=(cleanups or {}).get(each.log.topic, Cleanup())), each.leader)
+    walks = [RangeProgress(index, Cursor(each, isolation=isolation, fetch_max_bytes=share, max_fetch_bytes=max_fetch_bytes, columns=columns,
+                                         log_epoch=(log_epochs or {}).get(each.log, 0), max_record_bytes=max_record_bytes,
+                                         max_unpacked_bytes=max(MAX_UNPACKED_BYTES, max_record_bytes),
+                                         cleanup=(cleanups or {}).get(each.log.topic, Cleanup())), each.leader)
              for index, each in enumerate(ranges)]
     cursors = [walk.cursor for walk in walks]
     for walk in walks:
         if walk.cursor.done:
             on_receipt(walk.index, walk.cursor.receipt)
     while walks := [walk for walk in walks if not walk.cursor.done]:
-        _find_leaders(walks, manner)
-        for broker, group in _by_broker(walks).items():
+        find_leaders(walks, manner)
+        for broker, group in by_broker(walks).items():
             yield from _read_from(broker, group, manner, on_receipt, on_read)
-    _refuse_cut_logs(ranges, leader_epochs or {}, manner)
+    refuse_cut_logs(ranges, leader_epochs or {}, manner)
     if fails_on_loss:
-        _refuse_missing(cursors)
+        refuse_missing(cursors)
 
 
-def _refuse_missing(cursors: Sequence[Cursor]) -> None:
-    """What no record batch had is told once all is read, so that a person, or the driver, learns of all of it at once."""
-    found = [(cursor.range.log, *stretch) for cursor in cursors for stretch in cursor.missing]
-    if not found:
-        return
-    for cursor in cursors:
-        _refuse_many_missing(cursor)
-    count = sum(end - start for _, start, end in found)
-    missing = " ".join(f"{one.topic}:{one.partition}:{start}-{end}" for one, start, end in found)
-    log, first, _ = found[0]
-    cleanup = next(cursor.cleanup for cursor in cursors if cursor.missing)
-    check = f"the broker's disks and log for a lost segment, and {_cleanup_to_check(cleanup)}"
-    what = f"{count:,} offsets are missing from inside the log"
-    raise MissingOffsets(what, check=check, topic=log.topic, partition=log.partition, offset=first, missing=missing)
-
-
-def _refuse_many_missing(cursor: Cursor) -> None:
-    """So many holes are no lost segments. Nobody would name them one by one, and no plan could."""
-    if cursor.missing_count <= MISSING_MAX:
-        return
-    log, what = cursor.range.log, f"offsets are missing from inside the log in {cursor.missing_count:,} places, as compaction leaves them"
-    check = f"{_cleanup_to_check(cursor.cleanup)}; compacted_topics is for a topic that was compacted before"
-    raise DataLoss(what, check=check, topic=log.topic, partition=log.partition, offset=cursor.missing[0][0])
-
-
-def _cleanup_to_check(cleanup: Cleanup) -> str:
-    if cleanup.is_compacted is None:
-        return "that we may describe the topic's configuration (DescribeConfigs), which would tell whether it is compacted"
-    return "the topic's cleanup.policy, which does not say compact"
-
-
-def _find_leaders(walks: Sequence[_Walk], manner: _Manner) -> None:
-    """Look up the leaders that are not known, after a pause for those that failed. Raises when a walk failed too often."""
-    lost = [walk for walk in walks if walk.leader is None]
-    if not lost:
-        return
-    for walk in lost:
-        if walk.failure is not None and (walk.attempts > manner.retry or walk.idle_for() > manner.deadline_s):
-            raise walk.failure
-    attempts = max(walk.attempts for walk in lost)
-    if attempts > 1:
-        time.sleep(min(manner.backoff_s * 2 ** (attempts - 2), _LONGEST_BACKOFF_S))
-    try:
-        with Cluster(manner.bootstrap, client_id=manner.client_id, connect_timeout_s=manner.connect_timeout_s,
-                     timeout_s=manner.timeout_s) as cluster:
-            metadata = cluster.describe({walk.log.topic for walk in lost})
-    except BrokerUnreachable as silent:
-        for walk in lost:
-            walk.lose_leader(silent)
-        return
-    leaders = metadata.leaders
-    for walk in lost:
-        walk.leader = leaders.get(walk.log)
-        if walk.leader is None:
-            topic = metadata.topics.get(walk.log.topic)
-            walk.lose_leader(_leaderless(walk.log, topic.error_code if topic else errors.UNKNOWN_TOPIC))
-
-
-def _leaderless(log: BrokerPartition, code: int) -> EtlError:
-    if code == errors.UNKNOWN_TOPIC:
-        return TopicMissing("the brokers know no such topic any more", topic=log.topic, check="whether it was deleted")
-    if code in errors.NOT_ALLOWED:
-        return errors.failure_of(code, "tell who leads the log", topic=log.topic, partition=log.partition)
-    return BrokerError("nobody leads the log", topic=log.topic, partition=log.partition, check="the brokers that hold its replicas")
-
-
-def _by_broker(walks: Sequence[_Walk]) -> dict[Broker, list[_Walk]]:
-    groups: dict[Broker, list[_Walk]] = {}
-    for walk in walks:
-        if walk.leader is not None:
-            groups.setdefault(walk.leader.broker, []).append(walk)
-    return groups
-
-
-def _read_from(broker: Broker, walks: list[_Walk], manner: _Manner, on_receipt: Callable[[int, Receipt], None],
+def _read_from(broker: Broker, walks: list[RangeProgress], manner: FetchSettings, on_receipt: Callable[[int, Receipt], None],
                on_read: Callable[[int, int, int, int], None]) -> Iterator[pa.RecordBatch]:
     """Read all of `walks` from their leader, but for those that lose it on the way."""
     with SimpleConsumer(broker.host, broker.port, client_id=manner.client_id, connect_timeout_s=manner.connect_timeout_s,
@@ -235,7 +113,7 @@ def _read_from(broker: Broker, walks: list[_Walk], manner: _Manner, on_receipt: 
             try:
                 answer = consumer.end_fetch()
             except BrokerUnreachable as silent:
-                _lose_all(walks, silent)
+                lose_all(walks, silent)
                 return
             moved = _feed_or_tell(consumer, answer, asked, manner)
             idle_answers = 0 if any(rows is not None for _, rows in moved) else idle_answers + 1
@@ -249,46 +127,12 @@ def _read_from(broker: Broker, walks: list[_Walk], manner: _Manner, on_receipt: 
                     if walk.cursor.done:
                         on_receipt(walk.index, walk.cursor.receipt)
         if manner.topic_ids and all(walk.cursor.done for walk in group):  # who lost its leader comes by here later
-            _refuse_other_topics(consumer, manner.topic_ids)
+            refuse_other_topics(consumer, manner.topic_ids)
 
 
-def _refuse_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) -> None:
-    """A fetch names topics, not their ids, and one that was made again has other records at the same offsets.
-
-    Asked of the broker that gave the last records: it learnt that the old topic is gone before it could serve the new one.
-    """
-    topics = consumer.topic_metadata(planned).topics
-    for topic, topic_id in sorted(planned.items()):
-        found = topics.get(topic)
-        if found is None or found.error_code == errors.UNKNOWN_TOPIC:
-            raise BrokerError("the topic went away while it was read", topic=topic, broker=consumer.address, check="whether it was deleted")
-        if found.topic_id not in (None, topic_id):
-            what = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {topic_id}"
-            raise TopicMadeAgain(what, topic=topic, check="who did it")
-
-
-def _refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], manner: _Manner) -> None:
-    """A leader of another line has other records at the same offsets, and whoever is elected meanwhile gives them out without a word.
-
-    Once all is read, because a log that still reaches up to a range in the epoch it was planned in did so all the time.
-    """
-    until: dict[BrokerPartition, int] = {}
-    for each in ranges:
-        if each.log in planned and each.size:
-            until[each.log] = max(each.until_offset, until.get(each.log, 0))
-    if not until:
-        return
-    with Cluster(manner.bootstrap, client_id=manner.client_id, connect_timeout_s=manner.connect_timeout_s,
-                 timeout_s=manner.timeout_s) as cluster:
-        ends = cluster.epoch_ends({log: planned[log] for log in until}, wait_for_leader_s=manner.deadline_s)
-    for log, end in sorted(ends.items()):
-        if end.end_offset < until[log]:
-            raise Cut(log, until[log], end.end_offset).error()
-
-
-def _ask(consumer: SimpleConsumer, walks: Sequence[_Walk], manner: _Manner) -> list[_Walk]:
+def _ask(consumer: SimpleConsumer, walks: Sequence[RangeProgress], manner: FetchSettings) -> list[RangeProgress]:
     """Send the next fetch for `walks`, and say whom it asks for; nobody when they are done or the broker is gone."""
-    asked: dict[BrokerPartition, _Walk] = {}
+    asked: dict[BrokerPartition, RangeProgress] = {}
     for walk in walks:
         # Two ranges of one log are read one after the other: a broker refuses to be asked for both at once.
         if len(asked) < _MOST_LOGS_PER_REQUEST:
@@ -302,53 +146,55 @@ def _ask(consumer: SimpleConsumer, walks: Sequence[_Walk], manner: _Manner) -> l
         consumer.begin_fetch(wanted, isolation=manner.isolation, max_wait_ms=manner.max_wait_ms,
                              max_bytes=max(manner.fetch_max_bytes, max(walk.cursor.max_bytes for walk in asked.values())))
     except BrokerUnreachable as silent:
-        _lose_all(walks, silent)
+        lose_all(walks, silent)
         return []
     return list(asked.values())
 
 
-_Moved = list[tuple[_Walk, "Iterator[pa.RecordBatch] | None"]]
+_Moved = list[tuple[RangeProgress, "Iterator[pa.RecordBatch] | None"]]
 
 
-def _feed_or_tell(consumer: SimpleConsumer, answer: FetchAnswer, asked: Sequence[_Walk], manner: _Manner) -> _Moved:
+def _feed_or_tell(consumer: SimpleConsumer, answer: FetchAnswer, asked: Sequence[RangeProgress], manner: FetchSettings) -> _Moved:
     """`_feed`; where offsets are gone because the topic is another one by now, that is told instead."""
     try:
         return _feed(consumer, answer, asked, manner)
     except (DataLoss, RanOutBeforeUntil):
         if manner.topic_ids:
-            _refuse_other_topics(consumer, manner.topic_ids)
+            refuse_other_topics(consumer, manner.topic_ids)
         raise
 
 
-def _feed(consumer: SimpleConsumer, answer: FetchAnswer, asked: Sequence[_Walk], manner: _Manner) -> _Moved:
+def _feed(consumer: SimpleConsumer, answer: FetchAnswer, asked: Sequence[RangeProgress], manner: FetchSettings) -> _Moved:
     """Move every cursor by the answer. Rows are None for a walk that stayed where it was."""
     if not answer.partitions:  # over quota
         for walk in asked:
-            _check_patience(walk, manner)
+            check_patience(walk, manner)
         return [(walk, None) for walk in asked]
     walks = {(walk.log.topic, walk.log.partition): walk for walk in asked}
     return [(walk, _feed_one(consumer, fetched, walk, manner))
             for fetched in answer.partitions for walk in [walks[fetched.topic, fetched.partition]]]
 
 
-def _feed_one(consumer: SimpleConsumer, fetched: FetchedPartition, walk: _Walk, manner: _Manner) -> Iterator[pa.RecordBatch] | None:
+def _feed_one(
+    consumer: SimpleConsumer, fetched: FetchedPartition, walk: RangeProgress, manner: FetchSettings,
+) -> Iterator[pa.RecordBatch] | None:
     if fetched.error_code == errors.OFFSET_OUT_OF_RANGE:
         found = _with_log_start(consumer, fetched, walk)
         if found is None:
             walk.lose_leader(BrokerError("the offset is out of range, and yet inside the log", broker=consumer.address,
-                                         check="the broker's log: its replicas may disagree", **_place(walk)))
+                                         check="the broker's log: its replicas may disagree", **place_of(walk)))
             return None
         if not manner.fails_on_loss:
             return _passed_over(walk, found.log_start_offset or 0)
         fetched = found
     elif errors.is_retriable(fetched.error_code) and walk.attempts < manner.retry:
-        walk.lose_leader(errors.failure_of(fetched.error_code, "fetch", broker=consumer.address, **_place(walk)))
+        walk.lose_leader(errors.failure_of(fetched.error_code, "fetch", broker=consumer.address, **place_of(walk)))
         return None
     before = walk.cursor.position
     rows = walk.cursor.feed(fetched)
     if walk.cursor.position == before:
         try:
-            _check_patience(walk, manner)
+            check_patience(walk, manner)
         except RanOutBeforeUntil:
             if manner.fails_on_loss:
                 raise
@@ -358,14 +204,14 @@ def _feed_one(consumer: SimpleConsumer, fetched: FetchedPartition, walk: _Walk, 
     return rows
 
 
-def _passed_over(walk: _Walk, log_start: int) -> Iterator[pa.RecordBatch]:
+def _passed_over(walk: RangeProgress, log_start: int) -> Iterator[pa.RecordBatch]:
     """On behind what is gone: at the log start, or done where the log ends below the position."""
     walk.attempts, walk.failure, walk.idle_since = 0, None, None
     walk.cursor.pass_over(log_start if log_start > walk.cursor.position else walk.cursor.range.until_offset)
     return iter(())
 
 
-def _with_log_start(consumer: SimpleConsumer, fetched: FetchedPartition, walk: _Walk) -> FetchedPartition | None:
+def _with_log_start(consumer: SimpleConsumer, fetched: FetchedPartition, walk: RangeProgress) -> FetchedPartition | None:
     """The refusal with the log start that brokers leave out of it, so that the cursor can tell on which side it fell.
 
     None: the position lies inside the log. A broker that just lost the lead, or won it, answers so.
@@ -377,34 +223,7 @@ def _with_log_start(consumer: SimpleConsumer, fetched: FetchedPartition, walk: _
     return replace(fetched, log_start_offset=start)
 
 
-def _check_patience(walk: _Walk, manner: _Manner) -> None:
-    """A log that gives nothing is asked again until the deadline, then its range is out of reach."""
-    if walk.idle_for() < manner.deadline_s:
-        return
-    if walk.cursor.is_held_back:
-        raise NotYetReadable(f"the log cannot be read up to {walk.cursor.range.until_offset}: a transaction is open below",
-                             check="who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on",
-                             **_place(walk))
-    if walk.cursor.starved:
-        raise RanOutBeforeUntil(f"the log cannot be read up to {walk.cursor.range.until_offset}: its readable end stays below",
-                                check="for a truncated log (unclean leader election), or a topic made anew",
-                                **_place(walk))
-    if walk.cursor.silent:
-        until = walk.cursor.range.until_offset
-        what = f"the broker gave no records for {manner.deadline_s:g} s, though the log reaches to {until} or beyond"
-        raise NotYetReadable(what, check=_silence_to_check(walk.cursor.cleanup), **_place(walk))
-    raise BrokerUnreachable(f"the broker gave no records for {manner.deadline_s:g} s", check="the broker's quotas and load", **_place(walk))
-
-
-def _silence_to_check(cleanup: Cleanup) -> str:
-    if cleanup.is_tiered:
-        return "the remote storage: it may be slower than the brokers' remote.fetch.max.wait.ms"
-    if cleanup.is_compacted is None:
-        return "that we may describe the topic's configuration (DescribeConfigs): it would tell whether the end was compacted away"
-    return "the broker's log; was the topic compacted before, compacted_topics says so"
-
-
-def _in_turn(walks: Sequence[_Walk], asked: Sequence[_Walk], moved: _Moved) -> list[_Walk]:
+def _in_turn(walks: Sequence[RangeProgress], asked: Sequence[RangeProgress], moved: _Moved) -> list[RangeProgress]:
     """Who is asked next, in which order: those that got nothing, those that were not asked, those that got something."""
     fed = {walk.index for walk, rows in moved if rows is not None}
     tried = {walk.index for walk in asked}
@@ -416,13 +235,3 @@ def _pause(idle_answers: int) -> None:
     """Brokers hold an answer back while there is nothing (max_wait_ms); one that does not is not asked in a busy loop."""
     if idle_answers > 1:
         time.sleep(min(_SHORTEST_PAUSE_S * 2 ** (idle_answers - 2), _LONGEST_PAUSE_S))
-
-
-def _lose_all(walks: Sequence[_Walk], failure: EtlError) -> None:
-    for walk in walks:
-        if not walk.cursor.done:
-            walk.lose_leader(failure)
-
-
-def _place(walk: _Walk) -> dict[str, Any]:
-    return {"topic": walk.log.topic, "partition": walk.log.partition, "offset": walk.cursor.position}

@@ -14,7 +14,7 @@ from etl.report.progress import Reckoning
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from etl.reader.source import ReceiptAccumulator
+    from etl.reader.receipts import ReceiptAccumulator
 
 
 class Following:

@@ -17,7 +17,8 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from etl.errors import SettingsError, TopicMissing
-from etl.model.plans import BrokerPartition, Isolation, OffsetRange
+from etl.model.logs import BrokerPartition, Isolation
+from etl.model.plans import OffsetRange
 from etl.model.raw_table import raw_columns
 from etl.settings.address import split_address
 

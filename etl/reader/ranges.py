@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from etl.errors import DataLoss, EtlError, NotYetReadable, RanOutBeforeUntil, SettingsError, TopicMissing
-from etl.model.plans import BrokerPartition, Extent, OffsetRange
+from etl.model.logs import BrokerPartition, Extent
+from etl.model.plans import OffsetRange
 from etl.reader.options import Bound, FirstAt, LogEnd, Reading
 
 

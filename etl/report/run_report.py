@@ -14,11 +14,16 @@ from enum import Enum
 from typing import Any
 
 from etl.decisions.lag import Reached, lag_of, reached
-from etl.decisions.reconcile import name_of
+from etl.decisions.other_pipelines import name_of
 from etl.errors import DataLost, EtlError
-from etl.model.plans import Applied, BrokerPartition, Plan, PlanKind, Receipt, Snapshot, Standing, Why
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Applied, Plan, PlanKind, Why
+from etl.model.snapshot import Snapshot, Standing
 from etl.report.phases import Stopwatch, Verb
-from etl.report.sentences import logs_of, told_by_owner, told_extent, told_leaderless, told_lost, told_open, told_purpose, told_vanished
+from etl.report.plan_json import describe_plan
+from etl.report.sentences import (
+    doubt_of, logs_of, told_by_owner, told_extent, told_leaderless, told_lost, told_open, told_purpose, told_vanished,
+)
 from etl.report.words import at
 from etl.settings.sections import Limits, Settings
 
@@ -312,58 +317,3 @@ def outdated(names: Iterable[str], pipeline: str, keep: int) -> list[str]:
     runs = {name: (found[1], found[2]) for name in names if (found := ours.fullmatch(name))}
     kept = sorted(run_id for run_id, kind in runs.values() if kind == ".json")[-keep:]
     return sorted(name for name, (run_id, _) in runs.items() if kept and run_id < kept[0])
-
-
-def doubt_of(applied: Applied) -> str:
-    """What a record leaves open of a plan whose rows were counted again, as the end of a sentence; empty where it leaves nothing open."""
-    if applied.uncounted:
-        return f"; nobody can count them ({applied.uncounted}), so it is recorded that their number is not known"
-    lacking = sum(receipt.missing_offsets for receipt in applied.receipts if receipt.is_doubtful)
-    if lacking:
-        return f"; {lacking:,} offsets have no row, and behind a transform nobody can tell why: `etl verify` cannot prove them"
-    return ""
-
-
-def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
-    """A plan for people and programs: its facts, and each range with its receipt where there is one; another plan's tells nothing."""
-    applied = applied if applied and applied.is_of(plan) else None
-    receipts: list[Receipt | None] = list(applied.receipts) if applied else [None] * len(plan.ranges)
-    return {
-        "number": plan.number, "id": plan.id, "uid": plan.uid, "kind": plan.kind.value, "created_at": at(plan.created_at_ms),
-        "cluster": plan.cluster, "table_id": plan.table_id,
-        "took_over": plan.took_over.app_id if plan.took_over else None, "previous": plan.previous, "supersedes": plan.supersedes,
-        "reason": plan.reason, "shape": plan.shape, "run_id": applied.run_id if applied else None,
-        "delta_version": applied.delta_version if applied else None, "uncounted": applied.uncounted if applied else None,
-        "ranges": [
-            {"topic": r.log.topic, "partition": r.log.partition, "from": r.from_offset, "until": r.until_offset,
-             "leader": str(r.leader.broker) if r.leader else None, "leader_epoch": r.leader.epoch if r.leader else None,
-             **(_describe_receipt(receipt) if receipt else {})}
-            for r, receipt in zip(plan.ranges, receipts, strict=True)
-        ],
-        "positions": [
-            {"topic": log.topic, "partition": log.partition, "position": position,
-             "seen_offset": plan.seen[log].offset, "seen_version": plan.seen[log].version}
-            for log, position in sorted(plan.positions.items())
-        ],
-        "pending_starts": [
-            {"topic": log.topic, "partition": log.partition, "first_record_at": at(moment)}
-            for log, moment in sorted(plan.pending_starts.items())],
-        "losses": [
-            {"topic": loss.log.topic, "partition": loss.log.partition, "from": loss.from_offset, "until": loss.until_offset,
-             "why": loss.why.value, "log_epoch": loss.log_epoch} for loss in plan.losses],
-        "log_epochs": [{"topic": log.topic, "partition": log.partition, "log_epoch": n} for log, n in sorted(plan.log_epochs.items())],
-        "vanished": [
-            {"topic": v.log.topic, "partition": v.log.partition, "from": v.from_offset, "until": v.until_offset, "log_epoch": v.log_epoch}
-            for v in plan.vanished],
-    }
-
-
-def _describe_receipt(receipt: Receipt) -> dict[str, Any]:
-    if receipt.rows is None:
-        return {"rows": None, "fetched_bytes": None, "missing_offsets": None}
-    return {
-        "rows": receipt.rows, "fetched_bytes": receipt.fetched_bytes, "control_records": receipt.control_records,
-        "aborted_records": receipt.aborted_records, "missing_offsets": receipt.missing_offsets,
-        "leader_epochs": [list(one) for one in receipt.epochs],
-        "gaps": [list(gap) for gap in receipt.gaps], "gaps_complete": receipt.gaps_complete, "behind_transform": receipt.behind_transform,
-    }

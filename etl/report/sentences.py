@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from etl.model.plans import BrokerPartition, Loss, OpenTransaction, Plan, Snapshot, Vanished, Why
+from etl.model.logs import BrokerPartition, OpenTransaction
+from etl.model.plans import Applied, Loss, Plan, Vanished, Why
+from etl.model.snapshot import Snapshot
 from etl.report.words import at, counted
 
 _NAMED = 5
@@ -16,8 +18,6 @@ _LET_GO = {
     Why.MISSING: "were missing from the log, with nothing that explains it",
     Why.SKIPPED: "were skipped by an operator's word",
 }
-
-
 _WHO = {Why.EXPIRED: "source.on_data_loss", Why.MISSING: "source.on_data_loss", Why.MOVED: "source.on_moved", Why.SKIPPED: "an operator"}
 _LOOK_AT = {
     Why.EXPIRED: "the topic's retention", Why.MISSING: "what the broker's disk lost", Why.MOVED: "who moved the committed offset",
@@ -120,3 +120,13 @@ def _told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
 def _numbers(partitions: list[int]) -> str:
     more = f" and {len(partitions) - _NAMED:,} more" if len(partitions) > _NAMED else ""
     return f"{', '.join(map(str, partitions[:_NAMED]))}{more}"
+
+
+def doubt_of(applied: Applied) -> str:
+    """What a record leaves open of a plan whose rows were counted again, as the end of a sentence; empty where it leaves nothing open."""
+    if applied.uncounted:
+        return f"; nobody can count them ({applied.uncounted}), so it is recorded that their number is not known"
+    lacking = sum(receipt.missing_offsets for receipt in applied.receipts if receipt.is_doubtful)
+    if lacking:
+        return f"; {lacking:,} offsets have no row, and behind a transform nobody can tell why: `etl verify` cannot prove them"
+    return ""

@@ -8,88 +8,36 @@ that can hang.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from etl.decisions.expiry import expiring
+from etl.decisions.foreign_commits import refuse_what_others_did, unacknowledged
 from etl.decisions.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
-from etl.decisions.plan import plan_instead, plan_next, plan_without, refuse_what_cannot_run, replay_or_supersede
-from etl.decisions.reconcile import naming_table, refuse_what_others_did, unacknowledged, where_we_stand
+from etl.decisions.plan import plan_instead, plan_next, plan_without, replay_or_supersede
+from etl.decisions.reconcile import naming_table, where_we_stand
+from etl.decisions.refusals import refuse_what_cannot_run
 from etl.errors import ExpiredOffsets, MissingOffsets, Owned, TableAppeared
-from etl.model.plans import (
-    Acknowledgement, Adopt, Applied, BrokerPartition, Committed, FirstRun, Foreign, Ledger, Loss, Onward, Plan, PlanKind, Replay, Snapshot,
-    Superseding, Table, Why,
-)
+from etl.model.ledger import Acknowledgement
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Applied, Loss, Plan, PlanKind, Why
+from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Snapshot, Superseding
+from etl.model.table import Foreign, Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.phases import Verb
-from etl.report.run_report import Outcome, Report, doubt_of
-from etl.settings.sections import OnDataLoss, Settings
-
+from etl.report.run_report import Outcome, Report
+from etl.report.sentences import doubt_of
+from etl.run.world import World
+from etl.settings.policies import OnDataLoss
+from etl.settings.sections import Settings
 
 Settled = FirstRun | Replay | Superseding | Onward
 """Where the pipeline stands once there is nothing to adopt."""
 
 
-class World(Protocol):
-    """Everything outside, as a run sees it."""
-
-    def observe(self) -> Snapshot:
-        """Read all that the run will need to know."""
-
-    def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
-        """Return when nobody owns these logs any more. Raises Owned when that takes too long."""
-
-    def new_uid(self) -> str:
-        """A random id for a pipeline that has none."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
-
-    def store(self, plan: Plan) -> None:
-        """Keep the plan before its first fetch, put-if-absent."""
-
-    def supersede(self, plan: Plan, ledger: Ledger) -> None:
-        """Put the plan in the place of the ledger's newest one, if that is still there."""
-
-    def adopt(self, plan: Plan) -> Ledger:
-        """Write the ledger anew from the table's commits, of which `plan` is the newest of ours; the ledger as it is then."""
-
-    def read_ledger(self) -> Ledger:
-        """The ledger as it is now."""
-
-    def note_removals(self, removals: Collection[Foreign]) -> None:
-        """Keep that others removed rows, and that it was let pass."""
-
-    def claiming(self, plan: Plan) -> AbstractContextManager[None]:
-        """Inside, the logs that the plan reads are ours for all to see, and nobody's once it ends. Raises Owned; then none is ours."""
-
-    def fetch(self, plan: Plan, snapshot: Snapshot) -> Any:
-        """The rows of the plan's ranges, lazily."""
-
-    def append(self, plan: Plan, rows: Any) -> tuple[Applied | None, Table | None]:
-        """Append as plan N and read the table again; no Applied: it holds another plan under that number."""
-
-    def record_losses(self, plan: Plan) -> None:
-        """Write down what the plan in the table let go, once; before `record`, so that a record says that this is done too."""
-
-    def record(self, applied: Applied) -> None:
-        """Keep what came of the plan."""
-
-    def recount(self, plan: Plan) -> Applied | None:
-        """What came of a plan in the table whose record a crash prevented; None when the table's log forgot its commit."""
-
-    def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
-        """Move the offsets to the plan's positions by compare-and-set; those of `logs` only, where given."""
-
-    def tidy(self) -> None:
-        """Fold old plans into coverage."""
-
-
 TURNS_MAX = 3
 """A plan that was left, one of our own, and one more where another driver came in between."""
-
 EXPIRIES_MAX = 3
 """How often one run begins anew because retention overtook it: a log that is deleted faster than it is read cannot be caught."""
 

@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etl.decisions.acceptance import is_waiting_for_a_table
 from etl.decisions.expiry import cleanup_of, expiring
 from etl.decisions.log_identity import epochs_to_ask, is_creation_id
+from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.ownership import members_as_owners
-from etl.decisions.plan import may_be_transformed, refuse_missing_topics, refuse_topic_that_reads_as_null, topics_left_to_read
-from etl.decisions.reconcile import app_id_of, plan_in_force
+from etl.decisions.plan import may_be_transformed, topics_left_to_read
+from etl.decisions.reconcile import plan_in_force
+from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decisions.start import moments_to_ask
 from etl.decisions.tasks import pack_tasks
 from etl.edges.brokers.cluster import Cluster, Extents, chosen_topics, names_of_topics, unknown_topics
-from etl.edges.delta import losses, spark_writer
+from etl.edges.delta import empty_commit, losses, spark_writer, state
 from etl.edges.delta.features import takes_commits_of_delta_rs
 from etl.edges.delta.files import rows_in_null_partition
 from etl.edges.delta.others import with_others
+from etl.edges.delta.outcome import Outcome, Result, read_back
 from etl.edges.delta.path import check_writable
 from etl.edges.delta.shape import EVENT_DATE, check_shape
 from etl.edges.spark.session import parallelism_of
@@ -35,53 +38,29 @@ from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.registry import read_brokers, read_cluster_id, read_creation_ids
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
-from etl.model.plans import Applied, BrokerPartition, Cleanup, Committed, Foreign, Ledger, Plan, Retention, Snapshot, Stamp, Table
+from etl.model.ledger import Ledger
+from etl.model.logs import BrokerPartition, Cleanup, Retention
+from etl.model.plans import Applied, Committed, Plan
 from etl.model.raw_table import arrow_schema, spark_schema
+from etl.model.snapshot import Snapshot
+from etl.model.table import Foreign, Stamp, Table
 from etl.protocol.generations.kafka.small_messages import ClusterMetadata
-from etl.protocol.zookeeper.plan_documents import parse_plan, render_stamp
+from etl.protocol.zookeeper.commit_metadata import render_stamp
+from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.reader.following import Following, follow
-from etl.report.phases import Doing, Phases, Stopwatch, Verb
+from etl.report.phases import Phases, Stopwatch, Verb
+from etl.run.context import Surroundings
 from etl.run.transform import fitting_rows, making_rows
 from etl.settings.address import split_address
-from etl.settings.sections import OwnershipMode, Settings
+from etl.settings.policies import OwnershipMode
+from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from etl.edges.delta.recount import Recount
 
-Progress = Callable[[Callable[[], Doing]], contextlib.AbstractContextManager[None]]
-"""Shows inside what a run is at; given is how to ask for it, which may be done from any thread."""
-SparkDefaults = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Plain Spark settings of this machine (where Delta's jars are, ...) beside those given, asked for when a session is built."""
-
 _LOOKS_MAX = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a run takes from whoever opened the door."""
-
-    progress: Progress = lambda doing: contextlib.nullcontext()
-    spark_defaults: SparkDefaults = lambda given: {}
-
-
-@contextlib.contextmanager
-def open_world(
-    settings: Settings, surroundings: Surroundings, *, name: str = "look", phases: Phases | None = None,
-) -> Iterator[LiveWorld]:
-    """Connect to ZooKeeper; everything else is connected to when it is first asked, and all of it is closed at the end.
-
-    `name` is the run's id: commits carry it, and Spark's log goes to a file of this name in the reports' folder. `phases` is told
-    what the time goes to where the story of a run cannot know it.
-    """
-    timeouts = {"session_timeout_s": settings.zookeeper.session_timeout_s, "connect_timeout_s": settings.zookeeper.connect_timeout_s}
-    with ZooKeeper(settings.zookeeper.connect, **timeouts) as zookeeper:
-        world = LiveWorld(settings, zookeeper, surroundings, name, phases)
-        try:
-            yield world
-        finally:
-            world.close()
 
 
 class LiveWorld:
@@ -223,7 +202,7 @@ class LiveWorld:
         """See `ingest.World`. Goes back to the newest plan that both sides know with its record, and writes what is after, oldest first."""
         self.ledger.store_uid(plan.uid)
         unknown = []
-        for stamp in spark_writer.stamps(self.settings.table.path, self.app_id):
+        for stamp in state.stamps(self.settings.table.path, self.app_id):
             known = self.ledger.read_plan(stamp.number)
             if known and known.id == stamp.plan_id and self.ledger.read_record_of(known):
                 break
@@ -288,7 +267,7 @@ class LiveWorld:
         table = self.settings.table
         app_id, path, known, word = self.app_id, table.path, self._seen_ledger.known_version, self._seen_ledger.acknowledged
         if rows is None:
-            outcome = spark_writer.append_empty(
+            outcome = empty_commit.append_empty(
                 plan, app_id=app_id, path=path, schema=arrow_schema(), partition_by=table.partition_by, known=known, run_id=self.run_id,
                 is_ours=self.settings.source.topics.admits, word=word)
         else:
@@ -296,10 +275,10 @@ class LiveWorld:
                 outcome = spark_writer.append(
                     rows, plan, app_id=app_id, path=path, partition_by=table.partition_by, known=known, run_id=self.run_id,
                     is_ours=self.settings.source.topics.admits, word=word)
-        if outcome.result is spark_writer.Result.NOT_APPLIED:
+        if outcome.result is Result.NOT_APPLIED:
             check = "who changed or replaced the table during the run; the next run appends the same plan again"
             raise TableUnreachable(f"plan {plan.number} did not reach the table", path=table.path, check=check)
-        if outcome.result is spark_writer.Result.APPLIED_BY_ANOTHER:
+        if outcome.result is Result.APPLIED_BY_ANOTHER:
             return None, outcome.table
         return self._applied(plan, outcome), outcome.table
 
@@ -313,8 +292,8 @@ class LiveWorld:
 
     def recount(self, plan: Plan) -> Applied | None:
         """See `ingest.World`. Where the table's log forgot the commit, its rows are counted in the table of today."""
-        outcome = spark_writer.read_back(plan, app_id=self.app_id, path=self.settings.table.path, known=None)
-        if outcome.result is spark_writer.Result.NOT_APPLIED or (outcome.stamp and outcome.stamp.plan_id != plan.id):
+        outcome = read_back(plan, app_id=self.app_id, path=self.settings.table.path, known=None)
+        if outcome.result is Result.NOT_APPLIED or (outcome.stamp and outcome.stamp.plan_id != plan.id):
             return None
         return self._applied(plan, outcome)
 
@@ -379,7 +358,7 @@ class LiveWorld:
         table = self.settings.table
         if not self.settings.transform:
             check_shape(table.path, arrow_schema(), table.partition_by)
-        return spark_writer.read_table(
+        return state.read_table(
             table.path, self.app_id, known=ledger.known_version, is_ours=self.settings.source.topics.admits,
             plan=ledger.newest, word=ledger.acknowledged)
 
@@ -430,7 +409,7 @@ class LiveWorld:
             for verb, seconds in reading.spent(began, time.monotonic()).items():
                 self._phases.reckon(verb, seconds)
 
-    def _applied(self, plan: Plan, outcome: spark_writer.Outcome) -> Applied:
+    def _applied(self, plan: Plan, outcome: Outcome) -> Applied:
         # what this run read is what is in the table only where the append was its own: compaction may lie between two readings
         was_ours = outcome.stamp is not None and outcome.stamp.run_id == self.run_id
         reading = self._reading if was_ours and self._reading and self._reading.plan_id == plan.id else None

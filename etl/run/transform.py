@@ -15,9 +15,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from etl.edges.delta.failures import whole_text
 from etl.edges.delta.path import open_table
 from etl.edges.delta.shape import check_columns
-from etl.edges.delta.spark_writer import whole_text
 from etl.edges.spark.session import is_stopped, telling_what_was_lost
 from etl.errors import EtlError, SettingsError, unmark
 from etl.model.raw_table import misfit

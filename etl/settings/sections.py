@@ -1,94 +1,27 @@
-"""What may be configured: frozen settings, one file per pipeline, and one parser that refuses what it does not know.
+"""The sections of a conf file as frozen values.
 
-Durations and sizes carry their unit in the name, times carry an offset, choices are enums, and secrets come by reference
-only (`${env:NAME}` or `${file:/path}`); a relative path is seen from the conf file's folder. Nothing below `wiring` sees a
+Durations and sizes carry their unit in the name, times carry an offset, choices are enums. Nothing below `run.wiring` sees a
 dictionary of strings. What the keys mean is told below each of them; `conf/clicks.yaml` is a file with all of them.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Sequence
 from datetime import datetime
-from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
-from etl.errors import SettingsError
-from etl.model.plans import Dialect, Isolation
+from etl.model.logs import Dialect, Isolation
 from etl.settings.address import split_address
-from etl.settings.mistakes import conf_mistake
-from etl.settings.places import check_place, is_url, not_apart, place_of
-from etl.settings.yaml_file import CONF_MAX_BYTES, NOT_YAML, SECRET_MAX_BYTES, document_of, read_text
+from etl.settings.places import check_place, place_of
+from etl.settings.policies import OnDataLoss, OnLiveGroup, OnMoved, OnNoLeader, OnOwned, OnRowsRemoved, OwnershipMode, StartAt
 
-_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 """What may name a znode and a group: not dots alone, which ZooKeeper refuses in a path."""
 _CHROOT = re.compile(r"(/(?!\.{1,2}(/|$))[^/,\x00-\x20]+)*/?")
 _DAY_S, _TEN_YEARS_S, _INT64 = 86_400, 10 * 366 * 86_400, 2**63 - 1
 """Clocks and requests take no number of any size; offsets and sizes are int64 (Kafka protocol, "Primitive Types")."""
-
-_NEEDED = ("version", "pipeline", "group", "zookeeper.connect", "source.topics.allow", "table.path")
-
-
-class StartAt(str, Enum):
-    """Where a log without a committed offset starts."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-
-
-class OnDataLoss(str, Enum):
-    """What to do when wanted offsets lie below the log start."""
-
-    FAIL = "fail"
-    SKIP = "skip"
-
-
-class OnMoved(str, Enum):
-    """What to do when somebody else moved a committed offset."""
-
-    FAIL = "fail"
-    FOLLOW = "follow"
-
-
-class OnNoLeader(str, Enum):
-    """What to do with a log that has no leader once waiting for one is over."""
-
-    FAIL = "fail"
-    SKIP = "skip"
-
-
-class OnRowsRemoved(str, Enum):
-    """What to do when somebody deleted rows of the table. RESTORE and overwrite always stop."""
-
-    FAIL = "fail"
-    RECORD = "record"
-
-
-class OwnershipMode(str, Enum):
-    """Whether the run only looks at owners or claims what it reads."""
-
-    OBSERVE = "observe"
-    CLAIM = "claim"
-
-
-class OnOwned(str, Enum):
-    """What to do with a log that somebody else owns."""
-
-    FAIL = "fail"
-    WAIT = "wait"
-    SKIP = "skip"
-
-
-class OnLiveGroup(str, Enum):
-    """What to do when live consumers of the group are registered."""
-
-    FAIL = "fail"
-    UNOWNED = "unowned"
 
 
 class _Section(BaseModel):
@@ -356,90 +289,3 @@ def _spark_text(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, (int, float)) else value
-
-
-def load_settings(path: str | Path) -> Settings:
-    """Read one conf file; what it says of places on this machine is meant from its own folder, and comes back absolute.
-
-    Raises SettingsError naming the file and all keys that are wrong.
-    """
-    try:
-        text = read_text(path, CONF_MAX_BYTES)
-    except FileNotFoundError as error:
-        raise SettingsError("the conf file is not there", path=path, check="the path you gave") from error
-    except (OSError, ValueError) as error:  # ValueError: its bytes are not UTF-8, or its name is no name
-        raise SettingsError(f"the conf file cannot be read: {error}", path=path, check="its permissions and encoding") from error
-    try:
-        document = document_of(text)
-    except NOT_YAML as error:
-        what = f"the conf file cannot be read as YAML: {_one_line(error)}"
-        raise SettingsError(what, path=path, check="its syntax at that line") from error
-    settings = _placed(parse_settings(document, path=str(path)), Path(path).absolute().parent)
-    wrong = not_apart(settings.table.path, settings.table.losses_at, settings.report.path)
-    if wrong is not None:
-        raise SettingsError(wrong[1], key=wrong[0], path=path, check="a folder of its own for each table, and one for the reports")
-    return settings
-
-
-def parse_settings(document: Any, *, path: str | None = None) -> Settings:
-    """A parsed YAML document to settings. Raises SettingsError that tells all wrong keys; its `key` is the path of the first one."""
-    if not isinstance(document, dict):
-        raise SettingsError("a conf file is a mapping of keys", path=path, check=f"it needs {', '.join(_NEEDED)}")
-    try:
-        return Settings.model_validate(_resolve(document, path))
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)
-        raise conf_mistake(found, path, lambda loc: _reference_at(document, loc)) from error
-    except RecursionError as error:
-        raise SettingsError("its values lie too deep in each other", path=path, check="its indentation") from error
-
-
-def _reference_at(document: Any, loc: Sequence[int | str]) -> str | None:
-    """The text at that place of the file as it was written, when it holds a reference."""
-    for part in loc:
-        children = dict(enumerate(document)) if isinstance(document, list) else document
-        if not isinstance(children, dict):
-            break
-        document = children.get(part)
-    return document if isinstance(document, str) and _REFERENCE.search(document) else None
-
-
-def _resolve(value: Any, path: str | None, key: str = "") -> Any:
-    """Replace `${env:NAME}` and `${file:/path}` in every text."""
-    if isinstance(value, dict):
-        return {k: _resolve(v, path, f"{key}.{k}".lstrip(".")) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_resolve(v, path, f"{key}.{i}") for i, v in enumerate(value)]
-    if isinstance(value, str):
-        return _REFERENCE.sub(lambda found: _referenced(found[1], found[2], path, key), value)
-    return value
-
-
-def _referenced(kind: str, name: str, path: str | None, key: str) -> str:
-    try:
-        return os.environ[name] if kind == "env" else read_text(_beside(path, name), SECRET_MAX_BYTES).strip()
-    except (KeyError, OSError, ValueError) as error:
-        what = f"the {'environment variable' if kind == 'env' else 'file'} {name} it refers to cannot be read"
-        raise SettingsError(what, path=path, key=key, check="that it is set where this command runs") from error
-
-
-def _beside(conf: str | None, name: str) -> str:
-    return os.path.join(os.path.dirname(os.path.abspath(conf)), name) if conf else name
-
-
-def _placed(settings: Settings, folder: Path) -> Settings:
-    """The same settings with absolute paths: another working directory must not be another table."""
-    table, report = settings.table, settings.report
-    return settings.model_copy(update={
-        "table": table.model_copy(update={
-            "path": _from(folder, table.path), "losses_path": _from(folder, table.losses_path) if table.losses_path else None}),
-        "report": report.model_copy(update={"path": _from(folder, report.path)})})
-
-
-def _from(folder: Path, path: str) -> str:
-    """`path` seen from that folder; an object store's URL is what it is."""
-    return path if is_url(path) or path.startswith("file:") else os.path.normpath(folder / path)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

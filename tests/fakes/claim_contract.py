@@ -8,8 +8,10 @@ from typing import Any, Protocol
 import pytest
 
 from etl.errors import Owned
-from etl.model.plans import BrokerPartition, Dialect, OffsetRange, Plan, PlanKind
-from etl.settings.sections import Settings, parse_settings
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.plans import OffsetRange, Plan, PlanKind
+from etl.settings.loader import parse_settings
+from etl.settings.sections import Settings
 
 GROUP, PIPELINE = "group", "clicks"
 LOGS = [BrokerPartition("clicks", 0), BrokerPartition("clicks", 1), BrokerPartition("other", 0)]

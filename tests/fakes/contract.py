@@ -12,9 +12,12 @@ from kafka.record import MemoryRecords
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, TopicMissing
-from etl.model.plans import BrokerPartition, Extent, Isolation, OffsetRange, Receipt
+from etl.model.logs import BrokerPartition, Extent, Isolation
+from etl.model.plans import OffsetRange, Receipt
 from etl.protocol import FetchedPartition
-from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST, Api, Wanted
+from etl.protocol.generations.kafka.fetch import Wanted
+from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST
+from etl.protocol.generations.kafka.versions import Api
 from etl.reader.fetch import read_ranges
 
 

@@ -21,12 +21,14 @@ from etl.decisions.log_identity import Cut, epochs_to_ask
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.start import moments_to_ask
 from etl.errors import CommitUnknown, ExpiredOffsets, MissingOffsets, OffsetMoved, Owned
-from etl.model.plans import (
-    NOTHING_COMMITTED, Acknowledgement, Applied, Broker, BrokerPartition, Committed, EpochEnd, Extent, Foreign, Leader, Ledger, Loss,
-    OffsetRange, OtherPipeline, Plan, Receipt, Snapshot, Stamp, Table,
-)
+from etl.model.ledger import Acknowledgement, Ledger
+from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Leader
+from etl.model.plans import NOTHING_COMMITTED, Applied, Committed, Loss, OffsetRange, Plan, Receipt
+from etl.model.snapshot import Snapshot
+from etl.model.table import Foreign, OtherPipeline, Stamp, Table
 from etl.protocol.zookeeper import payloads, plan_documents
-from etl.settings.sections import OwnershipMode, Settings, TopicFilter
+from etl.settings.policies import OwnershipMode
+from etl.settings.sections import Settings, TopicFilter
 
 CLUSTER = "cluster-1"
 BROKER = Broker(0, "127.0.0.1", 9092)

@@ -20,12 +20,12 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import ProduceResponse
 
-from etl.model.plans import (
-    Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Interval, Leader, Loss, OffsetRange, Plan, PlanKind,
-    Receipt, Why,
-)
-from etl.protocol.generations.kafka.small_messages import FETCH_LAYOUTS, Api
-from etl.protocol.zookeeper import plan_documents
+from etl.model.ledger import Acknowledgement, Coverage, Interval
+from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
+from etl.model.plans import Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, Why
+from etl.protocol.generations.kafka.fetch import FETCH_LAYOUTS
+from etl.protocol.generations.kafka.versions import Api
+from etl.protocol.zookeeper import commit_metadata, plan_documents
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
 
 LOG, OTHER = BrokerPartition("clicks", 3), BrokerPartition("clicks", 4)
@@ -189,7 +189,7 @@ def plans() -> tuple[bytes, ...]:
 
 
 def stamps() -> tuple[bytes, ...]:
-    return tuple(plan_documents.render_stamp(plan, "offset-range-etl/c1/g/p").encode() for plan in (PLAN, START))
+    return tuple(commit_metadata.render_stamp(plan, "offset-range-etl/c1/g/p").encode() for plan in (PLAN, START))
 
 
 def _line(*actions: dict[str, Any]) -> bytes:

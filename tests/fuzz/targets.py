@@ -23,20 +23,24 @@ from etl import errors
 from etl.commands.operator import parse_skip
 from etl.edges.delta.log import parse_added, parse_commit, parse_shape
 from etl.edges.zookeeper.ledger import PlanLedger
-from etl.model.plans import Isolation, OffsetRange, Retirement
-from etl.protocol.generations.kafka import groups, small_messages
+from etl.model.ledger import Retirement
+from etl.model.logs import Isolation
+from etl.model.plans import OffsetRange
+from etl.protocol.generations.kafka import committed, configs, fetch, groups, produce, small_messages, transactions
 from etl.protocol.generations.kafka.errors import failure_of, is_retriable, name_of
-from etl.protocol.generations.kafka.small_messages import FETCH_LAYOUTS, Api
+from etl.protocol.generations.kafka.fetch import FETCH_LAYOUTS
+from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.primitives import Reader
-from etl.protocol.zookeeper import plan_documents
+from etl.protocol.zookeeper import commit_metadata, plan_documents
+from etl.protocol.zookeeper.paths import partition_key
 from etl.protocol.zookeeper.payloads import (
     DriverNode, OwnerNode, parse_broker, parse_cluster_id, parse_driver, parse_offset, parse_owner, parse_partition_key, parse_uid,
-    partition_key, render_driver, render_owner,
+    render_driver, render_owner,
 )
 from etl.reader.cursor import Cursor
 from etl.reader.options import parse_options, parse_ranges
 from etl.settings.address import split_address
-from etl.settings.sections import load_settings, parse_settings
+from etl.settings.loader import load_settings, parse_settings
 from tests.fakes.batches import Batch, Codec, answer, compress, encode, record_bytes
 from tests.fuzz import seeds
 
@@ -83,11 +87,11 @@ def _coordinator(response: Any) -> object:
 _PARSERS: dict[Api, Callable[[Any], object]] = {
     Api.API_VERSIONS: small_messages.parse_api_versions, Api.METADATA: small_messages.parse_metadata,
     Api.LIST_OFFSETS: small_messages.parse_list_offsets,
-    Api.DESCRIBE_LOG_DIRS: small_messages.parse_log_dirs, Api.OFFSET_COMMIT: small_messages.parse_commit,
-    Api.OFFSET_FETCH: small_messages.parse_offset_fetch,
-    Api.PRODUCE: small_messages.parse_produce, Api.FIND_COORDINATOR: _coordinator, Api.DESCRIBE_CONFIGS: small_messages.parse_retention,
-    Api.DESCRIBE_PRODUCERS: small_messages.parse_open_transactions, Api.LIST_TRANSACTIONS: small_messages.parse_transactional_ids,
-    Api.DESCRIBE_TRANSACTIONS: small_messages.parse_transactions, Api.DESCRIBE_GROUPS: groups.parse_group,
+    Api.DESCRIBE_LOG_DIRS: small_messages.parse_log_dirs, Api.OFFSET_COMMIT: committed.parse_commit,
+    Api.OFFSET_FETCH: committed.parse_offset_fetch,
+    Api.PRODUCE: produce.parse_produce, Api.FIND_COORDINATOR: _coordinator, Api.DESCRIBE_CONFIGS: configs.parse_retention,
+    Api.DESCRIBE_PRODUCERS: transactions.parse_open_transactions, Api.LIST_TRANSACTIONS: transactions.parse_transactional_ids,
+    Api.DESCRIBE_TRANSACTIONS: transactions.parse_transactions, Api.DESCRIBE_GROUPS: groups.parse_group,
     Api.OFFSET_FOR_LEADER_EPOCH: small_messages.parse_epoch_ends,
 }
 
@@ -107,9 +111,9 @@ def _code(content: bytes) -> object:
     return name_of(code), is_retriable(code), str(failure), failure.as_json()
 
 
-def _fetch(content: bytes) -> small_messages.FetchAnswer:
+def _fetch(content: bytes) -> fetch.FetchAnswer:
     version = 4 + ((content[0] & 0x7F) - 4) % len(FETCH_LAYOUTS) if content else 4
-    return small_messages.parse_fetch(version, memoryview(bytearray(content[1:])), broker="b:9092")
+    return fetch.parse_fetch(version, memoryview(bytearray(content[1:])), broker="b:9092")
 
 
 def _fetch_to_rows(content: bytes) -> None:
@@ -202,7 +206,7 @@ def _signed(content: bytes) -> None:
 
 
 def _stamp(content: bytes) -> None:
-    stamp = plan_documents.parse_stamp(_text(content), 5)
+    stamp = commit_metadata.parse_stamp(_text(content), 5)
     if stamp is not None and stamp.document is not None:
         plan_documents.parse_plan(stamp.document, path="the table's log")
 

@@ -21,21 +21,21 @@ import pyarrow.parquet
 
 from etl.decisions import coverage
 from etl.edges.brokers.cluster import Extents
-from etl.edges.delta import log as delta_log, losses, spark_writer
+from etl.edges.delta import log as delta_log, losses, outcome, spark_writer
 from etl.edges.delta.others import IsOurs
 from etl.edges.delta.path import open_table
 from etl.edges.zookeeper import driver_lock
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import ExpiredOffsets
-from etl.model.plans import (
-    Acknowledgement, Broker, BrokerPartition, EpochEnd, Extent, KafkaGroup, Leader, OffsetRange, OpenTransaction, Plan, Receipt, Retention,
-    Snapshot,
-)
+from etl.model.ledger import Acknowledgement
+from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, KafkaGroup, Leader, OpenTransaction, Retention
+from etl.model.plans import OffsetRange, Plan, Receipt
 from etl.model.raw_table import arrow_schema
+from etl.model.snapshot import Snapshot
 from etl.protocol.generations.kafka.small_messages import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.protocol.zookeeper.plan_documents import render_stamp
+from etl.protocol.zookeeper.commit_metadata import render_stamp
 from etl.reader.following import Following
-from etl.run import live_world
+from etl.run import context, live_world
 from etl.settings.sections import Settings
 from tests.soak.points import through, wrapped
 
@@ -165,7 +165,7 @@ class MemoryWorld(live_world.LiveWorld):
     """The real world of a run, with `Rows` in place of Spark's."""
 
     def __init__(self, settings: Settings, zookeeper: ZooKeeper, *, run_id: str, uid: str, now_ms: Callable[[], int]) -> None:
-        super().__init__(settings, zookeeper, live_world.Surroundings(), run_id)
+        super().__init__(settings, zookeeper, context.Surroundings(), run_id)
         self._uid, self._clock = uid, now_ms
 
     def new_uid(self) -> str:
@@ -219,15 +219,15 @@ def append(
     frame: Rows, plan: Plan, *, app_id: str, path: str, partition_by: Sequence[str], known: int | None,
     run_id: str | None = None, is_ours: IsOurs = lambda topic: False, word: Acknowledgement | None = None,
     storage_options: Any = None,
-) -> spark_writer.Outcome:
+) -> outcome.Outcome:
     """`edges.delta.append` by delta-rs: files first, then one commit with the plan's number."""
     del partition_by
     from deltalake import CommitProperties, Schema, Transaction
     from deltalake.transaction import create_table_with_add_actions
 
     table = through("open table to write", lambda: open_table(path))
-    if spark_writer._holds(plan, table, app_id):
-        return spark_writer.read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word)
+    if outcome.holds(plan, table, app_id):
+        return outcome.read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word)
     transaction = Transaction(app_id, plan.number, last_updated=int(time.time() * 1000))
     said = CommitProperties(custom_metadata={"userMetadata": render_stamp(plan, app_id, run_id)}, app_transactions=[transaction])
     rows = frame.read()
@@ -245,7 +245,7 @@ def append(
         through("commit to the table", commit, changes=True)
     except Exception as error:  # whatever it is, the table decides
         failure = error
-    return spark_writer._decide(failure, plan, app_id, path, known, is_ours, word, storage_options)
+    return outcome.decide(failure, plan, app_id, path, known, is_ours, word, storage_options)
 
 
 def _write_file(path: str, rows: pyarrow.Table) -> Any:

@@ -22,10 +22,11 @@ from kazoo.protocol.states import KazooState
 
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import EtlError
-from etl.model.plans import BrokerPartition
+from etl.model.logs import BrokerPartition
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
-from etl.settings.sections import Settings, parse_settings
+from etl.settings.loader import parse_settings
+from etl.settings.sections import Settings
 from tests.soak.memory import MemoryLog, MemoryWorld, alive, serving, value_of
 from tests.soak.points import Deed, Driver, Fate, Killed, at_work
 

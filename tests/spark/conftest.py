@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from etl.model.plans import BrokerPartition, Committed, Dialect, OffsetRange, Plan, PlanKind
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
 from etl.model.raw_table import spark_schema
 from etl.protocol.zookeeper.plan_documents import with_id
 

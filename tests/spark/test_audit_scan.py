@@ -15,7 +15,9 @@ from etl.edges.delta import spark_writer
 from etl.edges.delta.recount import Recount, recount, recount_commit
 from etl.edges.delta.scan import Scan, doubled_offsets
 from etl.errors import FileLost, SettingsError, TableUnreachable
-from etl.model.plans import BrokerPartition, Interval, OffsetRange, Plan, Receipt
+from etl.model.ledger import Interval
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange, Plan, Receipt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

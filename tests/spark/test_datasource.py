@@ -13,13 +13,15 @@ import pytest
 from deltalake import DeltaTable
 
 from etl.edges.delta import spark_writer
+from etl.edges.delta.outcome import Result
 from etl.edges.delta.shape import with_event_date_field
-from etl.edges.delta.spark_writer import Result
 from etl.embedded.server import wait_until
 from etl.errors import NeedsDecision
-from etl.model.plans import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Plan, Receipt
+from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Leader
+from etl.model.plans import OffsetRange, Plan, Receipt
 from etl.model.raw_table import arrow_schema, spark_schema
-from etl.reader.source import NAME, _INLINE_BYTES, OffsetRanges, RangesReader, Task, TaskFailed, parse_tasks, read_tasks, render_tasks
+from etl.reader.source import OffsetRanges, RangesReader, TaskFailed, read_tasks
+from etl.reader.tasks import INLINE_BYTES, NAME, Task, parse_tasks, render_tasks
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 
@@ -206,7 +208,7 @@ def test_a_plans_rows_reach_the_table_and_its_receipts_come_back(
     spark: SparkSession, cluster: Cluster, filled: str, make_plan: Callable[..., Plan], tmp_path: Path, padding: int
 ) -> None:
     ranges = _led(cluster, filled, (0, 0, 40), (1, 10, 30), (2, 5, 5), *[(0, 40, 40)] * padding)
-    assert (len(render_tasks(ranges, [])) > _INLINE_BYTES) == bool(padding)
+    assert (len(render_tasks(ranges, [])) > INLINE_BYTES) == bool(padding)
     tasks = [[1], [0, 2], list(range(3, 3 + padding))]
     plan, path = make_plan(1, ranges=tuple(ranges[:2])), str(tmp_path / "table")
     frame, received = read_tasks(spark, ranges, tasks, bootstrap=[cluster.bootstrap], isolation=Isolation.READ_COMMITTED)

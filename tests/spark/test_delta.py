@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from etl.edges.delta import spark_writer
+from etl.edges.delta import empty_commit, spark_writer, state
 from etl.edges.delta.files import rows_in_null_partition
+from etl.edges.delta.outcome import Outcome, Result, read_back
 from etl.edges.delta.shape import check_shape
-from etl.edges.delta.spark_writer import Outcome, Result
 from etl.errors import CorruptData, LedgersDisagree, NotOurTable, SettingsError, TableUnreachable
-from etl.model.plans import BrokerPartition, OffsetRange, Plan
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange, Plan
 from etl.model.raw_table import arrow_schema
 
 APP = "offset-range-etl/cluster/group/clicks"
@@ -47,7 +48,7 @@ def made(rows_of: Callable[[Plan], Any], make_plan: Callable[..., Plan], tmp_pat
     """A table with plans 1 and 2, made once."""
     folder = tmp_path_factory.mktemp("made") / "table"
     for number in (1, 2):
-        table = spark_writer.read_table(str(folder), APP, known=None)
+        table = state.read_table(str(folder), APP, known=None)
         plan = make_plan(number, table_id=table.id if table else None)
         spark_writer.append(rows_of(plan), plan, app_id=APP, path=str(folder), partition_by=(), known=None)
     return folder
@@ -64,7 +65,7 @@ def offsets(spark: Any, path: str) -> list[int]:
 
 
 def read(path: str, known: int | None = None) -> Any:
-    return spark_writer.read_table(path, APP, known=known)
+    return state.read_table(path, APP, known=known)
 
 
 def test_a_plan_is_in_the_table_once_with_its_stamp_in_the_history(spark: Any, append: Any, make_plan: Any, path: str) -> None:
@@ -146,7 +147,7 @@ def _commit_meanwhile(plan: Plan, path: str) -> Any:
     @udf("binary")
     def commit(value: bytes) -> bytes:
         if not os.path.exists(f"{path}/_delta_log/{0:020}.json"):
-            spark_writer.append_empty(plan, app_id=APP, path=path, schema=schema, partition_by=columns, known=None)
+            empty_commit.append_empty(plan, app_id=APP, path=path, schema=schema, partition_by=columns, known=None)
         return value
 
     return commit
@@ -162,7 +163,7 @@ def test_a_plan_made_for_another_table_is_refused_before_anything_is_written(app
 def test_a_table_that_was_replaced_while_its_plan_was_appended_is_told(append: Any, make_plan: Any, path: str) -> None:
     append(make_plan(1))
     with pytest.raises(LedgersDisagree, match="another-id"):
-        spark_writer.read_back(make_plan(1, table_id="another-id"), app_id=APP, path=path, known=None)
+        read_back(make_plan(1, table_id="another-id"), app_id=APP, path=path, known=None)
 
 
 def test_a_plan_made_when_there_was_no_table_is_refused_once_somebody_made_one(spark: Any, append: Any, make_plan: Any, path: str) -> None:
@@ -177,7 +178,7 @@ def test_an_empty_plan_makes_the_very_table_that_sparks_append_would_make(
     partition_by = ("topic", "event_date")
     start = make_plan(1, ranges=())
     schema, other = arrow_schema(), str(tmp_path / "by-spark")
-    outcome = spark_writer.append_empty(start, app_id=APP, path=path, schema=schema, partition_by=partition_by, known=None)
+    outcome = empty_commit.append_empty(start, app_id=APP, path=path, schema=schema, partition_by=partition_by, known=None)
     assert (outcome.result, outcome.delta_version) == (Result.APPLIED, 0)
     spark_writer.append(rows_of(make_plan(1)), make_plan(1), app_id=APP, path=other, partition_by=partition_by, known=None)
     assert DeltaTable(path).schema().to_json() == DeltaTable(other).schema().to_json()
@@ -186,7 +187,7 @@ def test_an_empty_plan_makes_the_very_table_that_sparks_append_would_make(
 
     assert append(make_plan(2, table_id=read(path).id), partition_by=partition_by).result is Result.APPLIED
     third = make_plan(3, table_id=read(path).id, ranges=())
-    applied = spark_writer.append_empty(third, app_id=APP, path=path, schema=schema, partition_by=partition_by, known=1)
+    applied = empty_commit.append_empty(third, app_id=APP, path=path, schema=schema, partition_by=partition_by, known=1)
     assert (applied.result, applied.delta_version) == (Result.APPLIED, 2)
     assert read(path).transaction_version == 3
     assert append(make_plan(4, table_id=read(path).id), partition_by=partition_by).result is Result.APPLIED
@@ -197,7 +198,7 @@ def test_an_empty_plan_is_applied_once(make_plan: Any, path: str) -> None:
     schema = arrow_schema()
     for at in (1, 2):
         plan = make_plan(1, ranges=(), created_at_ms=at)
-        outcome = spark_writer.append_empty(plan, app_id=APP, path=path, schema=schema, partition_by=(), known=None)
+        outcome = empty_commit.append_empty(plan, app_id=APP, path=path, schema=schema, partition_by=(), known=None)
         assert outcome.result is (Result.APPLIED if at == 1 else Result.APPLIED_BY_ANOTHER)
     assert DeltaTable(path).version() == 0
 
@@ -306,10 +307,10 @@ def test_delta_rs_takes_a_lower_number_so_we_must_look_first(two_plans: str) -> 
 
 def test_of_two_empty_plans_at_a_time_the_later_one_is_refused_by_the_table(make_plan: Any, path: str) -> None:
     schema = arrow_schema()
-    spark_writer.append_empty(make_plan(1, ranges=()), app_id=APP, path=path, schema=schema, partition_by=(), known=None)
+    empty_commit.append_empty(make_plan(1, ranges=()), app_id=APP, path=path, schema=schema, partition_by=(), known=None)
     stale = DeltaTable(path)
     second = make_plan(2, table_id=read(path).id, ranges=())
-    spark_writer.append_empty(second, app_id=APP, path=path, schema=schema, partition_by=(), known=0)
+    empty_commit.append_empty(second, app_id=APP, path=path, schema=schema, partition_by=(), known=0)
     with pytest.raises(Exception, match="(?i)transaction"):
         stale.create_write_transaction(
             [], "append", stale.schema(), commit_properties=CommitProperties(app_transactions=[Transaction(APP, 2)]))
@@ -365,7 +366,7 @@ def test_a_table_that_forgets_transaction_ids_is_refused(spark: Any, append: Any
     append(make_plan(1))
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 days')")
     with pytest.raises(NotOurTable, match="UNSET TBLPROPERTIES"):
-        spark_writer.read_table(path, APP, known=None)
+        state.read_table(path, APP, known=None)
 
 
 def test_a_column_of_another_type_is_named_with_both_types(spark: Any, path: str) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from etl.edges.spark.session import telling_what_was_lost
 from etl.errors import SparkLost
-from etl.model.plans import Broker, BrokerPartition, Isolation, Leader, OffsetRange
+from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.model.plans import OffsetRange
 from etl.reader import source
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kazoo.client import KazooClient
 
 from etl.cli import main
-from etl.commands import preview
+from etl.commands.run import run
 from etl.demo.crash_run import Dying
 from etl.edges.brokers.cluster import Cluster as Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
@@ -34,7 +34,7 @@ from etl.embedded.server import wait_until
 from etl.embedded.spark import SHORT_RUN
 from etl.errors import BrokerError
 from etl.settings.address import split_address
-from etl.settings.sections import load_settings
+from etl.settings.loader import load_settings
 from tests.fakes.oracle import codecs
 
 ROOT = Path(__file__).parents[2]
@@ -200,7 +200,7 @@ class Breaking(Dying):
 def broken_off_before(verb: str, pipeline: Pipeline) -> None:
     """A run in this process that ends, without a word, when it would begin `verb`."""
     with pytest.raises(BrokenOff):
-        preview.run(load_settings(pipeline.conf), around=lambda world: Breaking(world, verb))
+        run(load_settings(pipeline.conf), around=lambda world: Breaking(world, verb))
 
 
 def _took(broker: SimpleConsumer, topic: str, partition: int, batch: bytes) -> bool:

@@ -19,7 +19,8 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.embedded.server import free_port
 from etl.errors import BadOffset, CommitUnknown, OffsetMoved, PermissionRefused, SessionLost, WrongChroot, ZooKeeperUnreachable
-from etl.model.plans import Broker, BrokerPartition, Committed, Dialect, Plan, PlanKind
+from etl.model.logs import Broker, BrokerPartition, Dialect
+from etl.model.plans import Committed, Plan, PlanKind
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
 OTHER = BrokerPartition("other", 7)

@@ -14,10 +14,10 @@ from etl.edges.zookeeper.ledger import PlanLedger, new_uid
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
-from etl.model.plans import (
-    Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Foreign, Interval, Leader, Ledger, OffsetRange, Plan,
-    PlanKind, Receipt, Retirement,
-)
+from etl.model.ledger import Acknowledgement, Coverage, Interval, Ledger, Retirement
+from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
+from etl.model.plans import Applied, Committed, OffsetRange, Plan, PlanKind, Receipt
+from etl.model.table import Foreign
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 
 LOG = BrokerPartition("clicks", 0)

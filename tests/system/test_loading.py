@@ -20,7 +20,7 @@ from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 import etl
-from etl.commands import preview
+from etl.commands.run import run
 from etl.decisions.tasks import pack_tasks
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
@@ -28,9 +28,9 @@ from etl.model.raw_table import spark_schema
 from etl.report.phases import Doing, Verb
 from etl.report.run_report import Outcome, Report
 from etl.run import live_world
-from etl.run.live_world import Surroundings
+from etl.run.context import Surroundings
 from etl.settings.address import split_address
-from etl.settings.sections import load_settings
+from etl.settings.loader import load_settings
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, as_it_is
 from tests.system.driving import ROOT, Pipeline, broken_off_before, refused
@@ -96,7 +96,7 @@ def test_what_tasks_have_read_is_known_while_they_read(spoiled: tuple[Pipeline, 
         watcher.join()
 
     broker.script[FETCH].extend([as_it_is, as_it_is, held])
-    report = preview.run(load_settings(pipeline.conf), Surroundings(progress=watching))
+    report = run(load_settings(pipeline.conf), Surroundings(progress=watching))
     assert report.records == 70
     assert all(report.seconds[verb] > 0 for verb in (Verb.FIRST_JOB, Verb.FETCH, Verb.APPEND))
 
@@ -364,7 +364,7 @@ def test_the_doors_for_programs_print_one_document(pipeline: Pipeline) -> None:
 def test_a_run_in_another_thread_uses_the_session_that_is_there_and_leaves_it_alone(pipeline: Pipeline, spark: SparkSession) -> None:
     pipeline.produce(400)
     told: list[Report] = []
-    cell = threading.Thread(target=lambda: told.append(preview.run(load_settings(pipeline.conf))))
+    cell = threading.Thread(target=lambda: told.append(run(load_settings(pipeline.conf))))
     cell.start()
     cell.join(timeout=120)
     assert [outcome for outcome, _ in told[0].outcomes] == [Outcome.INGESTED]

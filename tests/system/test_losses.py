@@ -11,16 +11,17 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
-from etl.commands import preview
+from etl.commands import run
 from etl.demo.crash_run import Dying
 from etl.edges.delta import losses
 from etl.edges.delta.losses import read_losses, record_losses, recorded
 from etl.errors import FileLost, NotOurTable
-from etl.model.plans import BrokerPartition, Committed, Dialect, Loss, OffsetRange, Plan, PlanKind, Why
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.plans import Committed, Loss, OffsetRange, Plan, PlanKind, Why
 from etl.model.raw_table import arrow_schema
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Outcome
-from etl.settings.sections import load_settings
+from etl.settings.loader import load_settings
 from tests.system.driving import Pipeline, broken_off_before
 
 APP = "offset-range-etl/cluster/group/clicks"
@@ -216,7 +217,7 @@ def test_retention_between_plan_and_fetch_is_a_loss_of_the_same_run(make_pipelin
             with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
                 admin.delete_records({TopicPartition(pipeline.topic, 1): 30})
 
-    report = preview.run(load_settings(pipeline.conf), around=lambda world: Expiring(world, "fetch"))
+    report = run.run(load_settings(pipeline.conf), around=lambda world: Expiring(world, "fetch"))
     outcomes = [outcome for outcome, _ in report.outcomes if outcome is not Outcome.EXPIRES_SOON]
     assert outcomes == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.INGESTED]
     assert written(pipeline) == [(pipeline.topic, 1, 0, 30, "expired", 1)]

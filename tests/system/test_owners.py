@@ -14,16 +14,18 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_acl
 
-from etl.commands import preview
+from etl.commands import run
 from etl.demo.crash_run import Dying
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, PermissionRefused, SessionLost
-from etl.model.plans import BrokerPartition
-from etl.protocol.zookeeper import payloads
-from etl.run.live_world import LiveWorld, Surroundings
-from etl.settings.sections import Settings, load_settings
+from etl.model.logs import BrokerPartition
+from etl.protocol.zookeeper import paths, payloads
+from etl.run.context import Surroundings
+from etl.run.live_world import LiveWorld
+from etl.settings.loader import load_settings
+from etl.settings.sections import Settings
 from tests.fakes.claim_contract import FOREIGN, GROUP, PIPELINE, ClaimContract
 from tests.system.driving import ROOT, Pipeline, broken_off_before
 
@@ -42,7 +44,7 @@ def owners_in(session: ZooKeeper) -> dict[BrokerPartition, str]:
 
 def own(session: ZooKeeper, log: BrokerPartition, owner: str = FOREIGN) -> None:
     """As an old consumer does it."""
-    session.client.create(payloads.GroupPaths(GROUP).owner(log), owner.encode(), ephemeral=True, makepath=True)
+    session.client.create(paths.GroupPaths(GROUP).owner(log), owner.encode(), ephemeral=True, makepath=True)
 
 
 class RealStage:
@@ -143,7 +145,7 @@ def test_foreign_owners_who_took_the_place_of_ours_are_not_deleted(connect: str,
     with ZooKeeper(connect) as consumer:
         with owners_of(zookeeper).claiming(LOGS, "run-1"):
             for log in LOGS[:2]:
-                consumer.client.delete(payloads.GroupPaths(GROUP).owner(log))
+                consumer.client.delete(paths.GroupPaths(GROUP).owner(log))
             own(consumer, LOGS[0])
         assert owners_in(zookeeper) == {LOGS[0]: FOREIGN}
 
@@ -151,7 +153,7 @@ def test_foreign_owners_who_took_the_place_of_ours_are_not_deleted(connect: str,
 def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
     connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path, owners = payloads.GroupPaths(GROUP).owner(LOGS[1]), owners_of(zookeeper)
+    path, owners = paths.GroupPaths(GROUP).owner(LOGS[1]), owners_of(zookeeper)
     delete = owners._delete
     with ZooKeeper(connect) as consumer:
         def delete_too_late(logs: Any) -> None:
@@ -230,7 +232,7 @@ def test_a_dead_drivers_node_that_becomes_a_consumers_meanwhile_is_left_to_it(
         def read_then_too_late(logs: Any) -> Any:
             monkeypatch.undo()
             found = owners._read(logs)
-            consumer.client.delete(payloads.GroupPaths(GROUP).owner(LOGS[1]))
+            consumer.client.delete(paths.GroupPaths(GROUP).owner(LOGS[1]))
             own(consumer, LOGS[1])
             return found
 
@@ -312,7 +314,7 @@ def test_who_waits_goes_on_when_the_last_owner_goes(connect: str, zookeeper: Zoo
         first.close()
         waiting.join(0.3)
         assert not waited
-        last.client.delete(payloads.GroupPaths(GROUP).owner(LOGS[1]))
+        last.client.delete(paths.GroupPaths(GROUP).owner(LOGS[1]))
         waiting.join(60)
     assert waited == [True]
 
@@ -351,7 +353,7 @@ def test_a_run_owns_what_it_reads_while_it_reads_and_nothing_afterwards(pipeline
         def end(self) -> None:
             seen.append(keys_owned(pipeline))
 
-    preview.run(load_settings(pipeline.conf), around=lambda world: Looking(Looking(Looking(world, "claiming"), "fetch"), "tidy"))
+    run.run(load_settings(pipeline.conf), around=lambda world: Looking(Looking(Looking(world, "claiming"), "fetch"), "tidy"))
     assert seen == [set(), {"0", "1", "2", "3"}, {"0", "1", "2", "3"}]
     assert keys_owned(pipeline) == set()
 
@@ -397,7 +399,7 @@ def test_an_owner_who_comes_after_the_look_stops_the_run_and_the_next_one_replay
             consumer(2)
 
     with pytest.raises(Owned, match=f"owned by {FOREIGN}") as caught:
-        preview.run(load_settings(pipeline.conf), around=lambda world: Overtaken(world, "claiming"))
+        run.run(load_settings(pipeline.conf), around=lambda world: Overtaken(world, "claiming"))
     assert caught.value.exit_code == 4
     assert keys_owned(pipeline) == {"2"} and not pipeline.table.joinpath("_delta_log").exists()
     pipeline.settings = {"ownership": {"on_owned": "skip"}}
@@ -422,7 +424,7 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(pipeline: P
             waits.set()
 
     waiting = threading.Thread(
-        target=lambda: said.append(preview.run(load_settings(pipeline.conf), around=lambda world: Waiting(world, "wait_for_owners"))))
+        target=lambda: said.append(run.run(load_settings(pipeline.conf), around=lambda world: Waiting(world, "wait_for_owners"))))
     waiting.start()
     with pipeline.zookeeper() as client:
         assert waits.wait(60)

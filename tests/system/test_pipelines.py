@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from etl.commands import preview
+from etl.commands import run
 from etl.errors import Owned
 from etl.model.plans import Plan
-from etl.protocol.zookeeper import plan_documents
-from etl.run.ingest import World
-from etl.settings.sections import load_settings
+from etl.protocol.zookeeper import commit_metadata
+from etl.run.world import World
+from etl.settings.loader import load_settings
 from tests.system.driving import Pipeline, refused
 
 
@@ -37,7 +37,7 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     other = replace(pipeline, folder=tmp_path / "b", settings={"pipeline": "other"})
     other.folder.mkdir()
     with pytest.raises(Owned, match="took a topic"):
-        preview.run(load_settings(other.conf), around=lambda world: Meanwhile(world, pipeline.ran))
+        run.run(load_settings(other.conf), around=lambda world: Meanwhile(world, pipeline.ran))
     refused(other.run(), 2, "pipeline clicks of the same group", "group of its own", "pipelines retire CONF clicks")
     assert not other.table.exists() and pipeline.run().outcomes == ["nothing new"]
     with pipeline.zookeeper() as client:
@@ -57,8 +57,8 @@ def test_a_plan_that_no_commit_can_carry_is_refused_by_plan_and_run_and_binds_no
     pipeline = make_pipeline(partitions=1)
     pipeline.produce(4, partitions=1)
     with monkeypatch.context() as small:
-        small.setattr(plan_documents, "STAMP_FULL_BYTES", 10)
-        small.setattr(plan_documents, "STAMP_MAX_BYTES", 10)
+        small.setattr(commit_metadata, "STAMP_FULL_BYTES", 10)
+        small.setattr(commit_metadata, "STAMP_MAX_BYTES", 10)
         for said in (pipeline.door("plan"), pipeline.run()):
             refused(said, 2, "commit metadata", "source.topics")
     assert pipeline.door("plans", "list").document == []

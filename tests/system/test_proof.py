@@ -16,13 +16,14 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
-from etl.commands import operator, preview
+from etl.commands import operator
+from etl.commands.run import run
 from etl.decisions import coverage
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.model.raw_table import arrow_schema
-from etl.run.ingest import World
+from etl.run.world import World
 from etl.settings.address import split_address
-from etl.settings.sections import load_settings
+from etl.settings.loader import load_settings
 from tests.system.driving import Pipeline, broken_off_before, refused
 
 
@@ -137,7 +138,7 @@ def test_offsets_that_were_let_go_are_told_from_plans_and_later_from_the_losses_
 
 def test_a_row_that_never_came_is_named_and_nobody_else_is_blamed(pipeline: Pipeline) -> None:
     pipeline.produce(400)
-    preview.run(load_settings(pipeline.conf), around=lambda world: Losing(world))
+    run(load_settings(pipeline.conf), around=lambda world: Losing(world))
     proof = pipeline.door("verify")
     found = log_of(proof.document, 2)
     assert proof.code == 5
@@ -221,10 +222,10 @@ def test_doubled_rows_stay_wrong_whatever_an_operator_accepted(pipeline: Pipelin
 
 def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_words_of_a_run(pipeline: Pipeline) -> None:
     copy = pipeline.folder / "copy"
-    for run in range(2):
+    for turn in range(2):
         pipeline.produce(40)
         pipeline.ran()
-        if not run:
+        if not turn:
             shutil.copytree(pipeline.table, copy)
     whole = pipeline.folder / "whole"
     pipeline.table.rename(whole)
@@ -246,10 +247,10 @@ def test_an_old_copy_that_was_put_back_and_accepted_is_proven_with_what_was_give
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, kept: int,
 ) -> None:
     copy = pipeline.folder / "copy"
-    for run in range(3):
+    for turn in range(3):
         pipeline.produce(40)
         pipeline.ran()
-        if not run:
+        if not turn:
             shutil.copytree(pipeline.table, copy)
     shutil.rmtree(pipeline.table)
     copy.rename(pipeline.table)

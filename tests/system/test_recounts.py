@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from etl.commands import operator
 from etl.model.raw_table import spark_schema
-from etl.settings.sections import load_settings
+from etl.settings.loader import load_settings
 from tests.system.driving import Pipeline, broken_off_before, refused
 
 Shape = Callable[[str], str]

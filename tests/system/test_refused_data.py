@@ -11,7 +11,7 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from etl.commands import operator
-from etl.settings.sections import load_settings
+from etl.settings.loader import load_settings
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, altered, cut_to, instead
 from tests.system.driving import Pipeline, refused

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from etl.commands import preview
+from etl.commands import run
 from etl.embedded.server import wait_until
 from etl.errors import Unreachable
-from etl.run.ingest import World
+from etl.run.world import World
 from etl.settings.address import split_address
-from etl.settings.sections import load_settings
+from etl.settings.loader import load_settings
 from tests.fakes.broker import FETCH, FakeBroker, never
 from tests.system.driving import Pipeline, refused
 
@@ -66,7 +66,7 @@ def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_comp
         pipeline.settings = {
             "zookeeper": {"connect": f"127.0.0.1:{line.port}/{chroot}", "session_timeout_s": 1, "connect_timeout_s": 1}}
         with pytest.raises(Unreachable) as caught:
-            preview.run(load_settings(pipeline.conf), around=lambda world: Before(world, verb, line.cut))
+            run.run(load_settings(pipeline.conf), around=lambda world: Before(world, verb, line.cut))
     assert (caught.value.exit_code, bool(caught.value.check)) == (6, True)
     pipeline.settings = {"ownership": {"wait_for_driver_s": 30}}
     pipeline.produce(40)
@@ -83,7 +83,7 @@ def test_a_run_that_breaks_leaves_no_report_that_says_all_is_well(pipeline: Pipe
         raise ZeroDivisionError("a bug")
 
     with pytest.raises(ZeroDivisionError):
-        preview.run(load_settings(pipeline.conf), around=lambda world: Before(world, "fetch", bug))
+        run.run(load_settings(pipeline.conf), around=lambda world: Before(world, "fetch", bug))
     [written] = (pipeline.folder / "reports").glob("*.json")
     report = json.loads(written.read_text())
     assert (report["state"], report["exit_code"], report["outcomes"][-1]["outcome"]) == ("failed", 1, "failed")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from etl.commands import preview
+from etl.commands import run
 from etl.demo.crash_run import Dying
 from etl.report.run_report import Outcome
-from etl.run.ingest import World
-from etl.settings.sections import load_settings
+from etl.run.world import World
+from etl.settings.loader import load_settings
 from tests.system.driving import Pipeline, broken_off_before, refused
 
 
@@ -173,7 +173,7 @@ def test_of_two_pipelines_that_make_one_table_at_the_same_moment_both_load_their
     other = beside(pipeline)
     pipeline.produce(40)
     other.produce(20)
-    report = preview.run(load_settings(other.conf), around=lambda world: Meanwhile(world, "append", pipeline.ran))
+    report = run.run(load_settings(other.conf), around=lambda world: Meanwhile(world, "append", pipeline.ran))
     assert [outcome for outcome, _ in report.outcomes] == [Outcome.SUPERSEDED, Outcome.INGESTED]
     for one, rows in ((pipeline, 40), (other, 20)):
         proof = one.door("verify")

@@ -15,7 +15,7 @@ from etl.commands import pipelines
 from etl.edges.report_file import kept_in
 from etl.errors import SettingsError, TableUnreachable
 from etl.report.run_report import Outcome, Report
-from etl.settings.sections import load_settings
+from etl.settings.loader import load_settings
 from tests.unit.settings.test_settings import LEAST
 
 ETL = [sys.executable, "-m", "etl"]

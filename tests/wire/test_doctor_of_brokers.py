@@ -9,7 +9,7 @@ import pytest
 from etl.doctor import brokers
 from etl.doctor.check import Findings, Verdict
 from etl.edges.brokers.cluster import Cluster
-from etl.settings.sections import parse_settings
+from etl.settings.loader import parse_settings
 from tests.fakes.broker import FakeBroker
 
 

@@ -20,7 +20,8 @@ from etl.errors import (
     BrokerError, BrokerUnreachable, CorruptData, DataLoss, EtlError, LogTruncated, MessageTooLarge, MissingOffsets, NeedsDecision,
     NotYetReadable, PermissionRefused, RanOutBeforeUntil, TopicMissing,
 )
-from etl.model.plans import Broker, BrokerPartition, Cleanup, Isolation, Leader, OffsetRange, Receipt
+from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Leader
+from etl.model.plans import OffsetRange, Receipt
 from etl.protocol.generations.kafka import errors
 from etl.reader.fetch import read_ranges
 from tests.fakes.batches import Batch, Rec, answer, control, encode

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etl.errors import DataLoss, EtlError, MissingOffsets, NeedsDecision, RecordTooLarge, SettingsError, unmark
-from etl.model.plans import BrokerPartition
-from etl.reader.source import OffsetRanges, RangesReader, Task, TaskFailed
+from etl.model.logs import BrokerPartition
+from etl.reader.source import OffsetRanges, RangesReader, TaskFailed
+from etl.reader.tasks import Task
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FakeBroker
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
-from etl.model.plans import Broker, BrokerPartition, EpochEnd, Extent, Isolation, KafkaGroup, Leader, OpenTransaction, Retention
+from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Isolation, KafkaGroup, Leader, OpenTransaction, Retention
 from etl.protocol.generations.kafka import errors, small_messages
 from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST, ClusterMetadata, ListedOffset
 from etl.settings.sections import TopicFilter

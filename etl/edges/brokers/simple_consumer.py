@@ -17,10 +17,12 @@ from etl.edges.brokers.connection import (
     HANDSHAKE_CORRELATION_ID, Connection, ConnectionBroken, Dropping, ImpossibleSize, absurd, hung_up, not_kafka, outsized, unanswered,
 )
 from etl.errors import BrokerUnreachable, CorruptData
-from etl.model.plans import Broker, BrokerPartition, Isolation, OpenTransaction, Retention
+from etl.model.logs import Broker, BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol import FetchedPartition
-from etl.protocol.generations.kafka import errors, groups, small_messages
-from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST, Api, ClusterMetadata, FetchAnswer, ListedOffset, Spoken, Wanted
+from etl.protocol.generations.kafka import committed, configs, errors, groups, produce, small_messages, transactions, versions
+from etl.protocol.generations.kafka.fetch import FetchAnswer, Wanted, encode_fetch, in_wire_order, parse_fetch
+from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST, ClusterMetadata, ListedOffset
+from etl.protocol.generations.kafka.versions import Api, Spoken
 
 MIB = 1 << 20
 _MAX_CORRELATION_ID = 0x7FFFFFFF
@@ -136,7 +138,7 @@ class SimpleConsumer:
         Raises ValueError when a log is named twice or another fetch is under way.
         """
         self._refuse_while_fetching()
-        fetch = _Fetch(tuple(small_messages.in_wire_order(wanted)), isolation, max_bytes, max_wait_ms, min_bytes)
+        fetch = _Fetch(tuple(in_wire_order(wanted)), isolation, max_bytes, max_wait_ms, min_bytes)
         deadline = self._deadline()
         try:
             self._send_fetch(fetch, deadline)
@@ -176,11 +178,11 @@ class SimpleConsumer:
 
     def _send_fetch(self, fetch: _Fetch, deadline: float) -> None:
         connection = self._connected(deadline)
-        version = small_messages.choose_version(Api.FETCH, self._spoken, broker=self.address)
+        version = versions.choose_version(Api.FETCH, self._spoken, broker=self.address)
         correlation_id = self._next_correlation_id()
-        frame = small_messages.encode_fetch(version, fetch.wanted, correlation_id=correlation_id, client_id=self._client_id,
-                                            max_wait_ms=fetch.max_wait_ms, min_bytes=fetch.min_bytes, max_bytes=fetch.max_bytes,
-                                            isolation=fetch.isolation)
+        frame = encode_fetch(version, fetch.wanted, correlation_id=correlation_id, client_id=self._client_id,
+                             max_wait_ms=fetch.max_wait_ms, min_bytes=fetch.min_bytes, max_bytes=fetch.max_bytes,
+                             isolation=fetch.isolation)
         with self._dropping():
             connection.send(frame, deadline)
         self._sent = (correlation_id, version)
@@ -203,7 +205,7 @@ class SimpleConsumer:
 
     def _parsed(self, version: int, body: memoryview, fetch: _Fetch) -> FetchAnswer:
         try:
-            return small_messages.parse_fetch(version, body, broker=self.address)
+            return parse_fetch(version, body, broker=self.address)
         except CorruptData as corrupt:
             asked = {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}
             offset = asked.get((corrupt.where.get("topic", ""), corrupt.where.get("partition", -1)))
@@ -261,7 +263,7 @@ class SimpleConsumer:
     ) -> small_messages.ToldEpochEnds:
         """Where the records up to a leader epoch end in each log (KIP-320); nothing for a broker before 2.1. One request for many logs."""
         api, fields = Api.OFFSET_FOR_LEADER_EPOCH, small_messages.epoch_ends_fields(epochs, current)
-        return small_messages.parse_epoch_ends(self._ask(api, fields)) if small_messages.is_spoken(api, self.api_versions()) else {}
+        return small_messages.parse_epoch_ends(self._ask(api, fields)) if versions.is_spoken(api, self.api_versions()) else {}
 
     # The cluster, as this broker knows it
 
@@ -287,28 +289,28 @@ class SimpleConsumer:
 
         Raises SettingsError for a broker before 1.0.
         """
-        return small_messages.parse_retention(self._ask(Api.DESCRIBE_CONFIGS, small_messages.configs_fields(topics)))
+        return configs.parse_retention(self._ask(Api.DESCRIBE_CONFIGS, configs.configs_fields(topics)))
 
     def open_transactions(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, OpenTransaction]:
         """The open transaction that began first in each log that this broker leads (KIP-664). Raises SettingsError before 2.8."""
-        return small_messages.parse_open_transactions(self._ask(Api.DESCRIBE_PRODUCERS, small_messages.producers_fields(logs)))
+        return transactions.parse_open_transactions(self._ask(Api.DESCRIBE_PRODUCERS, transactions.producers_fields(logs)))
 
     def transactions_of(self, producer_ids: Collection[int]) -> dict[int, tuple[str, int | None]]:
         """Producer id -> transactional id and the start of its transaction, of those that this broker coordinates and we may see.
 
         Raises SettingsError before 3.0.
         """
-        known = small_messages.parse_transactional_ids(self._ask(Api.LIST_TRANSACTIONS, small_messages.list_transactions_fields(
+        known = transactions.parse_transactional_ids(self._ask(Api.LIST_TRANSACTIONS, transactions.list_transactions_fields(
             producer_ids)))
         if not known:
             return {}
-        return small_messages.parse_transactions(self._ask(Api.DESCRIBE_TRANSACTIONS, small_messages.describe_transactions_fields(known)))
+        return transactions.parse_transactions(self._ask(Api.DESCRIBE_TRANSACTIONS, transactions.describe_transactions_fields(known)))
 
     # A group's offsets that the brokers keep (the pipeline's own are in ZooKeeper)
 
     def find_coordinator(self, group: str) -> Broker:
         """The broker to ask for the offsets of `group`. Raises BrokerError while there is none yet."""
-        found = self._ask(Api.FIND_COORDINATOR, small_messages.coordinator_fields(group))
+        found = self._ask(Api.FIND_COORDINATOR, committed.coordinator_fields(group))
         if found.error_code:
             raise errors.failure_of(found.error_code, f"name the coordinator of group {group}", broker=self.address)
         return Broker(found.node_id, found.host, found.port)
@@ -319,7 +321,7 @@ class SimpleConsumer:
 
     def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int]) -> None:
         """Store next offsets; this broker must be the group's coordinator. Raises for the first log refused."""
-        codes = small_messages.parse_commit(self._ask(Api.OFFSET_COMMIT, small_messages.commit_fields(group, offsets)))
+        codes = committed.parse_commit(self._ask(Api.OFFSET_COMMIT, committed.commit_fields(group, offsets)))
         for log in sorted(offsets):
             if codes.get(log, 0):
                 raise errors.failure_of(codes[log], f"commit an offset of group {group}", topic=log.topic, partition=log.partition,
@@ -327,10 +329,10 @@ class SimpleConsumer:
 
     def fetch_offsets(self, group: str, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int | None]:
         """Next offsets as stored; None where none is. This broker must be the group's coordinator."""
-        response = self._ask(Api.OFFSET_FETCH, small_messages.offset_fetch_fields(group, logs))
+        response = self._ask(Api.OFFSET_FETCH, committed.offset_fetch_fields(group, logs))
         if response.error_code:
             raise errors.failure_of(response.error_code, f"tell the offsets of group {group}", broker=self.address)
-        found = small_messages.parse_offset_fetch(response)
+        found = committed.parse_offset_fetch(response)
         for log, (code, _) in found.items():
             if code:
                 raise errors.failure_of(code, f"tell an offset of group {group}", topic=log.topic, partition=log.partition,
@@ -343,9 +345,9 @@ class SimpleConsumer:
         Waits for all in-sync replicas. Never sent twice: BrokerUnreachable may mean that it was appended.
         """
         log = BrokerPartition(topic, partition)
-        batch = records if isinstance(records, bytes) else small_messages.encode_records(records, timestamp_ms=int(time.time() * 1000))
-        fields = small_messages.produce_fields(log, batch, int(self._timeout_s * 1000))
-        code, offset = small_messages.parse_produce(self._ask(Api.PRODUCE, fields, may_repeat=False)).get(log, (-1, None))
+        batch = records if isinstance(records, bytes) else produce.encode_records(records, timestamp_ms=int(time.time() * 1000))
+        fields = produce.produce_fields(log, batch, int(self._timeout_s * 1000))
+        code, offset = produce.parse_produce(self._ask(Api.PRODUCE, fields, may_repeat=False)).get(log, (-1, None))
         if code or offset is None:
             raise errors.failure_of(code, "append", topic=topic, partition=partition, broker=self.address)
         return offset
@@ -369,7 +371,7 @@ class SimpleConsumer:
 
     def _ask_once(self, api: Api, fields: Mapping[str, Any], deadline: float) -> Any:
         connection = self._connected(deadline)
-        version = small_messages.choose_version(api, self._spoken, broker=self.address)
+        version = versions.choose_version(api, self._spoken, broker=self.address)
         correlation_id = self._next_correlation_id()
         frame = small_messages.encode(api, version, correlation_id=correlation_id, client_id=self._client_id, fields=fields)
         with self._dropping():

@@ -20,7 +20,7 @@ from typing import Any
 from pyarrow import fs
 
 from etl.errors import TableUnreachable
-from etl.model.plans import Foreign
+from etl.model.table import Foreign
 
 RESTORE = "RESTORE"
 

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from etl.edges.delta.path import not_supported, open_table, rust_path, unreachable
 from etl.errors import EtlError, FileLost, NotOurTable
-from etl.model.plans import BrokerPartition, Loss, Plan, Why
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Loss, Plan, Why
 
 if TYPE_CHECKING:
     import pyarrow

@@ -17,8 +17,11 @@ from pyarrow import fs
 from etl.edges.delta.log import Commit, adds_rows, open_log, parse_commit, read_commit_file, walk_back
 from etl.edges.delta.path import open_table, rust_path, unreachable
 from etl.errors import LedgersDisagree, NeedsDecision
-from etl.model.plans import BrokerPartition, Foreign, OtherPipeline, Plan, Table, TookOver
-from etl.protocol.zookeeper.plan_documents import parse_plan, parse_stamp
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan, TookOver
+from etl.model.table import Foreign, OtherPipeline, Table
+from etl.protocol.zookeeper.commit_metadata import parse_stamp
+from etl.protocol.zookeeper.plan_documents import parse_plan
 
 OURS = "offset-range-etl/"
 """What the application id of every pipeline begins with; cluster, group and pipeline follow."""

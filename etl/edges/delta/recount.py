@@ -16,7 +16,8 @@ import numpy
 
 from etl.audit.seen_offsets import SeenOffsets
 from etl.edges.delta.files import StorageOptions, TableFiles, Uncountable, files_of_commit, files_of_today
-from etl.model.plans import NOT_COUNTED, BrokerPartition, OffsetRange, Receipt
+from etl.model.logs import BrokerPartition
+from etl.model.plans import NOT_COUNTED, OffsetRange, Receipt
 
 if TYPE_CHECKING:
     import pyarrow

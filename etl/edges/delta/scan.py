@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from etl.audit.audit import BUCKET_OFFSETS, AuditedLog, Bucket
+from etl.edges.delta.failures import whole_text
 from etl.edges.delta.path import spark_path
-from etl.edges.delta.spark_writer import whole_text
 from etl.errors import EtlError, FileLost, SettingsError, TableUnreachable
-from etl.model.plans import BrokerPartition
+from etl.model.logs import BrokerPartition
 from etl.model.raw_table import misfit
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, PermissionRefused, Unreachable
-from etl.protocol.zookeeper import payloads
+from etl.protocol.zookeeper import paths, payloads
 
 
 class DriverLock:
@@ -26,7 +26,7 @@ class DriverLock:
 
     def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
         self._zookeeper = zookeeper
-        self._paths = payloads.PipelinePaths(group, pipeline)
+        self._paths = paths.PipelinePaths(group, pipeline)
 
     @contextlib.contextmanager
     def driving(self, run_id: str, *, wait_s: float) -> Iterator[None]:

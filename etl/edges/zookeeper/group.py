@@ -11,8 +11,10 @@ from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
 
 from etl.edges.zookeeper.session import NO_ANSWER, OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import CommitUnknown, OffsetMoved, PermissionRefused
-from etl.model.plans import NOTHING_COMMITTED, BrokerPartition, Committed, Plan
-from etl.protocol.zookeeper.payloads import GroupPaths, parse_offset, parse_partition_key, render_offset
+from etl.model.logs import BrokerPartition
+from etl.model.plans import NOTHING_COMMITTED, Committed, Plan
+from etl.protocol.zookeeper.paths import GroupPaths
+from etl.protocol.zookeeper.payloads import parse_offset, parse_partition_key, render_offset
 
 
 class ConsumerGroup:

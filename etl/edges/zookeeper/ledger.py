@@ -18,8 +18,12 @@ from kazoo.client import TransactionRequest
 from etl.decisions.coverage import ancestry, fold, is_better, note, prunable, take_in
 from etl.edges.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import LedgersDisagree, Owned, ZooKeeperUnreachable
-from etl.model.plans import Acknowledgement, Applied, BrokerPartition, Coverage, Foreign, Ledger, Plan, Retirement
+from etl.model.ledger import Acknowledgement, Coverage, Ledger, Retirement
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Applied, Plan
+from etl.model.table import Foreign
 from etl.protocol.zookeeper import payloads, plan_documents
+from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 
 
 _PIECES_MAX = 10_000
@@ -40,8 +44,8 @@ class PlanLedger:
 
     def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
         self._zookeeper = zookeeper
-        self._paths = payloads.PipelinePaths(group, pipeline)
-        self._pipelines = payloads.GroupPaths(group).pipelines
+        self._paths = PipelinePaths(group, pipeline)
+        self._pipelines = GroupPaths(group).pipelines
 
     @property
     def pipeline(self) -> str:

@@ -22,8 +22,9 @@ from kazoo.handlers.threading import KazooTimeoutError
 from etl.edges.zookeeper.driver_lock import is_dead, this_process
 from etl.edges.zookeeper.session import NO_ANSWER, OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import Owned, PermissionRefused, Unreachable, ZooKeeperUnreachable
-from etl.model.plans import BrokerPartition
+from etl.model.logs import BrokerPartition
 from etl.protocol.zookeeper import payloads
+from etl.protocol.zookeeper.paths import GroupPaths
 
 _ATTEMPTS = 5
 """How often one request is tried: an answer may be lost, a dead driver's nodes are found, an owner comes and goes."""
@@ -43,7 +44,7 @@ class Owners:
     def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
         self._zookeeper = zookeeper
         self._pipeline = pipeline
-        self._paths = payloads.GroupPaths(group)
+        self._paths = GroupPaths(group)
 
     @contextlib.contextmanager
     def claiming(self, logs: Collection[BrokerPartition], run_id: str) -> Iterator[None]:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import WrongChroot, ZooKeeperUnreachable
-from etl.model.plans import Broker
-from etl.protocol.zookeeper.payloads import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID, CREATION_ID, parse_broker, parse_cluster_id
+from etl.model.logs import Broker
+from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID
+from etl.protocol.zookeeper.payloads import CREATION_ID, parse_broker, parse_cluster_id
 
 
 def read_creation_ids(zookeeper: ZooKeeper, topics: Iterable[str]) -> dict[str, str]:

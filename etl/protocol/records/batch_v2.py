@@ -33,7 +33,8 @@ import pyarrow as pa
 from etl.errors import CorruptData, RecordTooLarge
 from etl.protocol import FetchedPartition
 from etl.protocol.records import codecs
-from etl.protocol.records.kernel import MAX_RECORD_BYTES, SMALLEST_RECORD, TABLE_WIDTH, Bytes, ColumnBuffers, Tally, count_records
+from etl.protocol.records.arrow import ColumnBuffers
+from etl.protocol.records.kernel import MAX_RECORD_BYTES, SMALLEST_RECORD, TABLE_WIDTH, Bytes, Tally, count_records
 
 MAX_UNPACKED_BYTES = 128 << 20
 """What one record batch may decompress to. Reserved once per thread; only what is used becomes resident memory."""

@@ -16,22 +16,20 @@ written the kernels are compiled again in each process (2 to 3 seconds) instead 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 from numpy.typing import NDArray
 
-from etl.errors import CorruptData, RecordTooLarge
+from etl.errors import CorruptData
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
-
 MOST_ROWS = (1 << 18) + (1 << 16)
 """Rows of one Arrow batch: the topic is repeated with each."""
 MOST_BYTES = 32 << 20
@@ -49,37 +47,30 @@ SMALLEST_RECORD = 7
 """length, attributes, two deltas, two lengths, header count: a byte each."""
 MAX_GAPS = 1000
 """Gaps a receipt keeps one by one."""
-
 # Columns of a group's table: one row per record batch.
 COMPRESSED, START, UNTIL, COUNT, BASE_OFFSET, LAST_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, APPEND_TIME = range(9)
 TABLE_WIDTH = 9
-
 # Fill state of the buffers, kept from one call to the next.
-_BATCH, _ROWS, _KEY_BYTES, _VALUE_BYTES, _HEADERS, _HEADER_KEY_BYTES, _HEADER_VALUE_BYTES = range(7)
-_NO_KEY, _NO_VALUE, _NO_TIMESTAMP, _NO_HEADERS, _NO_HEADER_VALUE, _NON_ASCII = range(7, 13)
+BATCH, ROWS, KEY_BYTES, VALUE_BYTES, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES = range(7)
+NO_KEY, NO_VALUE, NO_TIMESTAMP, NO_HEADERS, NO_HEADER_VALUE, NON_ASCII = range(7, 13)
 # Where it goes on inside a record batch: records done, place of the next one, the lowest offset it may have. And which record was refused.
-_RECORD, _AT, _LOWEST, _OFFSET = range(13, 17)
-_STATE_WIDTH = 17
-
+RECORD, AT, LOWEST, OFFSET = range(13, 17)
+STATE_WIDTH = 17
 # Tally: what the whole walk through a range has seen so far.
-_EXPECTED, _GAPS, _SEEN_ROWS = range(3)
-
-_FILLED, _MORE_HEADERS, _FULL = 0, 1, 8
-_WRONG = {
+EXPECTED, GAPS, SEEN_ROWS = range(3)
+FILLED, MORE_HEADERS, FULL = 0, 1, 8
+WRONG = {
     2: "a record's length or offset does not fit its record batch",
     3: "a record's key, value or header is longer than the record, or the record is longer than they are",
     4: "a record's offset lies outside its record batch or does not rise",
     5: "bytes are left after the last record of a record batch",
 }
-_BAD_RECORD, _BAD_FIELD, _BAD_OFFSET, _BYTES_LEFT = _WRONG
-_TOO_LARGE, _TOO_MANY_HEADERS = 6, 7
-
+BAD_RECORD, BAD_FIELD, BAD_OFFSET, BYTES_LEFT = WRONG
+TOO_LARGE, TOO_MANY_HEADERS = 6, 7
 _FAR = 1 << 62
 """A place no buffer reaches: what a malformed varint ends at, so that one check after several reads is enough."""
 _MAX_MS = (2**63 - 1) // 1000
 _NO_MS = -1
-_HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-_HEADERS_TYPE = pa.list_(pa.field("element", _HEADER_TYPE))
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,19 +150,19 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
     The state is written back after each whole record batch, and where the Arrow batch is full, between two records. A record whose
     headers found no room is decoded again, and what came before it since then.
     """
-    for batch in range(state[_BATCH], table.shape[0]):
+    for batch in range(state[BATCH], table.shape[0]):
         source = unpacked if table[batch, COMPRESSED] else plain
-        at, until, done = table[batch, START], table[batch, UNTIL], state[_RECORD]
+        at, until, done = table[batch, START], table[batch, UNTIL], state[RECORD]
         base_offset, last_offset = table[batch, BASE_OFFSET], table[batch, LAST_OFFSET]
         base_ms, max_ms, append_time = table[batch, BASE_TIMESTAMP], table[batch, MAX_TIMESTAMP], table[batch, APPEND_TIME]
-        row, key_at, value_at, header = state[_ROWS], state[_KEY_BYTES], state[_VALUE_BYTES], state[_HEADERS]
-        header_key_at, header_value_at = state[_HEADER_KEY_BYTES], state[_HEADER_VALUE_BYTES]
-        no_key, no_value, no_timestamp = state[_NO_KEY], state[_NO_VALUE], state[_NO_TIMESTAMP]
-        no_headers, no_header_value, non_ascii = state[_NO_HEADERS], state[_NO_HEADER_VALUE], state[_NON_ASCII]
-        expected, gap, first_row = tally[_EXPECTED], tally[_GAPS], row
+        row, key_at, value_at, header = state[ROWS], state[KEY_BYTES], state[VALUE_BYTES], state[HEADERS]
+        header_key_at, header_value_at = state[HEADER_KEY_BYTES], state[HEADER_VALUE_BYTES]
+        no_key, no_value, no_timestamp = state[NO_KEY], state[NO_VALUE], state[NO_TIMESTAMP]
+        no_headers, no_header_value, non_ascii = state[NO_HEADERS], state[NO_HEADER_VALUE], state[NON_ASCII]
+        expected, gap, first_row = tally[EXPECTED], tally[GAPS], row
         lowest = base_offset
         if done:
-            at, lowest = state[_AT], state[_LOWEST]
+            at, lowest = state[AT], state[LOWEST]
         used, full = key_at + value_at + header_key_at + header_value_at, False
         while done < table[batch, COUNT]:
             if used >= most_bytes or row >= offsets.shape[0] or header >= most_headers:
@@ -180,16 +171,16 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
             done += 1
             length, at = _varint(source, at, until, 28)
             if at > until or length < SMALLEST_RECORD - 1 or length > until - at:
-                return _BAD_RECORD
+                return BAD_RECORD
             end = at + length
             delta_ms, at = _varint(source, at + 1, end, 63)
             delta, at = _varint(source, at, end, 28)
             key_size, at = _varint(source, at, end, 28)
             if at > end or key_size > end - at:
-                return _BAD_FIELD
+                return BAD_FIELD
             offset = base_offset + delta
             if offset < lowest or offset > last_offset:
-                return _BAD_OFFSET
+                return BAD_OFFSET
             lowest = offset + 1
             if offset < from_offset or offset >= until_offset:
                 at = end
@@ -206,7 +197,7 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
                 at += key_size
             value_size, at = _varint(source, at, end, 28)
             if at > end or value_size > end - at:
-                return _BAD_FIELD
+                return BAD_FIELD
             if value_size < 0:
                 no_value += 1
             else:
@@ -222,16 +213,16 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
 
             header_count, at = _varint(source, at, end, 28)
             if at > end or header_count < 0 or header_count > (end - at) // 2:
-                return _BAD_FIELD
+                return BAD_FIELD
             if want_headers and header_count > MAX_RECORD_HEADERS:
-                state[_OFFSET] = offset
-                return _TOO_MANY_HEADERS
+                state[OFFSET] = offset
+                return TOO_MANY_HEADERS
             if want_headers and header + header_count >= header_key_ends.shape[0]:
-                return _MORE_HEADERS
+                return MORE_HEADERS
             for _ in range(header_count):
                 size, at = _varint(source, at, end, 28)
                 if at > end or size < 0 or size > end - at:
-                    return _BAD_FIELD
+                    return BAD_FIELD
                 if want_headers:
                     for place in range(size):
                         byte = source[at + place]
@@ -242,7 +233,7 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
                 at += size
                 size, at = _varint(source, at, end, 28)
                 if at > end or size > end - at:
-                    return _BAD_FIELD
+                    return BAD_FIELD
                 if want_headers:
                     if size < 0:
                         no_header_value += 1
@@ -255,11 +246,11 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
                 if size > 0:
                     at += size
             if at != end:
-                return _BAD_FIELD
+                return BAD_FIELD
             before, used = used, key_at + value_at + header_key_at + header_value_at
             if used - before > most_record_bytes:
-                state[_OFFSET] = offset
-                return _TOO_LARGE
+                state[OFFSET] = offset
+                return TOO_LARGE
             if want_headers:
                 header_ends[row + 1] = header
                 if header_count == 0:
@@ -285,38 +276,38 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
             expected = offset + 1
             row += 1
         if at != until and not full:
-            return _BYTES_LEFT
-        state[_BATCH], state[_RECORD], state[_AT], state[_LOWEST] = (batch, done, at, lowest) if full else (batch + 1, 0, 0, 0)
-        state[_ROWS], state[_KEY_BYTES], state[_VALUE_BYTES], state[_HEADERS] = row, key_at, value_at, header
-        state[_HEADER_KEY_BYTES], state[_HEADER_VALUE_BYTES] = header_key_at, header_value_at
-        state[_NO_KEY], state[_NO_VALUE], state[_NO_TIMESTAMP] = no_key, no_value, no_timestamp
-        state[_NO_HEADERS], state[_NO_HEADER_VALUE], state[_NON_ASCII] = no_headers, no_header_value, non_ascii
-        tally[_EXPECTED], tally[_GAPS] = expected, gap
-        tally[_SEEN_ROWS] += row - first_row
+            return BYTES_LEFT
+        state[BATCH], state[RECORD], state[AT], state[LOWEST] = (batch, done, at, lowest) if full else (batch + 1, 0, 0, 0)
+        state[ROWS], state[KEY_BYTES], state[VALUE_BYTES], state[HEADERS] = row, key_at, value_at, header
+        state[HEADER_KEY_BYTES], state[HEADER_VALUE_BYTES] = header_key_at, header_value_at
+        state[NO_KEY], state[NO_VALUE], state[NO_TIMESTAMP] = no_key, no_value, no_timestamp
+        state[NO_HEADERS], state[NO_HEADER_VALUE], state[NON_ASCII] = no_headers, no_header_value, non_ascii
+        tally[EXPECTED], tally[GAPS] = expected, gap
+        tally[SEEN_ROWS] += row - first_row
         if full:
-            return _FULL
-    return _FILLED
+            return FULL
+    return FILLED
 
 
 @kernel
 def _count(source, at, until, count, base_offset, last_offset, from_offset, until_offset):  # type: ignore[no-untyped-def]
-    """How many records of one record batch lie in [from, until); minus a code of _WRONG when the bytes are no records."""
+    """How many records of one record batch lie in [from, until); minus a code of WRONG when the bytes are no records."""
     found, lowest = 0, base_offset
     for _ in range(count):
         length, at = _varint(source, at, until, 28)
         if at > until or length < SMALLEST_RECORD - 1 or length > until - at:
-            return -_BAD_RECORD
+            return -BAD_RECORD
         end = at + length
         _, place = _varint(source, at + 1, end, 63)
         delta, place = _varint(source, place, end, 28)
         offset = base_offset + delta
         if place > end or offset < lowest or offset > last_offset:
-            return -_BAD_OFFSET
+            return -BAD_OFFSET
         lowest = offset + 1
         if from_offset <= offset < until_offset:
             found += 1
         at = end
-    return found if at == until else -_BYTES_LEFT
+    return found if at == until else -BYTES_LEFT
 
 
 def count_records(source: Bytes, row: tuple[int, ...], from_offset: int, until_offset: int, **place: Any) -> int:
@@ -327,7 +318,7 @@ def count_records(source: Bytes, row: tuple[int, ...], from_offset: int, until_o
     _, start, until, count, base_offset, last_offset = row[:6]
     found = int(_count(source, start, until, count, base_offset, last_offset, from_offset, until_offset))
     if found < 0:
-        raise CorruptData(_WRONG[-found], check="the log on the broker, or a bug here", **place, offset=base_offset)
+        raise CorruptData(WRONG[-found], check="the log on the broker, or a bug here", **place, offset=base_offset)
     return found
 
 
@@ -340,12 +331,12 @@ class Tally:
 
     @property
     def rows(self) -> int:
-        return int(self._numbers[_SEEN_ROWS])
+        return int(self._numbers[SEEN_ROWS])
 
     @property
     def gap_count(self) -> int:
         """All of them, also those beyond MAX_GAPS."""
-        return int(self._numbers[_GAPS])
+        return int(self._numbers[GAPS])
 
     def gaps(self) -> list[tuple[int, int]]:
         """The first MAX_GAPS intervals [from, until) without a row, in order."""
@@ -354,169 +345,7 @@ class Tally:
     @property
     def expected(self) -> int:
         """One past the newest row, or the start of the range."""
-        return int(self._numbers[_EXPECTED])
+        return int(self._numbers[EXPECTED])
 
     def fill(self, arguments: tuple[Any, ...]) -> int:
         return int(_fill(*arguments, self._numbers, self._gaps))
-
-
-class ColumnBuffers:
-    """Buffers for the rows of one Arrow batch, and the way of a group of record batches through the kernel into them.
-
-    `rows` and `size` are upper bounds: records, and bytes of records (decompressed) in the group. Only the chosen columns are built.
-    Filled once; a group that does not fit into one Arrow batch goes on in the buffers `behind` the full ones.
-    """
-
-    def __init__(self, columns: Collection[str], *, rows: int, size: int, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
-        self._columns, self._size, self._max_record_bytes = columns, size, max_record_bytes
-        rows = min(rows, MOST_ROWS)
-        self._key, self._value, self._with_headers = ("key" in columns, "value" in columns, "headers" in columns)
-        keyed, valued, headed = (rows if wanted else 0 for wanted in (self._key, self._value, self._with_headers))
-        self._state: Ints = np.zeros(_STATE_WIDTH, dtype=np.int64)
-        self._offsets = np.empty(rows, dtype=np.int64)
-        self._timestamps = np.empty(rows, dtype=np.int64)
-        self._timestamp_bits = _bits(rows)
-        self._timestamp_types = np.empty(rows, dtype=np.int32)
-        self._key_ends, self._key_bytes, self._key_bits = _ends(keyed), _room(size, self._key), _bits(keyed)
-        self._value_ends, self._value_bytes, self._value_bits = _ends(valued), _room(size, self._value), _bits(valued)
-        self._header_ends, self._header_bits = _ends(headed), _bits(headed)
-        self._header_key_bytes, self._header_value_bytes = _room(size, self._with_headers), _room(size, self._with_headers)
-        self._most_headers = size // 2
-        headers = min(self._most_headers, 2 * headed)
-        self._header_key_ends, self._header_value_ends, self._header_value_bits = _ends(headers), _ends(headers), _bits(headers)
-
-    def behind(self) -> ColumnBuffers:
-        """Empty buffers for what of the group did not fit into these."""
-        following = ColumnBuffers(self._columns, rows=MOST_ROWS, size=self._size, max_record_bytes=self._max_record_bytes)
-        kept = [_BATCH, _RECORD, _AT, _LOWEST]
-        following._state[kept] = self._state[kept]
-        return following
-
-    def fill(self, plain: Bytes, unpacked: Bytes, table: Ints, *, from_offset: int, until_offset: int, tally: Tally,
-             **place: Any) -> bool:
-        """Decode the record batches of `table`, rows within [from, until) only, and add what was seen to `tally`.
-
-        `plain` and `unpacked` are the buffers that START and UNTIL of the table are places in. True: they are full, and the group goes
-        on in the buffers `behind` these. Raises CorruptData, and RecordTooLarge naming the record.
-        """
-        while True:
-            code = tally.fill((
-                plain, unpacked, table, from_offset, until_offset, self._key, self._value, self._with_headers,
-                self._offsets, self._timestamps, self._timestamp_bits, self._timestamp_types,
-                self._key_ends, self._key_bytes, self._key_bits, self._value_ends, self._value_bytes, self._value_bits,
-                self._header_ends, self._header_bits, self._header_key_ends, self._header_key_bytes,
-                self._header_value_ends, self._header_value_bytes, self._header_value_bits,
-                self._max_record_bytes, MOST_BYTES, MOST_HEADERS, self._state,
-            ))
-            if code in (_FILLED, _FULL):
-                return code == _FULL
-            if code in (_TOO_LARGE, _TOO_MANY_HEADERS):
-                raise self._too_large(code, place)
-            if code != _MORE_HEADERS:
-                base_offset = int(table[self._state[_BATCH], BASE_OFFSET])
-                raise CorruptData(_WRONG[code], check="the log on the broker, or a bug here", **place, offset=base_offset)
-            self._grow_headers()
-
-    def _too_large(self, code: int, place: dict[str, Any]) -> RecordTooLarge:
-        offset = int(self._state[_OFFSET])
-        if code == _TOO_LARGE:
-            what = f"a record has more than {self._max_record_bytes} bytes"
-            check = "who produced it; max_record_bytes may be raised where Spark has ten times as much memory for each core that reads"
-        else:
-            what = f"a record has more than {MAX_RECORD_HEADERS} headers, which Spark's memory would not hold"
-            check = "who produced it"
-        return RecordTooLarge(what, check=check, **place, offset=offset)
-
-    def _grow_headers(self) -> None:
-        """Room for twice as many headers; `size // 2` of them always fit, because a header is two bytes at least."""
-        room = min(self._most_headers, 4 * max(1024, self._header_key_ends.size)) + 8
-        for name in ("_header_key_ends", "_header_value_ends"):
-            grown = _ends(room)
-            old = getattr(self, name)
-            grown[:old.size] = old
-            setattr(self, name, grown)
-        bits = _bits(room)
-        bits[:self._header_value_bits.size] = self._header_value_bits
-        self._header_value_bits = bits
-
-    @property
-    def rows(self) -> int:
-        return int(self._state[_ROWS])
-
-    def arrow_batch(self, topic: str, partition: int, log_epoch: int) -> pa.RecordBatch:
-        """The rows filled in so far, over these buffers without a copy."""
-        rows, state = self.rows, self._state
-        build: dict[str, Callable[[], pa.Array]] = {
-            "key": lambda: _varied(
-                pa.binary(), rows, self._key_ends, self._key_bytes, state[_KEY_BYTES], self._key_bits, state[_NO_KEY]),
-            "value": lambda: _varied(
-                pa.binary(), rows, self._value_ends, self._value_bytes, state[_VALUE_BYTES], self._value_bits, state[_NO_VALUE]),
-            "topic": lambda: _repeated(topic, rows),
-            "partition": lambda: pa.array(np.full(rows, partition, dtype=np.int32)),
-            "offset": lambda: pa.array(self._offsets[:rows]),
-            "timestamp": self._timestamp_array,
-            "timestampType": lambda: pa.array(self._timestamp_types[:rows]),
-            "headers": self._headers_array,
-            "log_epoch": lambda: pa.array(np.full(rows, log_epoch, dtype=np.int32)),
-        }
-        names = [name for name in build if name in self._columns]
-        return pa.RecordBatch.from_arrays([build[name]() for name in names], names=names)
-
-    def _timestamp_array(self) -> pa.Array:
-        rows, missing = self.rows, int(self._state[_NO_TIMESTAMP])
-        bits = pa.py_buffer(self._timestamp_bits) if missing else None
-        return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, [bits, pa.py_buffer(self._timestamps[:rows])], missing)
-
-    def _headers_array(self) -> pa.Array:
-        rows, state = self.rows, self._state
-        headers = int(state[_HEADERS])
-        keys = _varied(pa.string(), headers, self._header_key_ends, self._header_key_bytes, state[_HEADER_KEY_BYTES], None, 0)
-        if state[_NON_ASCII]:
-            keys = _as_text(keys)
-        values = _varied(
-            pa.binary(), headers, self._header_value_ends, self._header_value_bytes, state[_HEADER_VALUE_BYTES],
-            self._header_value_bits, state[_NO_HEADER_VALUE])
-        pairs = pa.Array.from_buffers(_HEADER_TYPE, headers, [None], 0, children=[keys, values])
-        missing = int(state[_NO_HEADERS])
-        bits = pa.py_buffer(self._header_bits) if missing else None
-        ends = pa.py_buffer(self._header_ends[:rows + 1])
-        return pa.Array.from_buffers(_HEADERS_TYPE, rows, [bits, ends], missing, children=[pairs])
-
-
-def _ends(count: int) -> NDArray[np.int32]:
-    ends = np.empty(count + 1, dtype=np.int32)
-    ends[0] = 0
-    return ends
-
-
-def _bits(count: int) -> Bytes:
-    return np.zeros((count + 7) // 8, dtype=np.uint8)
-
-
-def _room(size: int, wanted: bool) -> Bytes:
-    return np.empty(size if wanted else 0, dtype=np.uint8)
-
-
-def _varied(kind: pa.DataType, count: int, ends: NDArray[np.int32], content: Bytes, used: int, bits: Bytes | None,
-            missing: int) -> pa.Array:
-    """An array of strings or binaries over its three buffers."""
-    validity = pa.py_buffer(bits) if missing and bits is not None else None
-    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(ends[:count + 1]), pa.py_buffer(content[:used])], int(missing))
-
-
-def _repeated(text: str, count: int) -> pa.Array:
-    """`text`, `count` times, as a plain string column."""
-    encoded = text.encode()
-    ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(encoded))
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(encoded * count)], 0)
-
-
-def _as_text(keys: pa.Array) -> pa.Array:
-    """Header keys that are no UTF-8 get replacement characters, as Java clients show them; few are distinct."""
-    try:
-        keys.validate(full=True)
-        return keys
-    except pa.ArrowInvalid:
-        encoded = keys.cast(pa.binary()).dictionary_encode()
-        texts = pa.array([name.decode("utf-8", "replace") for name in encoded.dictionary.to_pylist()], pa.string())
-        return texts.take(encoded.indices)

@@ -1,23 +1,4 @@
-"""Every znode path and payload, parsed and rendered. No client here; `edges.zookeeper` reads and writes.
-
-    /brokers/ids/<id>                              JSON (0.8+), ephemeral
-    /brokers/topics/<topic>                        JSON (0.8+)
-    /cluster/id                                    JSON (0.10.1+)
-    /consumers/<group>/ids/<consumer id>           live consumers of the group, ephemeral
-    /consumers/<group>/owners/<topic>/<key>        thread id of the consumer that reads that log now, ephemeral
-    /consumers/<group>/offsets/<topic>/<key>       next offset to read, ASCII decimal
-    /consumers/<group>/etl/<pipeline>              uid
-    /consumers/<group>/etl/<pipeline>/driver       host, pid, run id of the driver at work, ephemeral
-    /consumers/<group>/etl/<pipeline>/plans/<N>    plan N
-    /consumers/<group>/etl/<pipeline>/chunks/<hash>/<i>  pieces of a plan that is too large for one znode
-    /consumers/<group>/etl/<pipeline>/applied/<N>  what came of it
-    /consumers/<group>/etl/<pipeline>/coverage     the loaded intervals that pruned plans leave
-    /consumers/<group>/etl/<pipeline>/acknowledged an operator's last word on what others did to the table
-    /consumers/<group>/etl/<pipeline>/retired      why this pipeline loads no more
-
-`<key>` is `<partition>` from Kafka 0.8 on and `<broker>-<partition>` on the 0.7 family. All paths are relative to the
-chroot of the connection string. Parents that were made on the way hold no data.
-"""
+"""The payloads of znodes, parsed and rendered, but for plans and what came of them."""
 
 from __future__ import annotations
 
@@ -26,121 +7,15 @@ import re
 from dataclasses import dataclass
 
 from etl.errors import BadOffset, LedgersDisagree
-from etl.model.plans import Broker, BrokerPartition
+from etl.model.logs import Broker, BrokerPartition
 
-BROKER_IDS = "/brokers/ids"
-BROKER_TOPICS = "/brokers/topics"
-CLUSTER_ID = "/cluster/id"
 CREATION_ID = "zxid-"
 """Before the transaction that made a topic's znode: what stands for a topic's id where brokers have none (before 2.8)."""
 MAX_OFFSET = 2**63 - 1
-
 _OWNER = re.compile(
     r"etl:(?P<pipeline>[^:]+):(?P<run_id>[^:]*):(?P<pid>[0-9]{1,10}):(?P<started>[^:]*):"
     r"((?P<pids>[0-9a-f]{8}-[0-9]{1,20}):)?(?P<host>.*)-0")
 _KEY = re.compile(r"((0|[1-9][0-9]{0,9})-)?(0|[1-9][0-9]{0,9})")
-
-
-@dataclass(frozen=True, slots=True)
-class GroupPaths:
-    """The part of the tree that belongs to one consumer group."""
-
-    group: str
-
-    @property
-    def consumer_ids(self) -> str:
-        """Children are the live consumers."""
-        return f"/consumers/{self.group}/ids"
-
-    @property
-    def offsets(self) -> str:
-        """Children are topics."""
-        return f"/consumers/{self.group}/offsets"
-
-    @property
-    def pipelines(self) -> str:
-        """Children are the pipelines of this group. Written, with nothing, each time that one of them takes a topic."""
-        return f"/consumers/{self.group}/etl"
-
-    def owner(self, log: BrokerPartition) -> str:
-        """Who reads this log now."""
-        return f"/consumers/{self.group}/owners/{log.topic}/{partition_key(log)}"
-
-    def owners_of(self, topic: str) -> str:
-        """Children are the owned keys of this topic."""
-        return f"/consumers/{self.group}/owners/{topic}"
-
-    def offset(self, log: BrokerPartition) -> str:
-        """The committed offset of this log."""
-        return f"/consumers/{self.group}/offsets/{log.topic}/{partition_key(log)}"
-
-    def offsets_of(self, topic: str) -> str:
-        """Children are the keys of this topic with a committed offset."""
-        return f"/consumers/{self.group}/offsets/{topic}"
-
-
-@dataclass(frozen=True, slots=True)
-class PipelinePaths:
-    """The part of the tree that belongs to one pipeline."""
-
-    group: str
-    pipeline: str
-
-    @property
-    def root(self) -> str:
-        """Holds the uid."""
-        return f"/consumers/{self.group}/etl/{self.pipeline}"
-
-    @property
-    def driver(self) -> str:
-        """The driver at work."""
-        return f"{self.root}/driver"
-
-    @property
-    def plans(self) -> str:
-        """Children are plan numbers."""
-        return f"{self.root}/plans"
-
-    @property
-    def applied_plans(self) -> str:
-        """Children are numbers of plans whose outcome is recorded."""
-        return f"{self.root}/applied"
-
-    @property
-    def coverage(self) -> str:
-        """What pruned plans leave."""
-        return f"{self.root}/coverage"
-
-    @property
-    def acknowledged(self) -> str:
-        """An operator's last word."""
-        return f"{self.root}/acknowledged"
-
-    @property
-    def retired(self) -> str:
-        """That it loads no more."""
-        return f"{self.root}/retired"
-
-    def plan(self, number: int) -> str:
-        """Plan `number`."""
-        return f"{self.plans}/{number}"
-
-    def applied(self, number: int) -> str:
-        """What came of plan `number`."""
-        return f"{self.applied_plans}/{number}"
-
-    def chunk(self, digest: str, index: int) -> str:
-        """One piece of a document too large for one znode."""
-        return f"{self.root}/chunks/{digest}/{index}"
-
-    def chunks(self, digest: str) -> str:
-        """Children are the pieces of that document."""
-        return f"{self.root}/chunks/{digest}"
-
-
-def partition_key(log: BrokerPartition) -> str:
-    """The ledger key of a log: `3` from Kafka 0.8 on, `0-3` (broker, partition) on the 0.7 family."""
-    return str(log.partition) if log.broker_id is None else f"{log.broker_id}-{log.partition}"
 
 
 def parse_partition_key(topic: str, key: str) -> BrokerPartition | None:

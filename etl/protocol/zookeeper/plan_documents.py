@@ -11,7 +11,6 @@ lives of logs, the starts that wait for their log, and what is not known of rows
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import zlib
@@ -20,20 +19,16 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
-from etl.model.plans import (
-    Acknowledgement, Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Foreign, Interval, Leader, Loss, OffsetRange, Plan,
-    PlanKind, Receipt, Retirement, Stamp, TookOver, Vanished, Why,
-)
-from etl.protocol.zookeeper.payloads import parse_partition_key, partition_key
+from etl.model.ledger import Acknowledgement, Coverage, Interval, Retirement
+from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
+from etl.model.plans import Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, TookOver, Vanished, Why
+from etl.model.table import Foreign
+from etl.protocol.zookeeper.paths import partition_key
+from etl.protocol.zookeeper.payloads import parse_partition_key
 
 T = TypeVar("T")
 V = TypeVar("V")
-
 FORMAT = 3
-STAMP_FULL_BYTES = 64 * 2**10
-"""Above this a stamp keeps the ids and the compressed plan, and no text for people."""
-STAMP_MAX_BYTES = 8 * 2**20
-"""Above this a run refuses before the append: a commit with 20 MB of it makes a table that Spark can never read again."""
 WRITTEN_MAX_BYTES = 64 * 2**20
 """No document is written that is larger before it is compressed: a plan is refused, a record leaves gaps out."""
 DOCUMENT_MAX_BYTES = 4 * WRITTEN_MAX_BYTES
@@ -42,7 +37,7 @@ RANGES_MAX = 500_000
 """A plan with more ranges than this is refused: its record could outgrow `WRITTEN_MAX_BYTES` without naming one gap."""
 _GAP_BYTES = 40
 """What one gap costs at most: two offsets of 19 digits, each with a comma."""
-_FEWER_TOPICS = "that the expressions match what you mean; source.topics.deny leaves topics out"
+FEWER_TOPICS = "that the expressions match what you mean; source.topics.deny leaves topics out"
 
 
 def with_id(plan: Plan) -> Plan:
@@ -62,7 +57,7 @@ def render_plan(plan: Plan) -> bytes:
     document = _canonical({**_content(plan), "id": plan.id})
     if len(document) > WRITTEN_MAX_BYTES:
         what = f"the plan knows {len(plan.positions):,} logs and would take {len(document):,} bytes of {WRITTEN_MAX_BYTES:,}"
-        raise SettingsError(what, key="source.topics", check=_FEWER_TOPICS)
+        raise SettingsError(what, key="source.topics", check=FEWER_TOPICS)
     if len(plan.ranges) > RANGES_MAX:
         what = f"the plan would have {len(plan.ranges):,} ranges of {RANGES_MAX:,}"
         check = "set limits.max_bytes_per_run or limits.max_records_per_run, so that one run takes on less, or raise target_task_bytes"
@@ -165,49 +160,6 @@ def parse_retirement(payload: bytes, *, path: str) -> Retirement:
         str(found["reason"]), int(found["at_ms"]), str(found["taken_over_by"]) if found.get("taken_over_by") else None))
 
 
-def render_stamp(plan: Plan, app_id: str, run_id: str | None = None) -> str:
-    """The `userMetadata` of the commit by which run `run_id` applies `plan`.
-
-    Raises SettingsError when even the short form is larger than a table can bear.
-    """
-    known = {
-        "app": "offset-range-etl", "format": FORMAT, "app_id": app_id, "uid": plan.uid, "number": plan.number,
-        "plan_id": plan.id, "previous": plan.previous, "kind": plan.kind.value, "run_id": run_id,
-    }
-    known["plan_zlib"] = base64.b85encode(render_plan(plan)).decode("ascii")
-    full = json.dumps({
-        **known,
-        "ranges": [[r.log.topic, partition_key(r.log), r.from_offset, r.until_offset] for r in plan.ranges],
-        "positions": [[log.topic, partition_key(log), offset] for log, offset in _sorted_items(plan.positions)],
-    })
-    if len(full) <= STAMP_FULL_BYTES:
-        return full
-    short = json.dumps(known)
-    if len(short) > STAMP_MAX_BYTES:
-        what = f"the plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {STAMP_MAX_BYTES:,}"
-        raise SettingsError(what, key="source.topics", check=_FEWER_TOPICS)
-    return short
-
-
-def refuse_too_large(plan: Plan) -> None:
-    """Raises SettingsError for a plan that no commit could carry, or that could not be read again. A run asks before it stores one."""
-    render_stamp(plan, "")
-
-
-def parse_stamp(text: str, delta_version: int) -> Stamp | None:
-    """What a commit's `userMetadata` says, or None when it is not ours. Its plan is not parsed yet."""
-    try:
-        found = json.loads(text)
-        if found.get("app") != "offset-range-etl":
-            return None
-        document, run_id = found.get("plan_zlib"), found.get("run_id")
-        return Stamp(
-            delta_version, str(found["app_id"]), str(found["uid"]), int(found["number"]), str(found["plan_id"]),
-            document=base64.b85decode(document) if document else None, run_id=str(run_id) if run_id else None)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return None
-
-
 _LOSS_COLUMNS = {1: 3, 2: 4}
 """How much of a loss the earlier formats said."""
 
@@ -228,7 +180,7 @@ def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
             "leader": [plan.leader_epochs.get(log) for log in logs], "record": [_flat(plan.record_epochs.get(log, ())) for log in logs],
             "log": [plan.log_epochs.get(log, 0) for log in logs]}
         if plan.pending_starts:
-            away = _sorted_items(plan.pending_starts)
+            away = sorted_items(plan.pending_starts)
             known["pending_starts"] = {"logs": _render_logs(log for log, _ in away), "at_ms": [moment for _, moment in away]}
         if plan.took_over:
             known["took_over"] = [plan.took_over.app_id, plan.took_over.number]
@@ -390,7 +342,7 @@ def _order(log: BrokerPartition) -> tuple[str, int, int]:
     return log.topic, -1 if log.broker_id is None else log.broker_id, log.partition
 
 
-def _sorted_items(of_logs: Mapping[BrokerPartition, V]) -> list[tuple[BrokerPartition, V]]:
+def sorted_items(of_logs: Mapping[BrokerPartition, V]) -> list[tuple[BrokerPartition, V]]:
     return sorted(of_logs.items(), key=lambda item: _order(item[0]))
 
 

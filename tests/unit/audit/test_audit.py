@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from etl.audit.audit import BUCKET_OFFSETS, AuditedLog, Bucket, Expected, LogFindings, Short, Unequal, audit, audit_log
 from etl.errors import LedgersDisagree
-from etl.model.plans import NOT_COUNTED, BrokerPartition, Interval, OffsetRange, Receipt
+from etl.model.ledger import Interval
+from etl.model.logs import BrokerPartition
+from etl.model.plans import NOT_COUNTED, OffsetRange, Receipt
 
 LOG = BrokerPartition("clicks", 3)
 AUDITED = AuditedLog(LOG)

@@ -6,7 +6,10 @@ import pytest
 
 from etl.audit.audit import AuditedLog, Expected, LogFindings, Short
 from etl.audit.explain import Doubt, Gaps, LogProof, Missing, Origin, blame, doubt_of, gaps_of, origin_of
-from etl.model.plans import BrokerPartition, Foreign, Interval, Loss, OffsetRange, Receipt, Why
+from etl.model.ledger import Interval
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Loss, OffsetRange, Receipt, Why
+from etl.model.table import Foreign
 
 LOG = BrokerPartition("clicks", 0)
 SHORT = Short(0, 10, 4)

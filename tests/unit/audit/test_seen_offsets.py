@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.audit.seen_offsets import SeenOffsets
-from etl.model.plans import BrokerPartition, OffsetRange
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange
 
 LOG = BrokerPartition("clicks", 0)
 

@@ -11,7 +11,11 @@ from etl.audit.audit import AuditedLog, Expected, LogFindings, Unequal
 from etl.commands import neighbours
 from etl.commands.neighbours import refuse_what_others_loaded, stops_a_run, without_others
 from etl.errors import LedgersDisagree
-from etl.model.plans import BrokerPartition, FirstRun, Foreign, Ledger, Onward, OtherPipeline, Plan, Retirement, Snapshot, Table, TookOver
+from etl.model.ledger import Ledger, Retirement
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan, TookOver
+from etl.model.snapshot import FirstRun, Onward, Snapshot
+from etl.model.table import Foreign, OtherPipeline, Table
 from tests.unit.run.test_ingest import SETTINGS, outside_of, run
 from tests.unit.decisions.test_succession import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
 

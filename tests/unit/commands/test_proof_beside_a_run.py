@@ -11,7 +11,10 @@ import pytest
 from etl.commands import verify
 from etl.decisions.coverage import fold
 from etl.errors import Owned
-from etl.model.plans import Applied, BrokerPartition, Coverage, Dialect, Ledger, OffsetRange, Plan, PlanKind, Receipt, Table
+from etl.model.ledger import Coverage, Ledger
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.plans import Applied, OffsetRange, Plan, PlanKind, Receipt
+from etl.model.table import Table
 from etl.run.live_world import LiveWorld
 
 LOG = BrokerPartition("clicks", 0)

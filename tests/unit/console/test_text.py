@@ -12,7 +12,8 @@ from etl.commands.preview import Preview
 from etl.console import text
 from etl.doctor.check import Line, Verdict
 from etl.doctor.diagnose import Diagnosis
-from etl.model.plans import Broker, BrokerPartition, Committed, Dialect, Leader, OffsetRange, Plan, PlanKind
+from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
+from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
 from tests.unit.report.test_run_report import snapshot_of
 
 PLANS: list[dict[str, Any]] = [

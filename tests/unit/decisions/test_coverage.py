@@ -14,9 +14,10 @@ from etl.decisions.coverage import (
     OFFSETS_END, PLANS_KEPT, PLAN_BYTES_KEPT, Ancestry, ancestry, fold, is_better, merge, note, prunable, take_in, unloaded,
 )
 from etl.errors import LedgersDisagree
-from etl.model.plans import (
-    NOT_COUNTED, Applied, BrokerPartition, Coverage, Dialect, Foreign, Interval, OffsetRange, Plan, PlanKind, Receipt, Vanished,
-)
+from etl.model.ledger import Coverage, Interval
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.plans import NOT_COUNTED, Applied, OffsetRange, Plan, PlanKind, Receipt, Vanished
+from etl.model.table import Foreign
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 

@@ -9,9 +9,10 @@ import pytest
 
 from etl.decisions.expiry import Expiring, cleanup_of, expiring
 from etl.decisions.tasks import pack_tasks
-from etl.model.plans import (
-    Broker, BrokerPartition, Committed, Dialect, Extent, Leader, Ledger, OffsetRange, Plan, PlanKind, Retention, Snapshot,
-)
+from etl.model.ledger import Ledger
+from etl.model.logs import Broker, BrokerPartition, Dialect, Extent, Leader, Retention
+from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
+from etl.model.snapshot import Snapshot
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 NOW_MS, HOUR = 1_700_000_000_000, 3600

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from etl.commands.preview import offsets_of, preview_of
+from etl.commands.offsets import offsets_of
+from etl.commands.preview import preview_of
 from etl.decisions.lag import Reached, lag_of
 from etl.errors import EtlError, NeedsDecision
-from etl.model.plans import BrokerPartition, Foreign
+from etl.model.logs import BrokerPartition
+from etl.model.table import Foreign
 from etl.run.ingest import ingest
-from etl.settings.sections import OnOwned, Settings
+from etl.settings.policies import OnOwned
+from etl.settings.sections import Settings
 from tests.fakes.world import Crash, FakeLog, FakeWorld, Outside, When
 from tests.unit.run.test_ingest import LOGS, SETTINGS, crash_at, grow, new_report, outside_of, run, settings_of
 from tests.unit.decisions.test_plan import A, B, onward, snapshot_of

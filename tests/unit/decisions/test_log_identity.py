@@ -9,7 +9,10 @@ import pytest
 from etl.decisions.log_identity import EPOCHS_KEPT, Cut, cut_logs, epochs_to_ask, joined, record_epochs, refuse_other_logs
 from etl.decisions.plan import plan_next
 from etl.errors import LogTruncated, NeedsDecision, NotYetReadable
-from etl.model.plans import Applied, BrokerPartition, EpochEnd, Ledger, OffsetRange, Onward, Plan, Receipt, Snapshot
+from etl.model.ledger import Ledger
+from etl.model.logs import BrokerPartition, EpochEnd
+from etl.model.plans import Applied, OffsetRange, Plan, Receipt
+from etl.model.snapshot import Onward, Snapshot
 from tests.unit.decisions.test_plan import A, B, SETTINGS, last_plan, next_plan, onward, planned, settings_of, snapshot_of
 
 

@@ -11,12 +11,15 @@ import pytest
 from etl.commands.preview import Preview
 from etl.decisions.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
 from etl.errors import Owned, SettingsError
-from etl.model.plans import BrokerPartition, Extent, Ledger, Snapshot
+from etl.model.ledger import Ledger
+from etl.model.logs import BrokerPartition, Extent
+from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.payloads import DriverNode, OwnerNode, parse_owner, render_owner
 from etl.report.run_report import Outcome, Report
 from etl.report.sentences import told_by_owner
 from etl.run.ingest import ingest
-from etl.settings.sections import Settings, parse_settings
+from etl.settings.loader import parse_settings
+from etl.settings.sections import Settings
 from tests.fakes.claim_contract import ClaimContract, plan_of
 from tests.fakes.world import Crash, FakeLog, FakeWorld, Outside, When
 

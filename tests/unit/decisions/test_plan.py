@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.decisions.plan import (
-    may_be_transformed, plan_instead, plan_next, plan_without, refuse_missing_topics, refuse_topic_that_reads_as_null, replay_or_supersede,
-    shape_of_rows,
-)
+from etl.decisions.plan import may_be_transformed, plan_instead, plan_next, plan_without, replay_or_supersede, shape_of_rows
+from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decisions.start import starts_of
 from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, LogTruncated, NeedsDecision, NotYetReadable, SettingsError, TopicMissing
-from etl.model.plans import (
-    Broker, BrokerPartition, Committed, Dialect, Extent, FirstRun, Leader, Ledger, Loss, OffsetRange, Onward, Plan, PlanKind, Replay,
-    Snapshot, Superseding, Table, Why,
-)
+from etl.model.ledger import Ledger
+from etl.model.logs import Broker, BrokerPartition, Dialect, Extent, Leader
+from etl.model.plans import Committed, Loss, OffsetRange, Plan, PlanKind, Why
+from etl.model.snapshot import FirstRun, Onward, Replay, Snapshot, Superseding
+from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id
-from etl.settings.sections import Settings, parse_settings
+from etl.settings.loader import parse_settings
+from etl.settings.sections import Settings
 from tests.unit.decisions.test_tasks import CAPS, COSTS, EXTENTS
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))

@@ -11,15 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.decisions.acceptance import is_told
+from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.moved_offsets import NO_ENDS, Ends
-from etl.decisions.reconcile import reconcile, refuse_what_others_did
+from etl.decisions.reconcile import reconcile
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
-from etl.model.plans import (
-    Acknowledgement, Adopt, Applied, BrokerPartition, Committed, Dialect, FirstRun, Foreign, Ledger, Onward, Plan, PlanKind, Replay, Stamp,
-    Standing, Superseding, Table, TookOver, Vanished,
-)
+from etl.model.ledger import Acknowledgement, Ledger
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.plans import Applied, Committed, Plan, PlanKind, TookOver, Vanished
+from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Standing, Superseding
+from etl.model.table import Foreign, Stamp, Table
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
-from etl.settings.sections import OnMoved, OnRowsRemoved
+from etl.settings.policies import OnMoved, OnRowsRemoved
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
 UID, APP_ID, PLACE = "feedbeef", "app", "/warehouse/clicks"

@@ -12,7 +12,9 @@ import pytest
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.reset import Accepting, Named, parse_named, plan_reset
 from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
-from etl.model.plans import BrokerPartition, Onward, Plan, PlanKind, Replay, Vanished
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan, PlanKind, Vanished
+from etl.model.snapshot import Onward, Replay
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Outcome
 from etl.run.ingest import repair

@@ -9,10 +9,13 @@ import pytest
 
 from etl.decisions.start import moments_to_ask
 from etl.errors import BrokerUnreachable
-from etl.model.plans import BrokerPartition, Plan
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
-from etl.report.run_report import Outcome, describe_plan
-from etl.settings.sections import OnOwned, Settings
+from etl.report.plan_json import describe_plan
+from etl.report.run_report import Outcome
+from etl.settings.policies import OnOwned
+from etl.settings.sections import Settings
 from tests.fakes.world import Crash, FakeLog, Outside, When
 from tests.unit.run.test_ingest import LOGS, crash_at, outcomes, outside_of, refuse_unfinished, run, settings_of
 from tests.unit.decisions.test_plan import A, B, NOW_MS, OTHER, onward, planned, snapshot_of

@@ -11,10 +11,10 @@ from etl.decisions.plan import plan_instead, plan_next
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.succession import Loaded, ours_apart, plan_taking_over, refuse_what_neither_loaded, standing_of_itself, taken_from
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
-from etl.model.plans import (
-    BrokerPartition, Committed, FirstRun, Foreign, OffsetRange, Onward, OtherPipeline, Plan, PlanKind, Replay, Snapshot, Stamp, Standing,
-    Superseding, Table, TookOver,
-)
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Committed, OffsetRange, Plan, PlanKind, TookOver
+from etl.model.snapshot import FirstRun, Onward, Replay, Snapshot, Standing, Superseding
+from etl.model.table import Foreign, OtherPipeline, Stamp, Table
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.run_report import Outcome
 from tests.fakes.world import APP_ID, CLUSTER, Crash, FakeLog, FakeWorld, Outside, When

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.decisions.tasks import (
-    ASSUMED_BYTES_PER_OFFSET, ASSUMED_PARALLELISM, LEAST_TASK_BYTES, cut_ranges, pack_tasks, share_caps, split_range,
-)
-from etl.model.plans import Broker, BrokerPartition, Leader, OffsetRange
+from etl.decisions.caps import share_caps
+from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET, ASSUMED_PARALLELISM, LEAST_TASK_BYTES, cut_ranges, pack_tasks, split_range
+from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.model.plans import OffsetRange
 from etl.settings.sections import Limits
 
 A, B = (BrokerPartition("clicks", p) for p in range(2))

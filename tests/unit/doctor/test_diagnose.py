@@ -27,8 +27,11 @@ from etl.errors import (
     BrokerUnreachable, EtlError, LedgersDisagree, NotOurTable, Owned, PermissionRefused, SettingsError, TableUnreachable,
     ZooKeeperUnreachable,
 )
-from etl.model.plans import Adopt, BrokerPartition, Dialect, FirstRun, Onward, Plan, PlanKind, Replay, Standing, Superseding
-from etl.settings.sections import Settings, parse_settings
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.plans import Plan, PlanKind
+from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Standing, Superseding
+from etl.settings.loader import parse_settings
+from etl.settings.sections import Settings
 
 ROOT = Path(__file__).parents[3]
 

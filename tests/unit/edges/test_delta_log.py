@@ -10,7 +10,7 @@ import pytest
 from pyarrow import fs
 
 from etl.edges.delta.log import Added, Commit, Shape, judge, parse_added, parse_commit, parse_shape, removals_since
-from etl.model.plans import Foreign
+from etl.model.table import Foreign
 
 OURS = "offset-range-etl/c/g/p"
 FIELDS = [{"name": "offset", "type": "long", "nullable": True, "metadata": {}}]

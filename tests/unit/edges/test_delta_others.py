@@ -12,9 +12,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from etl.edges.delta.others import holds_rows_of, is_of_others_alone, loaded_by, other_pipelines, with_others
-from etl.edges.delta.spark_writer import read_table
-from etl.model.plans import BrokerPartition, Committed, Dialect, Foreign, OffsetRange, OtherPipeline, Plan, PlanKind, Table, TookOver
-from etl.protocol.zookeeper.plan_documents import render_stamp, with_id
+from etl.edges.delta.state import read_table
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.plans import Committed, OffsetRange, Plan, PlanKind, TookOver
+from etl.model.table import Foreign, OtherPipeline, Table
+from etl.protocol.zookeeper.commit_metadata import render_stamp
+from etl.protocol.zookeeper.plan_documents import with_id
 
 OURS, OLD, NEW = (f"offset-range-etl/c/{name}" for name in ("ours/clicks", "old/clicks", "new/clicks"))
 ROWS = pyarrow.table({"topic": ["clicks"], "offset": [1]})

@@ -10,9 +10,10 @@ from deltalake import DeltaTable
 
 from etl.decisions.acceptance import accepted_version
 from etl.edges.delta.log import hash_of_commit, open_log
-from etl.edges.delta.spark_writer import read_table
+from etl.edges.delta.state import read_table
 from etl.errors import FileLost
-from etl.model.plans import Acknowledgement, Foreign, Table
+from etl.model.ledger import Acknowledgement
+from etl.model.table import Foreign, Table
 from tests.unit.edges.test_delta_others import OURS, commit, plan_of
 
 

@@ -16,7 +16,8 @@ from pyarrow import parquet
 
 from etl.edges.delta.recount import Recount, recount, recount_commit
 from etl.errors import TableUnreachable
-from etl.model.plans import NOT_COUNTED, BrokerPartition, OffsetRange, Receipt
+from etl.model.logs import BrokerPartition
+from etl.model.plans import NOT_COUNTED, OffsetRange, Receipt
 
 CLICKS, VIEWS = BrokerPartition("clicks", 0), BrokerPartition("views", 1)
 RANGES = (OffsetRange(CLICKS, 0, 6), OffsetRange(VIEWS, 10, 12), OffsetRange(CLICKS, 6, 8))

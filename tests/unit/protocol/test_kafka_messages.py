@@ -9,9 +9,10 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.metadata import MetadataRequest
 
 from etl.errors import BrokerError, CorruptData, PermissionRefused, SettingsError
-from etl.model.plans import BrokerPartition, Isolation
-from etl.protocol.generations.kafka import errors, small_messages
-from etl.protocol.generations.kafka.small_messages import Api, Wanted
+from etl.model.logs import BrokerPartition, Isolation
+from etl.protocol.generations.kafka import errors, fetch, small_messages, versions
+from etl.protocol.generations.kafka.fetch import Wanted
+from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.primitives import Reader
 
 DEMO = BrokerPartition("demo", 0)
@@ -19,8 +20,8 @@ PLACE = {"broker": "b:9092"}
 
 
 def fetch_bytes(version: int, wanted: list[Wanted], isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes:
-    return small_messages.encode_fetch(version, wanted, correlation_id=1, client_id="t", max_wait_ms=100, min_bytes=1, max_bytes=1 << 20,
-                                       isolation=isolation)
+    return fetch.encode_fetch(version, wanted, correlation_id=1, client_id="t", max_wait_ms=100, min_bytes=1, max_bytes=1 << 20,
+                              isolation=isolation)
 
 
 def response(version: int, partitions: list[dict[str, object]], *, throttle_ms: int = 0, error_code: int = 0) -> memoryview:
@@ -74,7 +75,7 @@ def test_a_fetch_of_nothing_is_refused() -> None:
 
 def test_logs_of_one_topic_are_served_together() -> None:
     a1, b0, a0 = (Wanted(BrokerPartition(topic, number), 0, 1) for topic, number in (("a", 1), ("b", 0), ("a", 0)))
-    assert small_messages.in_wire_order([a1, b0, a0]) == [a1, a0, b0]
+    assert fetch.in_wire_order([a1, b0, a0]) == [a1, a0, b0]
 
 
 def test_metadata_never_creates_a_topic() -> None:
@@ -96,7 +97,7 @@ def test_every_fetch_version_is_parsed_as_kafka_python_wrote_it(version: int) ->
     body = response(version, [
         {"partition_index": 3, "records": b"abcdef", "aborted_transactions": [aborted(producer_id=9, first_offset=4)]},
         {"partition_index": 4, "error_code": 6, "high_watermark": -1, "last_stable_offset": -1, "log_start_offset": -1}], throttle_ms=250)
-    answer = small_messages.parse_fetch(version, body, **PLACE)
+    answer = fetch.parse_fetch(version, body, **PLACE)
     first, second = answer.partitions
     assert (answer.throttle_ms, answer.error_code) == (250, 0)
     assert (first.topic, first.partition, first.error_code, first.high_watermark, first.last_stable_offset) == ("demo", 3, 0, 7, 6)
@@ -107,23 +108,23 @@ def test_every_fetch_version_is_parsed_as_kafka_python_wrote_it(version: int) ->
 
 def test_records_are_slices_of_the_buffer_and_not_copies() -> None:
     buffer = bytearray(response(11, [{"partition_index": 0, "records": b"abc"}]))
-    records = small_messages.parse_fetch(11, memoryview(buffer), **PLACE).partitions[0].records
+    records = fetch.parse_fetch(11, memoryview(buffer), **PLACE).partitions[0].records
     buffer[-3:] = b"xyz"
     assert bytes(records) == b"xyz"
 
 
 def test_null_records_are_empty() -> None:
-    assert len(small_messages.parse_fetch(4, response(4, [{"partition_index": 0, "records": None}]), **PLACE).partitions[0].records) == 0
+    assert len(fetch.parse_fetch(4, response(4, [{"partition_index": 0, "records": None}]), **PLACE).partitions[0].records) == 0
 
 
 def test_an_empty_log_behind_one_with_records_proves_nothing() -> None:
     body = response(11, [{"partition_index": 0}, {"partition_index": 1, "records": b"x"}, {"partition_index": 2}])
-    answer = small_messages.parse_fetch(11, body, **PLACE)
+    answer = fetch.parse_fetch(11, body, **PLACE)
     assert [each.proves_empty for each in answer.partitions] == [True, True, False]
 
 
 def test_an_empty_log_of_a_throttled_answer_proves_nothing() -> None:
-    answer = small_messages.parse_fetch(11, response(11, [{"partition_index": 0}], throttle_ms=1), **PLACE)
+    answer = fetch.parse_fetch(11, response(11, [{"partition_index": 0}], throttle_ms=1), **PLACE)
     assert [each.proves_empty for each in answer.partitions] == [False]
 
 
@@ -131,7 +132,7 @@ def test_every_truncation_of_a_fetch_response_is_corrupt_data() -> None:
     whole = response(11, [{"partition_index": 3, "records": b"abcdef"}])
     for length in range(len(whole)):
         with pytest.raises(CorruptData) as raised:
-            small_messages.parse_fetch(11, whole[:length], **PLACE)
+            fetch.parse_fetch(11, whole[:length], **PLACE)
         assert raised.value.where["broker"] == "b:9092"
 
 
@@ -139,7 +140,7 @@ def test_an_absurd_length_of_records_names_topic_and_partition() -> None:
     body = bytearray(response(4, [{"partition_index": 3, "records": b"abcdef"}]))
     body[-10:-6] = (0x7FFFFFFF).to_bytes(4, "big")
     with pytest.raises(CorruptData, match="claims 2147483647 bytes where 6 are left") as raised:
-        small_messages.parse_fetch(4, memoryview(body), **PLACE)
+        fetch.parse_fetch(4, memoryview(body), **PLACE)
     assert (raised.value.where["topic"], raised.value.where["partition"]) == ("demo", 3)
 
 
@@ -147,18 +148,18 @@ def test_an_absurd_count_of_aborted_transactions_is_refused_before_any_is_read()
     body = bytearray(response(4, [{"partition_index": 3}]))
     body[-8:-4] = (0x7FFFFFFF).to_bytes(4, "big")
     with pytest.raises(CorruptData, match="aborted transactions claims 2147483647 items"):
-        small_messages.parse_fetch(4, memoryview(body), **PLACE)
+        fetch.parse_fetch(4, memoryview(body), **PLACE)
 
 
 def test_bytes_behind_the_end_of_a_fetch_response_are_corrupt_data() -> None:
     with pytest.raises(CorruptData, match="1 bytes follow"):
-        small_messages.parse_fetch(4, memoryview(bytes(response(4, [{"partition_index": 3}])) + b"\0"), **PLACE)
+        fetch.parse_fetch(4, memoryview(bytes(response(4, [{"partition_index": 3}])) + b"\0"), **PLACE)
 
 
 @given(st.binary(max_size=200), st.integers(4, 11))
 def test_random_bytes_are_an_answer_or_corrupt_data_and_nothing_else(content: bytes, version: int) -> None:
     try:
-        small_messages.parse_fetch(version, memoryview(content))
+        fetch.parse_fetch(version, memoryview(content))
     except CorruptData:
         pass
 
@@ -168,7 +169,7 @@ def test_a_changed_byte_gives_an_answer_or_corrupt_data_and_nothing_else(at: int
     body = bytearray(response(version, [{"partition_index": 3, "records": b"abcdef"}, {"partition_index": 4, "records": b"gh"}]))
     body[at % len(body)] = byte
     try:
-        small_messages.parse_fetch(version, memoryview(body))
+        fetch.parse_fetch(version, memoryview(body))
     except CorruptData:
         pass
 
@@ -183,13 +184,13 @@ def test_random_bytes_of_any_small_response_are_corrupt_data_or_read(content: by
 
 @pytest.mark.parametrize(("theirs", "chosen"), [((0, 17), 11), ((4, 17), 11), ((0, 5), 5), ((0, 4), 4), ((11, 11), 11)])
 def test_the_highest_version_that_both_speak_is_chosen(theirs: tuple[int, int], chosen: int) -> None:
-    assert small_messages.choose_version(Api.FETCH, {1: theirs}) == chosen
+    assert versions.choose_version(Api.FETCH, {1: theirs}) == chosen
 
 
 @pytest.mark.parametrize("spoken", [{1: (0, 3)}, {1: (12, 17)}, {}])
 def test_a_broker_without_a_common_version_is_a_settings_error_that_says_what_it_speaks(spoken: dict[int, tuple[int, int]]) -> None:
     with pytest.raises(SettingsError, match="no version of FETCH from 4 to 11"):
-        small_messages.choose_version(Api.FETCH, spoken, **PLACE)
+        versions.choose_version(Api.FETCH, spoken, **PLACE)
 
 
 @pytest.mark.parametrize(("code", "kind"), [(6, BrokerError), (29, PermissionRefused), (76, SettingsError), (2, CorruptData)])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import etl
 from etl.errors import CorruptData, RecordTooLarge
-from etl.protocol.records import kernel
+from etl.protocol.records import arrow, kernel
 from etl.protocol.records.kernel import MAX_GAPS, MAX_RECORD_HEADERS
 from tests.fakes.batches import Batch, Codec, Rec, answer, compress, control, encode, record_bytes, varint
 from tests.fakes.logs import cursor_of, encoded, headers, logs, record_lists, rows_between, rows_in
@@ -239,7 +239,7 @@ def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_
     start = data.draw(st.integers(start, until - 1))
     whole, cut = cursor_of(start, until), cursor_of(start, until)
     rows = rows_in(whole, encoded(batches))
-    with mock.patch.object(kernel, bound, limit):
+    with mock.patch.object(arrow, bound, limit):
         assert rows_in(cut, encoded(batches)) == rows
     assert cut.receipt == whole.receipt
 
@@ -248,7 +248,7 @@ def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_
     ("MOST_ROWS", 2, [2, 2, 1]), ("MOST_BYTES", 20, [3, 2]), ("MOST_HEADERS", 3, [2, 2, 1])])
 def test_an_arrow_batch_is_full_by_rows_bytes_and_headers(bound: str, limit: int, sizes: list[int]) -> None:
     records = encode(Batch(0, [Rec(delta, b"seven b", headers=((b"", None),) * 2) for delta in range(5)], Codec.LZ4))
-    with mock.patch.object(kernel, bound, limit):
+    with mock.patch.object(arrow, bound, limit):
         arrow_batches = list(cursor_of(0, 5).feed(answer(records)))
     assert [arrow_batch.num_rows for arrow_batch in arrow_batches] == sizes
 
@@ -259,6 +259,6 @@ def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_
         records = encode(Batch(0, [Rec(delta, value) for delta in range(40)], Codec.ZSTD))
         return ((row["offset"], row["value"]) for each in cursor_of(0, 40).feed(answer(records)) for row in each.to_pylist())
 
-    with mock.patch.object(kernel, "MOST_ROWS", 3):
+    with mock.patch.object(arrow, "MOST_ROWS", 3):
         both = list(zip(read(b"left"), read(b"right"), strict=True))
     assert both == [((offset, b"left"), (offset, b"right")) for offset in range(40)]

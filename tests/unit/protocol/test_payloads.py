@@ -9,10 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etl.errors import BadOffset, LedgersDisagree
-from etl.model.plans import Broker, BrokerPartition
+from etl.model.logs import Broker, BrokerPartition
+from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths, partition_key
 from etl.protocol.zookeeper.payloads import (
-    MAX_OFFSET, DriverNode, GroupPaths, PipelinePaths, parse_broker, parse_cluster_id, parse_driver, parse_offset, parse_partition_key,
-    parse_uid, partition_key, render_driver, render_offset,
+    MAX_OFFSET, DriverNode, parse_broker, parse_cluster_id, parse_driver, parse_offset, parse_partition_key, parse_uid, render_driver,
+    render_offset,
 )
 
 LOG = BrokerPartition("clicks", 3)

@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
-from etl.model.plans import (
-    Applied, Broker, BrokerPartition, Committed, Coverage, Dialect, Interval, Leader, Loss, OffsetRange, Plan, PlanKind, Receipt, Stamp,
-    Vanished, Why,
-)
+from etl.model.ledger import Coverage, Interval
+from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
+from etl.model.plans import Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, Vanished, Why
+from etl.model.table import Stamp
+from etl.protocol.zookeeper.commit_metadata import STAMP_FULL_BYTES, parse_stamp, render_stamp
 from etl.protocol.zookeeper.plan_documents import (
-    FORMAT, RANGES_MAX, STAMP_FULL_BYTES, WRITTEN_MAX_BYTES, parse_applied, parse_coverage, parse_plan, parse_stamp, plan_id,
-    render_applied, render_coverage, render_plan, render_stamp, with_id,
+    FORMAT, RANGES_MAX, WRITTEN_MAX_BYTES, parse_applied, parse_coverage, parse_plan, plan_id, render_applied, render_coverage, render_plan,
+    with_id,
 )
 
 APP_ID = "offset-range-etl/cluster/group/clicks"
@@ -263,7 +264,7 @@ def test_a_large_stamp_holds_the_plan_itself_compressed() -> None:
 
 
 def test_a_stamp_that_no_table_can_bear_is_refused_before_the_append(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.STAMP_MAX_BYTES", 10_000)
+    monkeypatch.setattr("etl.protocol.zookeeper.commit_metadata.STAMP_MAX_BYTES", 10_000)
     with pytest.raises(SettingsError, match="2,000 logs") as caught:
         render_stamp(plan_of(2000), APP_ID)
     assert caught.value.where["key"] == "source.topics"

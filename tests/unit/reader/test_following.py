@@ -6,7 +6,8 @@ import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
-from etl.model.plans import BrokerPartition, OffsetRange, Receipt
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange, Receipt
 from etl.reader.following import Following
 from etl.report.phases import Verb
 from etl.report.progress import Told

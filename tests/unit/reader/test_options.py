@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from etl.errors import DataLoss, EtlError, NotYetReadable, RanOutBeforeUntil, SettingsError, TopicMissing
-from etl.model.plans import BrokerPartition, Extent, Isolation, OffsetRange
+from etl.model.logs import BrokerPartition, Extent, Isolation
+from etl.model.plans import OffsetRange
 from etl.reader.options import (
     OF_SPARK, OURS, WITHOUT_EFFECT, Bounds, Chosen, FirstAt, LogEnd, parse_options, parse_ranges, refuse_missing_partitions,
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from etl.model.plans import BrokerPartition, OffsetRange, Receipt
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange, Receipt
 from etl.report.progress import Pace, Reached, Reckoning, Told, size_in_words, time_in_words, told_in_words
 
 RANGES = [OffsetRange(BrokerPartition("clicks", p), 0, 100) for p in range(4)]

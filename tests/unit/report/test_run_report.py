@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from etl.errors import EtlError, SettingsError, Stopped, TableUnreachable
-from etl.model.plans import (
-    NOT_COUNTED, Applied, Broker, BrokerPartition, Committed, Dialect, Extent, FirstRun, Leader, Ledger, Loss, OffsetRange, Onward,
-    OpenTransaction, Plan, PlanKind, Receipt, Replay, Snapshot, Standing, Why,
-)
+from etl.model.ledger import Ledger
+from etl.model.logs import Broker, BrokerPartition, Dialect, Extent, Leader, OpenTransaction
+from etl.model.plans import NOT_COUNTED, Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, Why
+from etl.model.snapshot import FirstRun, Onward, Replay, Snapshot, Standing
 from etl.report.phases import Verb
-from etl.report.run_report import Outcome, Process, Report, describe_plan, doubt_of, outdated
-from etl.report.sentences import told_open, told_who_let_go
+from etl.report.plan_json import describe_plan
+from etl.report.run_report import Outcome, Process, Report, outdated
+from etl.report.sentences import doubt_of, told_open, told_who_let_go
 from etl.report.words import at
-from etl.settings.sections import parse_settings
+from etl.settings.loader import parse_settings
 
 SETTINGS = parse_settings({
     "version": 1, "pipeline": "p", "group": "g", "zookeeper": {"connect": "h:1"}, "source": {"topics": {"allow": ["clicks"]}},

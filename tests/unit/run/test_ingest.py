@@ -12,11 +12,16 @@ import pytest
 
 from etl.decisions.plan import plan_instead
 from etl.errors import DataLoss, EtlError, LedgersDisagree, MissingOffsets, NeedsDecision, OffsetMoved, Owned, SettingsError
-from etl.model.plans import BrokerPartition, Foreign, Loss, PlanKind, Superseding, Why
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Loss, PlanKind, Why
+from etl.model.snapshot import Superseding
+from etl.model.table import Foreign
 from etl.protocol.zookeeper.plan_documents import parse_applied, with_id
 from etl.report.run_report import Outcome, Report
 from etl.run.ingest import ingest
-from etl.settings.sections import OnOwned, Settings, parse_settings
+from etl.settings.loader import parse_settings
+from etl.settings.policies import OnOwned
+from etl.settings.sections import Settings
 from tests.fakes.world import Crash, FakeCommit, FakeLog, FakeWorld, Outside, When
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]

@@ -8,14 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from etl.edges.delta import recount, spark_writer
+from etl.edges.delta import outcome, recount
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
-from etl.model.plans import NOTHING_COMMITTED, BrokerPartition, Dialect, Ledger, OffsetRange, Plan, PlanKind, Receipt, Stamp, Table
-from etl.protocol.zookeeper import plan_documents
+from etl.model.ledger import Ledger
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.plans import NOTHING_COMMITTED, OffsetRange, Plan, PlanKind, Receipt
+from etl.model.table import Stamp, Table
+from etl.protocol.zookeeper import commit_metadata
 from etl.reader.following import Following
-from etl.run.live_world import LiveWorld, Surroundings
-from etl.settings.sections import parse_settings
+from etl.run.context import Surroundings
+from etl.run.live_world import LiveWorld
+from etl.settings.loader import parse_settings
 
 READ, COUNTED = Receipt(9, 100), Receipt(8, None, missing_offsets=2)
 LOG = BrokerPartition("clicks", 0)
@@ -47,15 +51,15 @@ def test_a_plan_that_no_commit_can_carry_is_refused_before_anything_is_stored(
     world: LiveWorld, store: Callable[[LiveWorld], None], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ZooKeeper is not there: whatever were written to it would end the test in another way."""
-    monkeypatch.setattr(plan_documents, "STAMP_MAX_BYTES", 10)
-    monkeypatch.setattr(plan_documents, "STAMP_FULL_BYTES", 10)
+    monkeypatch.setattr(commit_metadata, "STAMP_MAX_BYTES", 10)
+    monkeypatch.setattr(commit_metadata, "STAMP_FULL_BYTES", 10)
     with pytest.raises(SettingsError, match="commit metadata"):
         store(world)
 
 
-def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> spark_writer.Outcome:
+def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> outcome.Outcome:
     stamp = Stamp(4, "app", "u", 1, plan_id, run_id=run_id)
-    return spark_writer.Outcome(spark_writer.Result.APPLIED, stamp, Table("t", 4, 1, stamp))
+    return outcome.Outcome(outcome.Result.APPLIED, stamp, Table("t", 4, 1, stamp))
 
 
 def test_the_receipts_of_an_append_are_those_of_the_run_whose_append_it_was(world: LiveWorld) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from etl.errors import LedgersDisagree, TableAppeared
-from etl.model.plans import Applied, Plan, Table
+from etl.model.plans import Applied, Plan
+from etl.model.table import Table
 from etl.report.run_report import Outcome, Report
 from etl.run.ingest import ingest
 from tests.fakes.world import Crash, FakeWorld, Outside, When

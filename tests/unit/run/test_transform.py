@@ -15,7 +15,8 @@ from pyspark.sql.types import ArrayType, IntegerType, StringType, StructType
 from etl.errors import NotOurTable, SettingsError
 from etl.model.raw_table import arrow_schema
 from etl.run.transform import apply_transform, fitting_rows, load_transform, of_a_row, unprovable
-from etl.settings.sections import Settings, parse_settings
+from etl.settings.loader import parse_settings
+from etl.settings.sections import Settings
 
 JAVA = "\n\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:665)\n"
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from etl.errors import SettingsError
-from etl.model.plans import Isolation
+from etl.model.logs import Isolation
 from etl.settings.address import split_address
+from etl.settings.loader import load_settings, parse_settings
 from etl.settings.mistakes import MEANINGS
-from etl.settings.sections import (
-    OnDataLoss, OnMoved, OnNoLeader, OwnershipMode, Settings, StartAt, Timestamp, load_settings, parse_settings,
-)
+from etl.settings.policies import OnDataLoss, OnMoved, OnNoLeader, OwnershipMode, StartAt
+from etl.settings.sections import Settings, Timestamp
 from etl.settings.yaml_file import document_of
 
 LEAST = """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.model.plans import BrokerPartition
+from etl.model.logs import BrokerPartition
 from etl.protocol.generations.kafka import errors
 from etl.protocol.primitives import Reader
 

@@ -1,0 +1,51 @@
+"""`etl offsets show`: committed offset, position and lag of each partition."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+from etl.decisions.lag import Reached, lag_of, reached
+from etl.decisions.reconcile import compare, naming_table, where_we_stand
+from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
+from etl.model.plans import NOTHING_COMMITTED
+from etl.model.snapshot import Snapshot
+from etl.report.sentences import logs_of, told_extent
+from etl.run.context import ALONE
+from etl.run.wiring import open_world
+from etl.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """The offsets of each partition, and why nobody can say how far the table is."""
+
+    rows: list[dict[str, Any]]
+    refusal: NeedsDecision | None = None
+    """What a run would stop at: where the ledgers disagree no row has a position or a lag, where logs are others, those have no lag."""
+
+
+def offsets(settings: Settings) -> Offsets:
+    """Committed offset, position and lag of each partition."""
+    with open_world(settings, ALONE) as world:
+        return offsets_of(world.observe(), settings)
+
+
+def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
+    """The same of what was observed."""
+    so_far: Reached | None = None
+    refusal: NeedsDecision | None = None
+    try:
+        with naming_table(settings):
+            so_far = reached(compare(snapshot.ledger, snapshot.table, settings.table.place), snapshot)
+        with contextlib.suppress(LedgersDisagree, OffsetMoved):  # then a run begins no plan, and what is in the table is known all the same
+            so_far = reached(where_we_stand(snapshot, settings), snapshot)
+        refusal = so_far.refusal
+    except LedgersDisagree as error:
+        refusal = error
+    rows = [
+        {"topic": log.topic, "partition": log.partition, **told_extent(snapshot, log),
+         "committed": snapshot.committed.get(log, NOTHING_COMMITTED).offset, "position": so_far.positions.get(log) if so_far else None,
+         "lag": lag_of(log, snapshot, so_far, settings) if so_far else None} for log in sorted(logs_of(snapshot))]
+    return Offsets(rows, refusal)

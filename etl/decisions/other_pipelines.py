@@ -1,0 +1,63 @@
+"""The other pipelines of a table: what each has loaded there, and how it is called."""
+
+from __future__ import annotations
+
+from etl.errors import LedgersDisagree
+from etl.model.plans import Plan
+from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
+from etl.model.table import OtherPipeline, Table
+
+
+def refuse_topics_of_others(standing: Standing, snapshot: Snapshot) -> None:
+    """Stop before a topic is read that another pipeline has loaded into this table, whatever group or cluster it is of.
+
+    Topics that we know were asked for when they were new, unless the table has no commit of ours. Raises LedgersDisagree.
+    """
+    table, plan = snapshot.table, None if isinstance(standing, FirstRun) else plan_of(standing)
+    is_known = bool(plan and table and table.transaction_version)
+    known = {log.topic for log in plan.positions} if plan and is_known else set()
+    unknown = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)} - known
+    for other in table.others if table else ():
+        taken = {log.topic for log in plan.positions} if plan and other.app_id in plan.taken else set[str]()
+        shared = (unknown & (topics_loaded_by(other, table) if table else frozenset())) - taken
+        if shared:
+            raise _loaded_by(other, min(shared))
+
+
+def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
+    """What that pipeline loaded into the table; where nobody knows, every topic that we do not know and that the table has rows of."""
+    return table.topics_with_rows if other.topics is None else other.topics
+
+
+def plan_of(standing: Replay | Superseding | Adopt | Onward) -> Plan:
+    """The plan that a standing is about."""
+    return standing.last if isinstance(standing, Onward) else standing.plan
+
+
+def app_id_of(cluster: str, group: str, pipeline: str) -> str:
+    """The table's application id of a pipeline."""
+    return f"offset-range-etl/{cluster}/{group}/{pipeline}"
+
+
+def name_of(app_id: str) -> str:
+    """A pipeline's application id for a person."""
+    _, cluster, group, pipeline = app_id.split("/", 3) if app_id.count("/") >= 3 else ("", "unknown", "unknown", app_id)
+    return f"pipeline {pipeline} of group {group} on cluster {cluster}"
+
+
+def take_over_command(app_id: str) -> str:
+    return f"stop that pipeline for good, then: etl plans take-over CONF --from {names_in_command(app_id)} --reason ..."
+
+
+def names_in_command(app_id: str) -> str:
+    return "/".join(app_id.split("/")[2:]) or app_id
+
+
+def _loaded_by(other: OtherPipeline, topic: str) -> LedgersDisagree:
+    what = f"{name_of(other.app_id)} " + (
+        "has loaded this topic into this table" if other.plan else
+        "may have loaded this topic into this table: it holds rows of it, and its log no longer says who loaded them")
+    check = (
+        "that table.path is the table you mean: its rows would be there twice. Where this pipeline takes the other's place, "
+        f"{take_over_command(other.app_id)}; where both stay, or the clusters are two, this one needs another table")
+    return LedgersDisagree(what, topic=topic, table_version=other.delta_version, check=check)

@@ -1,0 +1,50 @@
+"""What an exception of a writer means."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from etl.edges.delta.path import is_conflict, is_obstacle, no_file_system, not_supported, unreachable
+from etl.errors import NotOurTable, TableUnreachable, unmark
+
+
+def translate(failure: Exception, path: str) -> Exception:
+    """What an exception of Spark or delta-rs means: an executor's EtlError, a place that cannot be written, or itself."""
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    text = whole_text(failure)
+    told = unmark(text)
+    if told is None and (is_conflict(text) or isinstance(failure, CommitFailedError)):
+        check = "who else writes to it (DESCRIBE HISTORY); nothing of ours was committed, the next run appends the same plan again"
+        return TableUnreachable("somebody else changed the table while ours were written", path=path, check=check)
+    if told is None and isinstance(failure, DeltaError):
+        told = not_supported(failure, path)
+    told = told or _refused_by_constraint(text, path) or no_file_system(text, path)
+    is_of_a_function = any(said in text for said in _OF_PYTHON)  # a function may say of its own file what a table's folder says
+    return told or (unreachable(failure, path, "written") if is_obstacle(text) and not is_of_a_function else failure)
+
+
+_OF_PYTHON = ("org.apache.spark.api.python.PythonException", "thrown from the Python worker")
+_CONSTRAINT = re.compile(r"\[DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT)\w*\] ([^\n]*)")
+
+
+def _refused_by_constraint(text: str, path: str) -> NotOurTable | None:
+    found = _CONSTRAINT.search(text)
+    if found is None:
+        return None
+    check = "the table's constraints (SHOW TBLPROPERTIES) against what the topic holds; the next run appends the same plan again"
+    return NotOurTable(f"a constraint of the table refuses our rows: {found[1].strip()}", path=path, check=check)
+
+
+def whole_text(failure: BaseException) -> str:
+    """An exception's text with that of its causes: Spark puts the executor's traceback into one of them."""
+    java: Any = getattr(failure, "java_exception", None)
+    texts = [str(failure), str(java.toString()) if java is not None else ""]
+    cause = java.getCause() if java is not None else None
+    for _ in range(20):
+        if cause is None:
+            break
+        texts.append(str(cause.toString()))
+        cause = cause.getCause()
+    return "\n".join(texts)

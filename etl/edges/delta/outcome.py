@@ -1,0 +1,106 @@
+"""What became of an append, whichever writer made it.
+
+It is decided only by reading the table again, after every result: Spark skips a version at or below the table's without a word, and an
+exception may come after the commit. Owns the table's commit bit (`txn`; ADR 1) for both writers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from etl.edges.delta.failures import translate
+from etl.edges.delta.log import open_log
+from etl.edges.delta.others import IsOurs
+from etl.edges.delta.path import rust_path
+from etl.edges.delta.shape import id_of
+from etl.edges.delta.state import StorageOptions, find_commit, read_table
+from etl.errors import LedgersDisagree, TableAppeared
+from etl.model.ledger import Acknowledgement
+from etl.model.plans import Plan
+from etl.model.table import Stamp, Table
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+class Result(str, Enum):
+    """What became of an append, as the table tells."""
+
+    APPLIED = "applied"
+    """The table holds this very plan, whoever executed it."""
+    APPLIED_BY_ANOTHER = "applied by another run"
+    """The table holds another plan under this number."""
+    NOT_APPLIED = "not applied"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a read-back found."""
+
+    result: Result
+    stamp: Stamp | None = None
+    """The commit that carries the plan's number; None when there is none, or the log no longer holds it."""
+    table: Table | None = None
+    """The table as it is now, with what others did to it."""
+
+    @property
+    def delta_version(self) -> int | None:
+        """The Delta version that holds the plan's rows."""
+        return self.stamp.delta_version if self.stamp else None
+
+
+def read_back(
+    plan: Plan, *, app_id: str, path: str, known: int | None, is_ours: IsOurs = lambda topic: False,
+    word: Acknowledgement | None = None, storage_options: StorageOptions = None,
+) -> Outcome:
+    """What became of `plan`, by the table alone: is its number in there, and under which plan's id.
+
+    Raises LedgersDisagree when another table lies there than the plan was made for.
+    """
+    table = read_table(path, app_id, known=known, is_ours=is_ours, plan=plan, word=word, storage_options=storage_options)
+    if table and plan.table_id and table.id != plan.table_id:
+        raise another_table(plan, table.id, path)
+    if table is None or table.transaction_version is None or table.transaction_version < plan.number:
+        return Outcome(Result.NOT_APPLIED, None, table)
+    stamp = table.stamp
+    if table.transaction_version > plan.number:
+        stamp, _ = find_commit(open_log(rust_path(path), storage_options), table.version, app_id, plan.number, None)
+    ours = stamp is not None and stamp.plan_id == plan.id
+    return Outcome(Result.APPLIED if ours else Result.APPLIED_BY_ANOTHER, stamp, table)
+
+
+def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
+    """Whether the table has this number already. Raises LedgersDisagree when it is another table than the plan was made for."""
+    if table is None:
+        return False
+    bit, found = table.transaction_version(app_id), id_of(table)
+    if bit is not None and bit >= plan.number:
+        return True
+    if found != plan.table_id and (plan.table_id is not None or bit is None):
+        raise another_table(plan, found, table.table_uri)
+    return False
+
+
+def another_table(plan: Plan, found: str, path: str) -> LedgersDisagree:
+    check = "who replaced the table, and which of the two is right"
+    if plan.table_id is None:
+        what = f"plan {plan.number} was made when there was no table, at this path there is one with id {found} by now"
+        return TableAppeared(what, path=path, check=check)
+    what = f"plan {plan.number} was made for the table with id {plan.table_id}, at this path there is one with id {found}"
+    return LedgersDisagree(what, path=path, check=check)
+
+
+def decide(
+    failure: Exception | None, plan: Plan, app_id: str, path: str, known: int | None, is_ours: IsOurs, word: Acknowledgement | None,
+    storage_options: StorageOptions,
+) -> Outcome:
+    outcome = read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word, storage_options=storage_options)
+    if outcome.result is not Result.NOT_APPLIED:
+        return outcome
+    if plan.table_id is None and outcome.table and outcome.table.transaction_version is None:
+        raise another_table(plan, outcome.table.id, path) from failure
+    if failure is None:
+        return outcome
+    raise translate(failure, path) from failure

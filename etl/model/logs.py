@@ -1,0 +1,145 @@
+"""Brokers, logs, and what is known of a log: who leads it, where it starts and ends, how its topic is kept.
+
+A missing thing is None, never -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Dialect(str, Enum):
+    """Which family of brokers a cluster belongs to."""
+
+    KAFKA = "kafka"
+    JAFKA = "jafka"
+
+
+class Isolation(str, Enum):
+    """Which transactional records a reader sees; the names of Kafka's own `isolation.level`."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Broker:
+    """One Kafka server and where it listens."""
+
+    id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.id} at {self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BrokerPartition:
+    """The identity of one log.
+
+    On the 0.7 family a log is (topic, broker, partition). From Kafka 0.8 on it is (topic, partition), the broker
+    is only today's address, and `broker_id` is None. Its ledger key is made in `protocol.znodes` and nowhere else.
+    """
+
+    topic: str
+    partition: int
+    broker_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.partition < 0:
+            raise ValueError(f"partition {self.partition} of topic {self.topic} is negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The broker to fetch a log from now, and the epoch of its election where brokers tell it."""
+
+    broker: Broker
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Log start and readable end of one log at one moment."""
+
+    log_start_offset: int
+    end_offset: int
+    """One past the last offset that may be read: the last stable offset under read_committed, else the high watermark."""
+    high_watermark: int | None = None
+    """One past the last offset that all in-sync replicas have, where that lies above the readable end; None: nothing does."""
+
+    @property
+    def held_back(self) -> int:
+        """Offsets that may not be read yet, because a transaction at or below them is open (KIP-98)."""
+        return max(0, (self.high_watermark or 0) - self.end_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """What the brokers tell of the transaction at which the readable part of a log ends (KIP-664)."""
+
+    producer_id: int
+    first_offset: int
+    """Of its records in this log."""
+    transactional_id: str | None = None
+    since_ms: int | None = None
+    """When it began. None of both: the brokers do not tell us of transactional ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """Where the records that were written up to one leader epoch end in the leader's log of now (OffsetForLeaderEpoch, KIP-320)."""
+
+    asked_epoch: int
+    epoch: int
+    """The largest epoch at or below the asked one that the leader's log knows."""
+    end_offset: int
+
+
+Lineage = tuple[tuple[int, int], ...]
+"""Leader epochs of a log, ascending, each with the first offset that is known to be of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaGroup:
+    """Who is alive in Kafka's own group of our group's name, as its coordinator tells."""
+
+    members: Mapping[str, frozenset[BrokerPartition] | None] = field(default_factory=dict)
+    """Id and host of each member, and the logs that it reads; None: not known, as in the middle of a rebalance."""
+    unknown: str | None = None
+    """Why nobody could tell; None where the answer is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a topic's brokers say of how long they keep its records; None: no such limit."""
+
+    ms: int | None = None
+    bytes: int | None = None
+    """Of each partition."""
+    is_compacted: bool = False
+    """`cleanup.policy` contains `compact`: offsets may be missing anywhere in a log."""
+    is_tiered: bool = False
+    """`remote.storage.enable` (KIP-405): an answer without records may only mean that the remote storage is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanup:
+    """What a reader knows of how a topic is cleaned up, and so what offsets mean that no record batch has."""
+
+    is_compacted: bool | None = None
+    """None: the brokers do not tell."""
+    is_tiered: bool = False
+
+    @property
+    def explains_missing(self) -> bool:
+        """Missing offsets are compaction's. Else they are lost."""
+        return bool(self.is_compacted)
+
+    @property
+    def ends_in_silence(self) -> bool:
+        """Answers without records prove that nothing is left up to the end of the log."""
+        return bool(self.is_compacted) and not self.is_tiered

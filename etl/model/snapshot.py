@@ -1,0 +1,97 @@
+"""What the world said at the start of a run, and where the pipeline stands by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from etl.model.ledger import Ledger
+from etl.model.logs import BrokerPartition, EpochEnd, Extent, Leader, OpenTransaction, Retention
+from etl.model.plans import Committed, Loss, Plan
+from etl.model.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the world said at the start of a run. After it nothing asks again where we are."""
+
+    cluster: str
+    extents: Mapping[BrokerPartition, Extent]
+    leaders: Mapping[BrokerPartition, Leader]
+    leaderless: frozenset[BrokerPartition]
+    topic_ids: Mapping[str, str]
+    bytes_per_offset: Mapping[BrokerPartition, float]
+    """How many bytes one offset costs on average, where the broker tells."""
+    committed: Mapping[BrokerPartition, Committed]
+    starts: Mapping[BrokerPartition, int]
+    """Where `start: {timestamp: ...}` lands, for logs that have a record that late."""
+    owners: Mapping[BrokerPartition, str]
+    live_consumers: tuple[str, ...]
+    ledger: Ledger
+    table: Table | None
+    other_pipelines: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The group's other pipelines and the topics that they know."""
+    retention: Mapping[str, Retention] = field(default_factory=dict)
+    """By topic, of those with something to read, where the brokers tell it. Also says what missing offsets mean."""
+    leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The epoch of the leader that told a log's end, where brokers have epochs."""
+    epoch_ends: Mapping[BrokerPartition, EpochEnd] = field(default_factory=dict)
+    """What became of the epochs that the newest plan knows; a log of which the leader cannot tell is left out."""
+    lasting: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The first offset that will not have expired by time within `source.expiry_warning_s`, where `retention` has a time."""
+    open_transactions: Mapping[BrokerPartition, OpenTransaction] = field(default_factory=dict)
+    """Of logs whose extent holds offsets back, where the brokers tell."""
+    extents_of_owned: Mapping[BrokerPartition, Extent] = field(default_factory=dict)
+    """Of logs that are left to their owners, and so are not among the others."""
+    gone_topics: frozenset[str] = frozenset()
+    """Of the topics that a plan which was left reads, those that the brokers do not know any more, whether or not the conf names them."""
+    parallelism: int | None = 1
+    """How many of Spark's tasks work at once; None where only the cluster knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRun:
+    """Nothing was ever planned: plan 1 starts by policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The newest plan was stored and not appended: it is executed again, word for word."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Superseding:
+    """The newest plan was not appended and cannot be finished: another one takes its number."""
+
+    plan: Plan
+    reason: str
+    skipped: tuple[Loss, ...] = ()
+    """Offsets that the new plan must leave out, by an operator's word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """The table holds a plan that the ledger does not have: the table is right, and the ledger is written anew from its commits."""
+
+    plan: Plan
+    """The plan of our newest commit."""
+    standing: Onward
+    """Where the pipeline stands once the ledger has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Onward:
+    """The newest plan is in the table. The next one starts at `positions`."""
+
+    last: Plan
+    positions: Mapping[BrokerPartition, int]
+    uncommitted: tuple[BrokerPartition, ...] = ()
+    """Logs whose offset in ZooKeeper is still what the plan saw: commit them first."""
+    followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Logs whose offset somebody else moved, and where to, under `on_moved: follow`."""
+
+
+Standing = FirstRun | Replay | Superseding | Adopt | Onward
+"""Where the pipeline stands, as `reconcile` decides."""

@@ -1,0 +1,37 @@
+"""Writing records: for the demo, for tests, and for whoever makes records to try things with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kafka.protocol.producer import ProduceRequest
+
+from etl.model.logs import BrokerPartition
+from etl.protocol.generations.kafka.small_messages import or_none
+
+
+def encode_records(records: Iterable[tuple[bytes | None, bytes | None]], *, timestamp_ms: int) -> bytes:
+    """One uncompressed record batch v2 of key and value pairs, all with one timestamp. ValueError when there is none."""
+    from kafka.record import MemoryRecordsBuilder
+
+    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=0x7FFFFFFF)
+    for key, value in records:
+        builder.append(timestamp_ms, key, value)
+    if builder.next_offset() == 0:
+        raise ValueError("there is no record to send")
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def produce_fields(log: BrokerPartition, record_batch: bytes, timeout_ms: int) -> dict[str, Any]:
+    wanted = ProduceRequest.TopicProduceData
+    partitions = [wanted.PartitionProduceData(index=log.partition, records=record_batch)]
+    return {"transactional_id": None, "acks": -1, "timeout_ms": timeout_ms,
+            "topic_data": [wanted(name=log.topic, partition_data=partitions)]}
+
+
+def parse_produce(response: Any) -> dict[BrokerPartition, tuple[int, int | None]]:
+    """Error code of each log and the offset that its first record got."""
+    return {BrokerPartition(topic.name, each.index): (each.error_code, or_none(each.base_offset))
+            for topic in response.responses for each in topic.partition_responses}

@@ -1,0 +1,182 @@
+"""The columns of one Arrow batch: their buffers, filled by the kernel, and the arrays over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etl.errors import CorruptData, RecordTooLarge
+from etl.protocol.records.kernel import (
+    AT, BASE_OFFSET, BATCH, FILLED, FULL, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, KEY_BYTES, LOWEST, MAX_RECORD_BYTES,
+    MAX_RECORD_HEADERS, MORE_HEADERS, MOST_BYTES, MOST_HEADERS, MOST_ROWS, NON_ASCII, NO_HEADERS, NO_HEADER_VALUE, NO_KEY, NO_TIMESTAMP,
+    NO_VALUE, OFFSET, RECORD, ROWS, STATE_WIDTH, TOO_LARGE, TOO_MANY_HEADERS, VALUE_BYTES, WRONG, Bytes, Ints, Tally,
+)
+
+_HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_HEADERS_TYPE = pa.list_(pa.field("element", _HEADER_TYPE))
+
+
+class ColumnBuffers:
+    """Buffers for the rows of one Arrow batch, and the way of a group of record batches through the kernel into them.
+
+    `rows` and `size` are upper bounds: records, and bytes of records (decompressed) in the group. Only the chosen columns are built.
+    Filled once; a group that does not fit into one Arrow batch goes on in the buffers `behind` the full ones.
+    """
+
+    def __init__(self, columns: Collection[str], *, rows: int, size: int, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+        self._columns, self._size, self._max_record_bytes = columns, size, max_record_bytes
+        rows = min(rows, MOST_ROWS)
+        self._key, self._value, self._with_headers = ("key" in columns, "value" in columns, "headers" in columns)
+        keyed, valued, headed = (rows if wanted else 0 for wanted in (self._key, self._value, self._with_headers))
+        self._state: Ints = np.zeros(STATE_WIDTH, dtype=np.int64)
+        self._offsets = np.empty(rows, dtype=np.int64)
+        self._timestamps = np.empty(rows, dtype=np.int64)
+        self._timestamp_bits = _bits(rows)
+        self._timestamp_types = np.empty(rows, dtype=np.int32)
+        self._key_ends, self._key_bytes, self._key_bits = _ends(keyed), _room(size, self._key), _bits(keyed)
+        self._value_ends, self._value_bytes, self._value_bits = _ends(valued), _room(size, self._value), _bits(valued)
+        self._header_ends, self._header_bits = _ends(headed), _bits(headed)
+        self._header_key_bytes, self._header_value_bytes = _room(size, self._with_headers), _room(size, self._with_headers)
+        self._most_headers = size // 2
+        headers = min(self._most_headers, 2 * headed)
+        self._header_key_ends, self._header_value_ends, self._header_value_bits = _ends(headers), _ends(headers), _bits(headers)
+
+    def behind(self) -> ColumnBuffers:
+        """Empty buffers for what of the group did not fit into these."""
+        following = ColumnBuffers(self._columns, rows=MOST_ROWS, size=self._size, max_record_bytes=self._max_record_bytes)
+        kept = [BATCH, RECORD, AT, LOWEST]
+        following._state[kept] = self._state[kept]
+        return following
+
+    def fill(self, plain: Bytes, unpacked: Bytes, table: Ints, *, from_offset: int, until_offset: int, tally: Tally,
+             **place: Any) -> bool:
+        """Decode the record batches of `table`, rows within [from, until) only, and add what was seen to `tally`.
+
+        `plain` and `unpacked` are the buffers that START and UNTIL of the table are places in. True: they are full, and the group goes
+        on in the buffers `behind` these. Raises CorruptData, and RecordTooLarge naming the record.
+        """
+        while True:
+            code = tally.fill((
+                plain, unpacked, table, from_offset, until_offset, self._key, self._value, self._with_headers,
+                self._offsets, self._timestamps, self._timestamp_bits, self._timestamp_types,
+                self._key_ends, self._key_bytes, self._key_bits, self._value_ends, self._value_bytes, self._value_bits,
+                self._header_ends, self._header_bits, self._header_key_ends, self._header_key_bytes,
+                self._header_value_ends, self._header_value_bytes, self._header_value_bits,
+                self._max_record_bytes, MOST_BYTES, MOST_HEADERS, self._state,
+            ))
+            if code in (FILLED, FULL):
+                return code == FULL
+            if code in (TOO_LARGE, TOO_MANY_HEADERS):
+                raise self._too_large(code, place)
+            if code != MORE_HEADERS:
+                base_offset = int(table[self._state[BATCH], BASE_OFFSET])
+                raise CorruptData(WRONG[code], check="the log on the broker, or a bug here", **place, offset=base_offset)
+            self._grow_headers()
+
+    def _too_large(self, code: int, place: dict[str, Any]) -> RecordTooLarge:
+        offset = int(self._state[OFFSET])
+        if code == TOO_LARGE:
+            what = f"a record has more than {self._max_record_bytes} bytes"
+            check = "who produced it; max_record_bytes may be raised where Spark has ten times as much memory for each core that reads"
+        else:
+            what = f"a record has more than {MAX_RECORD_HEADERS} headers, which Spark's memory would not hold"
+            check = "who produced it"
+        return RecordTooLarge(what, check=check, **place, offset=offset)
+
+    def _grow_headers(self) -> None:
+        """Room for twice as many headers; `size // 2` of them always fit, because a header is two bytes at least."""
+        room = min(self._most_headers, 4 * max(1024, self._header_key_ends.size)) + 8
+        for name in ("_header_key_ends", "_header_value_ends"):
+            grown = _ends(room)
+            old = getattr(self, name)
+            grown[:old.size] = old
+            setattr(self, name, grown)
+        bits = _bits(room)
+        bits[:self._header_value_bits.size] = self._header_value_bits
+        self._header_value_bits = bits
+
+    @property
+    def rows(self) -> int:
+        return int(self._state[ROWS])
+
+    def arrow_batch(self, topic: str, partition: int, log_epoch: int) -> pa.RecordBatch:
+        """The rows filled in so far, over these buffers without a copy."""
+        rows, state = self.rows, self._state
+        build: dict[str, Callable[[], pa.Array]] = {
+            "key": lambda: _varied(
+                pa.binary(), rows, self._key_ends, self._key_bytes, state[KEY_BYTES], self._key_bits, state[NO_KEY]),
+            "value": lambda: _varied(
+                pa.binary(), rows, self._value_ends, self._value_bytes, state[VALUE_BYTES], self._value_bits, state[NO_VALUE]),
+            "topic": lambda: _repeated(topic, rows),
+            "partition": lambda: pa.array(np.full(rows, partition, dtype=np.int32)),
+            "offset": lambda: pa.array(self._offsets[:rows]),
+            "timestamp": self._timestamp_array,
+            "timestampType": lambda: pa.array(self._timestamp_types[:rows]),
+            "headers": self._headers_array,
+            "log_epoch": lambda: pa.array(np.full(rows, log_epoch, dtype=np.int32)),
+        }
+        names = [name for name in build if name in self._columns]
+        return pa.RecordBatch.from_arrays([build[name]() for name in names], names=names)
+
+    def _timestamp_array(self) -> pa.Array:
+        rows, missing = self.rows, int(self._state[NO_TIMESTAMP])
+        bits = pa.py_buffer(self._timestamp_bits) if missing else None
+        return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, [bits, pa.py_buffer(self._timestamps[:rows])], missing)
+
+    def _headers_array(self) -> pa.Array:
+        rows, state = self.rows, self._state
+        headers = int(state[HEADERS])
+        keys = _varied(pa.string(), headers, self._header_key_ends, self._header_key_bytes, state[HEADER_KEY_BYTES], None, 0)
+        if state[NON_ASCII]:
+            keys = _as_text(keys)
+        values = _varied(
+            pa.binary(), headers, self._header_value_ends, self._header_value_bytes, state[HEADER_VALUE_BYTES],
+            self._header_value_bits, state[NO_HEADER_VALUE])
+        pairs = pa.Array.from_buffers(_HEADER_TYPE, headers, [None], 0, children=[keys, values])
+        missing = int(state[NO_HEADERS])
+        bits = pa.py_buffer(self._header_bits) if missing else None
+        ends = pa.py_buffer(self._header_ends[:rows + 1])
+        return pa.Array.from_buffers(_HEADERS_TYPE, rows, [bits, ends], missing, children=[pairs])
+
+
+def _ends(count: int) -> NDArray[np.int32]:
+    ends = np.empty(count + 1, dtype=np.int32)
+    ends[0] = 0
+    return ends
+
+
+def _bits(count: int) -> Bytes:
+    return np.zeros((count + 7) // 8, dtype=np.uint8)
+
+
+def _room(size: int, wanted: bool) -> Bytes:
+    return np.empty(size if wanted else 0, dtype=np.uint8)
+
+
+def _varied(kind: pa.DataType, count: int, ends: NDArray[np.int32], content: Bytes, used: int, bits: Bytes | None,
+            missing: int) -> pa.Array:
+    """An array of strings or binaries over its three buffers."""
+    validity = pa.py_buffer(bits) if missing and bits is not None else None
+    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(ends[:count + 1]), pa.py_buffer(content[:used])], int(missing))
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    """`text`, `count` times, as a plain string column."""
+    encoded = text.encode()
+    ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(encoded))
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(encoded * count)], 0)
+
+
+def _as_text(keys: pa.Array) -> pa.Array:
+    """Header keys that are no UTF-8 get replacement characters, as Java clients show them; few are distinct."""
+    try:
+        keys.validate(full=True)
+        return keys
+    except pa.ArrowInvalid:
+        encoded = keys.cast(pa.binary()).dictionary_encode()
+        texts = pa.array([name.decode("utf-8", "replace") for name in encoded.dictionary.to_pylist()], pa.string())
+        return texts.take(encoded.indices)

@@ -1,0 +1,93 @@
+"""The data source without a pipeline: what its options come to is asked of the brokers, cut and packed into tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from etl.decisions.expiry import cleanup_of
+from etl.decisions.tasks import cut_ranges, cut_to_offsets, pack_tasks, split_tasks
+from etl.errors import BrokerUnreachable
+from etl.model.logs import BrokerPartition, Cleanup
+from etl.model.plans import OffsetRange
+from etl.reader.options import Reading, refuse_missing_partitions
+from etl.reader.ranges import inside, ranges_of
+from etl.reader.tasks import Task, of_topics, parse_tasks
+
+
+def tasks_of(options: Mapping[str, str], reading: Reading) -> list[Task]:
+    if "tasks_file" in options:
+        with open(options["tasks_file"], encoding="utf-8") as file:
+            return parse_tasks(file.read())
+    if "tasks" in options:
+        return parse_tasks(options["tasks"])
+    wanted = _wanted(reading)
+    return _packed(wanted, reading)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The ranges that the options ask for, as the brokers' answers make them, with today's leaders, and what is known of their logs."""
+
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, str]
+    leader_epochs: Mapping[BrokerPartition, int]
+    cleanups: Mapping[str, Cleanup]
+
+    def task(self, ranges: Sequence[OffsetRange], indices: Sequence[int]) -> Task:
+        """A task of these pieces of the ranges, with what is known of them."""
+        read = tuple(ranges[i] for i in indices)
+        topics = {r.log.topic for r in read}
+        epochs = {r.log: self.leader_epochs[r.log] for r in read if r.log in self.leader_epochs}
+        return Task(tuple(indices), read, of_topics(self.topic_ids, topics), epochs, cleanups=of_topics(self.cleanups, topics))
+
+
+def _wanted(reading: Reading) -> _Wanted:
+    """Asks the brokers.
+
+    One Metadata request, two or three ListOffsets for each broker, one more for each side that is given by time, one DescribeConfigs.
+    """
+    from etl.edges.brokers.cluster import Cluster
+
+    with Cluster(reading.bootstrap, timeout_s=reading.timeout_s) as cluster:
+        named = None if reading.ranges is None else sorted({r.log for r in reading.ranges})
+        metadata = cluster.describe(reading.chosen.asked if named is None else {log.topic for log in named})
+        there = metadata.leaders.keys() | metadata.leaderless
+        if reading.chosen.pattern is not None:
+            there = {log for log in there if not metadata.topics[log.topic].is_internal}
+        if named is not None:
+            refuse_missing_partitions(named, there)
+        logs = reading.chosen.among(there) if named is None else named
+        found = cluster.extents(logs, isolation=reading.isolation, metadata=metadata)
+        if found.leaderless:
+            lost = min(found.leaderless)
+            raise BrokerUnreachable("the log has no leader", topic=lost.topic, partition=lost.partition, check="the brokers that hold it")
+        if reading.ranges is not None:
+            ranges = [inside(r, found.extents[r.log], fails=reading.fails_on_data_loss) for r in reading.ranges]
+        else:
+            first, last = (
+                cluster.first_at(bounds.times(logs), isolation=reading.isolation) for bounds in (reading.starting, reading.ending))
+            ranges = list(ranges_of(reading, found.extents, first, last))
+        told = cluster.retention({r.log.topic for r in ranges})
+    cleanups = {r.log.topic: cleanup_of(told.get(r.log.topic), said_to_be_compacted=r.log.topic in reading.compacted) for r in ranges}
+    led = tuple(replace(r, leader=found.leaders[r.log]) for r in ranges if r.size)
+    return _Wanted(led, metadata.topic_ids, found.epochs if reading.fails_on_data_loss else {}, cleanups)
+
+
+def _packed(wanted: _Wanted, reading: Reading) -> list[Task]:
+    """Ranges cut and packed towards `target_task_bytes`, all offsets being taken to cost the same, and within the bounds of the options."""
+    parallelism, most = max(os.cpu_count() or 1, reading.least_tasks), _most_offsets(sum(r.size for r in wanted.ranges), reading)
+    cut = cut_ranges(wanted.ranges, {}, reading.target_task_bytes, parallelism)
+    if most is not None:
+        cut = cut_to_offsets(cut, most)
+    packed = pack_tasks(cut, {}, reading.target_task_bytes, parallelism)
+    return [wanted.task(cut, task) for task in (packed if most is None else split_tasks(packed, cut, most))]
+
+
+def _most_offsets(offsets: int, reading: Reading) -> int | None:
+    """How many offsets one task may read: tasks of no more than an even share are at least as many as are asked for."""
+    bounds = [] if reading.most_offsets is None else [reading.most_offsets]
+    if reading.least_tasks > 1:
+        bounds.append(max(1, offsets // reading.least_tasks))
+    return min(bounds, default=None)

@@ -1,0 +1,57 @@
+"""Finds the leaders of logs again that moved, in the middle of a task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from etl.edges.brokers.cluster import Cluster
+from etl.errors import BrokerError, BrokerUnreachable, EtlError, TopicMissing
+from etl.model.logs import Broker, BrokerPartition
+from etl.protocol.generations.kafka import errors
+from etl.reader.range_progress import FetchSettings, RangeProgress
+
+_LONGEST_BACKOFF_S = 5.0
+
+
+def find_leaders(walks: Sequence[RangeProgress], manner: FetchSettings) -> None:
+    """Look up the leaders that are not known, after a pause for those that failed. Raises when a walk failed too often."""
+    lost = [walk for walk in walks if walk.leader is None]
+    if not lost:
+        return
+    for walk in lost:
+        if walk.failure is not None and (walk.attempts > manner.retry or walk.idle_for() > manner.deadline_s):
+            raise walk.failure
+    attempts = max(walk.attempts for walk in lost)
+    if attempts > 1:
+        time.sleep(min(manner.backoff_s * 2 ** (attempts - 2), _LONGEST_BACKOFF_S))
+    try:
+        with Cluster(manner.bootstrap, client_id=manner.client_id, connect_timeout_s=manner.connect_timeout_s,
+                     timeout_s=manner.timeout_s) as cluster:
+            metadata = cluster.describe({walk.log.topic for walk in lost})
+    except BrokerUnreachable as silent:
+        for walk in lost:
+            walk.lose_leader(silent)
+        return
+    leaders = metadata.leaders
+    for walk in lost:
+        walk.leader = leaders.get(walk.log)
+        if walk.leader is None:
+            topic = metadata.topics.get(walk.log.topic)
+            walk.lose_leader(_leaderless(walk.log, topic.error_code if topic else errors.UNKNOWN_TOPIC))
+
+
+def _leaderless(log: BrokerPartition, code: int) -> EtlError:
+    if code == errors.UNKNOWN_TOPIC:
+        return TopicMissing("the brokers know no such topic any more", topic=log.topic, check="whether it was deleted")
+    if code in errors.NOT_ALLOWED:
+        return errors.failure_of(code, "tell who leads the log", topic=log.topic, partition=log.partition)
+    return BrokerError("nobody leads the log", topic=log.topic, partition=log.partition, check="the brokers that hold its replicas")
+
+
+def by_broker(walks: Sequence[RangeProgress]) -> dict[Broker, list[RangeProgress]]:
+    groups: dict[Broker, list[RangeProgress]] = {}
+    for walk in walks:
+        if walk.leader is not None:
+            groups.setdefault(walk.leader.broker, []).append(walk)
+    return groups

@@ -1,0 +1,108 @@
+"""What a task refuses to call read: offsets that are missing, logs that changed meanwhile, a log that gives nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from etl.decisions.log_identity import Cut
+from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.errors import BrokerError, BrokerUnreachable, DataLoss, MissingOffsets, NotYetReadable, RanOutBeforeUntil, TopicMadeAgain
+from etl.model.logs import BrokerPartition, Cleanup
+from etl.model.plans import OffsetRange
+from etl.protocol.generations.kafka import errors
+from etl.reader.cursor import MISSING_MAX, Cursor
+from etl.reader.range_progress import FetchSettings, RangeProgress, place_of
+
+
+def refuse_missing(cursors: Sequence[Cursor]) -> None:
+    """What no record batch had is told once all is read, so that a person, or the driver, learns of all of it at once."""
+    found = [(cursor.range.log, *stretch) for cursor in cursors for stretch in cursor.missing]
+    if not found:
+        return
+    for cursor in cursors:
+        _refuse_many_missing(cursor)
+    count = sum(end - start for _, start, end in found)
+    missing = " ".join(f"{one.topic}:{one.partition}:{start}-{end}" for one, start, end in found)
+    log, first, _ = found[0]
+    cleanup = next(cursor.cleanup for cursor in cursors if cursor.missing)
+    check = f"the broker's disks and log for a lost segment, and {_cleanup_to_check(cleanup)}"
+    what = f"{count:,} offsets are missing from inside the log"
+    raise MissingOffsets(what, check=check, topic=log.topic, partition=log.partition, offset=first, missing=missing)
+
+
+def _refuse_many_missing(cursor: Cursor) -> None:
+    """So many holes are no lost segments. Nobody would name them one by one, and no plan could."""
+    if cursor.missing_count <= MISSING_MAX:
+        return
+    log, what = cursor.range.log, f"offsets are missing from inside the log in {cursor.missing_count:,} places, as compaction leaves them"
+    check = f"{_cleanup_to_check(cursor.cleanup)}; compacted_topics is for a topic that was compacted before"
+    raise DataLoss(what, check=check, topic=log.topic, partition=log.partition, offset=cursor.missing[0][0])
+
+
+def _cleanup_to_check(cleanup: Cleanup) -> str:
+    if cleanup.is_compacted is None:
+        return "that we may describe the topic's configuration (DescribeConfigs), which would tell whether it is compacted"
+    return "the topic's cleanup.policy, which does not say compact"
+
+
+def refuse_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) -> None:
+    """A fetch names topics, not their ids, and one that was made again has other records at the same offsets.
+
+    Asked of the broker that gave the last records: it learnt that the old topic is gone before it could serve the new one.
+    """
+    topics = consumer.topic_metadata(planned).topics
+    for topic, topic_id in sorted(planned.items()):
+        found = topics.get(topic)
+        if found is None or found.error_code == errors.UNKNOWN_TOPIC:
+            raise BrokerError("the topic went away while it was read", topic=topic, broker=consumer.address, check="whether it was deleted")
+        if found.topic_id not in (None, topic_id):
+            what = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {topic_id}"
+            raise TopicMadeAgain(what, topic=topic, check="who did it")
+
+
+def refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], manner: FetchSettings) -> None:
+    """A leader of another line has other records at the same offsets, and whoever is elected meanwhile gives them out without a word.
+
+    Once all is read, because a log that still reaches up to a range in the epoch it was planned in did so all the time.
+    """
+    until: dict[BrokerPartition, int] = {}
+    for each in ranges:
+        if each.log in planned and each.size:
+            until[each.log] = max(each.until_offset, until.get(each.log, 0))
+    if not until:
+        return
+    with Cluster(manner.bootstrap, client_id=manner.client_id, connect_timeout_s=manner.connect_timeout_s,
+                 timeout_s=manner.timeout_s) as cluster:
+        ends = cluster.epoch_ends({log: planned[log] for log in until}, wait_for_leader_s=manner.deadline_s)
+    for log, end in sorted(ends.items()):
+        if end.end_offset < until[log]:
+            raise Cut(log, until[log], end.end_offset).error()
+
+
+def check_patience(walk: RangeProgress, manner: FetchSettings) -> None:
+    """A log that gives nothing is asked again until the deadline, then its range is out of reach."""
+    if walk.idle_for() < manner.deadline_s:
+        return
+    if walk.cursor.is_held_back:
+        raise NotYetReadable(f"the log cannot be read up to {walk.cursor.range.until_offset}: a transaction is open below",
+                             check="who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on",
+                             **place_of(walk))
+    if walk.cursor.starved:
+        raise RanOutBeforeUntil(f"the log cannot be read up to {walk.cursor.range.until_offset}: its readable end stays below",
+                                check="for a truncated log (unclean leader election), or a topic made anew",
+                                **place_of(walk))
+    if walk.cursor.silent:
+        until = walk.cursor.range.until_offset
+        what = f"the broker gave no records for {manner.deadline_s:g} s, though the log reaches to {until} or beyond"
+        raise NotYetReadable(what, check=_silence_to_check(walk.cursor.cleanup), **place_of(walk))
+    raise BrokerUnreachable(f"the broker gave no records for {manner.deadline_s:g} s", check="the broker's quotas and load", **place_of(
+        walk))
+
+
+def _silence_to_check(cleanup: Cleanup) -> str:
+    if cleanup.is_tiered:
+        return "the remote storage: it may be slower than the brokers' remote.fetch.max.wait.ms"
+    if cleanup.is_compacted is None:
+        return "that we may describe the topic's configuration (DescribeConfigs): it would tell whether the end was compacted away"
+    return "the broker's log; was the topic compacted before, compacted_topics says so"

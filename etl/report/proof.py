@@ -1,0 +1,161 @@
+"""What the audit of a whole table found, for people and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from etl.audit.audit import AuditedLog
+from etl.audit.explain import LogProof
+from etl.decisions.foreign_commits import refusal_of
+from etl.errors import LedgersDisagree
+from etl.model.table import Foreign
+
+_WHO_WROTE = "DESCRIBE HISTORY of the table: who changed its rows besides this pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the audit of the whole table found."""
+
+    logs: tuple[LogProof, ...]
+    doubles: tuple[tuple[AuditedLog, int, int], ...]
+    """The first doubled offsets: (log, offset, rows)."""
+    delta_version: int | None
+    notes: tuple[str, ...]
+    transform: str | None = None
+    by_others: tuple[Foreign, ...] = ()
+    """What somebody else did to the table and neither policy nor an operator lets pass: a run stops at it, whatever the rows say."""
+    of_no_log: int = 0
+    """Rows that name no record of any log."""
+    of_no_log_first: tuple[tuple[str | None, int | None, int | None], ...] = ()
+    """Topic, partition and offset of the first of them."""
+
+    @property
+    def found_rows(self) -> int:
+        """Rows in the table."""
+        return sum(log.findings.found_rows for log in self.logs) + self.of_no_log
+
+    @property
+    def missing(self) -> int:
+        """Expected rows that are not there; of a proof that is right, those that others were allowed to remove."""
+        return sum(log.findings.missing for log in self.logs)
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """A sentence for each log that lacks rows and is right all the same."""
+        lacking = (log for log in self.logs if log.findings.missing and log.is_right)
+        removed = (
+            f"{log.findings.audited.log.topic} {log.findings.audited.log.partition}: {log.missing.says}, as policy or an operator allows"
+            for log in lacking)
+        accepted = (
+            f"{log.findings.audited.log.topic} {log.findings.audited.log.partition}: {log.doubt.says}; an operator accepted that"
+            for log in self.logs if log.doubt.offsets and log.doubt.allowed)
+        return (*removed, *accepted)
+
+    @property
+    def is_right(self) -> bool:
+        """Every record of every applied plan is there once, but for rows that others were allowed to remove, and nothing else."""
+        return all(log.is_right for log in self.logs) and not (self.by_others or self.of_no_log)
+
+    @property
+    def first_finding(self) -> str:
+        """One sentence on the first log that is wrong; where all are right, on rows of no log, or on what somebody else did."""
+        wrong = self._first_wrong
+        if wrong is None:
+            return self._strangers if self.of_no_log else self._refusal.what
+        f, log = wrong.findings, wrong.findings.audited.log
+        said = []
+        if f.missing:
+            said.append(f"{f.missing:,} missing (first: {_first(f.missing_first)}): {wrong.missing.says}")
+        if f.double_rows:
+            said.append(f"{f.double_rows:,} double (first: {_first([o for a, o, _ in self.doubles if a == f.audited])})")
+        if f.unexpected:
+            said.append(f"{f.unexpected:,} that no plan put there (first: {_first(f.unexpected_first)})")
+        if not wrong.doubt.allowed:
+            said.append(wrong.doubt.says)
+        blamed = self._blamed if self._is_transforms(wrong) else ""
+        return f"topic {log.topic}, partition {log.partition}: " + ", ".join(said) + blamed
+
+    @property
+    def check(self) -> str:
+        """What to look at or do about the first log that is wrong."""
+        wrong = self._first_wrong
+        if wrong is None and not self.of_no_log:
+            return self._refusal.check
+        if self._is_transforms(wrong):
+            return "the transform: a proof needs one row for each record, with its topic, partition and offset"
+        return self._check_of(wrong) if wrong else _WHO_WROTE
+
+    def _check_of(self, wrong: LogProof) -> str:
+        if wrong.missing.by:
+            return refusal_of(wrong.missing.by, self.delta_version).check
+        if not wrong.doubt.allowed:
+            return (
+                "the transform: one that drops rows (limit, where, dropDuplicates) leaves a table that nobody can prove. Whether the topic "
+                "still has records at these offsets; if they are to be missing, accept the table as it is: etl plans acknowledge CONF "
+                f"{self.delta_version} --reason ...")
+        return _WHO_WROTE
+
+    @property
+    def _first_wrong(self) -> LogProof | None:
+        return next((log for log in self.logs if not log.is_right), None)
+
+    @property
+    def _refusal(self) -> LedgersDisagree:
+        return refusal_of(self.by_others, self.delta_version)
+
+    @property
+    def _strangers(self) -> str:
+        names = ("topic", "partition", "offset")
+        shown = "; ".join(
+            ", ".join(f"{name} {'NULL' if value is None else value}" for name, value in zip(names, one, strict=True))
+            for one in self.of_no_log_first)
+        return f"{self.of_no_log:,} rows name no record of any log (first: {shown}){self._blamed}"
+
+    @property
+    def _blamed(self) -> str:
+        return f"; the transform {self.transform} may have done it" if self.transform else ""
+
+    def _is_transforms(self, wrong: LogProof | None) -> bool:
+        """Rows that no commit ever held, that it held twice, or that are of no log may be the work of a transform."""
+        return bool(self.transform) and (
+            wrong is None or bool(wrong.missing.never_came or wrong.findings.double_rows or wrong.findings.unexpected))
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `etl verify`."""
+        return {
+            "is_right": self.is_right, "found_rows": self.found_rows,
+            "expected_rows": sum(log.findings.expected_rows for log in self.logs), "missing": self.missing,
+            "delta_version": self.delta_version, "notes": [*self.notes, *self.allowed],
+            "by_others": [described(found) for found in self.by_others],
+            "rows_of_no_log": self.of_no_log, "rows_of_no_log_first": [list(one) for one in self.of_no_log_first],
+            "logs": [self._log_as_json(log) for log in sorted(self.logs, key=lambda log: log.findings.audited)],
+        }
+
+    def _log_as_json(self, log: LogProof) -> dict[str, Any]:
+        f, gaps, missing = log.findings, log.gaps, log.missing
+        return {
+            "topic": f.audited.log.topic, "partition": f.audited.log.partition, "log_epoch": f.audited.log_epoch,
+            "is_right": log.is_right, "expected_rows": f.expected_rows, "found_rows": f.found_rows,
+            "missing": f.missing, "missing_first": list(f.missing_first), "never_came": missing.never_came,
+            "removed_by_others": missing.removed, "nobody_knows": missing.unknown, "in_a_table_before": missing.elsewhere,
+            "removed_by": [described(by) for by in missing.by],
+            "not_provable": log.doubt.offsets, "not_provable_in": [[u.from_offset, u.until_offset, u.missing] for u in f.unproven],
+            "double_rows": f.double_rows, "double_first": [[offset, rows] for a, offset, rows in self.doubles if a == f.audited],
+            "unexpected": f.unexpected, "unexpected_first": list(f.unexpected_first),
+            "unequal": [[u.from_offset, u.until_offset, u.expected_rows, u.found_rows] for u in f.unequal],
+            "without_row": {
+                "says": gaps.says, "control_records": gaps.control_records, "aborted_records": gaps.aborted_records,
+                "compacted": gaps.compacted, "not_known": gaps.unexplained, "lost": gaps.let_go,
+                "losses": [[loss.from_offset, loss.until_offset, loss.why.value] for loss in gaps.losses]},
+        }
+
+
+def described(found: Foreign) -> dict[str, Any]:
+    return {"delta_version": found.delta_version, "operation": found.operation, "why": found.why}
+
+
+def _first(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) or "not known"

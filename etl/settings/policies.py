@@ -1,0 +1,62 @@
+"""What a run does when the world surprises it: the choices of a conf file, by their names."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class StartAt(str, Enum):
+    """Where a log without a committed offset starts."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class OnDataLoss(str, Enum):
+    """What to do when wanted offsets lie below the log start."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class OnMoved(str, Enum):
+    """What to do when somebody else moved a committed offset."""
+
+    FAIL = "fail"
+    FOLLOW = "follow"
+
+
+class OnNoLeader(str, Enum):
+    """What to do with a log that has no leader once waiting for one is over."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class OnRowsRemoved(str, Enum):
+    """What to do when somebody deleted rows of the table. RESTORE and overwrite always stop."""
+
+    FAIL = "fail"
+    RECORD = "record"
+
+
+class OwnershipMode(str, Enum):
+    """Whether the run only looks at owners or claims what it reads."""
+
+    OBSERVE = "observe"
+    CLAIM = "claim"
+
+
+class OnOwned(str, Enum):
+    """What to do with a log that somebody else owns."""
+
+    FAIL = "fail"
+    WAIT = "wait"
+    SKIP = "skip"
+
+
+class OnLiveGroup(str, Enum):
+    """What to do when live consumers of the group are registered."""
+
+    FAIL = "fail"
+    UNOWNED = "unowned"

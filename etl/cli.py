@@ -31,7 +31,7 @@ from etl import __version__
 from etl.errors import DataLost, EtlError, SettingsError, Stopped, VerifyFailed
 
 if TYPE_CHECKING:
-    from etl.run.context import Surroundings
+    from etl.run.context import RunContext
     from etl.settings.sections import Settings
 
 app = typer.Typer(name="etl", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -88,7 +88,7 @@ def doctor(conf: Conf, as_json: AsJson = False) -> None:
     from etl.console.text import show_doctor
     from etl.doctor.diagnose import diagnose
 
-    diagnosis = diagnose(_settings(conf), spark_defaults=surroundings().spark_defaults)
+    diagnosis = diagnose(_settings(conf), spark_defaults=run_context().spark_defaults)
     _show(as_json, diagnosis.as_json(), lambda: show_doctor(diagnosis))
     if diagnosis.worst:
         raise diagnosis.worst
@@ -116,7 +116,7 @@ def run(
     from etl.console.text import show_report
     from etl.report.sentences import told_who_let_go
 
-    report = run(_settings(conf), surroundings(quiet=quiet, as_json=as_json), conf=str(conf), strict=strict)
+    report = run(_settings(conf), run_context(quiet=quiet, as_json=as_json), conf=str(conf), strict=strict)
     _show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
     if strict and report.lost_records:
         who, look_at = told_who_let_go(report.why_lost)
@@ -129,7 +129,7 @@ def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
     from etl.commands import verify as proving
     from etl.console.text import show_proof
 
-    proof = proving.verify(_settings(conf), surroundings(quiet=quiet, as_json=as_json))
+    proof = proving.verify(_settings(conf), run_context(quiet=quiet, as_json=as_json))
     _show(as_json, proof.as_json(), lambda: show_proof(proof))
     if not proof.is_right:
         raise VerifyFailed(proof.first_finding, check=proof.check)
@@ -199,7 +199,7 @@ def plans_take_over(
     from etl.commands import take_over
     from etl.console.text import show_ruling
 
-    ruling = take_over.take_over(_settings(conf), place, reason, surroundings())
+    ruling = take_over.take_over(_settings(conf), place, reason, run_context())
     _show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
@@ -304,14 +304,14 @@ def _settings(conf: Path) -> Settings:
     return load_settings(conf)
 
 
-def surroundings(*, quiet: bool = False, as_json: bool = False) -> Surroundings:
+def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
     """This machine's Java and Delta jars, unless spark-submit brought its own; and, unless `quiet`, how far it is on standard error.
 
     Under spark-submit that would stand in the one document of `--json`, so there it is quiet, too.
     """
     from etl.console.progress import showing
     from etl.edges.spark.session import is_submitted
-    from etl.run.context import Surroundings
+    from etl.run.context import RunContext
 
     def spark_defaults(given: Mapping[str, str]) -> dict[str, str]:
         if is_submitted():
@@ -322,7 +322,7 @@ def surroundings(*, quiet: bool = False, as_json: bool = False) -> Surroundings:
         return jar_settings(given.get("spark.master", "local[*]"))
 
     is_quiet = quiet or as_json and is_submitted()
-    return Surroundings(spark_defaults=spark_defaults) if is_quiet else Surroundings(showing, spark_defaults)
+    return RunContext(spark_defaults=spark_defaults) if is_quiet else RunContext(showing, spark_defaults)
 
 
 def _show(as_json: bool, document: Any, screen: Callable[[], None], *, is_done: bool = False) -> None:

@@ -68,7 +68,7 @@ class Unequal:
 
 
 @dataclass(frozen=True, slots=True)
-class Short:
+class IncompleteInterval:
     """An interval of the ledger, a range or what is left of several, of which the table lacks rows, or may lack some."""
 
     from_offset: int
@@ -94,11 +94,11 @@ class LogFindings:
     unexpected_first: tuple[int, ...] = ()
     """Offsets with a row where no applied plan gives one: outside all intervals, or in a gap."""
     unequal: tuple[Unequal, ...] = ()
-    short: tuple[Short, ...] = ()
+    short: tuple[IncompleteInterval, ...] = ()
     """Where the missing offsets are; `missing` is their sum."""
     given_up_rows: int = 0
     """Rows of offsets that were given up: nobody misses them, and they are no surprise."""
-    unproven: tuple[Short, ...] = ()
+    unproven: tuple[IncompleteInterval, ...] = ()
     """Intervals with offsets that have no row, where nobody can say whether one should be."""
 
     @property
@@ -289,21 +289,21 @@ def _unequal(pieces: Iterable[_Piece]) -> tuple[Unequal, ...]:
     )
 
 
-def _short(pieces: Iterable[_Piece]) -> tuple[Short, ...]:
+def _short(pieces: Iterable[_Piece]) -> tuple[IncompleteInterval, ...]:
     """The pieces that lack rows, those of one interval together; pieces are in order."""
     found: dict[tuple[int, int], int] = {}
     for p in pieces:
         lacking = p.missing if p.rows is None else max(0, p.rows - p.found)
         if lacking:
             found[p.interval] = found.get(p.interval, 0) + lacking
-    return tuple(Short(*interval, missing) for interval, missing in found.items())
+    return tuple(IncompleteInterval(*interval, missing) for interval, missing in found.items())
 
 
-def _unproven(expected: Expected, pieces: Iterable[_Piece]) -> tuple[Short, ...]:
+def _unproven(expected: Expected, pieces: Iterable[_Piece]) -> tuple[IncompleteInterval, ...]:
     """Intervals that were never counted and are not whole, and those that were counted behind a transform and lacked offsets."""
     opened = {p.interval: p.until_offset - p.from_offset - p.found for p in pieces if p.is_open}
     covered = [(i.from_offset, i.until_offset) for i in expected.coverage]
     counted = {(i.from_offset, i.until_offset): i.unproven for i in expected.coverage} | {
         (r.from_offset, r.until_offset): receipt.missing_offsets
         for r, receipt in expected.applied if receipt.behind_transform and not _is_covered(r, covered)}
-    return tuple(Short(*interval, lacking) for interval, lacking in sorted({**counted, **opened}.items()) if lacking)
+    return tuple(IncompleteInterval(*interval, lacking) for interval, lacking in sorted({**counted, **opened}.items()) if lacking)

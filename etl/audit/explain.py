@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.audit.audit import Expected, LogFindings, Short
+from etl.audit.audit import Expected, LogFindings, IncompleteInterval
 from etl.decisions.coverage import interval_of
 from etl.model.plans import Loss, Receipt
-from etl.model.table import Foreign
+from etl.model.table import ForeignCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is known of the rows of a `Short` interval when they were committed."""
+    """What is known of the rows of a `IncompleteInterval` interval when they were committed."""
 
-    short: Short
+    short: IncompleteInterval
     delta_version: int | None = None
     """The commit that should hold them; None: of a plan that was pruned."""
     planned_rows: int = 0
@@ -70,7 +70,7 @@ class Missing:
     """The files that could tell are gone."""
     elsewhere: int = 0
     """They went to a table that was there before this one."""
-    by: tuple[Foreign, ...] = ()
+    by: tuple[ForeignCommit, ...] = ()
     """Commits of others since then that removed rows."""
     allowed: bool = True
     """Rows that came later on were removed only as policy or an operator allows."""
@@ -139,7 +139,7 @@ def gaps_of(expected: Expected, losses: Iterable[Loss]) -> Gaps:
         sum(i.unexplained for i in loaded), tuple(sorted(losses)))
 
 
-def doubt_of(unproven: Sequence[Short], plans: Mapping[tuple[int, int], int], *, pruned: int, accepted: int) -> Doubt:
+def doubt_of(unproven: Sequence[IncompleteInterval], plans: Mapping[tuple[int, int], int], *, pruned: int, accepted: int) -> Doubt:
     """What cannot be proven of one log.
 
     `plans` are the numbers of the kept plans by interval, `pruned` is the newest doubtful one of the others, and up to plan
@@ -152,12 +152,12 @@ def doubt_of(unproven: Sequence[Short], plans: Mapping[tuple[int, int], int], *,
     return Doubt(sum(s.missing for s in unproven), tuple(numbers), first, numbers[-1] <= accepted)
 
 
-def origin_of(short: Short, delta_version: int, planned: Receipt, committed: Receipt | None) -> Origin:
+def origin_of(short: IncompleteInterval, delta_version: int, planned: Receipt, committed: Receipt | None) -> Origin:
     """The origin of a range of a plan whose commit is known."""
     return Origin(short, delta_version, planned.rows or 0, committed.rows if committed else None)
 
 
-def blame(origins: Iterable[Origin], removals: Iterable[Foreign], allowed: frozenset[int]) -> Missing:
+def blame(origins: Iterable[Origin], removals: Iterable[ForeignCommit], allowed: frozenset[int]) -> Missing:
     """What became of the missing rows. `removals` are the known commits of others that removed rows, `allowed` the versions of
     those that policy or an operator let pass.
 
@@ -183,5 +183,5 @@ def _absent(origin: Origin, committed_rows: int) -> int:
     return min(origin.short.missing, max(0, origin.planned_rows - committed_rows))
 
 
-def _is_after(found: Foreign, origin: Origin) -> bool:
+def _is_after(found: ForeignCommit, origin: Origin) -> bool:
     return origin.delta_version is None or found.delta_version > origin.delta_version

@@ -12,8 +12,8 @@ from etl.edges.delta.others import other_pipelines
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger
 from etl.model.plans import Plan
-from etl.model.snapshot import FirstRun, Standing
-from etl.model.table import Foreign, OtherPipeline, Table
+from etl.model.snapshot import FirstRun, PipelineState
+from etl.model.table import ForeignCommit, OtherPipeline, Table
 from etl.run.live_world import LiveWorld
 
 
@@ -27,14 +27,14 @@ def refuse_lost_ledger(world: LiveWorld) -> None:
             raise LedgersDisagree(what, table_version=other.delta_version, check=check)
 
 
-def refuse_what_others_loaded(world: LiveWorld, standing: Standing, table: Table, ledger: Ledger) -> None:
+def refuse_what_others_loaded(world: LiveWorld, state: PipelineState, table: Table, ledger: Ledger) -> None:
     """Stop where a run would, in its words, because another pipeline has loaded a topic that it would begin. Raises LedgersDisagree.
 
     The brokers are asked only where the table has another pipeline that may have: they say which topics there are.
     """
     if ledger.retired:
         return
-    plan = None if isinstance(standing, FirstRun) else plan_of(standing)
+    plan = None if isinstance(state, FirstRun) else plan_of(state)
     known = {log.topic for log in plan.positions} if plan and table.transaction_version else set[str]()
     others = other_pipelines(world.settings.table.path, world.app_id if plan else "")
     if any(_may_have_loaded(one, plan, known, world) for one in others):
@@ -48,7 +48,7 @@ def _may_have_loaded(other: OtherPipeline, plan: Plan | None, known: Collection[
     return any(world.settings.source.topics.admits(topic) for topic in other.topics - set(known))
 
 
-def stops_a_run(found: Foreign, ledger: Ledger) -> bool:
+def stops_a_run(found: ForeignCommit, ledger: Ledger) -> bool:
     """What others load stops no pipeline that was retired: it loads no more, whoever does."""
     return not (found.by and ledger.retired)
 

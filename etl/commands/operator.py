@@ -21,9 +21,9 @@ from etl.edges.delta.path import rust_path
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, Loss, Plan, Receipt, Why
-from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Standing, Superseding
-from etl.model.table import Foreign, Table
+from etl.model.plans import Applied, Loss, Plan, Receipt, LossReason
+from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, PipelineState, Supersede
+from etl.model.table import ForeignCommit, Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
@@ -86,9 +86,9 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
 
 def _given_up(ledger: Ledger, plan: Plan, table: Table | None, *, lacks_plan: bool) -> str:
     """What that table lacks and no plan loads any more, in words; the newest plan is loaded where nobody knows of a commit of it."""
-    bit, is_done = (table.transaction_version or 0) if table else 0, is_recorded(ledger, plan)
-    is_waiting = not is_done and (bit, table.id if table else None) == (plan.table_bit, plan.table_id)
-    if bit >= plan.number or is_waiting:
+    in_table, is_done = (table.transaction_version or 0) if table else 0, is_recorded(ledger, plan)
+    is_waiting = not is_done and (in_table, table.id if table else None) == (plan.table_transaction_version, plan.table_id)
+    if in_table >= plan.number or is_waiting:
         return ""
     if is_done or table and not lacks_plan:
         return "; what it lacks of the plans until now is given up, and loading goes on behind them"
@@ -112,18 +112,18 @@ def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ..
             raise SettingsError(f"plan {number} cannot be superseded: {stored}", check="`etl plans list CONF`")
         _refuse_finished(number, where_we_stand(snapshot, settings), snapshot.table)
         refuse_owned_ranges(newest, snapshot)
-        instead = with_id(plan_instead(Superseding(newest, reason, skipped), snapshot, settings, now_ms=now_ms()))
+        instead = with_id(plan_instead(Supersede(newest, reason, skipped), snapshot, settings, now_ms=now_ms()))
         world.supersede(instead, snapshot.ledger)
     says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
     return Ruling(says, {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(newest)})
 
 
-def _refuse_finished(number: int, standing: Standing, table: Table | None) -> None:
+def _refuse_finished(number: int, state: PipelineState, table: Table | None) -> None:
     """A plan is superseded before it is in a table, or given up. Raises NeedsDecision."""
-    if isinstance(standing, Adopt):
-        what = f"the table holds plan {standing.plan.number} ({standing.plan.id}), which ZooKeeper does not have"
+    if isinstance(state, RebuildFromTable):
+        what = f"the table holds plan {state.plan.number} ({state.plan.id}), which ZooKeeper does not have"
         raise NeedsDecision(what, check="`etl run CONF`, which takes it over")
-    if not isinstance(standing, (Replay, Superseding)):
+    if not isinstance(state, (Replay, Supersede)):
         is_there = table is not None and (table.transaction_version or 0) >= number
         what = "is in the table" if is_there else "was in a table that an operator gave up: the next plan goes on behind it"
         raise NeedsDecision(f"plan {number} {what}: there is nothing to supersede", check="`etl plan CONF`")
@@ -139,31 +139,31 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
     run_id = new_run_id()
     with open_world(settings, ALONE) as world, world.driving(run_id):
         snapshot = world.observe()
-        standing = where_we_stand(snapshot, settings)
-        if isinstance(standing, FirstRun):
+        state = where_we_stand(snapshot, settings)
+        if isinstance(state, FirstRun):
             raise SettingsError("this pipeline has made no plan yet: there is nothing to accept", check="`etl plan CONF`")
-        if isinstance(standing, Adopt):
-            what = f"the table holds plan {standing.plan.number}, which ZooKeeper does not have"
+        if isinstance(state, RebuildFromTable):
+            what = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"
             raise NeedsDecision(what, check="`etl run CONF`, which takes it over and then stops here again; accept the log after that")
-        if isinstance(standing, Superseding):
-            standing = Replay(standing.plan)
-        if isinstance(standing, Onward):
+        if isinstance(state, Supersede):
+            state = Replay(state.plan)
+        if isinstance(state, UpToDate):
             report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms())
-            snapshot = repair(world, snapshot, standing, report)
-        plan = with_id(plan_reset(standing, snapshot, settings, wanted, now_ms=now_ms()))
-        if isinstance(standing, Replay):
+            snapshot = repair(world, snapshot, state, report)
+        plan = with_id(plan_reset(state, snapshot, settings, wanted, now_ms=now_ms()))
+        if isinstance(state, Replay):
             world.supersede(plan, snapshot.ledger)
         else:
             world.store(plan)
     says = [f"plan {plan.number} ({plan.id}) is stored, and the next run executes it: {reason}"]
     if plan.supersedes:
         says.append(f"it takes the place of {plan.supersedes}, which was not in the table")
-    says += [f"{log.topic} {log.partition} goes on from {plan.positions[log]}" for log in sorted(_moved_logs(plan, standing))]
+    says += [f"{log.topic} {log.partition} goes on from {plan.positions[log]}" for log in sorted(_moved_logs(plan, state))]
     return Ruling("\n".join([*says, *told_vanished(plan.vanished)]), {"says": says, "plan": describe_plan(plan, None)})
 
 
-def _moved_logs(plan: Plan, standing: Onward | Replay) -> list[BrokerPartition]:
-    old = standing.last if isinstance(standing, Onward) else standing.plan
+def _moved_logs(plan: Plan, state: UpToDate | Replay) -> list[BrokerPartition]:
+    old = state.last if isinstance(state, UpToDate) else state.plan
     return [log for log, epoch in plan.log_epochs.items() if epoch != old.log_epochs.get(log, 0)]
 
 
@@ -174,7 +174,7 @@ def parse_skip(text: str) -> Loss:
         check = "the form TOPIC:PARTITION:FROM-UNTIL, FROM included and UNTIL not, e.g. clicks:3:100-101"
         raise SettingsError(f"{text!r} names no offsets", key="--skip", check=check)
     log = BrokerPartition(found["topic"], int(found["partition"]))
-    return Loss(log, int(found["start"]), int(found["until"]), Why.SKIPPED)
+    return Loss(log, int(found["start"]), int(found["until"]), LossReason.SKIPPED)
 
 
 def _looked_for(world: LiveWorld, plan: Plan) -> tuple[Receipt, ...]:
@@ -194,7 +194,7 @@ def _refuse_another_version(version: str, table: Table | None) -> None:
         raise SettingsError(f"the table {is_at}, not {version}", key="VERSION", check=check)
 
 
-def _describe(found: Foreign) -> dict[str, Any]:
+def _describe(found: ForeignCommit) -> dict[str, Any]:
     return {"delta_version": found.delta_version, "operation": found.operation, "why": found.why}
 
 

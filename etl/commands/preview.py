@@ -14,7 +14,7 @@ from etl.decisions.reconcile import where_we_stand
 from etl.decisions.refusals import refuse_what_cannot_run
 from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET, pack_tasks
 from etl.model.plans import OffsetRange, Plan
-from etl.model.snapshot import Adopt, Onward, Replay, Snapshot, Standing, Superseding
+from etl.model.snapshot import RebuildFromTable, UpToDate, Replay, Snapshot, PipelineState, Supersede
 from etl.protocol.zookeeper.commit_metadata import refuse_too_large
 from etl.report.plan_json import describe_plan
 from etl.report.sentences import told_by_owner, told_leaderless, told_let_go, told_open, told_purpose
@@ -86,15 +86,15 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     """What a run would do that saw this."""
     refuse_what_cannot_run(snapshot)
     left = leave_to_owners(snapshot, settings)
-    standing = where_we_stand(snapshot, settings)
-    says, plans = _next(left, standing, settings)
+    state = where_we_stand(snapshot, settings)
+    says, plans = _next(left, state, settings)
     for plan in plans:
         refuse_too_large(plan)
     tasks = _tasks(plans, snapshot, settings)
     ranges = [r for plan in plans for r in plan.ranges]
     soon = expiring(ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms())
     return Preview(
-        says, plans, snapshot, tasks, lag_in_all(snapshot, reached(standing, snapshot), settings), tuple(told_by_owner(left.owners)),
+        says, plans, snapshot, tasks, lag_in_all(snapshot, reached(state, snapshot), settings), tuple(told_by_owner(left.owners)),
         tuple(told_leaderless(left.leaderless)), soon)
 
 
@@ -108,24 +108,24 @@ def _tasks(plans: Sequence[Plan], snapshot: Snapshot, settings: Settings) -> tup
     return packed(snapshot.parallelism or 1), packed(snapshot.parallelism or max(1, most))
 
 
-def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[str, tuple[Plan, ...]]:
+def _next(snapshot: Snapshot, state: PipelineState, settings: Settings) -> tuple[str, tuple[Plan, ...]]:
     """What the next run would do, in a sentence, and the plans that it would execute."""
-    if isinstance(standing, (Replay, Superseding)):
-        refuse_owned_ranges(standing.plan, snapshot)
-    if isinstance(standing, Replay):
-        standing = replay_or_supersede(standing, snapshot, settings)
-    if isinstance(standing, Replay):
-        says = f"the next run replays plan {standing.plan.number}, which is stored and not in the table"
-        return _and_then(says, standing.plan, snapshot, settings)
-    if isinstance(standing, Superseding):
-        instead = plan_instead(standing, snapshot, settings, now_ms=now_ms())
-        return _and_then(f"the next run supersedes plan {instead.number}: {standing.reason}", instead, snapshot, settings)
-    if isinstance(standing, Adopt):
-        says, plans = _next(snapshot, standing.standing, settings)
-        return f"the next run first takes over plan {standing.plan.number} from the table, then {says.removeprefix('the next run ')}", plans
-    plan = plan_next(snapshot, standing, settings, uid=snapshot.ledger.uid or "unnamed", now_ms=now_ms())
-    repair = f"the next run first moves {len(standing.uncommitted)} offsets of plan {standing.last.number}; " if (
-        isinstance(standing, Onward) and standing.uncommitted) else "the next run "
+    if isinstance(state, (Replay, Supersede)):
+        refuse_owned_ranges(state.plan, snapshot)
+    if isinstance(state, Replay):
+        state = replay_or_supersede(state, snapshot, settings)
+    if isinstance(state, Replay):
+        says = f"the next run replays plan {state.plan.number}, which is stored and not in the table"
+        return _and_then(says, state.plan, snapshot, settings)
+    if isinstance(state, Supersede):
+        instead = plan_instead(state, snapshot, settings, now_ms=now_ms())
+        return _and_then(f"the next run supersedes plan {instead.number}: {state.reason}", instead, snapshot, settings)
+    if isinstance(state, RebuildFromTable):
+        says, plans = _next(snapshot, state.state, settings)
+        return f"the next run first takes over plan {state.plan.number} from the table, then {says.removeprefix('the next run ')}", plans
+    plan = plan_next(snapshot, state, settings, uid=snapshot.ledger.uid or "unnamed", now_ms=now_ms())
+    repair = f"the next run first moves {len(state.uncommitted)} offsets of plan {state.last.number}; " if (
+        isinstance(state, UpToDate) and state.uncommitted) else "the next run "
     if plan is None:
         return repair + "finds nothing new", ()
     if not plan.ranges:
@@ -135,5 +135,5 @@ def _next(snapshot: Snapshot, standing: Standing, settings: Settings) -> tuple[s
 
 def _and_then(says: str, left: Plan, snapshot: Snapshot, settings: Settings) -> tuple[str, tuple[Plan, ...]]:
     """What follows a plan that is executed first: the run's own plan, from there on."""
-    after, plans = _next(snapshot, Onward(left, left.positions), settings)
+    after, plans = _next(snapshot, UpToDate(left, left.positions), settings)
     return f"{says}; then it {after.removeprefix('the next run ')}", (left, *plans)

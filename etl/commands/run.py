@@ -7,10 +7,10 @@ import secrets
 from collections.abc import Callable
 
 from etl.edges.report_file import kept_in, this_process
-from etl.edges.spark.session import telling_what_was_lost
+from etl.edges.spark.session import translating_spark_errors
 from etl.errors import SessionLost
 from etl.report.run_report import Outcome, Report
-from etl.run.context import ALONE, Surroundings, now_ms
+from etl.run.context import ALONE, RunContext, now_ms
 from etl.run.ingest import ingest
 from etl.run.wiring import open_world
 from etl.run.world import World
@@ -21,7 +21,7 @@ SESSIONS_MAX = 3
 
 
 def run(
-    settings: Settings, surroundings: Surroundings = ALONE, *, conf: str | None = None, strict: bool = False,
+    settings: Settings, run_context: RunContext = ALONE, *, conf: str | None = None, strict: bool = False,
     around: Callable[[World], World] = lambda world: world,
 ) -> Report:
     """One run by the settings of the file `conf`. Its report is written to the configured folder however the run ends.
@@ -33,11 +33,11 @@ def run(
     run_id = new_run_id()
     report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms(), this_process(conf), strict=strict)
     kept = kept_in(settings.report.path, report, keep=settings.report.keep)
-    with kept, surroundings.progress(report.watch.doing):
+    with kept, run_context.progress(report.watch.doing):
         for left in reversed(range(SESSIONS_MAX)):
             try:
-                opened = open_world(settings, surroundings, name=run_id, phases=report.watch)
-                with opened as world, world.driving(run_id), telling_what_was_lost():
+                opened = open_world(settings, run_context, name=run_id, phases=report.watch)
+                with opened as world, world.driving(run_id), translating_spark_errors():
                     ingest(around(world), settings, report)
                 break
             except SessionLost as error:

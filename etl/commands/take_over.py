@@ -24,19 +24,19 @@ from etl.errors import SettingsError
 from etl.model.ledger import Coverage, Retirement
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import FirstRun, Onward, Replay, Snapshot, Standing, Superseding
+from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, PipelineState, Supersede
 from etl.model.table import OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
-from etl.run.context import ALONE, Surroundings, now_ms
+from etl.run.context import ALONE, RunContext, now_ms
 from etl.run.ingest import repair
 from etl.run.live_world import LiveWorld
 from etl.run.wiring import open_world
 from etl.settings.sections import Settings
 
 
-def take_over(settings: Settings, place: str, reason: str, surroundings: Surroundings = ALONE) -> Ruling:
+def take_over(settings: Settings, place: str, reason: str, run_context: RunContext = ALONE) -> Ruling:
     """Take the place of another pipeline in this table, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`: go on where it ended.
 
     The plan that says so is stored, the next run commits it; the other pipeline is retired, where its ledger is in our ZooKeeper and it
@@ -47,7 +47,7 @@ def take_over(settings: Settings, place: str, reason: str, surroundings: Surroun
     in service again.
     """
     run_id = new_run_id()
-    with open_world(settings, surroundings, name=run_id) as world, world.driving(run_id):
+    with open_world(settings, run_context, name=run_id) as world, world.driving(run_id):
         snapshot = world.observe()
         withdrawn = _withdrawn(world, place, snapshot, run_id)
         if withdrawn:
@@ -57,21 +57,21 @@ def take_over(settings: Settings, place: str, reason: str, surroundings: Surroun
             other = _the_one(other.app_id, _pipelines_of(world, snapshot.table))  # as it is now that it rests
             left = _left_to(other, settings)
             is_us = _is_us(other.app_id, settings)
-            standing = standing_of_itself(snapshot, settings) if is_us else _standing_without(other.app_id, snapshot, settings)
-            if isinstance(standing, Onward):
+            state = standing_of_itself(snapshot, settings) if is_us else _standing_without(other.app_id, snapshot, settings)
+            if isinstance(state, UpToDate):
                 report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms())
-                snapshot = repair(world, snapshot, standing, report)
+                snapshot = repair(world, snapshot, state, report)
             is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
             taken = taken_from(other, {} if other.plan else _rows_until(world), snapshot, settings)
             coverage = theirs.read_all_coverage() if theirs else None
-            if standing and not is_us and not isinstance(standing, FirstRun):
-                _refuse_what_neither_loaded(world, taken, standing, snapshot, coverage)
+            if state and not is_us and not isinstance(state, FirstRun):
+                _refuse_what_neither_loaded(world, taken, state, snapshot, coverage)
             plan = with_id(plan_taking_over(
-                taken, standing, snapshot, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason))
+                taken, state, snapshot, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason))
             _hand_over(world, None if left else theirs, snapshot, reason)
-            known = set() if standing is None or isinstance(standing, FirstRun) else plan_of(standing).positions.keys()
+            known = set() if state is None or isinstance(state, FirstRun) else plan_of(state).positions.keys()
             world.ledger.take_in(coverage, taken.positions, table_id=plan.table_id or "", known=known, lives=taken.log_epochs)
-            if isinstance(standing, (Replay, Superseding)):
+            if isinstance(state, (Replay, Supersede)):
                 world.supersede(plan, snapshot.ledger)
             else:
                 world.store(plan)
@@ -111,15 +111,15 @@ def _withdraw(ledger: PlanLedger, stored: Plan, version: int, name: str) -> None
 
 
 def _refuse_what_neither_loaded(
-    world: LiveWorld, taken: Taken, standing: Standing, snapshot: Snapshot, theirs: Coverage | None,
+    world: LiveWorld, taken: Taken, state: PipelineState, snapshot: Snapshot, theirs: Coverage | None,
 ) -> None:
     """Asked only where both know a partition. Of a pipeline whose plans nobody knows any more the rows tell where it ended, and no more."""
-    mine = plan_of(standing).positions if not isinstance(standing, FirstRun) else {}
+    mine = plan_of(state).positions if not isinstance(state, FirstRun) else {}
     if taken.other.plan is None or not any(mine.get(log, offset) != offset for log, offset in taken.positions.items()):
         return
     path = world.settings.table.path
     ours = _loaded(world.ledger.read_all_coverage(), loaded_by(path, world.app_id))
-    refuse_what_neither_loaded(taken, standing, snapshot, ours, _loaded(theirs or Coverage(), loaded_by(path, taken.other.app_id)))
+    refuse_what_neither_loaded(taken, state, snapshot, ours, _loaded(theirs or Coverage(), loaded_by(path, taken.other.app_id)))
 
 
 def _loaded(coverage: Coverage, in_log: Loaded) -> Loaded:
@@ -205,7 +205,7 @@ def _is_us(app_id: str, settings: Settings) -> bool:
     return app_id.split("/")[-2:] == [settings.group, settings.pipeline]
 
 
-def _standing_without(app_id: str, snapshot: Snapshot, settings: Settings) -> Standing:
+def _standing_without(app_id: str, snapshot: Snapshot, settings: Settings) -> PipelineState:
     """Where we stand but for what that pipeline did."""
     table = snapshot.table
     foreign = tuple(found for found in table.foreign if not (found.by and found.by.app_id == app_id)) if table else ()

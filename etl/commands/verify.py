@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from etl.audit.audit import AuditedLog, Expected, LogFindings, Short, audit
+from etl.audit.audit import AuditedLog, Expected, LogFindings, IncompleteInterval, audit
 from etl.audit.explain import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
 from etl.commands.neighbours import refuse_lost_ledger, refuse_what_others_loaded, stops_a_run, without_others
 from etl.commands.run import new_run_id
@@ -18,16 +18,16 @@ from etl.decisions.coverage import Ancestry, ancestry
 from etl.decisions.foreign_commits import is_let_pass, unacknowledged
 from etl.decisions.plan import may_be_transformed
 from etl.decisions.reconcile import compare, naming_table
-from etl.edges.spark.session import telling_what_was_lost
+from etl.edges.spark.session import translating_spark_errors
 from etl.errors import LedgersDisagree, Owned
 from etl.model.ledger import Coverage, Ledger
 from etl.model.plans import Applied, Loss, OffsetRange, Plan
-from etl.model.snapshot import Adopt, FirstRun, Replay, Standing
-from etl.model.table import Foreign, Table
+from etl.model.snapshot import RebuildFromTable, FirstRun, Replay, PipelineState
+from etl.model.table import ForeignCommit, Table
 from etl.report.phases import Stopwatch
 from etl.report.proof import Proof
 from etl.report.sentences import told_vanished
-from etl.run.context import ALONE, Surroundings
+from etl.run.context import ALONE, RunContext
 from etl.run.live_world import LiveWorld
 from etl.run.wiring import open_world
 from etl.settings.sections import Settings
@@ -37,7 +37,7 @@ _Place = tuple[AuditedLog, int, int]
 """A range: its log, from, until."""
 
 
-def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
+def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
     """Compare the table's rows with the ledger: ranges and receipts of the kept plans, coverage of the pruned ones.
 
     Raises LedgersDisagree where a run would, and for a table that is ahead of the ledger.
@@ -45,18 +45,18 @@ def verify(settings: Settings, surroundings: Surroundings = ALONE) -> Proof:
     from etl.edges.delta.scan import Scan, doubled_offsets
 
     watch = Stopwatch()
-    opened = open_world(settings, surroundings, name=f"{new_run_id()}-verify", phases=watch)
-    with surroundings.progress(watch.doing), opened as world, telling_what_was_lost():
+    opened = open_world(settings, run_context, name=f"{new_run_id()}-verify", phases=watch)
+    with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         told = _look(world)
         ledger, table = told.ledger, told.table
         with naming_table(settings):
-            standing = _compared(ledger, table, settings.table.place)
-            if isinstance(standing, FirstRun):
+            state = _compared(ledger, table, settings.table.place)
+            if isinstance(state, FirstRun):
                 refuse_lost_ledger(world)
             if table is not None:
-                refuse_what_others_loaded(world, standing, table, ledger)
-        if table is None or isinstance(standing, FirstRun):
-            return Proof((), (), None, (_nothing_there(standing),))
+                refuse_what_others_loaded(world, state, table, ledger)
+        if table is None or isinstance(state, FirstRun):
+            return Proof((), (), None, (_nothing_there(state),))
         by_others = tuple(
             found for found in unacknowledged(table, ledger.acknowledged)
             if stops_a_run(found, ledger) and not is_let_pass(found, settings.table.on_rows_removed))
@@ -102,18 +102,18 @@ def _look(world: LiveWorld) -> _Told:
     raise Owned("runs of this pipeline change its ledger while it is read", check="nothing; verify again")
 
 
-def _compared(ledger: Ledger, table: Table | None, place: str) -> Standing:
+def _compared(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     """Where ledger and table find the pipeline, as a run would see it. Raises LedgersDisagree."""
-    standing = compare(ledger, table, place)
-    if isinstance(standing, Adopt):
+    state = compare(ledger, table, place)
+    if isinstance(state, RebuildFromTable):
         knows = ledger.newest.number if ledger.newest else "none"
-        what = f"the table holds plan {standing.plan.number} ({standing.plan.id}), ZooKeeper knows {knows}"
+        what = f"the table holds plan {state.plan.number} ({state.plan.id}), ZooKeeper knows {knows}"
         raise LedgersDisagree(what, check="`etl plan CONF`; the next run writes the ledger anew from the table")
-    return standing
+    return state
 
 
-def _nothing_there(standing: Standing) -> str:
-    if isinstance(standing, (FirstRun, Replay)):
+def _nothing_there(state: PipelineState) -> str:
+    if isinstance(state, (FirstRun, Replay)):
         return "nothing was applied yet"
     return "there is no table, and that was accepted: what its plans put there is given up"
 
@@ -132,7 +132,7 @@ class _Loaded:
 
 def _loaded(world: LiveWorld, told: _Told, table: Table) -> tuple[list[_Loaded], Ancestry]:
     """The kept plans that were applied, and which of all plans led to the table as it is."""
-    led = ancestry({plan.number: plan.table_bit for plan, _ in told.kept}, table.transaction_version or 0)
+    led = ancestry({plan.number: plan.table_transaction_version for plan, _ in told.kept}, table.transaction_version or 0)
     found = []
     for plan, recorded in told.kept:
         if recorded is None and plan.number not in led.numbers:
@@ -229,7 +229,7 @@ def _doubt(told: _Told, table: Table, loaded: Sequence[_Loaded], found: LogFindi
     return doubt_of(found.unproven, plans, pruned=told.coverage.unproven_through, accepted=accepted)
 
 
-def _origins(world: LiveWorld, loaded: Sequence[_Loaded], short: Mapping[_Place, Short]) -> Iterator[tuple[_Place, Origin]]:
+def _origins(world: LiveWorld, loaded: Sequence[_Loaded], short: Mapping[_Place, IncompleteInterval]) -> Iterator[tuple[_Place, Origin]]:
     """Whether the commit that should hold the rows of a short range did hold them."""
     from etl.edges.delta.recount import recount_commit
 
@@ -247,7 +247,7 @@ def _origins(world: LiveWorld, loaded: Sequence[_Loaded], short: Mapping[_Place,
 
 def _removals(
     world: LiveWorld, ledger: Ledger, table: Table, origins: Iterable[Origin],
-) -> tuple[tuple[Foreign, ...], frozenset[int]]:
+) -> tuple[tuple[ForeignCommit, ...], frozenset[int]]:
     """Commits of others that removed rows, and the versions of those that policy or an operator let pass."""
     from etl.edges.delta.log import open_log, removals_since
     from etl.edges.delta.path import rust_path

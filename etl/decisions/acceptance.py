@@ -18,8 +18,8 @@ def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> 
     word = ledger.acknowledged
     if word is None or word.number != plan.number or word.plan_id not in (None, plan.id) or not _is_of(word, table, place):
         return False
-    bit, version = (table.transaction_version or 0, table.version) if table else (0, 0)
-    return bit >= (word.transaction_version or 0) and version >= (word.delta_version or 0) and not _came_after(ledger.applied, word)
+    in_table, version = (table.transaction_version or 0, table.version) if table else (0, 0)
+    return in_table >= (word.transaction_version or 0) and version >= (word.delta_version or 0) and not _came_after(ledger.applied, word)
 
 
 def accepted_version(word: Acknowledgement | None, table: Table) -> int | None:
@@ -34,10 +34,10 @@ def accepted_version(word: Acknowledgement | None, table: Table) -> int | None:
 
 def is_told(ledger: Ledger, table: Table | None) -> bool:
     """Whether the two ledgers alone tell if the newest plan is in this table; else only its rows can."""
-    plan, bit = ledger.newest, (table.transaction_version or 0) if table else 0
-    if plan is None or table is None or bit == plan.number or is_recorded(ledger, plan):
+    plan, in_table = ledger.newest, (table.transaction_version or 0) if table else 0
+    if plan is None or table is None or in_table == plan.number or is_recorded(ledger, plan):
         return True
-    return bit == plan.table_bit and plan.table_id == table.id
+    return in_table == plan.table_transaction_version and plan.table_id == table.id
 
 
 def is_waiting_for_a_table(ledger: Ledger, table: Table) -> bool:
@@ -46,7 +46,7 @@ def is_waiting_for_a_table(ledger: Ledger, table: Table) -> bool:
     A plan with which logs are gone on with as other ones is not waiting: another one in its place would not say so any more.
     """
     plan = ledger.newest
-    if plan is None or plan.table_id is not None or plan.table_bit or plan.kind not in (PlanKind.INGEST, PlanKind.START):
+    if plan is None or plan.table_id is not None or plan.table_transaction_version or plan.kind not in (PlanKind.INGEST, PlanKind.START):
         return False
     return table.transaction_version is None and not is_recorded(ledger, plan)
 

@@ -11,7 +11,7 @@ from etl.errors import LedgersDisagree
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, OffsetRange, Plan, Receipt
-from etl.model.table import Foreign
+from etl.model.table import ForeignCommit
 
 PLANS_KEPT = 100
 PLAN_BYTES_KEPT = 16 * 2**20
@@ -77,7 +77,7 @@ def fold(coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool 
     held_through = coverage.through if coverage.held_through is None else coverage.held_through
     if is_given_up:
         return replace(coverage, through=plan.number, held_through=held_through, given_up=_together(coverage.given_up, loaded))
-    goes_on = coverage.table_id in (None, applied.table_id) and held_through <= plan.table_bit
+    goes_on = coverage.table_id in (None, applied.table_id) and held_through <= plan.table_transaction_version
     unproven_before = coverage.unproven_through if goes_on else 0
     return replace(
         coverage, through=plan.number, held_through=None, table_id=applied.table_id,
@@ -164,7 +164,7 @@ def interval_of(r: OffsetRange, receipt: Receipt, log_epoch: int = 0) -> Interva
     return Interval(r.from_offset, r.until_offset, receipt.rows, *counts, log_epoch, unproven)
 
 
-def note(coverage: Coverage, removals: Iterable[Foreign]) -> Coverage:
+def note(coverage: Coverage, removals: Iterable[ForeignCommit]) -> Coverage:
     """Coverage that tells of these commits of others too; the newest `REMOVALS_KEPT` are kept."""
     known = {found.delta_version for found in coverage.removals}
     new = tuple(found for found in removals if found.delta_version not in known)

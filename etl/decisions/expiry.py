@@ -54,9 +54,9 @@ def _why(log: BrokerPartition, start: int, snapshot: Snapshot, within_s: float, 
         return None
     if settings is None:
         return _by_movement(log, start, extent.log_start_offset, snapshot, within_s, now_ms)
-    lasting = snapshot.lasting.get(log)
-    if settings.ms is not None and lasting is not None and start < lasting:
-        return f"records up to offset {lasting} may expire within {_spoken(within_s)} (retention.ms {settings.ms:,})"
+    retained_from = snapshot.retained_from.get(log)
+    if settings.ms is not None and retained_from is not None and start < retained_from:
+        return f"records up to offset {retained_from} may expire within {_spoken(within_s)} (retention.ms {settings.ms:,})"
     kept = (extent.end_offset - start) * snapshot.bytes_per_offset.get(log, 0.0)
     if settings.bytes is not None and kept >= NEARLY_FULL * settings.bytes:
         return f"about {round(kept):,} bytes are kept of {settings.bytes:,} (retention.bytes)"

@@ -8,7 +8,7 @@ from etl.decisions.acceptance import accepted_version
 from etl.decisions.other_pipelines import name_of, take_over_command
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Acknowledgement
-from etl.model.table import Foreign, Table
+from etl.model.table import ForeignCommit, Table
 from etl.settings.policies import OnRowsRemoved
 
 
@@ -21,7 +21,7 @@ def refuse_what_others_did(
         raise refusal_of(stopping, table.version if table else None)
 
 
-def refusal_of(done: Sequence[Foreign], newest_version: int | None) -> LedgersDisagree:
+def refusal_of(done: Sequence[ForeignCommit], newest_version: int | None) -> LedgersDisagree:
     """The error for what others did to the table, oldest first, whose newest version an operator may accept; not that rows come twice."""
     found, later = done[0], [one for one in done[1:] if one.operation == _RESTORE]
     if found.by:
@@ -41,7 +41,7 @@ def refusal_of(done: Sequence[Foreign], newest_version: int | None) -> LedgersDi
     return LedgersDisagree(what, table_version=found.delta_version, check=check)
 
 
-def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) -> tuple[Foreign, ...]:
+def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) -> tuple[ForeignCommit, ...]:
     """What others did to the table since our last commit and since an operator's last word on it.
 
     No word accepts that another pipeline loads the same topics: going on would load them twice.
@@ -52,7 +52,7 @@ def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) ->
     return tuple(found for found in table.foreign if found.by or accepted is None or found.delta_version > accepted)
 
 
-def is_let_pass(found: Foreign, on_rows_removed: OnRowsRemoved) -> bool:
+def is_let_pass(found: ForeignCommit, on_rows_removed: OnRowsRemoved) -> bool:
     """Whether policy lets what somebody else did to the table pass without an operator's word."""
     return on_rows_removed is OnRowsRemoved.RECORD and found.operation == _DELETE
 

@@ -16,7 +16,7 @@ from etl.decisions.start import start_of, starts_of
 from etl.errors import NeedsDecision
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Snapshot, Standing
+from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, Snapshot, PipelineState
 from etl.settings.sections import Settings
 
 
@@ -32,17 +32,17 @@ class Reached:
     """What a run says of them."""
 
 
-def reached(standing: Standing, snapshot: Snapshot) -> Reached:
+def reached(state: PipelineState, snapshot: Snapshot) -> Reached:
     """What the table holds, wherever the pipeline stands."""
-    if isinstance(standing, FirstRun):
+    if isinstance(state, FirstRun):
         return Reached()
-    if isinstance(standing, Adopt):
-        return reached(standing.standing, snapshot)
-    if isinstance(standing, Onward):
-        known, last = standing.positions, standing.last
+    if isinstance(state, RebuildFromTable):
+        return reached(state.state, snapshot)
+    if isinstance(state, UpToDate):
+        known, last = state.positions, state.last
         return _reached(last, known, {log: min(position, known.get(log, position)) for log, position in last.positions.items()}, snapshot)
-    plan, starts = standing.plan, starts_of(standing.plan)
-    return _reached(plan, starts, plan.positions if isinstance(standing, Replay) else starts, snapshot)
+    plan, starts = state.plan, starts_of(state.plan)
+    return _reached(plan, starts, plan.positions if isinstance(state, Replay) else starts, snapshot)
 
 
 def _reached(plan: Plan, positions: Mapping[BrokerPartition, int], holds: Mapping[BrokerPartition, int], snapshot: Snapshot) -> Reached:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from etl.errors import OffsetMoved
 from etl.model.logs import BrokerPartition
 from etl.model.plans import NOTHING_COMMITTED, Committed, Plan, PlanKind
-from etl.model.snapshot import Onward, Snapshot
+from etl.model.snapshot import UpToDate, Snapshot
 from etl.settings.policies import OnMoved
 
 Ends = Mapping[BrokerPartition, int | None]
@@ -74,14 +74,14 @@ def moved_offset(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: Br
     return OffsetMoved(what, topic=log.topic, partition=log.partition, offset=found, check=check)
 
 
-def two_stories(number: int, bit: int) -> str:
-    held = f"plan {bit}" if bit else "no plan of ours"
+def two_stories(number: int, in_table: int) -> str:
+    held = f"plan {in_table}" if in_table else "no plan of ours"
     return f"the table holds {held}, ZooKeeper knows " + (f"plan {number} as the newest" if number else "no plan")
 
 
 def up_to_date_once_rebuilt(
     plan: Plan, known: Plan | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
-) -> Onward:
+) -> UpToDate:
     """Offsets below the positions of an adopted plan belong to the ledger that was lost: they are moved again.
 
     So do those that the plan saw, or that the ledger's own newest plan saw or left: where they lie above, a reset had moved them back.
@@ -103,7 +103,7 @@ def _of_our_own(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[i
 def up_to_date(
     plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
     outlived: Collection[BrokerPartition] = (), known: Plan | None = None,
-) -> Onward:
+) -> UpToDate:
     """Behind `plan`. `outlived`: logs that a reset came between what the ledger knew, plan `known`, and this plan."""
     uncommitted, moved = [], {}
     for log, position in plan.positions.items() if plan.moves_offsets else ():
@@ -115,7 +115,7 @@ def up_to_date(
         else:
             moved[log] = found
     if not moved:
-        return Onward(plan, plan.positions, tuple(uncommitted))
+        return UpToDate(plan, plan.positions, tuple(uncommitted))
     back = [log for log, found in moved.items() if found.offset is None or found.offset < plan.positions[log]]
     gone = [log for log in moved if log in outlived or log in _reset_by(plan)]
     if not back and gone:
@@ -126,7 +126,7 @@ def up_to_date(
     if on_moved is OnMoved.FAIL or back:
         raise moved_offset(plan, moved, min(back or moved))
     followed = {log: found.offset for log, found in moved.items() if found.offset is not None}
-    return Onward(plan, {**plan.positions, **followed}, tuple(uncommitted), followed)
+    return UpToDate(plan, {**plan.positions, **followed}, tuple(uncommitted), followed)
 
 
 def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:

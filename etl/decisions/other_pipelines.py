@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from etl.errors import LedgersDisagree
 from etl.model.plans import Plan
-from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
+from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, Snapshot, PipelineState, Supersede
 from etl.model.table import OtherPipeline, Table
 
 
-def refuse_topics_of_others(standing: Standing, snapshot: Snapshot) -> None:
+def refuse_topics_of_others(state: PipelineState, snapshot: Snapshot) -> None:
     """Stop before a topic is read that another pipeline has loaded into this table, whatever group or cluster it is of.
 
     Topics that we know were asked for when they were new, unless the table has no commit of ours. Raises LedgersDisagree.
     """
-    table, plan = snapshot.table, None if isinstance(standing, FirstRun) else plan_of(standing)
+    table, plan = snapshot.table, None if isinstance(state, FirstRun) else plan_of(state)
     is_known = bool(plan and table and table.transaction_version)
     known = {log.topic for log in plan.positions} if plan and is_known else set()
     unknown = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)} - known
@@ -29,9 +29,9 @@ def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
     return table.topics_with_rows if other.topics is None else other.topics
 
 
-def plan_of(standing: Replay | Superseding | Adopt | Onward) -> Plan:
+def plan_of(state: Replay | Supersede | RebuildFromTable | UpToDate) -> Plan:
     """The plan that a standing is about."""
-    return standing.last if isinstance(standing, Onward) else standing.plan
+    return state.last if isinstance(state, UpToDate) else state.plan
 
 
 def app_id_of(cluster: str, group: str, pipeline: str) -> str:

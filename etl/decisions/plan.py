@@ -19,8 +19,8 @@ from etl.decisions.tasks import cut_ranges
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, Isolation, Lineage
-from etl.model.plans import NOTHING_COMMITTED, Loss, OffsetRange, Plan, PlanKind, Why
-from etl.model.snapshot import FirstRun, Onward, Replay, Snapshot, Superseding
+from etl.model.plans import NOTHING_COMMITTED, Loss, OffsetRange, Plan, PlanKind, LossReason
+from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, Supersede
 from etl.settings.policies import OnDataLoss, OnNoLeader
 from etl.settings.sections import Settings
 
@@ -36,41 +36,41 @@ class _Reading:
     lost: tuple[Loss, ...] = ()
 
 
-def plan_next(snapshot: Snapshot, standing: FirstRun | Onward, settings: Settings, *, uid: str, now_ms: int) -> Plan | None:
+def plan_next(snapshot: Snapshot, state: FirstRun | UpToDate, settings: Settings, *, uid: str, now_ms: int) -> Plan | None:
     """The next plan, without its id, or None when there is nothing to read and nothing new to keep.
 
     Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable where policy says `fail`, NotYetReadable for a position that an open
     transaction covers.
     """
-    last = standing.last if isinstance(standing, Onward) else None
-    known = standing.positions if isinstance(standing, Onward) else {}
+    last = state.last if isinstance(state, UpToDate) else None
+    known = state.positions if isinstance(state, UpToDate) else {}
     number = last.number + 1 if last else 1
     plan = _plan_from(known, last, snapshot, settings, number=number, uid=uid, now_ms=now_ms)
-    if isinstance(standing, Onward):
-        passed = (Loss(log, standing.last.positions[log], offset, Why.MOVED, standing.last.log_epochs.get(log, 0))
-                  for log, offset in sorted(standing.followed.items()))
-        plan = replace(plan, losses=(*passed, *plan.losses), previous=standing.last.id)
+    if isinstance(state, UpToDate):
+        passed = (Loss(log, state.last.positions[log], offset, LossReason.MOVED, state.last.log_epochs.get(log, 0))
+                  for log, offset in sorted(state.followed.items()))
+        plan = replace(plan, losses=(*passed, *plan.losses), previous=state.last.id)
     is_news = plan.positions.keys() - known.keys() or plan.pending_starts.keys() - (last.pending_starts.keys() if last else ())
     return plan if plan.ranges or plan.losses or is_news else None
 
 
-def plan_instead(standing: Superseding, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
+def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
     """The plan that takes the number of one that cannot be finished, without its id: from where that one started, to the ends of now.
 
     What the old plan let go stays let go, and what it saw of the offsets stays the expected side of compare-and-set. In a log that cannot
     be read now the position stays, and what the old plan let go behind it is for the plan to say that reads it. Raises as `plan_next`,
     and SettingsError when `skipped` names offsets that it does not read.
     """
-    old, among = standing.plan, let_go_among(standing.plan)
+    old, among = state.plan, let_go_among(state.plan)
     earlier = [loss for loss in among if loss.log in snapshot.extents]
     kept = [loss for loss in old.losses if loss in earlier or loss not in among]
-    skipped = [replace(skip, log_epoch=old.log_epochs.get(skip.log, 0)) for skip in standing.skipped]
+    skipped = [replace(skip, log_epoch=old.log_epochs.get(skip.log, 0)) for skip in state.skipped]
     skips = (*earlier, *skipped)
     _refuse_leaderless_skips(skipped, snapshot)
     plan = _plan_from(starts_of(old), old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms, beyond=skips)
     ranges = tuple(leave_out(_without(plan.ranges, earlier), skipped))
     return replace(
-        plan, ranges=ranges, seen={**plan.seen, **old.seen}, previous=old.previous, supersedes=old.id, reason=standing.reason,
+        plan, ranges=ranges, seen={**plan.seen, **old.seen}, previous=old.previous, supersedes=old.id, reason=state.reason,
         losses=(*kept, *_without(plan.losses, earlier), *skipped), vanished=old.vanished,
         took_over=old.took_over)
 
@@ -93,29 +93,29 @@ def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
         reason=f"{count:,} of its offsets are missing from the logs, the first of them {first}", losses=(*plan.losses, *missing), id="")
 
 
-def replay_or_supersede(standing: Replay, snapshot: Snapshot, settings: Settings) -> Replay | Superseding:
+def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -> Replay | Supersede:
     """What becomes of a stored plan: it is replayed word for word, or superseded where policy lets it: its range has expired, or a log
     that it reads has no leader.
 
     Raises NeedsDecision when a topic was deleted or made again or the conf shapes rows in another way by now, DataLoss and
     BrokerUnreachable when policy says `fail`.
     """
-    plan = standing.plan
+    plan = state.plan
     _refuse_gone_topics(plan, snapshot)
     refuse_other_logs(plan, snapshot)
     _refuse_leaderless_ranges(plan, snapshot, settings)
     leaderless = sorted(snapshot.leaderless & {r.log for r in plan.ranges})
     if leaderless:
         more = f" (and {len(leaderless) - 1:,} more partitions)" if leaderless[1:] else ""
-        return Superseding(plan, f"{leaderless[0].topic} {leaderless[0].partition} has no leader{more}: a later plan reads what it holds")
+        return Supersede(plan, f"{leaderless[0].topic} {leaderless[0].partition} has no leader{more}: a later plan reads what it holds")
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
             _reading(r.log, r.from_offset, snapshot, settings)  # raises under `fail`
             place = f"{r.log.topic} {r.log.partition}"
-            return Superseding(plan, f"{place}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now")
+            return Supersede(plan, f"{place}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now")
     _refuse_another_shape(plan, settings)
-    return standing
+    return state
 
 
 def topics_left_to_read(ledger: Ledger) -> set[str]:
@@ -191,7 +191,7 @@ def _plan_from(
         number=number, uid=uid, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms,
         dialect=settings.source.dialect, cluster=snapshot.cluster, shape=shape_of_rows(settings), ranges=ranges, positions=positions,
         seen={log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions},
-        table_id=table.id if table else None, table_bit=(table.transaction_version or 0) if table else 0,
+        table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
         table_version=table.version if table else None, heir_of=last.heir_of if last else (),
         topic_ids={**(last.topic_ids if last else {}), **snapshot.topic_ids},
         losses=tuple(replace(loss, log_epoch=log_epochs.get(loss.log, 0)) for r in readings.values() for loss in r.lost),
@@ -263,7 +263,7 @@ def _reading(log: BrokerPartition, wanted: int, snapshot: Snapshot, settings: Se
         what = f"{extent.log_start_offset - wanted:,} offsets are gone: wanted {wanted}, the log starts at {extent.log_start_offset}"
         check = "the topic's retention against how often this runs; to go on without them set source.on_data_loss: skip"
         raise DataLoss(what, topic=log.topic, partition=log.partition, offset=wanted, check=check)
-    return _Reading(extent.log_start_offset, extent.end_offset, (Loss(log, wanted, extent.log_start_offset, Why.EXPIRED),))
+    return _Reading(extent.log_start_offset, extent.end_offset, (Loss(log, wanted, extent.log_start_offset, LossReason.EXPIRED),))
 
 
 def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> EtlError:

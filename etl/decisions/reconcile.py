@@ -46,21 +46,21 @@ from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Committed, Plan
-from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
+from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, Snapshot, PipelineState, Supersede
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.settings.policies import OnMoved, OnRowsRemoved
 from etl.settings.sections import Settings
 
 
-def where_we_stand(snapshot: Snapshot, settings: Settings) -> Standing:
+def where_we_stand(snapshot: Snapshot, settings: Settings) -> PipelineState:
     """`reconcile` with what a run has observed and what its conf says. Raises as it does, naming the table's place."""
     with naming_table(settings):
         policies = settings.source.on_moved, settings.table.on_rows_removed
-        standing = reconcile(
+        state = reconcile(
             snapshot.ledger, snapshot.table, snapshot.committed, *policies, place=settings.table.place, ends=ends_of(snapshot))
-        refuse_topics_of_others(standing, snapshot)
-        return standing
+        refuse_topics_of_others(state, snapshot)
+        return state
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def naming_table(settings: Settings) -> Iterator[None]:
 def reconcile(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, *, place: str, ends: Ends = NO_ENDS,
-) -> Standing:
+) -> PipelineState:
     """Decide where the pipeline stands; the table of cases is in the module's docstring. `place` is where the table is, or would be.
 
     No offset is followed to where its log does not reach, by `ends`.
@@ -85,45 +85,45 @@ def reconcile(
     refuse_another_era(ledger, table)
     refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
     found = compare(ledger, table, place)
-    if isinstance(found, Onward):
+    if isinstance(found, UpToDate):
         return up_to_date(found.last, committed, on_moved, ends)
-    if isinstance(found, Adopt):
-        return replace(found, standing=up_to_date_once_rebuilt(found.plan, ledger.newest, committed, on_moved, ends))
+    if isinstance(found, RebuildFromTable):
+        return replace(found, state=up_to_date_once_rebuilt(found.plan, ledger.newest, committed, on_moved, ends))
     return found
 
 
-def compare(ledger: Ledger, table: Table | None, place: str) -> Standing:
-    """Where ledger and table alone find the pipeline: an `Onward` is at its plan's positions, and no offset was asked.
+def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
+    """Where ledger and table alone find the pipeline: an `UpToDate` is at its plan's positions, and no offset was asked.
 
     What others did to the table is not looked at either. Raises LedgersDisagree.
     """
-    bit = (table.transaction_version or 0) if table else 0
+    in_table = (table.transaction_version or 0) if table else 0
     plan = ledger.newest
     refuse_another_era(ledger, table)
     number = plan.number if plan else 0
-    if table and (bit > number or (plan and bit == number and _is_another_plan(plan, table))):
-        return _adopt(number, bit, table)
+    if table and (in_table > number or (plan and in_table == number and _is_another_plan(plan, table))):
+        return _adopt(number, in_table, table)
     if plan is None:
         return FirstRun()
     if is_accepted(ledger, plan, table, place):
-        return _go_on(ledger, plan, table, bit)
+        return _go_on(ledger, plan, table, in_table)
     if table and is_waiting_for_a_table(ledger, table) and table.is_of_others_alone:
-        return Superseding(plan, "another pipeline has made the table since, and the plan was made when there was none")
-    _refuse_another_table(ledger, plan, table, bit)
-    if bit == number:
-        return Onward(plan, plan.positions)
-    if bit == plan.table_bit:
+        return Supersede(plan, "another pipeline has made the table since, and the plan was made when there was none")
+    _refuse_another_table(ledger, plan, table, in_table)
+    if in_table == number:
+        return UpToDate(plan, plan.positions)
+    if in_table == plan.table_transaction_version:
         return Replay(plan)
     check = _which_table(table, plan, is_done=is_recorded(ledger, plan))
-    raise LedgersDisagree(two_stories(number, bit), table_version=table.version if table else None, check=check)
+    raise LedgersDisagree(two_stories(number, in_table), table_version=table.version if table else None, check=check)
 
 
 def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
     """The plan that the standing will be about: the ledger's newest, or the table's where that is adopted; None where nobody knows one."""
-    plan, stamp = ledger.newest, table.stamp if table else None
+    plan, metadata = ledger.newest, table.metadata if table else None
     newer = table is not None and (table.transaction_version or 0) > (plan.number if plan else 0)
-    if table and stamp and stamp.document and (newer or (plan and _is_another_plan(plan, table))):
-        return parse_plan(stamp.document, path=f"commit {stamp.delta_version} of the table")
+    if table and metadata and metadata.document and (newer or (plan and _is_another_plan(plan, table))):
+        return parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
     return plan
 
 
@@ -156,35 +156,35 @@ def _from(plan: Plan) -> str:
 
 
 def _is_another_plan(plan: Plan, table: Table) -> bool:
-    return bool(table.stamp and table.stamp.number == plan.number and table.stamp.plan_id != plan.id)
+    return bool(table.metadata and table.metadata.number == plan.number and table.metadata.plan_id != plan.id)
 
 
-def _adopt(number: int, bit: int, table: Table) -> Adopt:
+def _adopt(number: int, in_table: int, table: Table) -> RebuildFromTable:
     """The table is right."""
-    stamp = table.stamp
-    if stamp is None or stamp.document is None:
-        what = two_stories(number, bit) + ", and the table's log no longer says what that plan was"
+    metadata = table.metadata
+    if metadata is None or metadata.document is None:
+        what = two_stories(number, in_table) + ", and the table's log no longer says what that plan was"
         check = (
             _WHICH_LEDGER + "; restore a newer copy of ZooKeeper, or go on behind the rows that the table holds: "
             "etl plans take-over CONF --from GROUP/PIPELINE --reason ..., with this pipeline's own names")
         raise LedgersDisagree(what, table_version=table.version, check=check)
-    plan = parse_plan(stamp.document, path=f"commit {stamp.delta_version} of the table")
-    if (plan.number, plan.id, plan.uid) != (stamp.number, stamp.plan_id, stamp.uid) or plan.table_id not in (None, table.id):
-        what = f"commit {stamp.delta_version} of the table carries a plan that was not made for it"
-        raise LedgersDisagree(what, table_version=stamp.delta_version, check=_which_table(table, plan))
-    return Adopt(plan, Onward(plan, plan.positions))
+    plan = parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
+    if (plan.number, plan.id, plan.uid) != (metadata.number, metadata.plan_id, metadata.uid) or plan.table_id not in (None, table.id):
+        what = f"commit {metadata.delta_version} of the table carries a plan that was not made for it"
+        raise LedgersDisagree(what, table_version=metadata.delta_version, check=_which_table(table, plan))
+    return RebuildFromTable(plan, UpToDate(plan, plan.positions))
 
 
-def _go_on(ledger: Ledger, plan: Plan, table: Table | None, bit: int) -> Replay | Superseding | Onward:
+def _go_on(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> Replay | Supersede | UpToDate:
     """An operator said that the table as it is, or none, is the one to go on with after `plan`."""
     word = ledger.acknowledged
-    if bit == plan.number or is_recorded(ledger, plan):
-        return Onward(plan, plan.positions)
-    if bit == plan.table_bit and plan.table_id == (table.id if table else None):
+    if in_table == plan.number or is_recorded(ledger, plan):
+        return UpToDate(plan, plan.positions)
+    if in_table == plan.table_transaction_version and plan.table_id == (table.id if table else None):
         return Replay(plan)
     if table is None or (word and word.lacks_plan):
         gone = "the table is gone" if table is None else "the table is another one, without a row of this plan"
-        return Superseding(plan, f"{gone}, and that was accepted: {word.reason if word else ''}")
+        return Supersede(plan, f"{gone}, and that was accepted: {word.reason if word else ''}")
     what = f"nobody knows whether plan {plan.number} is in the table at this path: it has another history"
     check = f"which table this is; to accept it, and have its rows looked at: etl plans acknowledge CONF {table.version} --reason ..."
     raise LedgersDisagree(what, table_version=table.version, check=check)
@@ -192,36 +192,37 @@ def _go_on(ledger: Ledger, plan: Plan, table: Table | None, bit: int) -> Replay 
 
 def is_of_another_era(ledger: Ledger, table: Table | None) -> bool:
     """Whether a ledger of the same name, and not this one, wrote the table; not once this one has taken its place."""
-    stamp, plan = table.stamp if table else None, ledger.newest
-    if stamp is None or ledger.uid in (None, stamp.uid):
+    metadata, plan = table.metadata if table else None, ledger.newest
+    if metadata is None or ledger.uid in (None, metadata.uid):
         return False
     taken = plan.took_over if plan else None
-    return taken is None or taken.app_id != stamp.app_id or taken.number < stamp.number
+    return taken is None or taken.app_id != metadata.app_id or taken.number < metadata.number
 
 
 def refuse_another_era(ledger: Ledger, table: Table | None) -> None:
     """Plans of two ledgers have the same numbers and mean other rows: no word on the table makes one of them. Raises LedgersDisagree."""
-    stamp = table.stamp if table else None
-    if stamp and is_of_another_era(ledger, table):
-        what = f"the table was written by another pipeline of the same name (its uid is {stamp.uid}, ours {ledger.uid})"
+    metadata = table.metadata if table else None
+    if metadata and is_of_another_era(ledger, table):
+        what = f"the table was written by another pipeline of the same name (its uid is {metadata.uid}, ours {ledger.uid})"
         check = (
             f"{_WHICH_LEDGER}, or table.path; to go on behind the rows that this table holds, and behind what this ledger's plans have "
-            f"loaded elsewhere, which is then given up here: etl plans take-over CONF --from {names_in_command(stamp.app_id)} --reason ...")
-        raise LedgersDisagree(what, table_version=stamp.delta_version, check=check)
+            f"loaded elsewhere, which is then given up here: etl plans take-over CONF --from "
+            f"{names_in_command(metadata.app_id)} --reason ...")
+        raise LedgersDisagree(what, table_version=metadata.delta_version, check=check)
 
 
-def _refuse_another_table(ledger: Ledger, plan: Plan, table: Table | None, bit: int) -> None:
+def _refuse_another_table(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> None:
     applied = ledger.applied
     check = _which_table(table, plan, is_done=is_recorded(ledger, plan))
     recorded = applied.table_id if applied and applied.number == plan.number else plan.table_id
     if table and recorded and table.id != recorded:
         what = f"the table at this path has id {table.id}, plan {plan.number} went to {recorded}"
         raise LedgersDisagree(what, table_version=table.version, check=check)
-    if applied and applied.number == plan.number > bit:
+    if applied and applied.number == plan.number > in_table:
         what = f"plan {plan.number} was in the table as version {applied.delta_version}, now " + (
             "the table does not hold it" if table else "there is no table")
         raise LedgersDisagree(what, table_version=table.version if table else None, check=check)
-    if bit == plan.table_bit and (table.id if table else None) != plan.table_id:
+    if in_table == plan.table_transaction_version and (table.id if table else None) != plan.table_id:
         what = f"plan {plan.number} was made " + ("for a table, now there is none" if plan.table_id else (
             "when there was no table, now there is one that does not hold it"))
         raise LedgersDisagree(what, table_version=table.version if table else None, check=check)

@@ -17,8 +17,8 @@ from etl.decisions.plan import let_go_among, shape_of_rows
 from etl.decisions.start import starts_anew, starts_of
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.logs import BrokerPartition, Lineage
-from etl.model.plans import NOTHING_COMMITTED, Loss, Plan, PlanKind, Vanished, Why
-from etl.model.snapshot import Onward, Replay, Snapshot
+from etl.model.plans import NOTHING_COMMITTED, Loss, Plan, PlanKind, Vanished, LossReason
+from etl.model.snapshot import UpToDate, Replay, Snapshot
 from etl.settings.policies import StartAt
 from etl.settings.sections import Settings
 
@@ -60,15 +60,15 @@ def parse_named(text: str) -> Named:
     return Named(found["topic"], None if found["partition"] is None else int(found["partition"]))
 
 
-def plan_reset(standing: Onward | Replay, snapshot: Snapshot, settings: Settings, wanted: Accepting, *, now_ms: int) -> Plan:
+def plan_reset(state: UpToDate | Replay, snapshot: Snapshot, settings: Settings, wanted: Accepting, *, now_ms: int) -> Plan:
     """The plan, without its id: behind the last one, or in the place of one that is stored and not in the table.
 
     Raises SettingsError for a log with which nothing is wrong, and where it must be said otherwise what is accepted.
     """
-    old = standing.last if isinstance(standing, Onward) else standing.plan
-    before = dict(standing.positions) if isinstance(standing, Onward) else starts_of(old)
+    old = state.last if isinstance(state, UpToDate) else state.plan
+    before = dict(state.positions) if isinstance(state, UpToDate) else starts_of(old)
     again = {topic: now for topic, now in topics_made_again(old.topic_ids, snapshot).items() if Named(topic) in wanted.named}
-    cuts = {cut.log: cut for cut in _cuts(standing, before, snapshot) if any(one.covers(cut.log) for one in wanted.named)}
+    cuts = {cut.log: cut for cut in _cuts(state, before, snapshot) if any(one.covers(cut.log) for one in wanted.named)}
     _refuse_what_is_sound(wanted.named, again, cuts, snapshot)
     if wanted.is_same_log:
         _refuse_other_topics(again, cuts, snapshot)
@@ -77,14 +77,14 @@ def plan_reset(standing: Onward | Replay, snapshot: Snapshot, settings: Settings
         of_the_same = {log: cut for log, cut in cuts.items() if log.topic not in again}
         moved = {**_cut_positions(of_the_same, before, wanted), **_starts_anew(again, before, snapshot, settings)}
     exact = {log for log, cut in cuts.items() if cut.is_known and log.topic not in again}
-    return _reset(standing, old, before, moved, again, exact, snapshot, settings, wanted, now_ms)
+    return _reset(state, old, before, moved, again, exact, snapshot, settings, wanted, now_ms)
 
 
 def _reset(
-    standing: Onward | Replay, old: Plan, before: Mapping[BrokerPartition, int], moved: Mapping[BrokerPartition, int],
+    state: UpToDate | Replay, old: Plan, before: Mapping[BrokerPartition, int], moved: Mapping[BrokerPartition, int],
     again: Mapping[str, str], exact: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings, wanted: Accepting, now_ms: int,
 ) -> Plan:
-    is_next, positions, table = isinstance(standing, Onward), {**before, **moved}, snapshot.table
+    is_next, positions, table = isinstance(state, UpToDate), {**before, **moved}, snapshot.table
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
     epochs = {log: epoch for log, epoch in snapshot.leader_epochs.items() if log in moved}
     sharp = record_epochs(old, snapshot.ledger.applied) if is_next else old.record_epochs
@@ -92,9 +92,9 @@ def _reset(
     return Plan(
         number=old.number + 1 if is_next else old.number, uid=old.uid, kind=PlanKind.RESET, created_at_ms=now_ms, dialect=old.dialect,
         cluster=old.cluster, shape=shape_of_rows(settings), ranges=(), positions=positions, seen=seen if is_next else {**seen, **old.seen},
-        table_id=table.id if table else None, table_bit=(table.transaction_version or 0) if table else 0,
+        table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
         topic_ids={**old.topic_ids, **again}, previous=old.id if is_next else old.previous, supersedes=None if is_next else old.id,
-        reason=wanted.reason, losses=tuple(_losses(standing, moved)),
+        reason=wanted.reason, losses=tuple(_losses(state, moved)),
         pending_starts={
             log: starts_anew(settings, now_ms) if log.topic in again and not wanted.is_same_log else kept
             for log, kept in old.pending_starts.items()},
@@ -106,12 +106,12 @@ def _reset(
     )
 
 
-def _cuts(standing: Onward | Replay, before: Mapping[BrokerPartition, int], snapshot: Snapshot) -> Iterable[Cut]:
+def _cuts(state: UpToDate | Replay, before: Mapping[BrokerPartition, int], snapshot: Snapshot) -> Iterable[Cut]:
     """The logs that were cut below where they stand; of a stored plan also those that were cut inside its ranges only."""
-    if isinstance(standing, Onward):
-        return cut_logs(standing.last, snapshot, standing.last.positions)
-    deep = {cut.log: cut for cut in cut_logs(standing.plan, snapshot, before)}
-    inside = {cut.log: Cut(cut.log, cut.position, before[cut.log]) for cut in cut_logs(standing.plan, snapshot, standing.plan.positions)}
+    if isinstance(state, UpToDate):
+        return cut_logs(state.last, snapshot, state.last.positions)
+    deep = {cut.log: cut for cut in cut_logs(state.plan, snapshot, before)}
+    inside = {cut.log: Cut(cut.log, cut.position, before[cut.log]) for cut in cut_logs(state.plan, snapshot, state.plan.positions)}
     return {**inside, **deep}.values()
 
 
@@ -178,18 +178,18 @@ def _vanished_from(log: BrokerPartition, moved: Mapping[BrokerPartition, int], a
     return 0 if log.topic in again else moved[log]
 
 
-def _losses(standing: Onward | Replay, moved: Mapping[BrokerPartition, int]) -> Iterable[Loss]:
+def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> Iterable[Loss]:
     """What somebody moved a committed offset past, as the next plan would say it; or what the plan let go that is replaced.
 
     Of that not what an operator skipped in ranges that are now read anew, by a later plan: nothing of it was let go.
     """
-    if isinstance(standing, Replay):
-        again = let_go_among(standing.plan)
-        yield from (loss for loss in standing.plan.losses if loss not in again)
+    if isinstance(state, Replay):
+        again = let_go_among(state.plan)
+        yield from (loss for loss in state.plan.losses if loss not in again)
         return
-    for log, offset in sorted(standing.followed.items()):
+    for log, offset in sorted(state.followed.items()):
         if log not in moved:
-            yield Loss(log, standing.last.positions[log], offset, Why.MOVED, standing.last.log_epochs.get(log, 0))
+            yield Loss(log, state.last.positions[log], offset, LossReason.MOVED, state.last.log_epochs.get(log, 0))
 
 
 def _left_of(

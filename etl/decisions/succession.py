@@ -19,7 +19,7 @@ from etl.decisions.start import pending_starts, starts_of
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import NOTHING_COMMITTED, Plan, PlanKind, TookOver
-from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
+from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, Snapshot, PipelineState, Supersede
 from etl.model.table import OtherPipeline
 from etl.settings.sections import Settings
 
@@ -55,7 +55,7 @@ def taken_from(
     return Taken(other, positions, {log: epoch for log, epoch in epochs.items() if log in positions})
 
 
-def ours_apart(snapshot: Snapshot) -> Onward | Replay | None:
+def ours_apart(snapshot: Snapshot) -> UpToDate | Replay | None:
     """Where this pipeline stands that takes the place of itself, when a ledger of another era wrote the table; else None.
 
     Its own plans went elsewhere: one that is stored and of which nobody knows that it was executed has loaded nothing into this table,
@@ -65,7 +65,7 @@ def ours_apart(snapshot: Snapshot) -> Onward | Replay | None:
     if ledger.newest is None or table is None or not is_of_another_era(ledger, table):
         return None
     if ledger.applied is not None:
-        return Onward(ledger.newest, ledger.newest.positions)
+        return UpToDate(ledger.newest, ledger.newest.positions)
     number = ledger.newest.number
     if number <= (table.transaction_version or 0):
         what = f"plan {number} is stored, and nobody knows whether the table that it was made for holds it"
@@ -74,7 +74,7 @@ def ours_apart(snapshot: Snapshot) -> Onward | Replay | None:
 
 
 def plan_taking_over(
-    taken: Taken, standing: Standing | None, snapshot: Snapshot, settings: Settings, *, uid: str, now_ms: int, reason: str,
+    taken: Taken, state: PipelineState | None, snapshot: Snapshot, settings: Settings, *, uid: str, now_ms: int, reason: str,
 ) -> Plan:
     """The plan, without its id, that begins at the other's positions. `standing` is None where only the table's rows are left to go by.
 
@@ -82,7 +82,7 @@ def plan_taking_over(
     OffsetMoved when somebody has committed an offset above a position: what lies between is in the table by nobody's word.
     """
     table, other = snapshot.table, taken.other
-    last, ours, number = _where(standing, snapshot, other)
+    last, ours, number = _where(state, snapshot, other)
     us = app_id_of(snapshot.cluster, settings.group, settings.pipeline)
     lives = last.log_epochs if last else {}
     theirs = {log: offset for log, offset in taken.positions.items() if log.topic not in _outlived(taken, last)}
@@ -96,11 +96,11 @@ def plan_taking_over(
             what = f"the committed offset is {there}, and the rows in the table end at {positions[log]}"
             check = f"who committed it; set it back to {positions[log]}, or the records between are never loaded"
             raise OffsetMoved(what, topic=log.topic, partition=log.partition, offset=there, check=check)
-    is_instead = isinstance(standing, (Replay, Superseding))
+    is_instead = isinstance(state, (Replay, Supersede))
     return Plan(
         number=number, uid=uid, kind=PlanKind.TAKE_OVER, created_at_ms=now_ms, dialect=settings.source.dialect, cluster=snapshot.cluster,
         shape=shape_of_rows(settings), ranges=(), positions=positions, seen={**seen, **last.seen} if last and is_instead else seen,
-        table_id=table.id if table else None, table_bit=(table.transaction_version or 0) if table else 0,
+        table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
         topic_ids={**(last.topic_ids if last else {}), **_topic_ids(other.plan, {log.topic for log in theirs}, snapshot)},
         previous=(last.previous if is_instead else last.id) if last else None, supersedes=last.id if last and is_instead else None,
         reason=reason, took_over=TookOver(other.app_id, other.number), heir_of=_heir_of(last, other, us),
@@ -125,13 +125,13 @@ def _heir_of(last: Plan | None, other: OtherPipeline, us: str) -> tuple[TookOver
 
 
 def refuse_what_neither_loaded(
-    taken: Taken, standing: Standing, snapshot: Snapshot, ours: Loaded, theirs: Loaded,
+    taken: Taken, state: PipelineState, snapshot: Snapshot, ours: Loaded, theirs: Loaded,
 ) -> None:
     """In a partition that both know the position that is further on counts, so that side must have loaded all from the other's on.
 
     Raises NeedsDecision for offsets between the two that are in the table by neither.
     """
-    last, positions, _ = _where(standing, snapshot, taken.other)
+    last, positions, _ = _where(state, snapshot, taken.other)
     lives = last.log_epochs if last else {}
     for log in sorted(positions.keys() & taken.positions.keys()):
         mine, life = (lives.get(log, 0), positions[log]), taken.log_epochs.get(log, 0)
@@ -146,22 +146,22 @@ def refuse_what_neither_loaded(
             raise NeedsDecision(what, topic=log.topic, partition=log.partition, offset=gap[0], check=check)
 
 
-def standing_of_itself(snapshot: Snapshot, settings: Settings) -> Standing | None:
+def standing_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | None:
     """Where a pipeline stands that takes over from itself; None where its ledger is not ahead of the table's rows, which then count.
 
     A plan that is stored and not in the table gives its number away. Raises LedgersDisagree where the table is an old one, SettingsError
     where it holds another plan than the ledger.
     """
     newest, table = snapshot.ledger.newest, snapshot.table
-    bit = (table.transaction_version or 0) if table else 0
+    in_table = (table.transaction_version or 0) if table else 0
     if is_of_another_era(snapshot.ledger, table):
         return ours_apart(snapshot)
-    if newest is None or newest.number < bit:
+    if newest is None or newest.number < in_table:
         return None
     found = compare(snapshot.ledger, table, settings.table.place)
-    if isinstance(found, Adopt):
+    if isinstance(found, RebuildFromTable):
         raise _run_first()
-    return found if isinstance(found, (Replay, Superseding)) else None
+    return found if isinstance(found, (Replay, Supersede)) else None
 
 
 def _run_first() -> SettingsError:
@@ -183,20 +183,20 @@ def _pending_starts(
 
 
 def _where(
-    standing: Standing | None, snapshot: Snapshot, other: OtherPipeline,
+    state: PipelineState | None, snapshot: Snapshot, other: OtherPipeline,
 ) -> tuple[Plan | None, Mapping[BrokerPartition, int], int]:
     """Our last plan, our positions, and the number of the plan that takes over: that of a stored one that is not in the table is free."""
-    if standing is None:
+    if state is None:
         newest = snapshot.ledger.newest
         return newest, newest.positions if newest else {}, other.number + 1
-    if isinstance(standing, FirstRun):
+    if isinstance(state, FirstRun):
         return None, {}, 1
-    if isinstance(standing, (Replay, Superseding)):
-        return standing.plan, starts_of(standing.plan), standing.plan.number
-    if isinstance(standing, Adopt):
+    if isinstance(state, (Replay, Supersede)):
+        return state.plan, starts_of(state.plan), state.plan.number
+    if isinstance(state, RebuildFromTable):
         raise _run_first()
-    bit = (snapshot.table.transaction_version or 0) if snapshot.table else 0
-    return standing.last, standing.last.positions, max(standing.last.number, bit) + 1
+    in_table = (snapshot.table.transaction_version or 0) if snapshot.table else 0
+    return state.last, state.last.positions, max(state.last.number, in_table) + 1
 
 
 def _refuse_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -> None:

@@ -16,7 +16,7 @@ from etl.commands.preview import preview_of
 from etl.doctor import brokers, ledger, machine, rows, table, zookeeper
 from etl.doctor.check import Check, Fact, Findings, Line, Verdict
 from etl.errors import EtlError
-from etl.run.context import SparkDefaults, Surroundings
+from etl.run.context import SparkDefaults, RunContext
 from etl.settings.sections import Settings
 
 CHECKS = (
@@ -42,7 +42,7 @@ CHECKS = (
     Check("transformed rows", rows.transformed, needs=(Fact.JAVA, Fact.TRANSFORM, Fact.TABLE)),
     Check("table folder", table.folder, needs=(Fact.TABLE,)),
     Check("losses table", table.losses_folder),
-    Check("ledger and table", partial(ledger.standing, foresee=preview_of),
+    Check("ledger and table", partial(ledger.state, foresee=preview_of),
           needs=(Fact.ZOOKEEPER, Fact.TOPICS, Fact.TABLE, Fact.RETENTION, Fact.COLUMNS)),
 )
 """In the order of a run: what comes later needs what comes before."""
@@ -77,7 +77,7 @@ class Diagnosis:
 
 
 def diagnose(
-    settings: Settings, checks: tuple[Check, ...] = CHECKS, *, spark_defaults: SparkDefaults = Surroundings().spark_defaults,
+    settings: Settings, checks: tuple[Check, ...] = CHECKS, *, spark_defaults: SparkDefaults = RunContext().spark_defaults,
 ) -> Diagnosis:
     """Look at everything that a run of this pipeline needs. What is wrong is in the lines; nothing is raised for it."""
     with contextlib.ExitStack() as closing:

@@ -11,9 +11,9 @@ from etl.decisions.reconcile import plan_in_force, where_we_stand
 from etl.decisions.start import starts_of
 from etl.doctor.check import Findings, Line, Verdict, advice, ok
 from etl.errors import Owned
-from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Snapshot, Standing, Superseding
+from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, Snapshot, PipelineState, Supersede
 from etl.report.sentences import told_open
-from etl.run.context import Surroundings
+from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
 from etl.settings.sections import Settings
 
@@ -22,7 +22,7 @@ Foresee = Callable[[Snapshot, Settings], object]
 """Decides all that `etl plan` decides of a snapshot, and raises what it raises."""
 
 
-def standing(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[Line]:
+def state(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[Line]:
     """What a run would observe, what `reconcile` says of it, and where a run would stop that saw this."""
     silent = {leader.broker.id for leader in findings.metadata.leaders.values()} & findings.silent_brokers
     if silent:
@@ -35,7 +35,7 @@ def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) 
     """The lines for what was observed. Raises what a run would raise; owners, and who else is of the group, are another check's affair."""
     yield from held_back("open transactions", snapshot)
     found = where_we_stand(snapshot, settings)
-    reaches = starts_of(found.plan) if isinstance(found, Superseding) else None
+    reaches = starts_of(found.plan) if isinstance(found, Supersede) else None
     refuse_other_logs(plan_in_force(snapshot.ledger, snapshot.table), snapshot, reaches)
     alone = replace(snapshot, other_pipelines={}, ledger=replace(snapshot.ledger, retired=None))
     with contextlib.suppress(Owned):
@@ -46,7 +46,7 @@ def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) 
 def _observed(findings: Findings) -> Snapshot:
     settings = findings.settings
     patient = settings.model_copy(update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})})
-    world = LiveWorld(patient, findings.zookeeper, Surroundings(), "doctor")
+    world = LiveWorld(patient, findings.zookeeper, RunContext(), "doctor")
     return world.observe()
 
 
@@ -56,21 +56,21 @@ def held_back(name: str, snapshot: Snapshot) -> Iterator[Line]:
         yield advice(name, sentence, "whether its producer lives (kafka-transactions.sh describe-producers); runs read on once it ends")
 
 
-def told(name: str, found: Standing) -> Line:
+def told(name: str, found: PipelineState) -> Line:
     """One line for a standing."""
     if isinstance(found, FirstRun):
         return ok(name, "nothing was planned yet: the first run decides where each partition starts")
     if isinstance(found, Replay):
         return ok(name, f"plan {found.plan.number} is stored and not in the table: the next run finishes it")
-    if isinstance(found, Superseding):
+    if isinstance(found, Supersede):
         return ok(name, f"plan {found.plan.number} cannot be finished, the next run puts another in its place: {found.reason}")
-    if isinstance(found, Adopt):
+    if isinstance(found, RebuildFromTable):
         what = f"the table holds plan {found.plan.number}, and ZooKeeper does not know it: the next run writes the ledger anew"
         return advice(name, what, "nothing here; find out whether ZooKeeper was emptied or restored from an old copy")
     return _onward(name, found)
 
 
-def _onward(name: str, found: Onward) -> Line:
+def _onward(name: str, found: UpToDate) -> Line:
     both = f"plan {found.last.number} is the newest in both"
     if found.followed:
         to_do = "which other consumer of this group runs; source.on_moved: follow takes its offsets"

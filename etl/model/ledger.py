@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, Plan, Vanished
-from etl.model.table import Foreign
+from etl.model.table import ForeignCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Coverage:
     through: int = 0
     """The number of the last plan folded in; a plan at or below it is never folded in again."""
     intervals: Mapping[BrokerPartition, tuple[Interval, ...]] = field(default_factory=dict)
-    removals: tuple[Foreign, ...] = ()
+    removals: tuple[ForeignCommit, ...] = ()
     """Commits of others that removed rows and that policy let pass."""
     table_id: str | None = None
     """The table that holds the intervals; None: not known, from before this was kept."""

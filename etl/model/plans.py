@@ -83,7 +83,7 @@ class Receipt:
 NOT_COUNTED = Receipt(rows=None, gaps_complete=False)
 
 
-class Why(str, Enum):
+class LossReason(str, Enum):
     """Why offsets of a log are not in the table and never will be."""
 
     EXPIRED = "expired"
@@ -103,7 +103,7 @@ class Loss:
     log: BrokerPartition
     from_offset: int
     until_offset: int
-    why: Why
+    why: LossReason
     log_epoch: int = 0
 
 
@@ -173,7 +173,7 @@ class Plan:
     id: str = ""
     losses: tuple[Loss, ...] = ()
     """What this plan lets go, by policy or by an operator's word."""
-    table_bit: int = 0
+    table_transaction_version: int = 0
     """The table's transaction version when the plan was made: while it is still that, the plan was not appended."""
     log_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The first offset each log kept when the plan was made: from one plan to the next they tell how fast a log forgets."""

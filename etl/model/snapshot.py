@@ -37,7 +37,7 @@ class Snapshot:
     """The epoch of the leader that told a log's end, where brokers have epochs."""
     epoch_ends: Mapping[BrokerPartition, EpochEnd] = field(default_factory=dict)
     """What became of the epochs that the newest plan knows; a log of which the leader cannot tell is left out."""
-    lasting: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    retained_from: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The first offset that will not have expired by time within `source.expiry_warning_s`, where `retention` has a time."""
     open_transactions: Mapping[BrokerPartition, OpenTransaction] = field(default_factory=dict)
     """Of logs whose extent holds offsets back, where the brokers tell."""
@@ -62,7 +62,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Superseding:
+class Supersede:
     """The newest plan was not appended and cannot be finished: another one takes its number."""
 
     plan: Plan
@@ -72,17 +72,17 @@ class Superseding:
 
 
 @dataclass(frozen=True, slots=True)
-class Adopt:
+class RebuildFromTable:
     """The table holds a plan that the ledger does not have: the table is right, and the ledger is written anew from its commits."""
 
     plan: Plan
     """The plan of our newest commit."""
-    standing: Onward
+    state: UpToDate
     """Where the pipeline stands once the ledger has it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Onward:
+class UpToDate:
     """The newest plan is in the table. The next one starts at `positions`."""
 
     last: Plan
@@ -93,5 +93,5 @@ class Onward:
     """Logs whose offset somebody else moved, and where to, under `on_moved: follow`."""
 
 
-Standing = FirstRun | Replay | Superseding | Adopt | Onward
+PipelineState = FirstRun | Replay | Supersede | RebuildFromTable | UpToDate
 """Where the pipeline stands, as `reconcile` decides."""

@@ -8,7 +8,7 @@ from etl.model.plans import Plan, TookOver
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignCommit:
     """A commit that is not ours and that touched what we wrote."""
 
     delta_version: int
@@ -20,7 +20,7 @@ class Foreign:
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class CommitMetadata:
     """What one of our commits says of itself in `userMetadata`."""
 
     delta_version: int
@@ -59,9 +59,9 @@ class Table:
     version: int
     transaction_version: int | None
     """D, the commit bit: plan N was applied exactly if D >= N. None: no commit of ours."""
-    stamp: Stamp | None = None
+    metadata: CommitMetadata | None = None
     """The commit found by its `txn`; None when D is None or the log no longer holds that commit."""
-    foreign: tuple[Foreign, ...] = ()
+    foreign: tuple[ForeignCommit, ...] = ()
     """Commits since the last one of ours that removed rows, redefined the table, or loaded a topic of ours."""
     others: tuple[OtherPipeline, ...] = ()
     """The other pipelines of the table; asked only where we would read a topic that we do not know."""

@@ -28,7 +28,7 @@ from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation
 from etl.model.plans import OffsetRange, Receipt
 from etl.protocol import FetchedPartition
 from etl.protocol.generations.kafka import errors
-from etl.protocol.generations.kafka.fetch import FetchAnswer, Wanted
+from etl.protocol.generations.kafka.fetch import FetchAnswer, FetchTarget
 from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST
 from etl.protocol.records.batch_v2 import MAX_UNPACKED_BYTES
 from etl.protocol.records.kernel import MAX_RECORD_BYTES
@@ -140,7 +140,7 @@ def _ask(consumer: SimpleConsumer, walks: Sequence[RangeProgress], manner: Fetch
     if not asked:
         return []
     share = manner.fetch_max_bytes // len(asked)
-    wanted = [Wanted(log, walk.cursor.position, max(walk.cursor.max_bytes, share), None if walk.leader is None else walk.leader.epoch)
+    wanted = [FetchTarget(log, walk.cursor.position, max(walk.cursor.max_bytes, share), None if walk.leader is None else walk.leader.epoch)
               for log, walk in asked.items()]
     try:
         consumer.begin_fetch(wanted, isolation=manner.isolation, max_wait_ms=manner.max_wait_ms,

@@ -167,10 +167,10 @@ def read_tasks(
 
 def _loaded(reader: DataFrameReader) -> DataFrame:
     """Spark asks a Python worker for the schema. It tries a task again whose worker dies, and that question it does not."""
-    from etl.edges.spark.session import telling_what_was_lost
+    from etl.edges.spark.session import translating_spark_errors
 
     try:
-        with telling_what_was_lost():
+        with translating_spark_errors():
             return reader.load()
     except SparkLost:
         return reader.load()

@@ -10,7 +10,7 @@ from etl.audit.audit import AuditedLog
 from etl.audit.explain import LogProof
 from etl.decisions.foreign_commits import refusal_of
 from etl.errors import LedgersDisagree
-from etl.model.table import Foreign
+from etl.model.table import ForeignCommit
 
 _WHO_WROTE = "DESCRIBE HISTORY of the table: who changed its rows besides this pipeline"
 
@@ -25,7 +25,7 @@ class Proof:
     delta_version: int | None
     notes: tuple[str, ...]
     transform: str | None = None
-    by_others: tuple[Foreign, ...] = ()
+    by_others: tuple[ForeignCommit, ...] = ()
     """What somebody else did to the table and neither policy nor an operator lets pass: a run stops at it, whatever the rows say."""
     of_no_log: int = 0
     """Rows that name no record of any log."""
@@ -153,7 +153,7 @@ class Proof:
         }
 
 
-def described(found: Foreign) -> dict[str, Any]:
+def described(found: ForeignCommit) -> dict[str, Any]:
     return {"delta_version": found.delta_version, "operation": found.operation, "why": found.why}
 
 

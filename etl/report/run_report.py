@@ -17,8 +17,8 @@ from etl.decisions.lag import Reached, lag_of, reached
 from etl.decisions.other_pipelines import name_of
 from etl.errors import DataLost, EtlError
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, Plan, PlanKind, Why
-from etl.model.snapshot import Snapshot, Standing
+from etl.model.plans import Applied, Plan, PlanKind, LossReason
+from etl.model.snapshot import Snapshot, PipelineState
 from etl.report.phases import Stopwatch, Verb
 from etl.report.plan_json import describe_plan
 from etl.report.sentences import (
@@ -110,7 +110,7 @@ class Report:
     error: EtlError | None = None
     strict: bool = False
     """`--strict`: a loss that policy allowed is an exit code of its own."""
-    why_lost: set[Why] = field(default_factory=set)
+    why_lost: set[LossReason] = field(default_factory=set)
     """Why offsets are lost that this run let go, or said again."""
     _began: _Stand | None = None
     _stands: _Stand | None = None
@@ -129,7 +129,7 @@ class Report:
         self._stands = _Stand(snapshot)
         self._began = self._began or self._stands
 
-    def stands(self, standing: Standing, settings: Settings) -> None:
+    def stands(self, standing: PipelineState, settings: Settings) -> None:
         """Where the pipeline stood at that look."""
         if self._stands:
             is_first = self._began is self._stands

@@ -6,28 +6,32 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from etl.model.logs import BrokerPartition, OpenTransaction
-from etl.model.plans import Applied, Loss, Plan, Vanished, Why
+from etl.model.plans import Applied, Loss, Plan, Vanished, LossReason
 from etl.model.snapshot import Snapshot
 from etl.report.words import at, counted
 
 _NAMED = 5
 """How many partitions one sentence names."""
 _LET_GO = {
-    Why.EXPIRED: "had expired and were skipped",
-    Why.MOVED: "were passed over by somebody who moved the committed offset",
-    Why.MISSING: "were missing from the log, with nothing that explains it",
-    Why.SKIPPED: "were skipped by an operator's word",
+    LossReason.EXPIRED: "had expired and were skipped",
+    LossReason.MOVED: "were passed over by somebody who moved the committed offset",
+    LossReason.MISSING: "were missing from the log, with nothing that explains it",
+    LossReason.SKIPPED: "were skipped by an operator's word",
 }
-_WHO = {Why.EXPIRED: "source.on_data_loss", Why.MISSING: "source.on_data_loss", Why.MOVED: "source.on_moved", Why.SKIPPED: "an operator"}
+_WHO = {
+    LossReason.EXPIRED: "source.on_data_loss", LossReason.MISSING: "source.on_data_loss", LossReason.MOVED: "source.on_moved",
+    LossReason.SKIPPED: "an operator",
+}
 _LOOK_AT = {
-    Why.EXPIRED: "the topic's retention", Why.MISSING: "what the broker's disk lost", Why.MOVED: "who moved the committed offset",
-    Why.SKIPPED: "the reason in `etl plans show CONF`",
+    LossReason.EXPIRED: "the topic's retention", LossReason.MISSING: "what the broker's disk lost",
+    LossReason.MOVED: "who moved the committed offset",
+    LossReason.SKIPPED: "the reason in `etl plans show CONF`",
 }
 
 
-def told_who_let_go(whys: Collection[Why]) -> tuple[str, str]:
+def told_who_let_go(whys: Collection[LossReason]) -> tuple[str, str]:
     """Which policies, or whose word, let offsets go that are lost for these reasons; and what there is to look at."""
-    ordered = [why for why in Why if why in whys]
+    ordered = [why for why in LossReason if why in whys]
     return " and ".join(dict.fromkeys(_WHO[why] for why in ordered)), "; ".join(_LOOK_AT[why] for why in ordered)
 
 

@@ -16,14 +16,14 @@ SparkDefaults = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RunContext:
     """What a run takes from whoever opened the door."""
 
     progress: Progress = lambda doing: contextlib.nullcontext()
     spark_defaults: SparkDefaults = lambda given: {}
 
 
-ALONE = Surroundings()
+ALONE = RunContext()
 
 
 def now_ms() -> int:

@@ -21,9 +21,9 @@ from etl.decisions.refusals import refuse_what_cannot_run
 from etl.errors import ExpiredOffsets, MissingOffsets, Owned, TableAppeared
 from etl.model.ledger import Acknowledgement
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, Loss, Plan, PlanKind, Why
-from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Snapshot, Superseding
-from etl.model.table import Foreign, Table
+from etl.model.plans import Applied, Loss, Plan, PlanKind, LossReason
+from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, Snapshot, Supersede
+from etl.model.table import ForeignCommit, Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.phases import Verb
 from etl.report.run_report import Outcome, Report
@@ -32,7 +32,7 @@ from etl.run.world import World
 from etl.settings.policies import OnDataLoss
 from etl.settings.sections import Settings
 
-Settled = FirstRun | Replay | Superseding | Onward
+Settled = FirstRun | Replay | Supersede | UpToDate
 """Where the pipeline stands once there is nothing to adopt."""
 
 
@@ -81,13 +81,13 @@ def _one_plan(world: World, settings: Settings, report: Report) -> bool:
         refuse_what_cannot_run(snapshot)
         snapshot = leave_to_owners(snapshot, settings)
         report.left(snapshot)
-        snapshot, standing = _where_we_stand(world, snapshot, settings, report)
-        report.stands(standing, settings)
-    if isinstance(standing, Onward):
+        snapshot, state = _where_we_stand(world, snapshot, settings, report)
+        report.stands(state, settings)
+    if isinstance(state, UpToDate):
         with report.timed(Verb.COMMIT):
-            snapshot = repair(world, snapshot, standing, report)
+            snapshot = repair(world, snapshot, state, report)
     with report.timed(Verb.PLAN):
-        plan = _plan(world, snapshot, standing, settings, report)
+        plan = _plan(world, snapshot, state, settings, report)
     if plan is None:
         report.found_nothing_new()
         return True
@@ -104,7 +104,7 @@ def _one_plan(world: World, settings: Settings, report: Report) -> bool:
             world.commit(plan)
             report.committed(plan)
             world.tidy()
-    if isinstance(standing, (Replay, Superseding)):
+    if isinstance(state, (Replay, Supersede)):
         return False
     report.left_by_caps(plan, snapshot, settings.limits)
     return True
@@ -122,28 +122,28 @@ def _observe(world: World, settings: Settings) -> Snapshot:
 
 def _where_we_stand(world: World, snapshot: Snapshot, settings: Settings, report: Report) -> tuple[Snapshot, Settled]:
     """What both ledgers say together; where the table knows more, ZooKeeper has learnt it afterwards."""
-    standing = where_we_stand(snapshot, settings)
+    state = where_we_stand(snapshot, settings)
     _note_removals(world, snapshot.table, snapshot.ledger.acknowledged, report)
-    if not isinstance(standing, Adopt):
-        return snapshot, standing
-    newest, adopted = snapshot.ledger.newest, standing.plan
+    if not isinstance(state, RebuildFromTable):
+        return snapshot, state
+    newest, adopted = snapshot.ledger.newest, state.plan
     if newest and newest.number == adopted.number:
         sentence = f"the table holds another plan {adopted.number} ({adopted.id}) than ZooKeeper ({newest.id}): it was adopted"
         report.add(Outcome.ADOPTED, sentence)
     else:
         knew = f"knew plan {newest.number} as the newest" if newest else "knew no plan"
         report.add(Outcome.REBUILT, f"ZooKeeper {knew}: the ledger was rebuilt from the table's commits up to plan {adopted.number}")
-    settled = replace(standing.standing, uncommitted=())
+    settled = replace(state.state, uncommitted=())
     # offsets first: once the ledger holds the plan, an offset below its position would be somebody else's doing
-    snapshot = _commit_left(world, snapshot, standing.standing, report)
+    snapshot = _commit_left(world, snapshot, state.state, report)
     world.record_losses(adopted)
     report.lost(adopted)
     return replace(snapshot, ledger=world.adopt(adopted)), settled
 
 
-def repair(world: World, snapshot: Snapshot, standing: Onward, report: Report) -> Snapshot:
+def repair(world: World, snapshot: Snapshot, state: UpToDate, report: Report) -> Snapshot:
     """Finish what the last run left: its record, and the offsets it did not move."""
-    last = standing.last
+    last = state.last
     if snapshot.ledger.applied is None:
         world.record_losses(last)
         report.lost(last)
@@ -152,37 +152,37 @@ def repair(world: World, snapshot: Snapshot, standing: Onward, report: Report) -
             world.record(recounted)
             what = f"the record of plan {last.number} was missing: its rows were counted from the table's files"
             report.add(Outcome.REPAIRED, what + doubt_of(recounted))
-    for log, offset in sorted(standing.followed.items()):
+    for log, offset in sorted(state.followed.items()):
         by = offset - last.positions[log]
         report.add(Outcome.FOLLOWED, f"{log.topic} {log.partition}: somebody else moved the offset by {by:+,} to {offset}, followed")
-    return _commit_left(world, snapshot, standing, report)
+    return _commit_left(world, snapshot, state, report)
 
 
-def _commit_left(world: World, snapshot: Snapshot, standing: Onward, report: Report) -> Snapshot:
-    if not standing.uncommitted:
+def _commit_left(world: World, snapshot: Snapshot, state: UpToDate, report: Report) -> Snapshot:
+    if not state.uncommitted:
         return snapshot
-    moved = world.commit(standing.last, standing.uncommitted)
-    report.add(Outcome.REPAIRED, f"{len(moved)} offsets of plan {standing.last.number} were not committed: they are now")
+    moved = world.commit(state.last, state.uncommitted)
+    report.add(Outcome.REPAIRED, f"{len(moved)} offsets of plan {state.last.number} were not committed: they are now")
     return replace(snapshot, committed={**snapshot.committed, **moved})
 
 
-def _plan(world: World, snapshot: Snapshot, standing: Settled, settings: Settings, report: Report) -> Plan | None:
+def _plan(world: World, snapshot: Snapshot, state: Settled, settings: Settings, report: Report) -> Plan | None:
     """The plan to execute: the stored one, another one in its place, or the next; stored when this returns. None: nothing new."""
-    if isinstance(standing, (Replay, Superseding)):
-        refuse_owned_ranges(standing.plan, snapshot)
-    if isinstance(standing, Replay):
-        standing = replay_or_supersede(standing, snapshot, settings)
-    if isinstance(standing, Replay):
-        if standing.plan.kind is not PlanKind.RESET:  # that one nobody has executed before: an operator's word stored it
-            sentence = f"plan {standing.plan.number} was stored and not in the table: it is executed again, word for word"
+    if isinstance(state, (Replay, Supersede)):
+        refuse_owned_ranges(state.plan, snapshot)
+    if isinstance(state, Replay):
+        state = replay_or_supersede(state, snapshot, settings)
+    if isinstance(state, Replay):
+        if state.plan.kind is not PlanKind.RESET:  # that one nobody has executed before: an operator's word stored it
+            sentence = f"plan {state.plan.number} was stored and not in the table: it is executed again, word for word"
             report.add(Outcome.REPLAYED, sentence)
-        return standing.plan
-    if isinstance(standing, Superseding):
-        plan = with_id(plan_instead(standing, snapshot, settings, now_ms=world.now_ms()))
+        return state.plan
+    if isinstance(state, Supersede):
+        plan = with_id(plan_instead(state, snapshot, settings, now_ms=world.now_ms()))
         world.supersede(plan, snapshot.ledger)
         report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}")
         return plan
-    new = plan_next(snapshot, standing, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=world.now_ms())
+    new = plan_next(snapshot, state, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=world.now_ms())
     if new is None:
         return None
     plan = with_id(new)
@@ -209,7 +209,8 @@ def _without(world: World, plan: Plan, missing: MissingOffsets, report: Report) 
     ledger = world.read_ledger()
     if ledger.newest is None or ledger.newest.id != plan.id:
         raise Owned(f"another driver put another plan in the place of plan {plan.number}", check="who else runs this conf")
-    losses = [Loss(BrokerPartition(topic, partition), start, until, Why.MISSING) for topic, partition, start, until in missing.stretches]
+    losses = [
+        Loss(BrokerPartition(topic, partition), start, until, LossReason.MISSING) for topic, partition, start, until in missing.stretches]
     instead = with_id(plan_without(plan, losses, now_ms=world.now_ms()))
     world.supersede(instead, ledger)
     report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.id}) was superseded: {instead.reason}")
@@ -235,7 +236,7 @@ def _append(world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: S
 
 
 def _note_removals(
-    world: World, table: Table | None, acknowledged: Acknowledgement | None, report: Report, *, told: Collection[Foreign] = (),
+    world: World, table: Table | None, acknowledged: Acknowledgement | None, report: Report, *, told: Collection[ForeignCommit] = (),
 ) -> None:
     """What others removed and policy or an operator let pass is told, and kept for `verify`: but for what was `told` before.
 

@@ -43,14 +43,14 @@ from etl.model.logs import BrokerPartition, Cleanup, Retention
 from etl.model.plans import Applied, Committed, Plan
 from etl.model.raw_table import arrow_schema, spark_schema
 from etl.model.snapshot import Snapshot
-from etl.model.table import Foreign, Stamp, Table
+from etl.model.table import ForeignCommit, CommitMetadata, Table
 from etl.protocol.generations.kafka.small_messages import ClusterMetadata
-from etl.protocol.zookeeper.commit_metadata import render_stamp
+from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.reader.following import Following, follow
 from etl.report.phases import Phases, Stopwatch, Verb
-from etl.run.context import Surroundings
-from etl.run.transform import fitting_rows, making_rows
+from etl.run.context import RunContext
+from etl.run.transform import fitting_rows, translating_transform_errors
 from etl.settings.address import split_address
 from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
@@ -67,13 +67,13 @@ class LiveWorld:
     """`ingest.World` on real ZooKeeper, brokers, Spark and Delta."""
 
     def __init__(
-        self, settings: Settings, zookeeper: ZooKeeper, surroundings: Surroundings, name: str, phases: Phases | None = None,
+        self, settings: Settings, zookeeper: ZooKeeper, run_context: RunContext, name: str, phases: Phases | None = None,
     ) -> None:
         self.settings = settings
         self.run_id = name
         self.spark_log = Path(settings.report.path, f"{settings.pipeline}-{name}.spark.log")
         self.zookeeper = zookeeper
-        self._surroundings = surroundings
+        self._surroundings = run_context
         self._phases = phases or Stopwatch()
         self.group = ConsumerGroup(zookeeper, settings.group)
         self.ledger = PlanLedger(zookeeper, settings.group, settings.pipeline)
@@ -141,7 +141,7 @@ class LiveWorld:
             asked = epochs_to_ask(in_force, ledger.applied)
             ends = cluster.epoch_ends({log: epoch for log, epoch in asked.items() if log in found.extents},
                                       wait_for_leader_s=source.wait_for_leader_s, leaders=found.leaders)
-            retention, lasting = self._ask_retention(cluster, found, ledger, left)
+            retention, retained_from = self._ask_retention(cluster, found, ledger, left)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
             members = cluster.members_of(self.settings.group, metadata.brokers.values())
@@ -151,7 +151,7 @@ class LiveWorld:
             topic_ids={**creation_ids, **metadata.topic_ids}, bytes_per_offset=sizes, committed=committed, starts=starts,
             owners={**members_as_owners(members, logs), **self.group.owners(metadata.topics)},
             live_consumers=(*self.group.live_consumers(), *sorted(members.members)),
-            ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, lasting=lasting,
+            ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, retained_from=retained_from,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends,
             gone_topics=unknown_topics(described, left), parallelism=parallelism_of(self.settings.spark),
         )
@@ -169,7 +169,7 @@ class LiveWorld:
         soon = self.now_ms() + round(source.expiry_warning_s * 1000)
         limits = {log: limit for log in unread if log.topic in retention and (limit := retention[log.topic].ms) is not None}
         times = {log: max(0, soon - limit) for log, limit in limits.items()}
-        return retention, cluster.lasting(found, times, isolation=source.isolation)
+        return retention, cluster.retained_from(found, times, isolation=source.isolation)
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
         """See `ingest.World`."""
@@ -202,21 +202,21 @@ class LiveWorld:
         """See `ingest.World`. Goes back to the newest plan that both sides know with its record, and writes what is after, oldest first."""
         self.ledger.store_uid(plan.uid)
         unknown = []
-        for stamp in state.stamps(self.settings.table.path, self.app_id):
-            known = self.ledger.read_plan(stamp.number)
-            if known and known.id == stamp.plan_id and self.ledger.read_record_of(known):
+        for metadata in state.commits_of_ours(self.settings.table.path, self.app_id):
+            known = self.ledger.read_plan(metadata.number)
+            if known and known.id == metadata.plan_id and self.ledger.read_record_of(known):
                 break
-            unknown.append(stamp)
+            unknown.append(metadata)
         table = self._observe_table(self.ledger.read_ledger())
-        for stamp in reversed(unknown):
-            self._adopt(stamp, table.id if table else "")
+        for metadata in reversed(unknown):
+            self._adopt(metadata, table.id if table else "")
         return self.ledger.read_ledger()
 
     def read_ledger(self) -> Ledger:
         """See `ingest.World`."""
         return self.ledger.read_ledger()
 
-    def note_removals(self, removals: Collection[Foreign]) -> None:
+    def note_removals(self, removals: Collection[ForeignCommit]) -> None:
         """See `ingest.World`."""
         self.ledger.note_removals(tuple(removals))
 
@@ -271,7 +271,7 @@ class LiveWorld:
                 plan, app_id=app_id, path=path, schema=arrow_schema(), partition_by=table.partition_by, known=known, run_id=self.run_id,
                 is_ours=self.settings.source.topics.admits, word=word)
         else:
-            with self._read_meanwhile(), making_rows(self.settings.transform):
+            with self._read_meanwhile(), translating_transform_errors(self.settings.transform):
                 outcome = spark_writer.append(
                     rows, plan, app_id=app_id, path=path, partition_by=table.partition_by, known=known, run_id=self.run_id,
                     is_ours=self.settings.source.topics.admits, word=word)
@@ -293,7 +293,7 @@ class LiveWorld:
     def recount(self, plan: Plan) -> Applied | None:
         """See `ingest.World`. Where the table's log forgot the commit, its rows are counted in the table of today."""
         outcome = read_back(plan, app_id=self.app_id, path=self.settings.table.path, known=None)
-        if outcome.result is Result.NOT_APPLIED or (outcome.stamp and outcome.stamp.plan_id != plan.id):
+        if outcome.result is Result.NOT_APPLIED or (outcome.metadata and outcome.metadata.plan_id != plan.id):
             return None
         return self._applied(plan, outcome)
 
@@ -342,10 +342,10 @@ class LiveWorld:
             self._spark = build_session(f"etl {self.settings.pipeline}", settings, log=self.spark_log)
         return self._spark
 
-    def _adopt(self, stamp: Stamp, table_id: str) -> None:
-        plan = parse_plan(stamp.document or b"", path=f"commit {stamp.delta_version} of {self.settings.table.path}")
-        counted = self._counted_again(plan, stamp.delta_version)
-        applied = Applied(plan.number, plan.id, stamp.delta_version, table_id, counted.receipts, stamp.run_id, counted.uncounted)
+    def _adopt(self, metadata: CommitMetadata, table_id: str) -> None:
+        plan = parse_plan(metadata.document or b"", path=f"commit {metadata.delta_version} of {self.settings.table.path}")
+        counted = self._counted_again(plan, metadata.delta_version)
+        applied = Applied(plan.number, plan.id, metadata.delta_version, table_id, counted.receipts, metadata.run_id, counted.uncounted)
         self.ledger.adopt_plan(plan, applied)
 
     def _counted_again(self, plan: Plan, delta_version: int | None) -> Recount:
@@ -370,7 +370,7 @@ class LiveWorld:
 
     def _refuse_unwritable(self, plan: Plan) -> None:
         """What could not be finished is not stored: stored, the plan would bind the pipeline."""
-        render_stamp(plan, self.app_id, self.run_id)
+        render_commit_metadata(plan, self.app_id, self.run_id)
         check_writable(self.settings.table.path)
         if plan.losses:
             losses.recorded(plan, app_id=self.app_id, path=self.settings.table.losses_at)  # what lies there must be a losses table
@@ -411,13 +411,13 @@ class LiveWorld:
 
     def _applied(self, plan: Plan, outcome: Outcome) -> Applied:
         # what this run read is what is in the table only where the append was its own: compaction may lie between two readings
-        was_ours = outcome.stamp is not None and outcome.stamp.run_id == self.run_id
+        was_ours = outcome.metadata is not None and outcome.metadata.run_id == self.run_id
         reading = self._reading if was_ours and self._reading and self._reading.plan_id == plan.id else None
         receipts = reading.receipts.in_order(len(plan.ranges)) if reading and reading.receipts else None
         if outcome.table is None:
             raise TableUnreachable(f"the table that held plan {plan.number} is gone", path=self.settings.table.path)
         version = outcome.table.version if outcome.delta_version is None else outcome.delta_version
-        run_id = outcome.stamp.run_id if outcome.stamp else None
+        run_id = outcome.metadata.run_id if outcome.metadata else None
         undated = self._undated(outcome.delta_version)
         if receipts is not None:
             return Applied(plan.number, plan.id, version, outcome.table.id, receipts, run_id, undated=undated)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from etl.edges.delta.failures import whole_text
 from etl.edges.delta.path import open_table
 from etl.edges.delta.shape import check_columns
-from etl.edges.spark.session import is_stopped, telling_what_was_lost
+from etl.edges.spark.session import is_stopped, translating_spark_errors
 from etl.errors import EtlError, SettingsError, unmark
 from etl.model.raw_table import misfit
 from etl.settings.sections import Settings
@@ -64,7 +64,7 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
     function = load_transform(name)
     check = "the function, on rows of spark.read.format('offset_ranges')"
     try:
-        with telling_what_was_lost():
+        with translating_spark_errors():
             transformed = function(rows)
     except KeyboardInterrupt:
         raise
@@ -98,13 +98,13 @@ def _said(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def making_rows(name: str | None) -> Iterator[None]:
+def translating_transform_errors(name: str | None) -> Iterator[None]:
     """What a function or an expression of the transform raises on a row inside is told as the transform's. Raises SettingsError.
 
     What Spark lost meanwhile is not its: raises SparkLost.
     """
     try:
-        with telling_what_was_lost():
+        with translating_spark_errors():
             yield
     except EtlError:
         raise

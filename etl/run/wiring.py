@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.report.phases import Phases
-from etl.run.context import Surroundings
+from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
 from etl.settings.sections import Settings
 
 
 @contextlib.contextmanager
 def open_world(
-    settings: Settings, surroundings: Surroundings, *, name: str = "look", phases: Phases | None = None,
+    settings: Settings, run_context: RunContext, *, name: str = "look", phases: Phases | None = None,
 ) -> Iterator[LiveWorld]:
     """Connect to ZooKeeper; everything else is connected to when it is first asked, and all of it is closed at the end.
 
@@ -23,7 +23,7 @@ def open_world(
     """
     timeouts = {"session_timeout_s": settings.zookeeper.session_timeout_s, "connect_timeout_s": settings.zookeeper.connect_timeout_s}
     with ZooKeeper(settings.zookeeper.connect, **timeouts) as zookeeper:
-        world = LiveWorld(settings, zookeeper, surroundings, name, phases)
+        world = LiveWorld(settings, zookeeper, run_context, name, phases)
         try:
             yield world
         finally:

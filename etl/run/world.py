@@ -10,7 +10,7 @@ from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, Committed, Plan
 from etl.model.snapshot import Snapshot
-from etl.model.table import Foreign, Table
+from etl.model.table import ForeignCommit, Table
 
 
 class World(Protocol):
@@ -40,7 +40,7 @@ class World(Protocol):
     def read_ledger(self) -> Ledger:
         """The ledger as it is now."""
 
-    def note_removals(self, removals: Collection[Foreign]) -> None:
+    def note_removals(self, removals: Collection[ForeignCommit]) -> None:
         """Keep that others removed rows, and that it was let pass."""
 
     def claiming(self, plan: Plan) -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ from etl.errors import BrokerError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange, Receipt
 from etl.protocol import FetchedPartition
-from etl.protocol.generations.kafka.fetch import Wanted
+from etl.protocol.generations.kafka.fetch import FetchTarget
 from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST
 from etl.protocol.generations.kafka.versions import Api
 from etl.reader.fetch import read_ranges
@@ -65,7 +65,7 @@ class BrokerContract:
         with served.consumer() as consumer:
             for partition in range(3):
                 consumer.send(topic, partition, [(None, b"x" * (partition + 1))])
-            answer = consumer.multifetch([Wanted(BrokerPartition(topic, partition), 0, 1 << 20) for partition in (2, 0, 1)])
+            answer = consumer.multifetch([FetchTarget(BrokerPartition(topic, partition), 0, 1 << 20) for partition in (2, 0, 1)])
         assert [each.partition for each in answer.partitions] == [2, 0, 1]
         assert [offsets(each) for each in answer.partitions] == [[[0]]] * 3
 
@@ -74,7 +74,7 @@ class BrokerContract:
         with served.consumer() as consumer:
             for partition in range(2):
                 consumer.send(topic, partition, [(None, b"x" * 5000)])
-            answer = consumer.multifetch([Wanted(BrokerPartition(topic, partition), 0, 100) for partition in range(2)], max_bytes=100)
+            answer = consumer.multifetch([FetchTarget(BrokerPartition(topic, partition), 0, 100) for partition in range(2)], max_bytes=100)
         first, second = answer.partitions
         assert offsets(first) == [[0]]
         assert (len(second.records), second.proves_empty) == (0, False)
@@ -82,7 +82,7 @@ class BrokerContract:
     def test_an_offset_outside_of_the_log_is_refused_with_code_1(self, served: Served) -> None:
         topic = served.make_topic(1)
         with served.consumer() as consumer:
-            answer = consumer.multifetch([Wanted(BrokerPartition(topic, 0), 5, 100)])
+            answer = consumer.multifetch([FetchTarget(BrokerPartition(topic, 0), 5, 100)])
         assert [each.error_code for each in answer.partitions] == [1]
 
     def test_a_fetch_of_a_topic_that_is_not_there_raises(self, served: Served) -> None:
@@ -95,9 +95,9 @@ class BrokerContract:
         with served.consumer() as consumer:
             for number in range(3):
                 consumer.send(topic, 0, [(None, b"%d" % number)])
-            consumer.begin_fetch([Wanted(log, 0, 1)])
+            consumer.begin_fetch([FetchTarget(log, 0, 1)])
             first = consumer.end_fetch().partitions[0]
-            consumer.begin_fetch([Wanted(log, 1, 1)])
+            consumer.begin_fetch([FetchTarget(log, 1, 1)])
             second = consumer.end_fetch().partitions[0]
             assert [offsets(each)[0] for each in (first, second)] == [[0], [1]]
 

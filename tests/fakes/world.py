@@ -25,7 +25,7 @@ from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Leader
 from etl.model.plans import NOTHING_COMMITTED, Applied, Committed, Loss, OffsetRange, Plan, Receipt
 from etl.model.snapshot import Snapshot
-from etl.model.table import Foreign, OtherPipeline, Stamp, Table
+from etl.model.table import ForeignCommit, OtherPipeline, CommitMetadata, Table
 from etl.protocol.zookeeper import payloads, plan_documents
 from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings, TopicFilter
@@ -146,7 +146,7 @@ class Outside:
     plans: dict[int, bytes] = field(default_factory=dict)
     plan_versions: dict[int, int] = field(default_factory=dict)
     """How often each plan's znode was written again."""
-    removals: list[Foreign] = field(default_factory=list)
+    removals: list[ForeignCommit] = field(default_factory=list)
     acknowledged: Acknowledgement | None = None
     applied: dict[int, bytes] = field(default_factory=dict)
     losses: list[tuple[int, Loss]] = field(default_factory=list)
@@ -157,7 +157,7 @@ class Outside:
     table: list[FakeCommit] | None = None
     forgotten_commits: bool = False
     """The table's log was cleaned up: the commit bit is there, the commits' metadata is not."""
-    foreign: tuple[Foreign, ...] = ()
+    foreign: tuple[ForeignCommit, ...] = ()
     """What others did to the table since our last commit."""
     others: tuple[OtherPipeline, ...] = ()
     """The other pipelines that have loaded into the table."""
@@ -259,8 +259,8 @@ class FakeWorld:
         if commits is None:
             return None
         last, version = (commits[-1] if commits else None), len(commits)
-        stamp = _stamp(last, version) if last and not self.outside.forgotten_commits else None
-        return Table("table-1", version, last.number if last else None, stamp, self.outside.foreign, self.outside.others)
+        metadata = _stamp(last, version) if last and not self.outside.forgotten_commits else None
+        return Table("table-1", version, last.number if last else None, metadata, self.outside.foreign, self.outside.others)
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
         """See World; owners go while `at` is told that the waiting begins, or not at all."""
@@ -324,7 +324,7 @@ class FakeWorld:
         """See World."""
         return self._ledger()
 
-    def note_removals(self, removals: Collection[Foreign]) -> None:
+    def note_removals(self, removals: Collection[ForeignCommit]) -> None:
         """See World."""
         new = [found for found in removals if found not in self.outside.removals]
         self._do("note removals", lambda: self.outside.removals.extend(new))
@@ -454,9 +454,9 @@ class FakeWorld:
         self._do("tidy", lambda: None)
 
 
-def _stamp(commit: FakeCommit, version: int) -> Stamp:
+def _stamp(commit: FakeCommit, version: int) -> CommitMetadata:
     plan = commit.plan
-    return Stamp(version, APP_ID, plan.uid, plan.number, plan.id, document=plan_documents.render_plan(plan), run_id=commit.run_id)
+    return CommitMetadata(version, APP_ID, plan.uid, plan.number, plan.id, document=plan_documents.render_plan(plan), run_id=commit.run_id)
 
 
 def _receipt(r: OffsetRange, commit: FakeCommit) -> Receipt:

@@ -22,7 +22,7 @@ from kafka.protocol.producer import ProduceResponse
 
 from etl.model.ledger import Acknowledgement, Coverage, Interval
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
-from etl.model.plans import Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, Why
+from etl.model.plans import Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, LossReason
 from etl.protocol.generations.kafka.fetch import FETCH_LAYOUTS
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.zookeeper import commit_metadata, plan_documents
@@ -174,8 +174,9 @@ def bombs(size: int = 320 << 10) -> tuple[bytes, ...]:
 PLAN = plan_documents.with_id(Plan(
     number=7, uid="feedbeef", kind=PlanKind.INGEST, created_at_ms=1_700_000_000_000, dialect=Dialect.KAFKA, cluster="c1", shape="s1",
     ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)), OffsetRange(OTHER, 0, 4)), positions={LOG: 9, OTHER: 4},
-    seen={LOG: Committed(5, 1), OTHER: Committed()}, table_id="t1", topic_ids={"clicks": "x"}, previous="p" * 32, table_bit=6,
-    losses=(Loss(LOG, 1, 5, Why.EXPIRED),), log_starts={LOG: 5}))
+    seen={LOG: Committed(5, 1), OTHER: Committed()}, table_id="t1", topic_ids={"clicks": "x"}, previous="p" * 32,
+    table_transaction_version=6,
+    losses=(Loss(LOG, 1, 5, LossReason.EXPIRED),), log_starts={LOG: 5}))
 START = plan_documents.with_id(
     replace(PLAN, number=1, kind=PlanKind.START, ranges=(), losses=(), log_starts={}, pending_starts={BrokerPartition("clicks", 9): 5}))
 APPLIED = Applied(7, PLAN.id, 12, "t1", (Receipt(3, 100, 1, 0, 0, ((6, 7),)), Receipt(0, None, 0, 2, 2, ((0, 4),), False)))
@@ -188,8 +189,8 @@ def plans() -> tuple[bytes, ...]:
     return tuple(plan_documents.render_plan(plan) for plan in (PLAN, START))
 
 
-def stamps() -> tuple[bytes, ...]:
-    return tuple(commit_metadata.render_stamp(plan, "offset-range-etl/c1/g/p").encode() for plan in (PLAN, START))
+def commits_of_ours() -> tuple[bytes, ...]:
+    return tuple(commit_metadata.render_commit_metadata(plan, "offset-range-etl/c1/g/p").encode() for plan in (PLAN, START))
 
 
 def _line(*actions: dict[str, Any]) -> bytes:

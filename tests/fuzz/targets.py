@@ -206,7 +206,7 @@ def _signed(content: bytes) -> None:
 
 
 def _stamp(content: bytes) -> None:
-    stamp = commit_metadata.parse_stamp(_text(content), 5)
+    stamp = commit_metadata.parse_commit_metadata(_text(content), 5)
     if stamp is not None and stamp.document is not None:
         plan_documents.parse_plan(stamp.document, path="the table's log")
 
@@ -330,7 +330,7 @@ TARGETS: tuple[Target, ...] = (
            is_json=True),
     Target("retirement", _znode(plan_documents.parse_retirement), (plan_documents.render_retirement(Retirement("not needed", 5)),),
            _DOCUMENT, is_json=True),
-    Target("stamp", _stamp, seeds.stamps(), _DOCUMENT, is_json=True),
+    Target("stamp", _stamp, seeds.commits_of_ours(), _DOCUMENT, is_json=True),
     Target("ledger-znode", _ledger, (plan_documents.render_coverage(seeds.COVERAGE),), _DOCUMENT, is_json=True, bad=(_INDEX,)),
     Target("commit-file", lambda c: parse_commit(5, c), seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
     Target("added-files", parse_added, seeds.COMMITS, (errors.TableUnreachable,), is_json=True),

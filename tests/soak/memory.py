@@ -33,7 +33,7 @@ from etl.model.plans import OffsetRange, Plan, Receipt
 from etl.model.raw_table import arrow_schema
 from etl.model.snapshot import Snapshot
 from etl.protocol.generations.kafka.small_messages import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.protocol.zookeeper.commit_metadata import render_stamp
+from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.reader.following import Following
 from etl.run import context, live_world
 from etl.settings.sections import Settings
@@ -97,7 +97,7 @@ class MemoryCluster:
         """These brokers do not tell."""
         return {}
 
-    def lasting(self, found: Extents, since_ms: Mapping[BrokerPartition, int], **_: Any) -> dict[BrokerPartition, int]:
+    def retained_from(self, found: Extents, since_ms: Mapping[BrokerPartition, int], **_: Any) -> dict[BrokerPartition, int]:
         """See `edges.cluster.Cluster`."""
         return {}
 
@@ -165,7 +165,7 @@ class MemoryWorld(live_world.LiveWorld):
     """The real world of a run, with `Rows` in place of Spark's."""
 
     def __init__(self, settings: Settings, zookeeper: ZooKeeper, *, run_id: str, uid: str, now_ms: Callable[[], int]) -> None:
-        super().__init__(settings, zookeeper, context.Surroundings(), run_id)
+        super().__init__(settings, zookeeper, context.RunContext(), run_id)
         self._uid, self._clock = uid, now_ms
 
     def new_uid(self) -> str:
@@ -229,7 +229,7 @@ def append(
     if outcome.holds(plan, table, app_id):
         return outcome.read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word)
     transaction = Transaction(app_id, plan.number, last_updated=int(time.time() * 1000))
-    said = CommitProperties(custom_metadata={"userMetadata": render_stamp(plan, app_id, run_id)}, app_transactions=[transaction])
+    said = CommitProperties(custom_metadata={"userMetadata": render_commit_metadata(plan, app_id, run_id)}, app_transactions=[transaction])
     rows = frame.read()
     Path(path, "_delta_log").mkdir(parents=True, exist_ok=True)
     added = through("write file", lambda: [_write_file(path, rows)], changes=True)

@@ -73,7 +73,7 @@ def test_a_plan_is_in_the_table_once_with_its_stamp_in_the_history(spark: Any, a
     outcome = append(plan)
     assert (outcome.result, outcome.delta_version) == (Result.APPLIED, 0)
     table = read(path)
-    assert (table.transaction_version, table.stamp.plan_id, table.stamp.uid, table.foreign) == (1, plan.id, "uid-1", ())
+    assert (table.transaction_version, table.metadata.plan_id, table.metadata.uid, table.foreign) == (1, plan.id, "uid-1", ())
     said = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").collect()[0].userMetadata
     assert json.loads(said)["plan_id"] == plan.id
     assert offsets(spark, path) == list(range(10))
@@ -87,7 +87,7 @@ def test_a_number_at_or_below_the_tables_is_skipped_and_the_read_back_tells_whos
     assert append(second).result is Result.APPLIED
     again, other = append(first), append(make_plan(1, created_at_ms=5))
     assert (again.result, again.delta_version) == (Result.APPLIED, 0)
-    assert (other.result, other.stamp.plan_id) == (Result.APPLIED_BY_ANOTHER, first.id)
+    assert (other.result, other.metadata.plan_id) == (Result.APPLIED_BY_ANOTHER, first.id)
     assert offsets(spark, path) == list(range(20))
 
 
@@ -123,7 +123,7 @@ def test_of_two_appends_at_a_time_under_one_number_exactly_one_is_applied(
         thread.join(120)
     assert sorted(outcome.result.value for outcome in outcomes.values()) == ["applied", "applied by another run"]
     winner = next(at for at, outcome in outcomes.items() if outcome.result is Result.APPLIED)
-    assert {outcome.stamp.plan_id for outcome in outcomes.values() if outcome.stamp} == {plans[winner].id}
+    assert {outcome.metadata.plan_id for outcome in outcomes.values() if outcome.metadata} == {plans[winner].id}
     assert offsets(spark, path) == list(range(number * 10))
 
 
@@ -134,7 +134,7 @@ def test_an_append_that_loses_the_race_after_it_looked_is_told_by_the_read_back(
     ours, theirs = make_plan(1), make_plan(1, created_at_ms=9)
     slow = rows_of(ours).withColumn("value", _commit_meanwhile(theirs, path)("value"))
     outcome = append(ours, slow)
-    assert (outcome.result, outcome.stamp.plan_id) == (Result.APPLIED_BY_ANOTHER, theirs.id)
+    assert (outcome.result, outcome.metadata.plan_id) == (Result.APPLIED_BY_ANOTHER, theirs.id)
     assert offsets(spark, path) == []
 
 
@@ -253,7 +253,7 @@ def test_what_others_do_to_our_rows_is_seen(spark: Any, two_plans: str, statemen
         spark.sql(statement.format(t=f"delta.`{path}`"))
     table = read(path)
     assert [(f.delta_version, f.operation, f.why) for f in table.foreign] == [(2, operation, why)]
-    assert (table.transaction_version, table.stamp.delta_version) == (2, 1)
+    assert (table.transaction_version, table.metadata.delta_version) == (2, 1)
 
 
 def test_a_delete_between_two_of_our_commits_is_seen_from_the_commit_the_ledger_knows(
@@ -293,7 +293,7 @@ def test_a_cleaned_up_log_keeps_the_number_and_loses_the_stamp(append: Any, make
     table.create_checkpoint()
     os.remove(f"{path}/_delta_log/{0:020}.json")
     found = read(path)
-    assert (found.transaction_version, found.stamp, found.foreign) == (1, None, ())
+    assert (found.transaction_version, found.metadata, found.foreign) == (1, None, ())
     assert read(path, known=0) == found
     assert append(make_plan(2, table_id=found.id)).result is Result.APPLIED
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from etl.edges.spark.session import telling_what_was_lost
+from etl.edges.spark.session import translating_spark_errors
 from etl.errors import SparkLost
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
@@ -38,14 +38,14 @@ def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(spark:
     from pyspark.sql.functions import udf
 
     killed = udf(lambda _: os.kill(os.getpid(), signal.SIGKILL), "int")
-    with pytest.raises(SparkLost, match="Python worker exited unexpectedly") as caught, telling_what_was_lost():
+    with pytest.raises(SparkLost, match="Python worker exited unexpectedly") as caught, translating_spark_errors():
         spark.range(1).select(killed("id")).collect()
     assert caught.value.exit_code == 6 and caught.value.retriable and "memory" in caught.value.check
 
 
 @pytest.mark.parametrize("bug", [ZeroDivisionError("ours"), ConnectionResetError("somebody else's")])
 def test_what_is_not_sparks_stays_what_it_is(bug: Exception) -> None:
-    with pytest.raises(type(bug)), telling_what_was_lost():
+    with pytest.raises(type(bug)), translating_spark_errors():
         raise bug
 
 
@@ -56,7 +56,7 @@ def test_a_jvm_that_is_gone_is_named(spark: SparkSession, monkeypatch: pytest.Mo
         raise ConnectionResetError("[Errno 104] Connection reset by peer")
 
     monkeypatch.setattr(JavaClient, "_get_connection", hangs_up)
-    with pytest.raises(SparkLost), telling_what_was_lost():
+    with pytest.raises(SparkLost), translating_spark_errors():
         spark.range(3).count()
 
 

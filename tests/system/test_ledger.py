@@ -17,7 +17,7 @@ from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachab
 from etl.model.ledger import Acknowledgement, Coverage, Interval, Ledger, Retirement
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
 from etl.model.plans import Applied, Committed, OffsetRange, Plan, PlanKind, Receipt
-from etl.model.table import Foreign
+from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 
 LOG = BrokerPartition("clicks", 0)
@@ -33,7 +33,7 @@ def plan_of(number: int, **changes: Any) -> Plan:
     plan = Plan(
         number=number, uid="feedbeef", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
         ranges=(OffsetRange(LOG, number * 10, number * 10 + 10, Leader(Broker(0, "h", 9092), 1)),), positions={LOG: number * 10 + 10},
-        seen={LOG: Committed(number * 10, number)}, table_id="t", table_bit=number - 1)
+        seen={LOG: Committed(number * 10, number)}, table_id="t", table_transaction_version=number - 1)
     return with_id(replace(plan, **changes))
 
 
@@ -395,7 +395,7 @@ def test_what_others_removed_is_kept_in_the_coverage_and_pruning_keeps_it(
     ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
-    removals = (Foreign(3, "DELETE", "removed rows"), Foreign(9, "DELETE", "removed rows"))
+    removals = (ForeignCommit(3, "DELETE", "removed rows"), ForeignCommit(9, "DELETE", "removed rows"))
     for plan in (plan_of(1), plan_of(2)):
         ledger.store_plan(plan)
         ledger.record_applied(applied_of(plan))
@@ -409,7 +409,7 @@ def test_what_others_removed_is_kept_in_the_coverage_and_pruning_keeps_it(
 def test_pruning_keeps_apart_what_a_later_plan_tells_to_be_given_up(ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(ledger, range(1, 4))
     ledger.acknowledge(Acknowledgement("t", 4, 3, "the copy of yesterday", 5))
-    behind = plan_of(4, table_bit=1)
+    behind = plan_of(4, table_transaction_version=1)
     ledger.store_plan(behind)
     ledger.record_applied(applied_of(behind))
     monkeypatch.setattr(coverage, "PLANS_KEPT", 1)

@@ -28,7 +28,7 @@ from etl.model.raw_table import spark_schema
 from etl.report.phases import Doing, Verb
 from etl.report.run_report import Outcome, Report
 from etl.run import live_world
-from etl.run.context import Surroundings
+from etl.run.context import RunContext
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings
 from tests.fakes.batches import Batch, Codec, Rec, encode
@@ -96,7 +96,7 @@ def test_what_tasks_have_read_is_known_while_they_read(spoiled: tuple[Pipeline, 
         watcher.join()
 
     broker.script[FETCH].extend([as_it_is, as_it_is, held])
-    report = run(load_settings(pipeline.conf), Surroundings(progress=watching))
+    report = run(load_settings(pipeline.conf), RunContext(progress=watching))
     assert report.records == 70
     assert all(report.seconds[verb] > 0 for verb in (Verb.FIRST_JOB, Verb.FETCH, Verb.APPEND))
 

@@ -17,7 +17,7 @@ from etl.edges.delta import losses
 from etl.edges.delta.losses import read_losses, record_losses, recorded
 from etl.errors import FileLost, NotOurTable
 from etl.model.logs import BrokerPartition, Dialect
-from etl.model.plans import Committed, Loss, OffsetRange, Plan, PlanKind, Why
+from etl.model.plans import Committed, Loss, OffsetRange, Plan, PlanKind, LossReason
 from etl.model.raw_table import arrow_schema
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Outcome
@@ -36,7 +36,7 @@ def plan_of(number: int, *lost: Loss, uid: str = "uid-1") -> Plan:
         losses=lost))
 
 
-LOSING = plan_of(3, Loss(LOG, 0, 5, Why.EXPIRED), Loss(LOG, 7, 8, Why.SKIPPED))
+LOSING = plan_of(3, Loss(LOG, 0, 5, LossReason.EXPIRED), Loss(LOG, 7, 8, LossReason.SKIPPED))
 
 
 def rows_in(path: str | Path) -> Rows:
@@ -84,14 +84,14 @@ def test_a_table_of_before_logs_had_lives_gets_their_column_when_it_is_first_nee
     DeltaTable.create(path, before.remove(before.get_field_index("log_epoch")))
     record_losses(LOSING, app_id=APP, path=path)
     assert "log_epoch" not in [field.name for field in DeltaTable(path).schema().fields]
-    later = plan_of(4, Loss(LOG, 1, 2, Why.EXPIRED, 1))
+    later = plan_of(4, Loss(LOG, 1, 2, LossReason.EXPIRED, 1))
     record_losses(later, app_id=APP, path=path)
     assert recorded(later, app_id=APP, path=path)
     assert read_losses(path, uid="uid-1") == tuple(sorted((*LOSING.losses, *later.losses)))
 
 
 def test_a_driver_that_wakes_up_after_others_went_on_writes_nothing_twice(path: str) -> None:
-    later = plan_of(4, Loss(OTHER, 1, 2, Why.MOVED))
+    later = plan_of(4, Loss(OTHER, 1, 2, LossReason.MOVED))
     for plan in (LOSING, later, LOSING):
         record_losses(plan, app_id=APP, path=path)
     assert rows_in(path) == [*THEIRS, ("views", 3, 1, 2, "offset moved", 4)]
@@ -99,7 +99,7 @@ def test_a_driver_that_wakes_up_after_others_went_on_writes_nothing_twice(path: 
 
 def test_pipelines_that_share_a_losses_table_and_one_that_begins_anew_do_not_hide_each_other(path: str) -> None:
     record_losses(LOSING, app_id=APP, path=path)
-    anew = plan_of(1, Loss(OTHER, 1, 2, Why.EXPIRED), uid="uid-2")
+    anew = plan_of(1, Loss(OTHER, 1, 2, LossReason.EXPIRED), uid="uid-2")
     record_losses(anew, app_id=APP, path=path)
     assert read_losses(path, uid="uid-2") == anew.losses
     assert read_losses(path, uid="uid-1") == LOSING.losses
@@ -109,7 +109,7 @@ def test_pipelines_that_share_a_losses_table_and_one_that_begins_anew_do_not_hid
 def test_two_drivers_at_the_same_moment_write_each_loss_once(path: str, monkeypatch: pytest.MonkeyPatch, there_before: bool) -> None:
     """The second one writes all of it between the moment the first has looked, and the moment the first commits."""
     if there_before:
-        record_losses(plan_of(2, Loss(OTHER, 0, 1, Why.EXPIRED)), app_id=APP, path=path)
+        record_losses(plan_of(2, Loss(OTHER, 0, 1, LossReason.EXPIRED)), app_id=APP, path=path)
     real, met = losses._rows, list[bool]()
 
     def overtaken(plan: Plan, app_id: str, now_ms: int) -> object:
@@ -154,7 +154,7 @@ def test_a_losses_table_with_deletion_vectors_is_read_and_written(path: str, spa
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     spark.sql(f"DELETE FROM delta.`{path}` WHERE from_offset = {LOSING.losses[0].from_offset}")
     assert read_losses(path, uid="uid-1") == LOSING.losses[1:]
-    later = plan_of(9, Loss(LOSING.losses[0].log, 90, 95, Why.EXPIRED))
+    later = plan_of(9, Loss(LOSING.losses[0].log, 90, 95, LossReason.EXPIRED))
     record_losses(later, app_id="app", path=path)
     assert read_losses(path, uid="uid-1") == tuple(sorted((*LOSING.losses[1:], *later.losses)))
 

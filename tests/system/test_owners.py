@@ -22,7 +22,7 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, PermissionRefused, SessionLost
 from etl.model.logs import BrokerPartition
 from etl.protocol.zookeeper import paths, payloads
-from etl.run.context import Surroundings
+from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
 from etl.settings.loader import load_settings
 from etl.settings.sections import Settings
@@ -55,7 +55,7 @@ class RealStage:
 
     def world(self, settings: Settings) -> LiveWorld:
         session = self._opened.enter_context(ZooKeeper(self._connect))
-        return LiveWorld(settings, session, Surroundings(), "run-1")
+        return LiveWorld(settings, session, RunContext(), "run-1")
 
     def owners(self) -> dict[BrokerPartition, str]:
         return owners_in(self._zookeeper)

@@ -57,8 +57,8 @@ def test_a_plan_that_no_commit_can_carry_is_refused_by_plan_and_run_and_binds_no
     pipeline = make_pipeline(partitions=1)
     pipeline.produce(4, partitions=1)
     with monkeypatch.context() as small:
-        small.setattr(commit_metadata, "STAMP_FULL_BYTES", 10)
-        small.setattr(commit_metadata, "STAMP_MAX_BYTES", 10)
+        small.setattr(commit_metadata, "METADATA_FULL_BYTES", 10)
+        small.setattr(commit_metadata, "METADATA_MAX_BYTES", 10)
         for said in (pipeline.door("plan"), pipeline.run()):
             refused(said, 2, "commit metadata", "source.topics")
     assert pipeline.door("plans", "list").document == []

@@ -19,7 +19,7 @@ MODULES = sorted((ROOT / "etl").rglob("*.py"))
 JOBS = sorted((ROOT / "jobs").glob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
-CEILING_LINES = 450
+CEILING_LINES = 460
 CODEC_CEILING_LINES = 650
 JOB_CEILING_LINES = 40
 HEAVY = ("pyspark", "py4j", "delta", "deltalake", "numba", "numpy", "pandas", "pyarrow", "kafka", "kazoo")

@@ -196,11 +196,11 @@ def test_where_records_last_takes_one_request_per_broker_and_is_the_end_where_no
         brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
     found = cluster.extents(LOGS, isolation=COMMITTED)
     before = asked(brokers, LIST_OFFSETS)
-    late = cluster.lasting(found, {log: 2**50 for log in LOGS[2:]}, isolation=COMMITTED)
+    late = cluster.retained_from(found, {log: 2**50 for log in LOGS[2:]}, isolation=COMMITTED)
     assert late == {LOGS[2]: 20, LOGS[3]: 30}
-    assert cluster.lasting(found, {LOGS[3]: 0}, isolation=COMMITTED) == {LOGS[3]: 0}
+    assert cluster.retained_from(found, {LOGS[3]: 0}, isolation=COMMITTED) == {LOGS[3]: 0}
     assert asked(brokers, LIST_OFFSETS) == [before[0] + 1, before[1] + 2]
-    assert cluster.lasting(found, {}, isolation=COMMITTED) == {}
+    assert cluster.retained_from(found, {}, isolation=COMMITTED) == {}
 
 
 def test_the_end_of_an_epoch_is_asked_of_each_leader_once(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from etl.edges.brokers.connection import HANDSHAKE_CORRELATION_ID
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge, NotKafka, SettingsError
 from etl.model.logs import BrokerPartition
-from etl.protocol.generations.kafka.fetch import Wanted
+from etl.protocol.generations.kafka.fetch import FetchTarget
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
     API_VERSIONS,
@@ -73,7 +73,7 @@ def hello(consumer: SimpleConsumer) -> bytes:
 
 def test_an_answer_over_quota_names_no_partition_and_a_single_fetch_asks_again(broker: FakeBroker, consumer: SimpleConsumer) -> None:
     broker.throttle.extend([1, 1, 1])
-    answer = consumer.multifetch([Wanted(LOG, 0, 1 << 16)])
+    answer = consumer.multifetch([FetchTarget(LOG, 0, 1 << 16)])
     assert (answer.throttle_ms, answer.partitions) == (1, ())
     assert hello(consumer) == BATCH
     assert len(broker.fetched) == 4
@@ -136,7 +136,7 @@ def test_a_record_batch_that_is_larger_than_any_answer_may_be_is_too_large_and_n
         with pytest.raises(MessageTooLarge, match="with a fetch limit of 100[0-9]+ bytes") as raised:
             small.fetch("demo", 2, 0)
         assert (raised.value.where, raised.value.exit_code) == ({"broker": small.address, "topic": "demo", "partition": 2, "offset": 0}, 2)
-        both = [Wanted(BrokerPartition("demo", partition), 0, 1000) for partition in (2, 0)]
+        both = [FetchTarget(BrokerPartition("demo", partition), 0, 1000) for partition in (2, 0)]
         with pytest.raises(MessageTooLarge) as raised:
             small.multifetch(both)
         assert raised.value.where["one_of"] == "demo 2, demo 0"
@@ -251,7 +251,7 @@ def test_ctrl_c_while_waiting_leaves_a_consumer_that_works(broker: FakeBroker, c
 # Use
 
 def test_nothing_else_may_be_asked_while_a_fetch_is_under_way(consumer: SimpleConsumer) -> None:
-    consumer.begin_fetch([Wanted(LOG, 0, 100)])
+    consumer.begin_fetch([FetchTarget(LOG, 0, 100)])
     with pytest.raises(ValueError, match="under way"):
         consumer.topic_metadata()
     assert consumer.end_fetch().partitions[0].partition == 0
@@ -264,7 +264,7 @@ def test_an_answer_that_was_not_asked_for_cannot_be_waited_for(consumer: SimpleC
 
 def test_a_fetch_that_was_sent_on_a_dying_connection_is_sent_again(broker: FakeBroker, consumer: SimpleConsumer) -> None:
     broker.script[FETCH].append(hang_up)
-    consumer.begin_fetch([Wanted(LOG, 0, 1000)])
+    consumer.begin_fetch([FetchTarget(LOG, 0, 1000)])
     assert bytes(consumer.end_fetch().partitions[0].records) == BATCH
 
 

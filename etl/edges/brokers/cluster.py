@@ -243,7 +243,7 @@ class Cluster:
         except SettingsError:
             return {}
 
-    def lasting(self, found: Extents, since_ms: Mapping[BrokerPartition, int], *, isolation: Isolation) -> dict[BrokerPartition, int]:
+    def retained_from(self, found: Extents, since_ms: Mapping[BrokerPartition, int], *, isolation: Isolation) -> dict[BrokerPartition, int]:
         """The first offset of each log whose record is at that time or later, its end where none is: one ListOffsets per broker."""
         times = {log: when for log, when in since_ms.items() if log in found.leaders}
         try:

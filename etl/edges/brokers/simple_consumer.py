@@ -20,9 +20,9 @@ from etl.errors import BrokerUnreachable, CorruptData
 from etl.model.logs import Broker, BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol import FetchedPartition
 from etl.protocol.generations.kafka import committed, configs, errors, groups, produce, small_messages, transactions, versions
-from etl.protocol.generations.kafka.fetch import FetchAnswer, Wanted, encode_fetch, in_wire_order, parse_fetch
+from etl.protocol.generations.kafka.fetch import FetchAnswer, FetchTarget, encode_fetch, in_wire_order, parse_fetch
 from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST, ClusterMetadata, ListedOffset
-from etl.protocol.generations.kafka.versions import Api, Spoken
+from etl.protocol.generations.kafka.versions import Api, ApiVersions
 
 MIB = 1 << 20
 _MAX_CORRELATION_ID = 0x7FFFFFFF
@@ -35,7 +35,7 @@ _MAX_HANDSHAKE_BYTES = 64 << 10
 class _Fetch:
     """A fetch as it was asked for, so that it can be sent again on a new connection."""
 
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[FetchTarget, ...]
     isolation: Isolation
     max_bytes: int
     max_wait_ms: int
@@ -77,7 +77,7 @@ class SimpleConsumer:
         self._timeout_s = timeout_s
         self._max_response_bytes = max_response_bytes
         self._connection: Connection | None = None
-        self._spoken: Spoken = {}
+        self._spoken: ApiVersions = {}
         self._correlation_id = 0
         self._throttled_until = 0.0
         self._under_way: _Fetch | None = None
@@ -111,7 +111,7 @@ class SimpleConsumer:
 
         `records` is valid until the second next fetch answer of this consumer is received.
         """
-        wanted, deadline = [Wanted(BrokerPartition(topic, partition), offset, max_bytes)], self._deadline()
+        wanted, deadline = [FetchTarget(BrokerPartition(topic, partition), offset, max_bytes)], self._deadline()
         while not (answer := self.multifetch(wanted, isolation=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms)).partitions:
             if time.monotonic() > deadline:
                 raise BrokerUnreachable("the broker throttles us and gives nothing", broker=self.address, check="the quota of our client")
@@ -120,7 +120,7 @@ class SimpleConsumer:
             raise errors.failure_of(fetched.error_code, "fetch", topic=topic, partition=partition, offset=offset, broker=self.address)
         return fetched
 
-    def multifetch(self, wanted: Sequence[Wanted], *, isolation: Isolation = Isolation.READ_COMMITTED,
+    def multifetch(self, wanted: Sequence[FetchTarget], *, isolation: Isolation = Isolation.READ_COMMITTED,
                    max_bytes: int = 16 * MIB, max_wait_ms: int = 500, min_bytes: int = 1) -> FetchAnswer:
         """Records of several logs in one request; each partition of the answer carries its own error code.
 
@@ -129,11 +129,11 @@ class SimpleConsumer:
         self.begin_fetch(wanted, isolation=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
         return self.end_fetch()
 
-    def begin_fetch(self, wanted: Sequence[Wanted], *, isolation: Isolation = Isolation.READ_COMMITTED,
+    def begin_fetch(self, wanted: Sequence[FetchTarget], *, isolation: Isolation = Isolation.READ_COMMITTED,
                     max_bytes: int = 16 * MIB, max_wait_ms: int = 500, min_bytes: int = 1) -> None:
         """Send a fetch and do not wait: the broker reads while the answer before is decoded. `end_fetch` must follow.
 
-        max_bytes bounds the whole answer, each `Wanted.max_bytes` its part. The first log with records gets its
+        max_bytes bounds the whole answer, each `FetchTarget.max_bytes` its part. The first log with records gets its
         first record batch whole even if that is larger (KIP-74).
         Raises ValueError when a log is named twice or another fetch is under way.
         """
@@ -267,7 +267,7 @@ class SimpleConsumer:
 
     # The cluster, as this broker knows it
 
-    def api_versions(self) -> Spoken:
+    def api_versions(self) -> ApiVersions:
         """Which requests the broker speaks: api key -> lowest and highest version, as told at the handshake."""
         self._refuse_while_fetching()
         self._connected(self._deadline())
@@ -402,7 +402,7 @@ class SimpleConsumer:
                     raise hung_up(self.address, str(again)) from None
         return self._connection
 
-    def _shake_hands(self, deadline: float) -> tuple[Connection, Spoken]:
+    def _shake_hands(self, deadline: float) -> tuple[Connection, ApiVersions]:
         """Connect and ask for versions (KIP-35), with the question that every broker from 0.10 on answers."""
         connection = Connection(self.host, self.port, min(deadline, time.monotonic() + self._connect_timeout_s))
         try:

@@ -13,7 +13,7 @@ from etl.edges.delta.shape import with_event_date_field
 from etl.edges.delta.state import StorageOptions
 from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.commit_metadata import render_stamp
+from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,7 +32,7 @@ def append_empty(
     from deltalake import CommitProperties, DeltaTable, Transaction
 
     transaction = Transaction(app_id, plan.number, last_updated=int(time.time() * 1000))
-    said = CommitProperties(custom_metadata={"userMetadata": render_stamp(plan, app_id, run_id)}, app_transactions=[transaction])
+    said = CommitProperties(custom_metadata={"userMetadata": render_commit_metadata(plan, app_id, run_id)}, app_transactions=[transaction])
     table = open_table(path, storage_options)
     failure = None
     if not holds(plan, table, app_id):

@@ -20,7 +20,7 @@ from typing import Any
 from pyarrow import fs
 
 from etl.errors import TableUnreachable
-from etl.model.table import Foreign
+from etl.model.table import ForeignCommit
 
 RESTORE = "RESTORE"
 
@@ -149,7 +149,7 @@ def parse_shape(table_id: str, schema_json: str, partition_by: Any) -> Shape:
         return Shape(table_id, columns, tuple(partition_by))
 
 
-def judge(commit: Commit, app_id: str, before: Shape | None) -> Foreign | None:
+def judge(commit: Commit, app_id: str, before: Shape | None) -> ForeignCommit | None:
     """What this commit did to rows or columns of ours, or None when it is ours or did them no harm.
 
     `before` is the table's shape before the commit; None when nobody knows it any more, and then no shape is judged.
@@ -158,15 +158,15 @@ def judge(commit: Commit, app_id: str, before: Shape | None) -> Foreign | None:
     if app_id in commit.transactions:
         return None
     if before is not None and commit.shape is not None and not _kept(before, commit.shape):
-        return Foreign(commit.version, commit.operation, "redefined the table")
+        return ForeignCommit(commit.version, commit.operation, "redefined the table")
     if commit.removed_rows:
-        return Foreign(commit.version, commit.operation, "removed rows")
+        return ForeignCommit(commit.version, commit.operation, "removed rows")
     if commit.operation == RESTORE:
-        return Foreign(commit.version, commit.operation, "brought rows back")
+        return ForeignCommit(commit.version, commit.operation, "brought rows back")
     return None
 
 
-def removals_since(files: fs.FileSystem, newest: int, after: int | None, app_id: str) -> list[Foreign]:
+def removals_since(files: fs.FileSystem, newest: int, after: int | None, app_id: str) -> list[ForeignCommit]:
     """Commits of others that removed rows or brought some back, above version `after` (None: all that the log holds), oldest first."""
     found = []
     for commit in walk_back(files, newest):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from etl.edges.delta.path import not_supported, open_table, rust_path, unreachable
 from etl.errors import EtlError, FileLost, NotOurTable
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Loss, Plan, Why
+from etl.model.plans import Loss, Plan, LossReason
 
 if TYPE_CHECKING:
     import pyarrow
@@ -71,7 +71,7 @@ def read_losses(path: str, *, uid: str, storage_options: StorageOptions = None) 
         rows = _rows_of(table, columns, uid)
     except Exception as error:  # the query engine's failures have no class of their own
         raise _unreadable(error, path) from error
-    found = {Loss(BrokerPartition(r["topic"], r["partition"], r["broker_id"]), r["from_offset"], r["until_offset"], Why(r["why"]),
+    found = {Loss(BrokerPartition(r["topic"], r["partition"], r["broker_id"]), r["from_offset"], r["until_offset"], LossReason(r["why"]),
                   r.get(_LOG_EPOCH) or 0) for r in rows}
     return tuple(sorted(found))
 
@@ -109,7 +109,7 @@ def schema() -> pyarrow.Schema:
         ("broker_id", pyarrow.int32(), "broker of the log on the 0.7 family, else null"),
         ("from_offset", pyarrow.int64(), "first offset that was let go"),
         ("until_offset", pyarrow.int64(), "one past the last offset that was let go"),
-        ("why", pyarrow.string(), "; ".join(why.value for why in Why)),
+        ("why", pyarrow.string(), "; ".join(why.value for why in LossReason)),
         ("plan_number", pyarrow.int64(), "number of the plan that let them go"),
         ("plan_id", pyarrow.string(), "its id"),
         ("recorded_at", pyarrow.timestamp("us", tz="UTC"), "when this row was written"),

@@ -19,8 +19,8 @@ from etl.edges.delta.path import open_table, rust_path, unreachable
 from etl.errors import LedgersDisagree, NeedsDecision
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan, TookOver
-from etl.model.table import Foreign, OtherPipeline, Table
-from etl.protocol.zookeeper.commit_metadata import parse_stamp
+from etl.model.table import ForeignCommit, OtherPipeline, Table
+from etl.protocol.zookeeper.commit_metadata import parse_commit_metadata
 from etl.protocol.zookeeper.plan_documents import parse_plan
 
 OURS = "offset-range-etl/"
@@ -100,7 +100,7 @@ def loaded_by(
 def loads_of_others(
     files: fs.FileSystem, version: int, app_id: str, is_ours: IsOurs, *, plan: Plan | None, since: Sequence[Commit], made_at: int | None,
     newest: Mapping[str, int | None],
-) -> tuple[Foreign, ...]:
+) -> tuple[ForeignCommit, ...]:
     """Commits that nobody has looked at by which another pipeline loaded a topic of ours, or took our place, or one that we took.
 
     Those are `since`; those above version `made_at`, where that is given; and for a plan that takes over all after the last one that it
@@ -137,7 +137,7 @@ def _after_the_taken(
     return later[::-1]
 
 
-def _load(commit: Commit, app_id: str, taken: Mapping[str, int], is_ours: IsOurs) -> Iterator[Foreign]:
+def _load(commit: Commit, app_id: str, taken: Mapping[str, int], is_ours: IsOurs) -> Iterator[ForeignCommit]:
     for one in sorted(commit.transactions):
         if not one.startswith(OURS) or one == app_id or commit.transactions[one] <= taken.get(one, -1):
             continue
@@ -147,7 +147,7 @@ def _load(commit: Commit, app_id: str, taken: Mapping[str, int], is_ours: IsOurs
         if topics:
             why = f"{'took over' if is_our_place else 'loaded'} topic {topics[0]}" + (
                 f" and {len(topics) - 1:,} more of ours" if topics[1:] else "")
-            yield Foreign(commit.version, commit.operation, why, TookOver(one, commit.transactions[one]))
+            yield ForeignCommit(commit.version, commit.operation, why, TookOver(one, commit.transactions[one]))
 
 
 def _loaded_topics(plan: Plan, is_our_place: bool) -> set[str]:
@@ -157,11 +157,11 @@ def _loaded_topics(plan: Plan, is_our_place: bool) -> set[str]:
 
 def plan_of(user_metadata: str | None, delta_version: int) -> Plan | None:
     """The plan that a commit of any pipeline of ours carries; None when it carries none that can be read."""
-    stamp = parse_stamp(user_metadata or "", delta_version)
-    if stamp is None or stamp.document is None:
+    metadata = parse_commit_metadata(user_metadata or "", delta_version)
+    if metadata is None or metadata.document is None:
         return None
     try:
-        return parse_plan(stamp.document, path=f"commit {delta_version} of the table")
+        return parse_plan(metadata.document, path=f"commit {delta_version} of the table")
     except (LedgersDisagree, NeedsDecision):  # damaged, or of a newer version: nobody knows what it loaded
         return None
 

@@ -19,7 +19,7 @@ from etl.edges.delta.state import StorageOptions, find_commit, read_table
 from etl.errors import LedgersDisagree, TableAppeared
 from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
-from etl.model.table import Stamp, Table
+from etl.model.table import CommitMetadata, Table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -40,7 +40,7 @@ class Outcome:
     """What a read-back found."""
 
     result: Result
-    stamp: Stamp | None = None
+    metadata: CommitMetadata | None = None
     """The commit that carries the plan's number; None when there is none, or the log no longer holds it."""
     table: Table | None = None
     """The table as it is now, with what others did to it."""
@@ -48,7 +48,7 @@ class Outcome:
     @property
     def delta_version(self) -> int | None:
         """The Delta version that holds the plan's rows."""
-        return self.stamp.delta_version if self.stamp else None
+        return self.metadata.delta_version if self.metadata else None
 
 
 def read_back(
@@ -64,21 +64,21 @@ def read_back(
         raise another_table(plan, table.id, path)
     if table is None or table.transaction_version is None or table.transaction_version < plan.number:
         return Outcome(Result.NOT_APPLIED, None, table)
-    stamp = table.stamp
+    metadata = table.metadata
     if table.transaction_version > plan.number:
-        stamp, _ = find_commit(open_log(rust_path(path), storage_options), table.version, app_id, plan.number, None)
-    ours = stamp is not None and stamp.plan_id == plan.id
-    return Outcome(Result.APPLIED if ours else Result.APPLIED_BY_ANOTHER, stamp, table)
+        metadata, _ = find_commit(open_log(rust_path(path), storage_options), table.version, app_id, plan.number, None)
+    ours = metadata is not None and metadata.plan_id == plan.id
+    return Outcome(Result.APPLIED if ours else Result.APPLIED_BY_ANOTHER, metadata, table)
 
 
 def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
     """Whether the table has this number already. Raises LedgersDisagree when it is another table than the plan was made for."""
     if table is None:
         return False
-    bit, found = table.transaction_version(app_id), id_of(table)
-    if bit is not None and bit >= plan.number:
+    in_table, found = table.transaction_version(app_id), id_of(table)
+    if in_table is not None and in_table >= plan.number:
         return True
-    if found != plan.table_id and (plan.table_id is not None or bit is None):
+    if found != plan.table_id and (plan.table_id is not None or in_table is None):
         raise another_table(plan, found, table.table_uri)
     return False
 

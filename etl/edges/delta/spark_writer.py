@@ -12,7 +12,7 @@ from etl.edges.delta.shape import EVENT_DATE, refuse_unknown
 from etl.edges.delta.state import StorageOptions
 from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.commit_metadata import render_stamp
+from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,14 +40,14 @@ def append(
     raised is raised: the executor's own EtlError, TableUnreachable for a place that cannot be written, anything else as it is.
     Without an exception and without the plan the outcome is NOT_APPLIED: somebody replaced the table meanwhile.
     """
-    stamp = render_stamp(plan, app_id, run_id)
+    metadata = render_commit_metadata(plan, app_id, run_id)
     if holds(plan, open_table(path, storage_options), app_id):
         return read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word, storage_options=storage_options)
     announce_first_write(path)
     failure = None
     try:
         writer = with_event_date(frame, partition_by).write.format("delta").mode("append").partitionBy(*partition_by)
-        writer.option("txnAppId", app_id).option("txnVersion", plan.number).option("userMetadata", stamp).save(spark_path(path))
+        writer.option("txnAppId", app_id).option("txnVersion", plan.number).option("userMetadata", metadata).save(spark_path(path))
     except Exception as error:  # whatever it is, the table decides first: the commit may have happened before it
         failure = error
     return decide(failure, plan, app_id, path, known, is_ours, word, storage_options)

@@ -15,8 +15,8 @@ from etl.edges.delta.shape import id_of, shape_of
 from etl.errors import NotOurTable
 from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
-from etl.model.table import Foreign, Stamp, Table
-from etl.protocol.zookeeper.commit_metadata import parse_stamp
+from etl.model.table import ForeignCommit, CommitMetadata, Table
+from etl.protocol.zookeeper.commit_metadata import parse_commit_metadata
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -54,52 +54,54 @@ def _found(
     if _RETENTION in table.metadata().configuration:
         check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_RETENTION}'): once an id has expired, a plan could be applied twice"
         raise NotOurTable(f"the table forgets transaction ids ({_RETENTION})", path=path, check=check)
-    version, bit = table.version(), table.transaction_version(app_id)
-    if bit is None and plan is None:
+    version, in_table = table.version(), table.transaction_version(app_id)
+    if in_table is None and plan is None:
         return Table(id_of(table), version, None)
     files, looked = open_log(rust_path(path), storage_options), known if known is not None and known <= version else None
-    stamp, since = find_commit(files, version, app_id, bit, looked) if bit is not None else (None, [])
+    metadata, since = find_commit(files, version, app_id, in_table, looked) if in_table is not None else (None, [])
     foreign = _foreign(since, app_id, path, storage_options)
     made_at = plan.table_version if plan and looked is None and plan.table_id == id_of(table) else None
     newest = {one: table.transaction_version(one) for one in plan.taken} if plan and plan.took_over else {}
     loads = loads_of_others(files, version, app_id, is_ours, plan=plan, since=since, made_at=made_at, newest=newest)
-    return Table(id_of(table), version, bit, stamp, foreign + loads)
+    return Table(id_of(table), version, in_table, metadata, foreign + loads)
 
 
-def stamps(path: str, app_id: str, *, storage_options: StorageOptions = None) -> Iterator[Stamp]:
+def commits_of_ours(path: str, app_id: str, *, storage_options: StorageOptions = None) -> Iterator[CommitMetadata]:
     """What our commits say of themselves, newest first, as far back as the table's log reaches and they carry their plan."""
     table = open_table(path, storage_options)
     for commit in walk_back(open_log(rust_path(path), storage_options), table.version()) if table else ():
         if app_id in commit.transactions:
-            stamp = _stamp(commit, app_id)
-            if stamp is None or stamp.document is None:
+            metadata = _stamp(commit, app_id)
+            if metadata is None or metadata.document is None:
                 return
-            yield stamp
+            yield metadata
 
 
-def find_commit(files: fs.FileSystem, newest: int, app_id: str, number: int, known: int | None) -> tuple[Stamp | None, list[Commit]]:
+def find_commit(
+    files: fs.FileSystem, newest: int, app_id: str, number: int, known: int | None,
+) -> tuple[CommitMetadata | None, list[Commit]]:
     """The stamp of the commit whose `txn` is `number`, and the commits after it (after `known`, where that is earlier), oldest first.
 
     `known` may be later than that commit: in a history of the table that was replaced by an old copy. Where the log no longer holds
     that commit, `known` alone counts.
     """
-    stamp, reached, since = None, None, list[Commit]()
+    metadata, reached, since = None, None, list[Commit]()
     for commit in walk_back(files, newest):
         if commit.transactions.get(app_id) == number:
-            reached, stamp = commit.version, _stamp(commit, app_id)
+            reached, metadata = commit.version, _stamp(commit, app_id)
         if reached is not None and (known is None or commit.version <= known):
             break
         since.append(commit)
     after = -1 if known is None else known if reached is None else min(known, reached)
-    return stamp, [commit for commit in since[::-1] if commit.version > after]
+    return metadata, [commit for commit in since[::-1] if commit.version > after]
 
 
-def _stamp(commit: Commit, app_id: str) -> Stamp | None:
-    stamp = parse_stamp(commit.user_metadata or "", commit.version)
-    return stamp if stamp and stamp.app_id == app_id else None
+def _stamp(commit: Commit, app_id: str) -> CommitMetadata | None:
+    metadata = parse_commit_metadata(commit.user_metadata or "", commit.version)
+    return metadata if metadata and metadata.app_id == app_id else None
 
 
-def _foreign(since: Sequence[Commit], app_id: str, path: str, storage_options: StorageOptions) -> tuple[Foreign, ...]:
+def _foreign(since: Sequence[Commit], app_id: str, path: str, storage_options: StorageOptions) -> tuple[ForeignCommit, ...]:
     """What others did in these commits. The columns to compare with are those before the first of them."""
     redefined = any(commit.shape and app_id not in commit.transactions for commit in since)
     before = _shape_at(since[0].version - 1, path, storage_options) if redefined else None

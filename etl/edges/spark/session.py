@@ -110,7 +110,7 @@ def _log_what_the_accumulators_meet(session: SparkSession) -> None:
 
 
 @contextlib.contextmanager
-def telling_what_was_lost() -> Iterator[None]:
+def translating_spark_errors() -> Iterator[None]:
     """A JVM, an executor or a worker that went away inside is no bug of ours. Raises SparkLost."""
     try:
         yield

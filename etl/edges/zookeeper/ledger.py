@@ -21,7 +21,7 @@ from etl.errors import LedgersDisagree, Owned, ZooKeeperUnreachable
 from etl.model.ledger import Acknowledgement, Coverage, Ledger, Retirement
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, Plan
-from etl.model.table import Foreign
+from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper import payloads, plan_documents
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 
@@ -241,7 +241,7 @@ class PlanLedger:
         if not self._put_document(self._paths.acknowledged, plan_documents.render_acknowledgement(word), deleting=()):
             raise Owned("somebody else acknowledged at this moment", znode=self._paths.acknowledged, check="nothing; look again")
 
-    def note_removals(self, removals: Sequence[Foreign]) -> None:
+    def note_removals(self, removals: Sequence[ForeignCommit]) -> None:
         """Keep in the coverage that others removed rows, as policy allowed. Quiet where another driver did it meanwhile."""
         before = self.read_coverage()
         after = note(before, removals)
@@ -252,7 +252,8 @@ class PlanLedger:
         """All that the pipeline's recorded plans loaded, those that are kept among them."""
         plans = [plan for number in self.plan_numbers() if (plan := self.read_plan(number))]
         recorded = [(plan, applied) for plan in plans if (applied := self.read_applied(plan.number)) and applied.plan_id == plan.id]
-        led = ancestry({plan.number: plan.table_bit for plan, _ in recorded}, max((plan.number for plan, _ in recorded), default=0))
+        led = ancestry({plan.number: plan.table_transaction_version for plan, _ in recorded}, max((
+            plan.number for plan, _ in recorded), default=0))
         found = self.read_coverage()
         for plan, applied in recorded:
             found = fold(found, plan, applied, is_given_up=plan.number not in led.numbers)
@@ -298,7 +299,7 @@ class PlanLedger:
         if word is None or word.number < number:
             return False
         later = [plan for n in self.plan_numbers() if n >= number and (plan := self.read_plan(n))]
-        bits = {plan.number: plan.table_bit for plan in later}
+        bits = {plan.number: plan.table_transaction_version for plan in later}
         return number not in ancestry(bits, max(bits)).numbers
 
     def _plan_sizes(self) -> list[tuple[int, int]]:

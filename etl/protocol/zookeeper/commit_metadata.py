@@ -7,17 +7,17 @@ import json
 
 from etl.errors import SettingsError
 from etl.model.plans import Plan
-from etl.model.table import Stamp
+from etl.model.table import CommitMetadata
 from etl.protocol.zookeeper.paths import partition_key
 from etl.protocol.zookeeper.plan_documents import FEWER_TOPICS, FORMAT, render_plan, sorted_items
 
-STAMP_FULL_BYTES = 64 * 2**10
+METADATA_FULL_BYTES = 64 * 2**10
 """Above this a stamp keeps the ids and the compressed plan, and no text for people."""
-STAMP_MAX_BYTES = 8 * 2**20
+METADATA_MAX_BYTES = 8 * 2**20
 """Above this a run refuses before the append: a commit with 20 MB of it makes a table that Spark can never read again."""
 
 
-def render_stamp(plan: Plan, app_id: str, run_id: str | None = None) -> str:
+def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -> str:
     """The `userMetadata` of the commit by which run `run_id` applies `plan`.
 
     Raises SettingsError when even the short form is larger than a table can bear.
@@ -32,28 +32,28 @@ def render_stamp(plan: Plan, app_id: str, run_id: str | None = None) -> str:
         "ranges": [[r.log.topic, partition_key(r.log), r.from_offset, r.until_offset] for r in plan.ranges],
         "positions": [[log.topic, partition_key(log), offset] for log, offset in sorted_items(plan.positions)],
     })
-    if len(full) <= STAMP_FULL_BYTES:
+    if len(full) <= METADATA_FULL_BYTES:
         return full
     short = json.dumps(known)
-    if len(short) > STAMP_MAX_BYTES:
-        what = f"the plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {STAMP_MAX_BYTES:,}"
+    if len(short) > METADATA_MAX_BYTES:
+        what = f"the plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {METADATA_MAX_BYTES:,}"
         raise SettingsError(what, key="source.topics", check=FEWER_TOPICS)
     return short
 
 
 def refuse_too_large(plan: Plan) -> None:
     """Raises SettingsError for a plan that no commit could carry, or that could not be read again. A run asks before it stores one."""
-    render_stamp(plan, "")
+    render_commit_metadata(plan, "")
 
 
-def parse_stamp(text: str, delta_version: int) -> Stamp | None:
+def parse_commit_metadata(text: str, delta_version: int) -> CommitMetadata | None:
     """What a commit's `userMetadata` says, or None when it is not ours. Its plan is not parsed yet."""
     try:
         found = json.loads(text)
         if found.get("app") != "offset-range-etl":
             return None
         document, run_id = found.get("plan_zlib"), found.get("run_id")
-        return Stamp(
+        return CommitMetadata(
             delta_version, str(found["app_id"]), str(found["uid"]), int(found["number"]), str(found["plan_id"]),
             document=base64.b85decode(document) if document else None, run_id=str(run_id) if run_id else None)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

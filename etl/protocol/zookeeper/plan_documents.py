@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.ledger import Acknowledgement, Coverage, Interval, Retirement
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
-from etl.model.plans import Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, TookOver, Vanished, Why
-from etl.model.table import Foreign
+from etl.model.plans import Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, TookOver, Vanished, LossReason
+from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.paths import partition_key
 from etl.protocol.zookeeper.payloads import parse_partition_key
 
@@ -172,7 +172,7 @@ def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
     address = {broker: i for i, broker in enumerate(brokers)}
     losses = [[index[loss.log], loss.from_offset, loss.until_offset, loss.why.value, loss.log_epoch] for loss in plan.losses]
     known: dict[str, Any] = {} if form == 1 else {
-        "table_bit": plan.table_bit,
+        "table_bit": plan.table_transaction_version,
         "kept": [plan.positions[log] - plan.log_starts[log] if log in plan.log_starts else None for log in logs],
     }
     if form > 2:
@@ -230,7 +230,7 @@ def _plan(document: dict[str, Any]) -> Plan:
         positions=dict(zip(logs, positions, strict=True)), seen=seen,
         id=document["id"],
         losses=tuple(_loss(logs[i], start, stop, *more) for i, start, stop, *more in document["losses"]),
-        table_bit=document.get("table_bit", document["number"] - 1),
+        table_transaction_version=document.get("table_bit", document["number"] - 1),
         log_starts={log: p - back for log, p, back in zip(logs, positions, kept, strict=True) if back is not None},
         leader_epochs=_known_of(logs, epochs.get("leader")), record_epochs=_lineages(logs, epochs.get("record") or []),
         log_epochs={log: epoch for log, epoch in _known_of(logs, epochs.get("log")).items() if epoch},
@@ -256,8 +256,8 @@ def _lineages(logs: list[BrokerPartition], column: list[list[int]]) -> dict[Brok
     return {log: _pairs(flat) for log, flat in zip(logs, column, strict=True) if flat} if column else {}
 
 
-def _loss(log: BrokerPartition, start: int, stop: int, why: str = Why.EXPIRED.value, log_epoch: int = 0) -> Loss:
-    return Loss(log, start, stop, Why(why), log_epoch)
+def _loss(log: BrokerPartition, start: int, stop: int, why: str = LossReason.EXPIRED.value, log_epoch: int = 0) -> Loss:
+    return Loss(log, start, stop, LossReason(why), log_epoch)
 
 
 def _pending(found: Mapping[str, Any] | None) -> dict[BrokerPartition, int | None]:
@@ -285,7 +285,7 @@ def _applied(document: dict[str, Any]) -> Applied:
 
 
 def _coverage(document: dict[str, Any]) -> Coverage:
-    removals = tuple(Foreign(*found) for found in document.get("removals", ()))
+    removals = tuple(ForeignCommit(*found) for found in document.get("removals", ()))
     vanished = tuple(Vanished(_log(topic, key), *found) for topic, key, *found in document.get("vanished", ()))
     given_up = _parse_intervals(document["given_up"]) if "given_up" in document else {}
     return Coverage(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.audit.audit import BUCKET_OFFSETS, AuditedLog, Bucket, Expected, LogFindings, Short, Unequal, audit, audit_log
+from etl.audit.audit import BUCKET_OFFSETS, AuditedLog, Bucket, Expected, LogFindings, IncompleteInterval, Unequal, audit, audit_log
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
@@ -56,7 +56,7 @@ def test_a_table_with_every_expected_offset_once_is_right() -> None:
 def test_missing_offsets_are_counted_and_the_first_are_named() -> None:
     found = find(Expected((applied(0, 100_000),)), [o for o in range(100_000) if o not in (5, 33_000, 99_999)])
     assert (found.missing, found.missing_first) == (3, (5, 33_000, 99_999))
-    assert found.short == (Short(0, 100_000, 3),)
+    assert found.short == (IncompleteInterval(0, 100_000, 3),)
     assert not found.is_right
 
 
@@ -80,7 +80,7 @@ def test_of_a_counted_interval_only_the_number_can_be_wrong() -> None:
     assert find(expected, [*range(49_000), *range(60_000, 60_004)]).is_right
     found = find(expected, [*range(48_998), *range(60_000, 60_005)])
     assert found.unequal == (Unequal(0, 50_000, 49_000, 48_998), Unequal(60_000, 60_010, 4, 5))
-    assert (found.missing, found.missing_first, found.unexpected, found.short) == (2, (), 1, (Short(0, 50_000, 2),))
+    assert (found.missing, found.missing_first, found.unexpected, found.short) == (2, (), 1, (IncompleteInterval(0, 50_000, 2),))
 
 
 def test_a_receipt_that_does_not_know_all_its_gaps_is_counted_only() -> None:
@@ -112,7 +112,7 @@ def test_logs_are_told_apart_and_those_without_a_row_are_not_forgotten() -> None
 def test_a_range_that_nobody_counted_may_hold_any_of_its_rows_and_what_it_lacks_cannot_be_proven() -> None:
     expected = Expected(((OffsetRange(LOG, 10, 40_000), NOT_COUNTED), applied(40_000, 40_010)))
     found = find(expected, [*range(10, 39_000), *range(40_000, 40_010)])
-    assert (found.unproven, found.missing, found.unexpected, found.is_right) == ((Short(10, 40_000, 1000),), 0, 0, False)
+    assert (found.unproven, found.missing, found.unexpected, found.is_right) == ((IncompleteInterval(10, 40_000, 1000),), 0, 0, False)
     assert found.expected_rows == found.found_rows
     assert find(expected, range(10, 40_010)).is_right
     assert find(Expected(coverage=(Interval(10, 40_000, None),)), range(10, 39_000)).unproven == found.unproven
@@ -122,7 +122,7 @@ def test_what_was_counted_behind_a_transform_must_be_there_and_what_it_lacked_ca
     offset_range, receipt = applied(0, 10, (3, 5))
     expected = Expected(((offset_range, replace(receipt, behind_transform=True)),), (Interval(10, 20, 9, unproven=1), Interval(20, 30, 10)))
     present = [o for o in range(30) if o not in (3, 4, 15)]
-    assert find(expected, present).unproven == (Short(0, 10, 2), Short(10, 20, 1))
+    assert find(expected, present).unproven == (IncompleteInterval(0, 10, 2), IncompleteInterval(10, 20, 1))
     assert find(expected, present[1:]).missing_first == (0,)
     assert find(expected, [*present, 3]).unexpected_first == (3,)
 
@@ -130,7 +130,7 @@ def test_what_was_counted_behind_a_transform_must_be_there_and_what_it_lacked_ca
 def test_a_range_that_is_in_the_coverage_already_is_in_doubt_once() -> None:
     offset_range, receipt = applied(0, 10, (3, 5))
     expected = Expected(((offset_range, replace(receipt, behind_transform=True)),), (Interval(0, 20, 18, unproven=2),))
-    assert find(expected, [o for o in range(20) if o not in (3, 4)]).unproven == (Short(0, 20, 2),)
+    assert find(expected, [o for o in range(20) if o not in (3, 4)]).unproven == (IncompleteInterval(0, 20, 2),)
 
 
 small_offsets = st.lists(st.one_of(st.integers(0, 40), st.integers(BUCKET_OFFSETS - 20, BUCKET_OFFSETS + 20)), max_size=60)

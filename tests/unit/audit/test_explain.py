@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from etl.audit.audit import AuditedLog, Expected, LogFindings, Short
+from etl.audit.audit import AuditedLog, Expected, LogFindings, IncompleteInterval
 from etl.audit.explain import Doubt, Gaps, LogProof, Missing, Origin, blame, doubt_of, gaps_of, origin_of
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Loss, OffsetRange, Receipt, Why
-from etl.model.table import Foreign
+from etl.model.plans import Loss, OffsetRange, Receipt, LossReason
+from etl.model.table import ForeignCommit
 
 LOG = BrokerPartition("clicks", 0)
-SHORT = Short(0, 10, 4)
-DELETE, WRITE = Foreign(5, "DELETE", "removed rows"), Foreign(7, "WRITE", "removed rows")
+SHORT = IncompleteInterval(0, 10, 4)
+DELETE, WRITE = ForeignCommit(5, "DELETE", "removed rows"), ForeignCommit(7, "WRITE", "removed rows")
 
 
 def test_reasons_are_added_up_over_receipts_and_coverage_and_a_recounted_receipt_does_not_know_them() -> None:
     expected = Expected(
         ((OffsetRange(LOG, 100, 120), Receipt(10, 900, 4, 3, 3)), (OffsetRange(LOG, 120, 130), Receipt(8, None, missing_offsets=2))),
         (Interval(0, 100, 90, 1, 2, 3),))
-    losses = (Loss(LOG, 140, 150, Why.MOVED), Loss(LOG, 130, 140, Why.EXPIRED))
+    losses = (Loss(LOG, 140, 150, LossReason.MOVED), Loss(LOG, 130, 140, LossReason.EXPIRED))
     gaps = gaps_of(expected, losses)
     assert gaps == Gaps(5, 5, 6, unexplained=6, losses=losses[::-1])
     assert gaps.says == "5 control, 5 aborted, 6 compacted, 6 not known why, 20 lost (2 stretches from 130)"
@@ -39,7 +39,7 @@ def test_where_every_offset_has_its_row_nothing_is_said() -> None:
 
 
 def origin(committed: int | None, *, version: int | None = 3, missing: int = 4) -> Origin:
-    return Origin(Short(0, 10, missing), version, 10, committed)
+    return Origin(IncompleteInterval(0, 10, missing), version, 10, committed)
 
 
 @pytest.mark.parametrize(("committed", "expected"), [
@@ -85,7 +85,7 @@ def test_a_log_is_right_when_all_that_is_missing_may_be_missing() -> None:
 
 
 def test_what_cannot_be_proven_is_told_with_its_plans_and_is_wrong_until_an_operator_accepts_the_table_after_them() -> None:
-    unproven = (Short(0, 10, 4), Short(10, 30, 2), Short(90, 95, 1))
+    unproven = (IncompleteInterval(0, 10, 4), IncompleteInterval(10, 30, 2), IncompleteInterval(90, 95, 1))
     doubt = doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=8)
     assert doubt == Doubt(7, (3, 7, 9), (0, 10), allowed=False)
     assert doubt.says.startswith("7 offsets without a row cannot be proven (first between 0 and 10; plans 3, 7, 9): ")
@@ -106,6 +106,6 @@ def test_the_origin_of_a_range_compares_what_was_planned_with_what_was_committed
 
 
 def test_many_removals_are_counted() -> None:
-    by = tuple(Foreign(n, "DELETE", "removed rows") for n in range(4, 9))
+    by = tuple(ForeignCommit(n, "DELETE", "removed rows") for n in range(4, 9))
     assert blame([origin(10)], by, frozenset()).says == (
         "4 removed later by somebody else's DELETE at version 4 and DELETE at version 5 and DELETE at version 6 and 2 more")

@@ -14,8 +14,8 @@ from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger, Retirement
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan, TookOver
-from etl.model.snapshot import FirstRun, Onward, Snapshot
-from etl.model.table import Foreign, OtherPipeline, Table
+from etl.model.snapshot import FirstRun, UpToDate, Snapshot
+from etl.model.table import ForeignCommit, OtherPipeline, Table
 from tests.unit.run.test_ingest import SETTINGS, outside_of, run
 from tests.unit.decisions.test_succession import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
 
@@ -23,7 +23,7 @@ AUDITED = AuditedLog(BrokerPartition("clicks", 0))
 RETIRED = Ledger("u", retired=Retirement("taken over", 1, "new/clicks"))
 BEYOND = LogFindings(AUDITED, 5, 9, unexpected=4, unexpected_first=(5, 6))
 TABLE = Table("t", 3, 2)
-THEIRS = Foreign(4, "WRITE", "took over topic clicks", TookOver(OLD, 4))
+THEIRS = ForeignCommit(4, "WRITE", "took over topic clicks", TookOver(OLD, 4))
 
 
 @dataclass
@@ -85,8 +85,8 @@ def test_the_brokers_are_not_asked_where_every_topic_of_others_is_known_or_is_no
     assert isinstance(plan, Plan)
     for topics in ENDED, {BrokerPartition("orders", 0): 7}:
         monkeypatch.setattr(neighbours, "other_pipelines", lambda path, app_id, topics=topics: (old_pipeline(topics),))
-        refuse_what_others_loaded(World(), Onward(plan, plan.positions), TABLE, Ledger("u", plan))  # type: ignore[arg-type]
+        refuse_what_others_loaded(World(), UpToDate(plan, plan.positions), TABLE, Ledger("u", plan))  # type: ignore[arg-type]
     forgotten = OtherPipeline(OLD, 4)
     monkeypatch.setattr(neighbours, "other_pipelines", lambda path, app_id: (forgotten,))
     heir = replace(plan, heir_of=(TookOver(OLD, 4),))
-    refuse_what_others_loaded(World(), Onward(heir, heir.positions), TABLE, Ledger("u", heir))  # type: ignore[arg-type]
+    refuse_what_others_loaded(World(), UpToDate(heir, heir.positions), TABLE, Ledger("u", heir))  # type: ignore[arg-type]

@@ -24,7 +24,8 @@ def plan_of(number: int) -> Plan:
     start = number * 10
     return Plan(
         number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
-        ranges=(OffsetRange(LOG, start, start + 10),), positions={LOG: start + 10}, seen={}, id=f"plan-{number}", table_bit=number - 1)
+        ranges=(OffsetRange(LOG, start, start + 10),), positions={LOG: start + 10}, seen={}, id=f"plan-{number}",
+        table_transaction_version=number - 1)
 
 
 def record_of(plan: Plan) -> Applied:

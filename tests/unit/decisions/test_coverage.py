@@ -17,7 +17,7 @@ from etl.errors import LedgersDisagree
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.plans import NOT_COUNTED, Applied, OffsetRange, Plan, PlanKind, Receipt, Vanished
-from etl.model.table import Foreign
+from etl.model.table import ForeignCommit
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
@@ -25,7 +25,7 @@ A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 def plan_of(number: int, *ranges: tuple[BrokerPartition, int, int]) -> tuple[Plan, Applied]:
     plan = Plan(
         number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
-        ranges=tuple(OffsetRange(*r) for r in ranges), positions={}, seen={}, id=f"plan-{number}", table_bit=number - 1)
+        ranges=tuple(OffsetRange(*r) for r in ranges), positions={}, seen={}, id=f"plan-{number}", table_transaction_version=number - 1)
     return plan, Applied(number, plan.id, number, "t", tuple(Receipt(rows=until - start - 1) for _, start, until in ranges))
 
 
@@ -172,11 +172,11 @@ def test_a_plan_that_went_to_another_table_begins_the_coverage_anew() -> None:
 
 
 def test_what_others_removed_is_kept_once_and_the_newest_of_it() -> None:
-    found = [Foreign(version, "DELETE", "removed rows") for version in range(3)]
+    found = [ForeignCommit(version, "DELETE", "removed rows") for version in range(3)]
     noted = note(note(Coverage(), found[:2]), found)
     assert noted.removals == tuple(found)
     assert note(noted, found) == noted
-    assert len(note(Coverage(), [Foreign(v, "DELETE", "removed rows") for v in range(1500)]).removals) == 1000
+    assert len(note(Coverage(), [ForeignCommit(v, "DELETE", "removed rows") for v in range(1500)]).removals) == 1000
 
 
 @pytest.mark.parametrize(("bits", "version", "led"), [
@@ -194,7 +194,7 @@ def test_the_plans_that_led_to_a_table_are_told_by_what_each_found_there(bits: d
 
 def test_what_an_operator_gave_up_is_kept_apart_when_it_is_folded() -> None:
     first, lost, behind = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 12))
-    behind = replace(behind[0], table_bit=1), behind[1]
+    behind = replace(behind[0], table_transaction_version=1), behind[1]
     found = fold(Coverage(), *first)
     found = fold(found, *lost, is_given_up=True)
     assert found == Coverage(2, {A: (Interval(0, 5, 4),)}, table_id="t", given_up={A: (Interval(5, 9, 3),)}, held_through=1)
@@ -209,7 +209,7 @@ def test_where_nobody_can_tell_which_part_of_the_coverage_was_given_up_all_of_it
     if change == "another table":
         applied = replace(applied, table_id="t2")
     else:
-        plan = replace(plan, table_bit=1)
+        plan = replace(plan, table_transaction_version=1)
     found = fold(fold(fold(Coverage(), *first), *second), plan, applied)
     assert (found.intervals, found.given_up) == ({A: (Interval(9, 12, 2),)}, {A: (Interval(0, 9, 7),)})
 

@@ -47,7 +47,7 @@ def test_what_missing_offsets_mean_is_what_the_brokers_tell_or_an_operator_says(
 
 
 def test_a_start_below_the_first_offset_that_lasts_expires_by_time() -> None:
-    snapshot = snapshot_of(retention={"clicks": Retention(ms=7_200_000)}, lasting={A: 500, B: 0})
+    snapshot = snapshot_of(retention={"clicks": Retention(ms=7_200_000)}, retained_from={A: 500, B: 0})
     found = soon(snapshot, OffsetRange(A, 700, 1_000), OffsetRange(A, 400, 700), OffsetRange(B, 0, 50))
     assert found == (Expiring(A, 400, "records up to offset 500 may expire within 60 min (retention.ms 7,200,000)"),)
     assert str(found[0]).endswith("its range (from 400) is read first")
@@ -55,7 +55,7 @@ def test_a_start_below_the_first_offset_that_lasts_expires_by_time() -> None:
 
 @pytest.mark.parametrize("start", [500, 900])
 def test_a_start_that_lasts_is_not_told(start: int) -> None:
-    snapshot = snapshot_of(retention={"clicks": Retention(ms=7_200_000)}, lasting={A: 500})
+    snapshot = snapshot_of(retention={"clicks": Retention(ms=7_200_000)}, retained_from={A: 500})
     assert soon(snapshot, OffsetRange(A, start, 1_000)) == ()
 
 
@@ -85,7 +85,7 @@ def test_a_topic_without_limits_never_expires() -> None:
 
 
 def test_nobody_is_warned_where_the_warning_time_is_zero() -> None:
-    snapshot = snapshot_of(retention={"clicks": Retention(ms=1)}, lasting={A: 1_000})
+    snapshot = snapshot_of(retention={"clicks": Retention(ms=1)}, retained_from={A: 1_000})
     assert soon(snapshot, OffsetRange(A, 100, 1_000))
     assert soon(snapshot, OffsetRange(A, 100, 1_000), within_s=0) == ()
 

@@ -13,7 +13,7 @@ from etl.commands.preview import preview_of
 from etl.decisions.lag import Reached, lag_of
 from etl.errors import EtlError, NeedsDecision
 from etl.model.logs import BrokerPartition
-from etl.model.table import Foreign
+from etl.model.table import ForeignCommit
 from etl.run.ingest import ingest
 from etl.settings.policies import OnOwned
 from etl.settings.sections import Settings
@@ -211,13 +211,13 @@ def test_where_a_run_would_stop_at_the_table_no_lag_is_told() -> None:
 
 def test_what_others_did_to_the_table_does_not_hide_how_far_it_is() -> None:
     outside = loaded()
-    outside.foreign = (Foreign(2, "DELETE", "removed rows"),)
+    outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
     assert told_by_offsets(outside, SETTINGS) == {0: 2, 1: 0, 2: 1}
 
 
 def test_a_position_above_the_end_of_its_log_is_no_lag_below_nothing() -> None:
-    standing = onward({A: 9})
-    assert lag_of(A, snapshot_of({A: (0, 5)}), Reached(standing.last, standing.positions), plan_settings()) == 0
+    state = onward({A: 9})
+    assert lag_of(A, snapshot_of({A: (0, 5)}), Reached(state.last, state.positions), plan_settings()) == 0
 
 
 def test_nobody_knows_the_lag_of_a_log_whose_start_was_not_asked_for() -> None:

@@ -12,7 +12,7 @@ from etl.errors import LogTruncated, NeedsDecision, NotYetReadable
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, EpochEnd
 from etl.model.plans import Applied, OffsetRange, Plan, Receipt
-from etl.model.snapshot import Onward, Snapshot
+from etl.model.snapshot import UpToDate, Snapshot
 from tests.unit.decisions.test_plan import A, B, SETTINGS, last_plan, next_plan, onward, planned, settings_of, snapshot_of
 
 
@@ -103,7 +103,7 @@ def test_an_end_below_the_position_of_a_log_that_was_not_cut_will_pass() -> None
     plan, _ = read_to(150, leader=3)
     snapshot = seen(149, EpochEnd(3, 3, 150), plan=plan)
     with pytest.raises(NotYetReadable, match="below our position") as caught:
-        plan_next(snapshot, Onward(plan, plan.positions), SETTINGS, uid="u", now_ms=1)
+        plan_next(snapshot, UpToDate(plan, plan.positions), SETTINGS, uid="u", now_ms=1)
     assert caught.value.retriable
 
 
@@ -141,20 +141,20 @@ def test_the_next_plan_keeps_the_epochs_by_which_it_goes() -> None:
     plan, applied = read_to(7, leader=3, record=2)
     snapshot = snapshot_of(
         {A: (0, 10)}, epoch_ends={A: EpochEnd(2, 2, 7)}, leader_epochs={A: 5}, ledger=Ledger("u", plan, applied))
-    new = planned(snapshot, Onward(plan, plan.positions))
+    new = planned(snapshot, UpToDate(plan, plan.positions))
     assert (new.leader_epochs, new.record_epochs) == ({A: 5}, {A: ((2, 0),)})
 
 
 def test_a_log_whose_leader_tells_no_epoch_any_more_loses_its_old_one_and_one_without_a_leader_keeps_it() -> None:
-    standing = onward({A: 7, B: 5}, leader_epochs={A: 3, B: 4}, log_epochs={A: 1})
-    new = planned(snapshot_of({A: (0, 10)}), standing)
+    state = onward({A: 7, B: 5}, leader_epochs={A: 3, B: 4}, log_epochs={A: 1})
+    new = planned(snapshot_of({A: (0, 10)}), state)
     assert (new.leader_epochs, new.log_epochs) == ({B: 4}, {A: 1})
 
 
 def test_the_epoch_of_a_record_batch_does_not_stand_for_what_expired_behind_it() -> None:
     plan, applied = read_to(7, leader=3, record=2)
     snapshot = snapshot_of({A: (9, 9)}, epoch_ends={A: EpochEnd(2, 2, 8)}, leader_epochs={A: 3}, ledger=Ledger("u", plan, applied))
-    new = planned(snapshot, Onward(plan, plan.positions), settings_of(on_data_loss="skip"))
+    new = planned(snapshot, UpToDate(plan, plan.positions), settings_of(on_data_loss="skip"))
     assert (new.positions, new.leader_epochs, new.record_epochs) == ({A: 9}, {A: 3}, {})
 
 

@@ -17,8 +17,8 @@ from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, LogTruncated, NeedsDecision, NotYetReadable, SettingsError, TopicMissing
 from etl.model.ledger import Ledger
 from etl.model.logs import Broker, BrokerPartition, Dialect, Extent, Leader
-from etl.model.plans import Committed, Loss, OffsetRange, Plan, PlanKind, Why
-from etl.model.snapshot import FirstRun, Onward, Replay, Snapshot, Superseding
+from etl.model.plans import Committed, Loss, OffsetRange, Plan, PlanKind, LossReason
+from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, Supersede
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.loader import parse_settings
@@ -56,16 +56,16 @@ def last_plan(positions: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
     return with_id(replace(plan, **changes))
 
 
-def onward(positions: Mapping[BrokerPartition, int], **changes: Any) -> Onward:
-    return Onward(last_plan(positions, **changes), dict(positions))
+def onward(positions: Mapping[BrokerPartition, int], **changes: Any) -> UpToDate:
+    return UpToDate(last_plan(positions, **changes), dict(positions))
 
 
-def next_plan(snapshot: Snapshot, standing: FirstRun | Onward = FirstRun(), settings: Settings = SETTINGS) -> Plan | None:
-    return plan_next(snapshot, standing, settings, uid="u", now_ms=NOW_MS)
+def next_plan(snapshot: Snapshot, state: FirstRun | UpToDate = FirstRun(), settings: Settings = SETTINGS) -> Plan | None:
+    return plan_next(snapshot, state, settings, uid="u", now_ms=NOW_MS)
 
 
-def planned(snapshot: Snapshot, standing: FirstRun | Onward = FirstRun(), settings: Settings = SETTINGS) -> Plan:
-    plan = next_plan(snapshot, standing, settings)
+def planned(snapshot: Snapshot, state: FirstRun | UpToDate = FirstRun(), settings: Settings = SETTINGS) -> Plan:
+    plan = next_plan(snapshot, state, settings)
     assert plan is not None
     return plan
 
@@ -91,9 +91,9 @@ def test_the_first_plan_reads_from_the_first_record_and_says_all_it_knows() -> N
 
 
 def test_the_next_plan_goes_on_where_the_last_one_ended_and_names_it() -> None:
-    standing = onward({A: 7, B: 5})
-    plan = planned(snapshot_of({A: (3, 10), B: (0, 5)}, committed={A: Committed(7, 2), B: Committed(5, 0)}), standing)
-    assert (plan.number, plan.previous) == (5, standing.last.id)
+    state = onward({A: 7, B: 5})
+    plan = planned(snapshot_of({A: (3, 10), B: (0, 5)}, committed={A: Committed(7, 2), B: Committed(5, 0)}), state)
+    assert (plan.number, plan.previous) == (5, state.last.id)
     assert offsets_of(plan) == {A: [(7, 10)]}
     assert plan.positions == {A: 10, B: 5}
     assert plan.seen == {A: Committed(7, 2), B: Committed(5, 0)}
@@ -148,8 +148,8 @@ def test_nothing_new_is_no_plan() -> None:
 
 
 def test_a_followed_offset_is_kept_in_a_plan_even_without_records() -> None:
-    standing = Onward(last_plan({A: 7}), {A: 10}, followed={A: 10})
-    plan = planned(snapshot_of({A: (0, 10)}, committed={A: Committed(10, 9)}), standing)
+    state = UpToDate(last_plan({A: 7}), {A: 10}, followed={A: 10})
+    plan = planned(snapshot_of({A: (0, 10)}, committed={A: Committed(10, 9)}), state)
     assert (plan.kind, plan.positions, plan.seen) == (PlanKind.START, {A: 10}, {A: Committed(10, 9)})
 
 
@@ -165,21 +165,21 @@ def test_positions_of_logs_that_are_gone_are_carried_on() -> None:
 
 @pytest.mark.parametrize("committed", [{}, {A: Committed(7, 2)}])
 def test_offsets_that_are_gone_stop_the_run_under_fail(committed: dict[BrokerPartition, Committed]) -> None:
-    standing = FirstRun() if committed else onward({A: 7})
+    state = FirstRun() if committed else onward({A: 7})
     with pytest.raises(DataLoss, match="3 offsets are gone: wanted 7, the log starts at 10") as caught:
-        next_plan(snapshot_of({A: (10, 20)}, committed=committed), standing)
+        next_plan(snapshot_of({A: (10, 20)}, committed=committed), state)
     assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 7}
 
 
 def test_offsets_that_are_gone_are_skipped_and_kept_in_the_plan_under_skip() -> None:
     plan = planned(snapshot_of({A: (10, 20), B: (0, 5)}), onward({A: 7, B: 5}), settings_of(on_data_loss="skip"))
     assert offsets_of(plan) == {A: [(10, 20)]}
-    assert plan.losses == (Loss(A, 7, 10, Why.EXPIRED),)
+    assert plan.losses == (Loss(A, 7, 10, LossReason.EXPIRED),)
 
 
 def test_a_log_that_lost_all_it_had_moves_to_its_start_in_a_plan() -> None:
     plan = planned(snapshot_of({A: (10, 10)}), onward({A: 7}), settings_of(on_data_loss="skip"))
-    assert (plan.kind, plan.positions, plan.losses) == (PlanKind.START, {A: 10}, (Loss(A, 7, 10, Why.EXPIRED),))
+    assert (plan.kind, plan.positions, plan.losses) == (PlanKind.START, {A: 10}, (Loss(A, 7, 10, LossReason.EXPIRED),))
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
@@ -190,9 +190,9 @@ def test_an_older_consumers_offset_above_the_end_of_the_log_is_a_bad_offset(poli
 
 
 def test_an_offset_above_the_end_of_a_log_that_we_know_may_only_be_set_back_to_ours() -> None:
-    standing = replace(onward({A: 7}), positions={A: 11}, followed={A: 11})
+    state = replace(onward({A: 7}), positions={A: 11}, followed={A: 11})
     with pytest.raises(BadOffset) as caught:
-        next_plan(snapshot_of({A: (3, 10)}, ledger=Ledger("u", standing.last)), standing)
+        next_plan(snapshot_of({A: (3, 10)}, ledger=Ledger("u", state.last)), state)
     assert caught.value.check.endswith("from 3 to 10; set the committed offset back to ours, 7")
 
 
@@ -326,40 +326,40 @@ LIMITS = st.fixed_dictionaries({
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[Snapshot, FirstRun | Onward, Settings]:
+def worlds(draw: st.DrawFn) -> tuple[Snapshot, FirstRun | UpToDate, Settings]:
     extents = draw(EXTENTS)
     known = draw(st.lists(st.sampled_from(sorted(extents)), unique=True))
     positions = {log: draw(st.integers(max(0, extents[log][0] - 5), extents[log][1])) for log in known}
-    standing = onward(positions, number=draw(st.integers(1, 50))) if positions else FirstRun()
+    state = onward(positions, number=draw(st.integers(1, 50))) if positions else FirstRun()
     policy = settings_of(draw(LIMITS), start=draw(st.sampled_from(["earliest", "latest"])), on_data_loss="skip")
-    return snapshot_of(extents, bytes_per_offset=draw(COSTS)), standing, policy
+    return snapshot_of(extents, bytes_per_offset=draw(COSTS)), state, policy
 
 
 @given(worlds())
-def test_ranges_are_whole_disjoint_in_order_not_empty_and_inside_the_log(world: tuple[Snapshot, FirstRun | Onward, Settings]) -> None:
-    snapshot, standing, policy = world
-    plan = next_plan(snapshot, standing, policy)
+def test_ranges_are_whole_disjoint_in_order_not_empty_and_inside_the_log(world: tuple[Snapshot, FirstRun | UpToDate, Settings]) -> None:
+    snapshot, state, policy = world
+    plan = next_plan(snapshot, state, policy)
     if plan is None:
         return
     lost = {loss.log: loss.until_offset for loss in plan.losses}
     for log, found in offsets_of(plan).items():
         extent = snapshot.extents[log]
-        known = standing.positions.get(log) if isinstance(standing, Onward) else None
+        known = state.positions.get(log) if isinstance(state, UpToDate) else None
         start = lost.get(log, known if known is not None else extent.log_start_offset)
         assert found[0][0] == start >= extent.log_start_offset
         assert found[-1][1] == plan.positions[log] <= extent.end_offset
         assert all(before[1] == after[0] for before, after in zip(found, found[1:]))
         assert all(start < stop for start, stop in found)
-    assert set(plan.positions) == set(snapshot.extents) | set(standing.positions if isinstance(standing, Onward) else ())
+    assert set(plan.positions) == set(snapshot.extents) | set(state.positions if isinstance(state, UpToDate) else ())
     assert set(plan.seen) == set(plan.positions)
     assert with_id(plan).id
 
 
 @given(worlds(), st.randoms())
 def test_the_order_of_the_input_does_not_matter_and_planning_twice_gives_the_same(
-    world: tuple[Snapshot, FirstRun | Onward, Settings], random: Any,
+    world: tuple[Snapshot, FirstRun | UpToDate, Settings], random: Any,
 ) -> None:
-    snapshot, standing, policy = world
+    snapshot, state, policy = world
 
     def shuffled(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
         items = list(mapping.items())
@@ -367,15 +367,15 @@ def test_the_order_of_the_input_does_not_matter_and_planning_twice_gives_the_sam
         return dict(items)
 
     turned = replace(snapshot, extents=shuffled(snapshot.extents), bytes_per_offset=shuffled(snapshot.bytes_per_offset))
-    other = replace(standing, positions=shuffled(standing.positions)) if isinstance(standing, Onward) else standing
-    plan = next_plan(snapshot, standing, policy)
-    assert next_plan(turned, other, policy) == plan == next_plan(snapshot, standing, policy)
+    other = replace(state, positions=shuffled(state.positions)) if isinstance(state, UpToDate) else state
+    plan = next_plan(snapshot, state, policy)
+    assert next_plan(turned, other, policy) == plan == next_plan(snapshot, state, policy)
 
 
 @given(worlds())
-def test_no_range_is_much_larger_than_a_task_may_be(world: tuple[Snapshot, FirstRun | Onward, Settings]) -> None:
-    snapshot, standing, policy = world
-    plan = next_plan(snapshot, standing, policy)
+def test_no_range_is_much_larger_than_a_task_may_be(world: tuple[Snapshot, FirstRun | UpToDate, Settings]) -> None:
+    snapshot, state, policy = world
+    plan = next_plan(snapshot, state, policy)
     for r in plan.ranges if plan else ():
         cost = snapshot.bytes_per_offset.get(r.log, ASSUMED_BYTES_PER_OFFSET)
         assert r.size == 1 or (r.size - 1) * cost <= 1.5 * policy.limits.target_task_bytes
@@ -383,28 +383,28 @@ def test_no_range_is_much_larger_than_a_task_may_be(world: tuple[Snapshot, First
 
 @settings(max_examples=50)
 @given(worlds())
-def test_runs_one_after_another_read_every_offset_once_and_end(world: tuple[Snapshot, FirstRun | Onward, Settings]) -> None:
-    snapshot, standing, policy = world
+def test_runs_one_after_another_read_every_offset_once_and_end(world: tuple[Snapshot, FirstRun | UpToDate, Settings]) -> None:
+    snapshot, state, policy = world
     for _ in range(2500):
-        plan = next_plan(snapshot, standing, policy)
+        plan = next_plan(snapshot, state, policy)
         if plan is None:
             break
         plan = with_id(plan)
-        standing = Onward(plan, plan.positions)
+        state = UpToDate(plan, plan.positions)
     else:
         pytest.fail("planning never ends")
-    assert isinstance(standing, FirstRun) or all(standing.positions[log] == e.end_offset for log, e in snapshot.extents.items())
+    assert isinstance(state, FirstRun) or all(state.positions[log] == e.end_offset for log, e in snapshot.extents.items())
 
 
 # -- superseding -------------------------------------------------------------------------------------------------------
 
 STORED = last_plan(
     {A: 10, B: 5, OTHER: 7}, ranges=(OffsetRange(A, 3, 6), OffsetRange(A, 6, 10), OffsetRange(B, 0, 5)), previous="before",
-    seen={A: Committed(3, 1), B: Committed(), OTHER: Committed(7, 2)}, losses=(Loss(A, 0, 3, Why.EXPIRED),))
+    seen={A: Committed(3, 1), B: Committed(), OTHER: Committed(7, 2)}, losses=(Loss(A, 0, 3, LossReason.EXPIRED),))
 
 
 def instead_of(snapshot: Snapshot, *skipped: Loss, settings: Settings = SETTINGS) -> Plan:
-    return with_id(plan_instead(Superseding(STORED, "why not", skipped), snapshot, settings, now_ms=NOW_MS))
+    return with_id(plan_instead(Supersede(STORED, "why not", skipped), snapshot, settings, now_ms=NOW_MS))
 
 
 def test_a_plan_starts_where_its_first_range_of_a_log_does_and_elsewhere_at_its_position() -> None:
@@ -423,31 +423,31 @@ def test_a_plan_in_the_place_of_another_reads_from_its_start_to_the_ends_of_now(
 def test_a_plan_in_the_place_of_an_expired_one_keeps_what_that_one_let_go_and_adds_the_gap() -> None:
     plan = instead_of(snapshot_of({A: (8, 30), B: (0, 5)}), settings=settings_of(on_data_loss="skip"))
     assert offsets_of(plan)[A] == [(8, 30)]
-    assert plan.losses == (Loss(A, 0, 3, Why.EXPIRED), Loss(A, 3, 8, Why.EXPIRED))
+    assert plan.losses == (Loss(A, 0, 3, LossReason.EXPIRED), Loss(A, 3, 8, LossReason.EXPIRED))
 
 
 @pytest.mark.parametrize(("skip", "left"), [
     ((3, 4), [(4, 30)]), ((5, 7), [(3, 5), (7, 30)]), ((29, 30), [(3, 29)]), ((3, 30), None),
 ])
 def test_offsets_that_an_operator_skips_are_left_out_and_recorded(skip: tuple[int, int], left: list[tuple[int, int]] | None) -> None:
-    plan = instead_of(snapshot_of({A: (0, 30)}), Loss(A, *skip, Why.SKIPPED))
+    plan = instead_of(snapshot_of({A: (0, 30)}), Loss(A, *skip, LossReason.SKIPPED))
     assert offsets_of(plan).get(A) == left
     assert plan.positions[A] == 30
-    assert plan.losses[-1] == Loss(A, *skip, Why.SKIPPED)
+    assert plan.losses[-1] == Loss(A, *skip, LossReason.SKIPPED)
 
 
 @pytest.mark.parametrize("skip", [(2, 4), (29, 31), (40, 41)])
 def test_offsets_that_the_plan_does_not_read_cannot_be_skipped(skip: tuple[int, int]) -> None:
     with pytest.raises(SettingsError, match="not all in the plan's ranges"):
-        instead_of(snapshot_of({A: (0, 30)}), Loss(A, *skip, Why.SKIPPED))
+        instead_of(snapshot_of({A: (0, 30)}), Loss(A, *skip, LossReason.SKIPPED))
 
 
 SKIPPING = settings_of(on_data_loss="skip")
-SKIPPED = Loss(A, 5, 8, Why.SKIPPED)
+SKIPPED = Loss(A, 5, 8, LossReason.SKIPPED)
 
 
 def again(old: Plan, snapshot: Snapshot, *skipped: Loss, settings: Settings = SKIPPING) -> Plan:
-    return with_id(plan_instead(Superseding(old, "again", skipped), snapshot, settings, now_ms=NOW_MS))
+    return with_id(plan_instead(Supersede(old, "again", skipped), snapshot, settings, now_ms=NOW_MS))
 
 
 @pytest.mark.parametrize(("log_start", "expired", "left"), [
@@ -459,35 +459,35 @@ def test_what_an_operator_skipped_stays_skipped_when_the_plan_is_superseded_agai
 ) -> None:
     plan = again(instead_of(snapshot_of({A: (0, 30)}), SKIPPED), snapshot_of({A: (log_start, 40)}))
     assert offsets_of(plan).get(A) == left
-    assert plan.losses == (*STORED.losses, SKIPPED, *(Loss(A, *gap, Why.EXPIRED) for gap in expired))
+    assert plan.losses == (*STORED.losses, SKIPPED, *(Loss(A, *gap, LossReason.EXPIRED) for gap in expired))
 
 
 def test_offsets_that_were_missing_stay_let_go_when_the_plan_is_superseded_again() -> None:
-    once = with_id(plan_without(STORED, [Loss(A, 5, 8, Why.MISSING)], now_ms=NOW_MS))
+    once = with_id(plan_without(STORED, [Loss(A, 5, 8, LossReason.MISSING)], now_ms=NOW_MS))
     plan = again(once, snapshot_of({A: (4, 40)}))
     assert offsets_of(plan)[A] == [(4, 5), (8, 40)]
-    assert plan.losses == (*STORED.losses, Loss(A, 5, 8, Why.MISSING), Loss(A, 3, 4, Why.EXPIRED))
+    assert plan.losses == (*STORED.losses, Loss(A, 5, 8, LossReason.MISSING), Loss(A, 3, 4, LossReason.EXPIRED))
 
 
 def test_an_operator_may_skip_more_and_not_the_same_twice() -> None:
     once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
-    twice = again(once, snapshot_of({A: (0, 40)}), more := Loss(A, 20, 21, Why.SKIPPED))
+    twice = again(once, snapshot_of({A: (0, 40)}), more := Loss(A, 20, 21, LossReason.SKIPPED))
     assert offsets_of(twice)[A] == [(3, 5), (8, 20), (21, 40)]
     assert twice.losses == (*STORED.losses, SKIPPED, more)
     with pytest.raises(SettingsError, match="not all in the plan's ranges"):
-        again(twice, snapshot_of({A: (0, 40)}), Loss(A, 7, 9, Why.SKIPPED))
+        again(twice, snapshot_of({A: (0, 40)}), Loss(A, 7, 9, LossReason.SKIPPED))
 
 
 def test_what_is_skipped_or_passed_over_is_lost_of_the_life_that_the_log_has_now() -> None:
-    old = with_id(replace(STORED, log_epochs={A: 2}, losses=(Loss(A, 4, 5, Why.SKIPPED, 1),)))
+    old = with_id(replace(STORED, log_epochs={A: 2}, losses=(Loss(A, 4, 5, LossReason.SKIPPED, 1),)))
     plan = again(old, snapshot_of({A: (0, 30)}), SKIPPED)
     assert (offsets_of(plan)[A], plan.losses[-1]) == ([(3, 5), (8, 30)], replace(SKIPPED, log_epoch=2))
-    standing = replace(onward({A: 4}, log_epochs={A: 2}), positions={A: 7}, followed={A: 7})
-    assert planned(snapshot_of({A: (0, 9)}), standing).losses == (Loss(A, 4, 7, Why.MOVED, 2),)
+    state = replace(onward({A: 4}, log_epochs={A: 2}), positions={A: 7}, followed={A: 7})
+    assert planned(snapshot_of({A: (0, 9)}), state).losses == (Loss(A, 4, 7, LossReason.MOVED, 2),)
 
 
 def test_a_skip_at_the_end_of_a_plan_is_kept_too_where_a_smaller_cap_would_end_before_it() -> None:
-    once = instead_of(snapshot_of({A: (0, 10)}), skip := Loss(A, 8, 10, Why.SKIPPED))
+    once = instead_of(snapshot_of({A: (0, 10)}), skip := Loss(A, 8, 10, LossReason.SKIPPED))
     plan = again(once, snapshot_of({A: (0, 40)}), settings=settings_of({"max_records_per_run": 2}))
     assert (offsets_of(plan)[A], plan.positions[A], plan.losses) == ([(3, 8)], 10, (*STORED.losses, skip))
 
@@ -509,10 +509,10 @@ def test_what_was_skipped_in_a_partition_that_has_no_leader_by_now_is_for_the_pl
 
 def test_a_stored_plan_over_a_partition_without_a_leader_gives_its_number_to_one_that_leaves_the_partition_where_it_is() -> None:
     skip = settings_of(on_no_leader="skip")
-    standing = replay_or_supersede(Replay(replace(STORED, shape=shape_of_rows(skip))), AWAY, skip)
-    assert isinstance(standing, Superseding)
-    assert standing.reason == "clicks 0 has no leader: a later plan reads what it holds"
-    plan = plan_instead(standing, AWAY, skip, now_ms=NOW_MS)
+    state = replay_or_supersede(Replay(replace(STORED, shape=shape_of_rows(skip))), AWAY, skip)
+    assert isinstance(state, Supersede)
+    assert state.reason == "clicks 0 has no leader: a later plan reads what it holds"
+    plan = plan_instead(state, AWAY, skip, now_ms=NOW_MS)
     assert (offsets_of(plan), plan.positions, plan.losses) == ({B: [(0, 5)]}, {A: 3, B: 5, OTHER: 7}, STORED.losses)
 
 
@@ -530,13 +530,13 @@ def test_plans_that_take_each_others_place_and_those_after_them_have_every_offse
     plan = with_id(planned(snapshot_of({A: (0, end)}), settings=policy))
     for forgotten, more, at, size in deeds:
         start, end = min(start + forgotten, end), end + more
-        skip = Loss(A, at, at + size, Why.SKIPPED)
+        skip = Loss(A, at, at + size, LossReason.SKIPPED)
         try:
             plan = again(plan, snapshot_of({A: (start, end)}), skip, settings=policy)
         except SettingsError:
             plan = again(plan, snapshot_of({A: (start, end)}), settings=policy)
     plans = [plan]
-    while following := next_plan(snapshot_of({A: (start, end)}), Onward(plan, plan.positions), policy):
+    while following := next_plan(snapshot_of({A: (start, end)}), UpToDate(plan, plan.positions), policy):
         plans.append(plan := with_id(following))
     read = [(r.from_offset, r.until_offset) for one in plans for r in one.ranges]
     found = sorted(read + [(loss.from_offset, loss.until_offset) for one in plans for loss in one.losses])
@@ -564,18 +564,18 @@ def test_a_stored_plan_of_a_topic_that_the_conf_alone_dropped_is_replayed() -> N
 def test_a_stored_plan_that_expired_is_superseded_under_skip_and_stops_the_run_under_fail() -> None:
     snapshot = snapshot_of({A: (4, 30), B: (0, 5)})
     found = replay_or_supersede(Replay(STORED), snapshot, settings_of(on_data_loss="skip"))
-    assert found == Superseding(STORED, "clicks 0: its range starts at 3, and the log at 4 by now")
+    assert found == Supersede(STORED, "clicks 0: its range starts at 3, and the log at 4 by now")
     with pytest.raises(DataLoss, match="1 offsets are gone: wanted 3"):
         replay_or_supersede(Replay(STORED), snapshot, SETTINGS)
 
 
 def test_a_plan_knows_what_the_table_held_and_where_the_logs_started_when_it_was_made() -> None:
     plan = planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, 3)), onward({A: 4}))
-    assert (plan.table_bit, plan.log_starts) == (3, {A: 2})
-    assert planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, None))).table_bit == 0
+    assert (plan.table_transaction_version, plan.log_starts) == (3, {A: 2})
+    assert planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, None))).table_transaction_version == 0
 
 
 def test_offsets_that_somebody_moved_a_position_past_are_a_loss() -> None:
-    standing = replace(onward({A: 4}), positions={A: 7}, followed={A: 7})
-    plan = planned(snapshot_of({A: (0, 9)}), standing)
-    assert (offsets_of(plan), plan.losses) == ({A: [(7, 9)]}, (Loss(A, 4, 7, Why.MOVED),))
+    state = replace(onward({A: 4}), positions={A: 7}, followed={A: 7})
+    plan = planned(snapshot_of({A: (0, 9)}), state)
+    assert (offsets_of(plan), plan.losses) == ({A: [(7, 9)]}, (Loss(A, 4, 7, LossReason.MOVED),))

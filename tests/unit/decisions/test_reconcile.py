@@ -18,8 +18,8 @@ from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.plans import Applied, Committed, Plan, PlanKind, TookOver, Vanished
-from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Standing, Superseding
-from etl.model.table import Foreign, Stamp, Table
+from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, PipelineState, Supersede
+from etl.model.table import ForeignCommit, CommitMetadata, Table
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from etl.settings.policies import OnMoved, OnRowsRemoved
 
@@ -33,7 +33,7 @@ COMPLETE = {A: Committed(5, 2), B: Committed(2, 0), C: Committed(9, 4)}
 def plan_of(number: int, **changes: Any) -> Plan:
     plan = Plan(
         number=number, uid=UID, kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=(),
-        positions=POSITIONS, seen=SEEN, table_id="t1" if number > 1 else None, table_bit=number - 1)
+        positions=POSITIONS, seen=SEEN, table_id="t1" if number > 1 else None, table_transaction_version=number - 1)
     return with_id(replace(plan, **changes))
 
 
@@ -48,8 +48,8 @@ def table_of(bit: int | None, **changes: Any) -> Table:
     return replace(Table("t1", 7, bit, stamp_of(plan_of(bit)) if bit else None), **changes)
 
 
-def stamp_of(plan: Plan) -> Stamp:
-    return Stamp(7, APP_ID, plan.uid, plan.number, plan.id, document=render_plan(plan))
+def stamp_of(plan: Plan) -> CommitMetadata:
+    return CommitMetadata(7, APP_ID, plan.uid, plan.number, plan.id, document=render_plan(plan))
 
 
 def word_of(number: int, **changes: Any) -> Acknowledgement:
@@ -59,7 +59,7 @@ def word_of(number: int, **changes: Any) -> Acknowledgement:
 def stand(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed] = COMPLETE, on_moved: OnMoved = OnMoved.FAIL,
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, ends: Ends = NO_ENDS,
-) -> Standing:
+) -> PipelineState:
     return reconcile(ledger, table, committed, on_moved, on_rows_removed, place=PLACE, ends=ends)
 
 
@@ -101,8 +101,8 @@ def test_the_first_plan_is_not_replayed_when_the_table_it_was_made_for_is_gone()
 
 
 def test_a_plan_made_after_an_acknowledged_table_without_our_commits_is_replayed_into_it() -> None:
-    ledger = ledger_of(8, applied=False, table_bit=0)
-    assert stand(ledger, table_of(None), SEEN) == Replay(plan_of(8, table_bit=0))
+    ledger = ledger_of(8, applied=False, table_transaction_version=0)
+    assert stand(ledger, table_of(None), SEEN) == Replay(plan_of(8, table_transaction_version=0))
 
 
 def test_the_first_plan_is_replayed_into_the_very_table_it_was_made_for() -> None:
@@ -120,11 +120,11 @@ def test_the_first_plan_is_not_replayed_into_a_table_that_came_later() -> None:
 AWAITED = table_of(None, is_of_others_alone=True)
 
 
-@pytest.mark.parametrize("changes", [{}, {"kind": PlanKind.START}, {"number": 8, "table_bit": 0, "table_id": None}])
+@pytest.mark.parametrize("changes", [{}, {"kind": PlanKind.START}, {"number": 8, "table_transaction_version": 0, "table_id": None}])
 def test_a_plan_that_was_made_when_there_was_no_table_goes_on_by_another_in_one_that_other_pipelines_made(changes: dict[str, Any]) -> None:
     ledger = ledger_of(changes.pop("number", 1), applied=False, **changes)
-    standing = stand(ledger, AWAITED, SEEN)
-    assert isinstance(standing, Superseding) and standing.plan == ledger.newest and "another pipeline" in standing.reason
+    state = stand(ledger, AWAITED, SEEN)
+    assert isinstance(state, Supersede) and state.plan == ledger.newest and "another pipeline" in state.reason
 
 
 @pytest.mark.parametrize(("ledger", "table", "says"), [
@@ -155,20 +155,20 @@ def test_a_replay_does_not_ask_what_became_of_the_offsets() -> None:
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_plan_in_the_table_with_its_offsets_committed_is_complete(number: int, applied: bool) -> None:
     ledger = ledger_of(number, applied=applied)
-    assert stand(ledger, table_of(number)) == Onward(plan_of(number), POSITIONS)
+    assert stand(ledger, table_of(number)) == UpToDate(plan_of(number), POSITIONS)
 
 
 def test_an_offset_at_its_position_is_complete_whoever_wrote_it() -> None:
     committed = {**COMPLETE, A: Committed(5, 77)}
-    assert stand(ledger_of(2), table_of(2), committed) == Onward(plan_of(2), POSITIONS)
+    assert stand(ledger_of(2), table_of(2), committed) == UpToDate(plan_of(2), POSITIONS)
 
 
 def test_offsets_that_are_still_as_the_plan_saw_them_are_to_be_committed() -> None:
-    assert stand(ledger_of(2), table_of(2), {A: SEEN[A], C: SEEN[C]}) == Onward(plan_of(2), POSITIONS, (A, B))
+    assert stand(ledger_of(2), table_of(2), {A: SEEN[A], C: SEEN[C]}) == UpToDate(plan_of(2), POSITIONS, (A, B))
 
 
 def test_some_offsets_committed_and_some_not_leaves_those_that_are_not() -> None:
-    assert stand(ledger_of(2), table_of(2), {**COMPLETE, A: SEEN[A]}) == Onward(plan_of(2), POSITIONS, (A,))
+    assert stand(ledger_of(2), table_of(2), {**COMPLETE, A: SEEN[A]}) == UpToDate(plan_of(2), POSITIONS, (A,))
 
 
 @pytest.mark.parametrize(("log", "found"), [
@@ -195,7 +195,7 @@ def test_the_refusal_of_several_moved_offsets_tells_how_many() -> None:
 
 def test_moved_offsets_are_followed_under_follow_and_the_others_still_committed() -> None:
     found = stand(ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, OnMoved.FOLLOW)
-    assert found == Onward(plan_of(2), {A: 50, B: 2, C: 9}, (B,), {A: 50})
+    assert found == UpToDate(plan_of(2), {A: 50, B: 2, C: 9}, (B,), {A: 50})
 
 
 @pytest.mark.parametrize("on_moved", OnMoved)
@@ -208,7 +208,7 @@ def test_an_offset_is_not_followed_to_where_the_log_is_not_known_to_reach(on_mov
 
 def test_an_offset_is_followed_up_to_the_end_of_its_log() -> None:
     found = stand(ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, OnMoved.FOLLOW, ends={A: 50})
-    assert isinstance(found, Onward) and found.followed == {A: 50}
+    assert isinstance(found, UpToDate) and found.followed == {A: 50}
 
 
 @pytest.mark.parametrize("other", [Committed(2, 0), Committed(70, 9)])
@@ -225,9 +225,9 @@ def test_an_offset_that_was_removed_is_never_followed(on_moved: OnMoved) -> None
 
 
 def test_a_plan_that_moves_no_offsets_does_not_ask_for_them() -> None:
-    table = table_of(2, stamp=stamp_of(plan_of(2, moves_offsets=False)))
+    table = table_of(2, metadata=stamp_of(plan_of(2, moves_offsets=False)))
     found = stand(ledger_of(2, moves_offsets=False), table, {A: Committed(99, 9)})
-    assert found == Onward(plan_of(2, moves_offsets=False), POSITIONS)
+    assert found == UpToDate(plan_of(2, moves_offsets=False), POSITIONS)
 
 
 # -- N | N under another id --------------------------------------------------------------------------------------------
@@ -235,18 +235,18 @@ def test_a_plan_that_moves_no_offsets_does_not_ask_for_them() -> None:
 
 def test_another_plan_under_our_number_in_the_table_is_adopted_with_its_positions() -> None:
     other = plan_of(2, positions={A: 4, B: 2, C: 9}, reason="superseded too late")
-    found = stand(ledger_of(2), table_of(2, stamp=stamp_of(other)), {**SEEN, A: Committed(3, 1), B: Committed(2, 5)})
-    assert found == Adopt(other, Onward(other, other.positions, (A,)))
+    found = stand(ledger_of(2), table_of(2, metadata=stamp_of(other)), {**SEEN, A: Committed(3, 1), B: Committed(2, 5)})
+    assert found == RebuildFromTable(other, UpToDate(other, other.positions, (A,)))
 
 
 def test_a_plan_that_was_superseded_too_late_is_adopted_although_it_was_never_recorded() -> None:
     other = plan_of(2, reason="superseded too late")
-    found = stand(ledger_of(2, applied=False), table_of(2, stamp=stamp_of(other)), SEEN)
-    assert isinstance(found, Adopt) and found.plan == other
+    found = stand(ledger_of(2, applied=False), table_of(2, metadata=stamp_of(other)), SEEN)
+    assert isinstance(found, RebuildFromTable) and found.plan == other
 
 
 def test_a_table_whose_log_forgot_our_commit_is_believed_by_its_commit_bit() -> None:
-    assert stand(ledger_of(2), table_of(2, stamp=None)) == Onward(plan_of(2), POSITIONS)
+    assert stand(ledger_of(2), table_of(2, metadata=None)) == UpToDate(plan_of(2), POSITIONS)
 
 
 # -- N or none | D > N -------------------------------------------------------------------------------------------------
@@ -256,10 +256,10 @@ def test_a_table_whose_log_forgot_our_commit_is_believed_by_its_commit_bit() -> 
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_table_that_holds_more_than_the_ledger_knows_is_right(number: int | None, bit: int, applied: bool) -> None:
     found = stand(ledger_of(number, applied=applied), table_of(bit), {A: Committed(1, 8), B: Committed(2, 0)})
-    assert isinstance(found, Adopt) and found.plan == plan_of(bit)
-    assert (found.standing.positions, found.standing.uncommitted) == (POSITIONS, (A, C))
-    assert found.standing.last.seen == {A: Committed(1, 8), B: SEEN[B], C: Committed()}, "they are moved from where they are now"
-    assert found.standing.last.id == found.plan.id
+    assert isinstance(found, RebuildFromTable) and found.plan == plan_of(bit)
+    assert (found.state.positions, found.state.uncommitted) == (POSITIONS, (A, C))
+    assert found.state.last.seen == {A: Committed(1, 8), B: SEEN[B], C: Committed()}, "they are moved from where they are now"
+    assert found.state.last.id == found.plan.id
 
 
 @pytest.mark.parametrize("on_moved", OnMoved)
@@ -270,25 +270,26 @@ def test_an_offset_above_an_adopted_position_was_moved_by_somebody_else(on_moved
             stand(ledger_of(None), table_of(3), committed, on_moved)
     else:
         found = stand(ledger_of(None), table_of(3), committed, on_moved)
-        assert isinstance(found, Adopt) and found.standing.followed == {A: 50}
+        assert isinstance(found, RebuildFromTable) and found.state.followed == {A: 50}
 
 
 @pytest.mark.parametrize("number", [None, 1])
-@pytest.mark.parametrize("stamp", [None, Stamp(7, APP_ID, UID, 3, "plan-3")])
-def test_a_table_that_is_ahead_and_does_not_tell_the_plan_is_refused(number: int | None, stamp: Stamp | None) -> None:
-    error = disagreement(ledger_of(number), table_of(3, stamp=stamp), "the table holds plan 3, ZooKeeper knows .*, and the table's log no")
+@pytest.mark.parametrize("metadata", [None, CommitMetadata(7, APP_ID, UID, 3, "plan-3")])
+def test_a_table_that_is_ahead_and_does_not_tell_the_plan_is_refused(number: int | None, metadata: CommitMetadata | None) -> None:
+    error = disagreement(
+        ledger_of(number), table_of(3, metadata=metadata), "the table holds plan 3, ZooKeeper knows .*, and the table's log no")
     assert "zookeeper.connect" in error.check
 
 
-@pytest.mark.parametrize("stamp", [
+@pytest.mark.parametrize("metadata", [
     replace(stamp_of(plan_of(3)), number=2), replace(stamp_of(plan_of(3)), plan_id="x"), stamp_of(plan_of(3, table_id="t9")),
 ])
-def test_a_commit_that_carries_a_plan_of_something_else_is_not_adopted(stamp: Stamp) -> None:
-    disagreement(ledger_of(1), table_of(3, stamp=stamp), "was not made for it")
+def test_a_commit_that_carries_a_plan_of_something_else_is_not_adopted(metadata: CommitMetadata) -> None:
+    disagreement(ledger_of(1), table_of(3, metadata=metadata), "was not made for it")
 
 
 def test_a_commit_whose_plan_is_damaged_is_not_adopted() -> None:
-    disagreement(ledger_of(1), table_of(3, stamp=replace(stamp_of(plan_of(3)), document=b"x")), "does not hold what it should")
+    disagreement(ledger_of(1), table_of(3, metadata=replace(stamp_of(plan_of(3)), document=b"x")), "does not hold what it should")
 
 
 # -- N > 1 | D < N - 1, D none, no table -------------------------------------------------------------------------------
@@ -324,19 +325,19 @@ def test_a_plan_that_was_in_the_table_is_not_replayed_into_an_old_copy_of_it(num
 @pytest.mark.parametrize("number", [None, 1, 2, 3])
 def test_a_commit_of_another_pipeline_of_our_name_is_refused(number: int | None) -> None:
     ledger = replace(ledger_of(number, applied=False), uid=UID)
-    error = disagreement(ledger, table_of(2, stamp=stamp_of(plan_of(2, uid="deadbeef"))), "its uid is deadbeef, ours feedbeef")
+    error = disagreement(ledger, table_of(2, metadata=stamp_of(plan_of(2, uid="deadbeef"))), "its uid is deadbeef, ours feedbeef")
     assert "etl plans take-over CONF --from" in error.check
 
 
 def test_a_table_of_another_ledger_of_this_name_is_ours_once_a_plan_takes_its_place() -> None:
-    theirs = table_of(5, stamp=stamp_of(plan_of(5, uid="deadbeef")))
+    theirs = table_of(5, metadata=stamp_of(plan_of(5, uid="deadbeef")))
     taking = plan_of(6, table_id="t1", kind=PlanKind.TAKE_OVER, took_over=TookOver(APP_ID, 5))
     assert stand(Ledger(UID, taking), theirs) == Replay(taking)
     disagreement(Ledger(UID, replace(taking, took_over=TookOver(APP_ID, 4))), theirs, "its uid is deadbeef")
 
 
 def test_a_restore_that_came_after_the_rows_were_removed_is_told_and_not_asked_for() -> None:
-    done = (Foreign(8, "DELETE", "removed rows"), Foreign(9, "RESTORE", "removed rows"))
+    done = (ForeignCommit(8, "DELETE", "removed rows"), ForeignCommit(9, "RESTORE", "removed rows"))
     error = disagreement(ledger_of(2), table_of(2, version=9, foreign=done), "DELETE removed rows, and a RESTORE came .*, at version 9")
     assert "then accept the table as it is now: etl plans acknowledge CONF 9" in error.check
     assert "RESTORE the table" not in error.check
@@ -357,7 +358,7 @@ def test_another_table_than_the_first_plan_went_to_is_refused() -> None:
 @pytest.mark.parametrize("ledger", [ledger_of(None), ledger_of(2), ledger_of(3, applied=False)])
 @pytest.mark.parametrize("why", ["removed rows", "redefined the table"])
 def test_a_table_that_somebody_else_changed_is_refused_with_the_version(ledger: Ledger, why: str) -> None:
-    table = table_of(2, foreign=(Foreign(8, "RESTORE", why), Foreign(9, "DELETE", "removed rows")))
+    table = table_of(2, foreign=(ForeignCommit(8, "RESTORE", why), ForeignCommit(9, "DELETE", "removed rows")))
     error = disagreement(ledger, table, f"RESTORE {why}")
     assert error.where["table_version"] == 8
 
@@ -366,16 +367,16 @@ def test_the_read_back_refuses_the_same() -> None:
     refuse_what_others_did(None)
     refuse_what_others_did(table_of(2))
     with pytest.raises(LedgersDisagree):
-        refuse_what_others_did(table_of(2, foreign=(Foreign(8, "DELETE", "removed rows"),)))
+        refuse_what_others_did(table_of(2, foreign=(ForeignCommit(8, "DELETE", "removed rows"),)))
 
 
 @pytest.mark.parametrize("ledger", [ledger_of(2), ledger_of(3, applied=False)])
 def test_a_delete_passes_under_record_and_nothing_else_does(ledger: Ledger) -> None:
-    deleted = table_of(2, foreign=(Foreign(8, "DELETE", "removed rows"),))
+    deleted = table_of(2, foreign=(ForeignCommit(8, "DELETE", "removed rows"),))
     assert stand(ledger, deleted, on_rows_removed=OnRowsRemoved.RECORD) == stand(ledger, table_of(2))
     for operation in ("RESTORE", "WRITE", "TRUNCATE", "MERGE", "UPDATE", "REPLACE TABLE"):
         with pytest.raises(LedgersDisagree, match=operation):
-            stand(ledger, replace(deleted, foreign=(*deleted.foreign, Foreign(9, operation, "removed rows"))),
+            stand(ledger, replace(deleted, foreign=(*deleted.foreign, ForeignCommit(9, operation, "removed rows"))),
                   on_rows_removed=OnRowsRemoved.RECORD)
 
 
@@ -383,22 +384,22 @@ def test_a_delete_passes_under_record_and_nothing_else_does(ledger: Ledger) -> N
 
 
 def test_what_others_did_up_to_an_acknowledged_version_stops_nothing() -> None:
-    table = table_of(2, version=9, foreign=(Foreign(8, "RESTORE", "removed rows"), Foreign(9, "WRITE", "removed rows")))
+    table = table_of(2, version=9, foreign=(ForeignCommit(8, "RESTORE", "removed rows"), ForeignCommit(9, "WRITE", "removed rows")))
     told = replace(ledger_of(2), acknowledged=word_of(2, delta_version=9))
-    assert stand(told, table) == Onward(plan_of(2), POSITIONS)
+    assert stand(told, table) == UpToDate(plan_of(2), POSITIONS)
     assert stand(replace(ledger_of(3, applied=False), acknowledged=word_of(2, delta_version=9)), table) == Replay(plan_of(3))
 
 
 @pytest.mark.parametrize("word", [word_of(2, delta_version=8), word_of(2, delta_version=99, table_id="t0"), word_of(2, table_id=None)])
 def test_what_came_after_the_acknowledged_version_or_was_said_of_another_table_stops(word: Acknowledgement) -> None:
-    table = table_of(2, version=9, foreign=(Foreign(8, "RESTORE", "removed rows"), Foreign(9, "WRITE", "removed rows")))
+    table = table_of(2, version=9, foreign=(ForeignCommit(8, "RESTORE", "removed rows"), ForeignCommit(9, "WRITE", "removed rows")))
     disagreement(replace(ledger_of(2), acknowledged=word), table, "(RESTORE|WRITE) removed rows")
 
 
 @pytest.mark.parametrize("table", [table_of(None), table_of(None, id="clone"), table_of(1, id="old copy"), None])
 def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(table: Table | None) -> None:
     word = word_of(2, table_id=table.id if table else None, delta_version=table.version if table else None)
-    assert stand(replace(ledger_of(2), acknowledged=word), table) == Onward(plan_of(2), POSITIONS)
+    assert stand(replace(ledger_of(2), acknowledged=word), table) == UpToDate(plan_of(2), POSITIONS)
     disagreement(replace(ledger_of(2), acknowledged=replace(word, number=1)), table, ".")
 
 
@@ -421,25 +422,25 @@ def test_a_word_does_not_cover_a_table_that_holds_less_than_when_it_was_said(wor
 ])
 def test_a_word_covers_the_very_commit_and_the_very_place_that_were_seen(word: dict[str, Any], table: Table | None) -> None:
     said = replace(ledger_of(2), acknowledged=word_of(2, **{"plan_id": plan_of(2).id, **word}))
-    assert stand(said, table) == Onward(plan_of(2), POSITIONS)
+    assert stand(said, table) == UpToDate(plan_of(2), POSITIONS)
 
 
 def test_what_others_did_in_a_commit_of_an_acknowledged_number_that_is_another_one_stops() -> None:
-    table = table_of(2, version=9, foreign=(Foreign(9, "DELETE", "removed rows"),), said_commit="the second one")
+    table = table_of(2, version=9, foreign=(ForeignCommit(9, "DELETE", "removed rows"),), said_commit="the second one")
     said = replace(ledger_of(2), acknowledged=word_of(2, delta_version=9, commit="the first one"))
     disagreement(said, table, "DELETE removed rows")
-    assert stand(said, replace(table, said_commit="the first one")) == Onward(plan_of(2), POSITIONS)
+    assert stand(said, replace(table, said_commit="the first one")) == UpToDate(plan_of(2), POSITIONS)
 
 
 def test_a_word_stays_in_force_when_the_record_of_its_plan_is_made_up_for() -> None:
     word = word_of(2, plan_id=plan_of(2).id, transaction_version=2, was_recorded=False)
-    assert stand(replace(ledger_of(2), acknowledged=word), table_of(2)) == Onward(plan_of(2), POSITIONS)
+    assert stand(replace(ledger_of(2), acknowledged=word), table_of(2)) == UpToDate(plan_of(2), POSITIONS)
 
 
 def test_a_plan_whose_table_is_gone_and_acknowledged_is_superseded() -> None:
     word = word_of(3, table_id=None, delta_version=None)
     found = stand(replace(ledger_of(3, applied=False), acknowledged=word), None)
-    assert found == Superseding(plan_of(3), "the table is gone, and that was accepted: it was me")
+    assert found == Supersede(plan_of(3), "the table is gone, and that was accepted: it was me")
 
 
 def test_a_plan_of_which_nobody_knows_whether_another_table_holds_it_needs_more_than_an_acknowledgement() -> None:
@@ -452,7 +453,7 @@ def test_a_plan_without_a_row_in_the_accepted_table_gives_its_number_to_another_
     made = table_of(None, id="by DDL", version=0)
     first = replace(ledger_of(1, applied=False), acknowledged=word)
     assert not is_told(first, made)
-    assert stand(first, made) == Superseding(
+    assert stand(first, made) == Supersede(
         plan_of(1), "the table is another one, without a row of this plan, and that was accepted: it was me")
     instead = replace(ledger_of(1, applied=False, table_id="by DDL"), acknowledged=word)
     assert stand(instead, made) == Replay(plan_of(1, table_id="by DDL"))
@@ -479,7 +480,7 @@ RESET = plan_of(
 def test_an_offset_that_may_be_of_the_log_before_a_reset_is_never_followed_by_a_ledger_that_is_older(
     adopted: Plan, known: Ledger, policy: OnMoved,
 ) -> None:
-    table = table_of(adopted.number, stamp=stamp_of(adopted))
+    table = table_of(adopted.number, metadata=stamp_of(adopted))
     with pytest.raises(OffsetMoved, match="the ledger is older than the table.*the committed offset is 4, ours is") as caught:
         stand(known, table, {**COMPLETE, A: Committed(4, 7)}, policy)
     assert "follow" in caught.value.check and "on_moved" not in caught.value.check and "set it back to" in caught.value.check
@@ -488,18 +489,18 @@ def test_an_offset_that_may_be_of_the_log_before_a_reset_is_never_followed_by_a_
 @pytest.mark.parametrize("offset", [3, 5])
 @pytest.mark.parametrize("policy", OnMoved)
 def test_the_offsets_that_the_copied_ledger_itself_saw_or_left_are_moved_again(offset: int, policy: OnMoved) -> None:
-    found = stand(ledger_of(2), table_of(3, stamp=stamp_of(RESET)), {**COMPLETE, A: Committed(offset, 7)}, policy)
-    assert isinstance(found, Adopt)
-    assert found.standing.positions == RESET.positions and A in found.standing.uncommitted and not found.standing.followed
+    found = stand(ledger_of(2), table_of(3, metadata=stamp_of(RESET)), {**COMPLETE, A: Committed(offset, 7)}, policy)
+    assert isinstance(found, RebuildFromTable)
+    assert found.state.positions == RESET.positions and A in found.state.uncommitted and not found.state.followed
 
 
 def test_an_offset_above_the_one_that_a_reset_went_back_to_is_not_followed_before_a_plan_has_read_there() -> None:
-    ledger, table = Ledger(UID, RESET, Applied(3, RESET.id, 7, "t1", ())), table_of(3, stamp=stamp_of(RESET))
+    ledger, table = Ledger(UID, RESET, Applied(3, RESET.id, 7, "t1", ())), table_of(3, metadata=stamp_of(RESET))
     with pytest.raises(OffsetMoved, match="since the log was cut or made again") as caught:
         stand(ledger, table, {**COMPLETE, A: Committed(4, 9)}, OnMoved.FOLLOW)
     assert "on_moved" not in caught.value.check
     found = stand(ledger, table, {**COMPLETE, A: Committed(0, 9), C: Committed(12, 9)}, OnMoved.FOLLOW)
-    assert isinstance(found, Onward) and found.followed == {C: 12}
+    assert isinstance(found, UpToDate) and found.followed == {C: 12}
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------
@@ -510,7 +511,7 @@ LEDGERS = st.builds(
     lambda number, applied, table_id: ledger_of(number, applied=applied, table_id=table_id),
     st.none() | st.integers(1, 4), st.booleans(), st.none() | st.sampled_from(["t1", "t2"]))
 TABLES = st.none() | st.builds(
-    lambda bit, id, change: table_of(bit, id=id, stamp=stamp_of(plan_of(bit, **change)) if bit and change is not None else None),
+    lambda bit, id, change: table_of(bit, id=id, metadata=stamp_of(plan_of(bit, **change)) if bit and change is not None else None),
     st.none() | st.integers(1, 5), st.sampled_from(["t1", "t2"]), st.none() | st.sampled_from([{}, {"reason": "x"}, {"table_id": None}]))
 
 
@@ -519,27 +520,27 @@ def test_every_case_is_a_standing_or_a_decision_for_a_person(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
 ) -> None:
     try:
-        standing = stand(ledger, table, committed, on_moved)
+        state = stand(ledger, table, committed, on_moved)
     except NeedsDecision:
         return
     bit = table.transaction_version or 0 if table else 0
     number = ledger.newest.number if ledger.newest else 0
-    if isinstance(standing, FirstRun):
+    if isinstance(state, FirstRun):
         assert number == bit == 0
-    elif isinstance(standing, Replay):
-        assert standing.plan == ledger.newest and bit == number - 1 and ledger.applied is None
-    elif isinstance(standing, Adopt):
-        assert table is not None and table.stamp is not None and standing.plan.id == table.stamp.plan_id
-        assert bit > number or (bit == number and ledger.newest is not None and standing.plan.id != ledger.newest.id)
-        assert all(standing.standing.positions[log] >= position for log, position in POSITIONS.items())
+    elif isinstance(state, Replay):
+        assert state.plan == ledger.newest and bit == number - 1 and ledger.applied is None
+    elif isinstance(state, RebuildFromTable):
+        assert table is not None and table.metadata is not None and state.plan.id == table.metadata.plan_id
+        assert bit > number or (bit == number and ledger.newest is not None and state.plan.id != ledger.newest.id)
+        assert all(state.state.positions[log] >= position for log, position in POSITIONS.items())
     else:
-        assert isinstance(standing, Onward)
-        assert standing.last == ledger.newest and bit == number
-        assert table is not None and (table.stamp is None or table.stamp.number != number or table.stamp.plan_id == standing.last.id)
+        assert isinstance(state, UpToDate)
+        assert state.last == ledger.newest and bit == number
+        assert table is not None and (table.metadata is None or table.metadata.number != number or table.metadata.plan_id == state.last.id)
         for log, position in POSITIONS.items():
-            assert standing.positions[log] >= position or log in standing.followed
+            assert state.positions[log] >= position or log in state.followed
             found = committed.get(log, Committed())
-            assert found.offset == standing.positions[log] or (log in standing.uncommitted and found == SEEN[log])
+            assert found.offset == state.positions[log] or (log in state.uncommitted and found == SEEN[log])
 
 
 @given(LEDGERS, TABLES, COMMITTED)
@@ -547,7 +548,7 @@ def test_failing_on_moved_offsets_never_follows(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed],
 ) -> None:
     try:
-        standing = stand(ledger, table, committed)
+        state = stand(ledger, table, committed)
     except NeedsDecision:
         return
-    assert not isinstance(standing, Onward) or (not standing.followed and standing.positions == POSITIONS)
+    assert not isinstance(state, UpToDate) or (not state.followed and state.positions == POSITIONS)

@@ -14,7 +14,7 @@ from etl.decisions.reset import Accepting, Named, parse_named, plan_reset
 from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan, PlanKind, Vanished
-from etl.model.snapshot import Onward, Replay
+from etl.model.snapshot import UpToDate, Replay
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Outcome
 from etl.run.ingest import repair
@@ -32,13 +32,13 @@ def accept(
     """What `etl plans accept-log` does with the outside."""
     world = FakeWorld(outside, settings, at or (lambda step, when: None))
     snapshot = world.observe()
-    standing = where_we_stand(snapshot, settings)
-    assert isinstance(standing, (Onward, Replay))
-    if isinstance(standing, Onward):
-        snapshot = repair(world, snapshot, standing, new_report())
+    state = where_we_stand(snapshot, settings)
+    assert isinstance(state, (UpToDate, Replay))
+    if isinstance(state, UpToDate):
+        snapshot = repair(world, snapshot, state, new_report())
     wanted = Accepting(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
-    plan = with_id(plan_reset(standing, snapshot, settings, wanted, now_ms=world.now_ms()))
-    if isinstance(standing, Replay):
+    plan = with_id(plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms()))
+    if isinstance(state, Replay):
         world.supersede(plan, snapshot.ledger)
     else:
         world.store(plan)

@@ -281,10 +281,10 @@ def test_only_logs_that_start_at_a_moment_are_asked_for_it() -> None:
 
 def test_a_start_that_nobody_was_asked_for_waits_for_a_run_that_asks() -> None:
     last = kept_after_a_first_run(start="latest")
-    standing = onward({B: 5}, pending_starts=last.pending_starts)
-    plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}), standing, SKIP)
+    state = onward({B: 5}, pending_starts=last.pending_starts)
+    plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}), state, SKIP)
     assert (plan.positions, plan.pending_starts) == ({B: 7}, {A: NOW_MS})
-    plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}, starts={A: 4}), standing, SKIP)
+    plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}, starts={A: 4}), state, SKIP)
     assert (plan.positions, plan.pending_starts) == ({A: 9, B: 7}, {})
 
 

@@ -13,8 +13,8 @@ from etl.decisions.succession import Loaded, ours_apart, plan_taking_over, refus
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Committed, OffsetRange, Plan, PlanKind, TookOver
-from etl.model.snapshot import FirstRun, Onward, Replay, Snapshot, Standing, Superseding
-from etl.model.table import Foreign, OtherPipeline, Stamp, Table
+from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, PipelineState, Supersede
+from etl.model.table import ForeignCommit, OtherPipeline, CommitMetadata, Table
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.run_report import Outcome
 from tests.fakes.world import APP_ID, CLUSTER, Crash, FakeLog, FakeWorld, Outside, When
@@ -148,7 +148,7 @@ def test_a_stored_plan_is_not_replayed_into_a_table_that_another_pipeline_loaded
 def test_the_pipeline_that_was_taken_over_stops_and_no_acknowledgement_lets_it_go_on() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
-    outside.foreign = (Foreign(2, "WRITE", "took over topic clicks", TookOver(f"offset-range-etl/{CLUSTER}/new/clicks", 1)),)
+    outside.foreign = (ForeignCommit(2, "WRITE", "took over topic clicks", TookOver(f"offset-range-etl/{CLUSTER}/new/clicks", 1)),)
     with pytest.raises(LedgersDisagree, match="since our last commit pipeline clicks of group new .* took over topic clicks") as caught:
         run(outside)
     assert "acknowledge" not in caught.value.check and "run that one, and this one never again" in caught.value.check
@@ -189,13 +189,13 @@ def test_a_stored_plan_of_ours_gives_its_number_to_the_one_that_takes_over() -> 
     outside.others = (old_pipeline(),)
     outside.topic_ids = {"clicks": "id-1"}
     snapshot = snapshot_of(outside)
-    standing = standing_alone(snapshot)
+    state = standing_alone(snapshot)
     plan = plan_taking_over(
-        taken_from(outside.others[0], {}, snapshot, SETTINGS), standing, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="both began")
+        taken_from(outside.others[0], {}, snapshot, SETTINGS), state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="both began")
     assert (plan.number, plan.positions) == (1, ENDED)
 
 
-def standing_alone(snapshot: Snapshot) -> Standing:
+def standing_alone(snapshot: Snapshot) -> PipelineState:
     """Where the ledger stands when nobody looks at the other pipeline."""
     assert snapshot.table is not None
     return where_we_stand(replace(snapshot, table=replace(snapshot.table, others=())), SETTINGS)
@@ -206,17 +206,17 @@ def test_in_a_log_that_both_know_the_position_that_is_further_on_counts() -> Non
     run(outside)
     outside.others = (old_pipeline(),)
     snapshot = snapshot_of(outside)
-    standing = where_we_stand(snapshot, SETTINGS)
-    assert isinstance(standing, Onward)
+    state = where_we_stand(snapshot, SETTINGS)
+    assert isinstance(state, UpToDate)
     taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
-    plan = plan_taking_over(taken, standing, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="two at work")
+    plan = plan_taking_over(taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="two at work")
     assert (plan.number, plan.positions) == (2, {LOGS[0]: 5, LOGS[1]: 4, LOGS[2]: 4})
 
 
 def of_another_era(outside: Outside, number: int) -> Snapshot:
     """What is seen where a ledger of the same name, and not ours, wrote the table up to plan `number`."""
     snapshot, us = snapshot_of(outside), f"offset-range-etl/{CLUSTER}/group/clicks"
-    return replace(snapshot, table=Table("t9", 12, number, Stamp(12, us, "another uid", number, "its id")))
+    return replace(snapshot, table=Table("t9", 12, number, CommitMetadata(12, us, "another uid", number, "its id")))
 
 
 @pytest.mark.parametrize("number", [1, 7])
@@ -227,8 +227,8 @@ def test_who_takes_the_place_of_an_era_before_goes_on_behind_both_and_under_a_nu
     us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", number)
     with pytest.raises(LedgersDisagree, match="another pipeline of the same name"):
         where_we_stand(snapshot, SETTINGS)
-    standing, taken = ours_apart(snapshot), taken_from(us, {LOGS[0]: (0, 6), LOGS[1]: (0, 2)}, snapshot, SETTINGS)
-    plan = with_id(plan_taking_over(taken, standing, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back"))
+    state, taken = ours_apart(snapshot), taken_from(us, {LOGS[0]: (0, 6), LOGS[1]: (0, 2)}, snapshot, SETTINGS)
+    plan = with_id(plan_taking_over(taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back"))
     assert (plan.number, plan.positions) == (max(1, number) + 1, {LOGS[0]: 6, LOGS[1]: 4, LOGS[2]: 4})
     after = replace(snapshot, ledger=replace(snapshot.ledger, newest=plan, applied=None))
     assert where_we_stand(after, SETTINGS) == Replay(plan)
@@ -239,12 +239,12 @@ def test_a_plan_that_was_stored_for_another_table_has_loaded_nothing_into_the_on
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     snapshot = of_another_era(outside, 0)
-    standing = ours_apart(snapshot)
-    assert isinstance(standing, Replay)
+    state = ours_apart(snapshot)
+    assert isinstance(state, Replay)
     us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", 0)
     taken = taken_from(us, {LOGS[0]: (0, 2)}, snapshot, SETTINGS)
-    plan = plan_taking_over(taken, standing, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back")
-    assert (plan.number, plan.positions[LOGS[0]], plan.positions[LOGS[1]], plan.supersedes) == (1, 2, 0, standing.plan.id)
+    plan = plan_taking_over(taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back")
+    assert (plan.number, plan.positions[LOGS[0]], plan.positions[LOGS[1]], plan.supersedes) == (1, 2, 0, state.plan.id)
     with pytest.raises(NeedsDecision, match="nobody knows whether the table that it was made for holds it"):
         ours_apart(of_another_era(outside, 3))
 
@@ -257,7 +257,7 @@ def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_a
     ours = with_id(replace(
         first, number=3, topic_ids={"clicks": "id-2"}, positions=dict.fromkeys(LOGS[:2], 2), seen=dict.fromkeys(LOGS[:2], Committed()),
         log_epochs=dict.fromkeys(LOGS[:2], 2), log_starts={}, leader_epochs={}, record_epochs={}))
-    again = plan_taking_over(taken, Onward(ours, ours.positions), snapshot, SETTINGS, uid="uid1", now_ms=2, reason="said twice")
+    again = plan_taking_over(taken, UpToDate(ours, ours.positions), snapshot, SETTINGS, uid="uid1", now_ms=2, reason="said twice")
     assert (again.topic_ids, again.positions, again.log_epochs) == (ours.topic_ids, ours.positions, ours.log_epochs)
 
 
@@ -301,7 +301,7 @@ def test_a_plan_in_the_place_of_one_that_takes_over_takes_over_too() -> None:
     outside = ruled(loaded_by_another(6, 6, 6))
     plan = outside.newest_plan()
     assert plan is not None
-    instead = plan_instead(Superseding(plan, "another conf"), snapshot_of(outside), SETTINGS, now_ms=2)
+    instead = plan_instead(Supersede(plan, "another conf"), snapshot_of(outside), SETTINGS, now_ms=2)
     assert instead.took_over == plan.took_over
     assert [(r.from_offset, r.until_offset) for r in instead.ranges] == [(5, 6), (3, 6), (4, 6)]
 
@@ -312,9 +312,9 @@ def test_the_plan_after_a_take_over_reads_a_new_partition_from_its_first_record(
     late = BrokerPartition("clicks", 3)
     outside.logs[late] = replace(outside.logs[LOGS[0]], end=2)
     snapshot = snapshot_of(outside)
-    standing = where_we_stand(snapshot, settings_of())
-    assert isinstance(standing, Onward)
-    plan = plan_next(snapshot, standing, SETTINGS, uid="uid1", now_ms=3)
+    state = where_we_stand(snapshot, settings_of())
+    assert isinstance(state, UpToDate)
+    plan = plan_next(snapshot, state, SETTINGS, uid="uid1", now_ms=3)
     assert plan is not None and [(r.log, r.from_offset) for r in plan.ranges] == [(late, 0)]
 
 
@@ -367,13 +367,13 @@ def merging(ours: Loaded, theirs: Loaded) -> None:
     run(outside)
     outside.others = (old_pipeline(),)
     snapshot = snapshot_of(outside)
-    standing = replace_lives(where_we_stand(snapshot, SETTINGS))
-    refuse_what_neither_loaded(taken_from(outside.others[0], {}, snapshot, SETTINGS), standing, snapshot, ours, theirs)
+    state = replace_lives(where_we_stand(snapshot, SETTINGS))
+    refuse_what_neither_loaded(taken_from(outside.others[0], {}, snapshot, SETTINGS), state, snapshot, ours, theirs)
 
 
-def replace_lives(standing: Standing) -> Standing:
-    assert isinstance(standing, Onward)
-    return replace(standing, last=replace(standing.last, log_epochs={LOGS[0]: 1}))
+def replace_lives(state: PipelineState) -> PipelineState:
+    assert isinstance(state, UpToDate)
+    return replace(state, last=replace(state.last, log_epochs={LOGS[0]: 1}))
 
 
 def test_offsets_between_two_pipelines_that_neither_has_loaded_are_not_passed_over() -> None:
@@ -397,9 +397,9 @@ def test_a_stored_plan_gives_its_number_to_a_pipeline_that_takes_over_from_itsel
     snapshot, stored = snapshot_of(outside), outside.newest_plan()
     assert stored is not None
     last = parse_plan(outside.plans[1], path="plans/1")
-    standing = standing_of_itself(snapshot, SETTINGS)
+    state = standing_of_itself(snapshot, SETTINGS)
     plan = plan_taking_over(
-        taken_from(OtherPipeline(APP_ID, 1, 1, last), {}, snapshot, SETTINGS), standing, snapshot, SETTINGS, uid="uid1", now_ms=1,
+        taken_from(OtherPipeline(APP_ID, 1, 1, last), {}, snapshot, SETTINGS), state, snapshot, SETTINGS, uid="uid1", now_ms=1,
         reason="said again")
     assert (plan.number, plan.supersedes, plan.positions) == (2, stored.id, last.positions)
     assert plan.heir_of == ()

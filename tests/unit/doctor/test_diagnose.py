@@ -29,7 +29,7 @@ from etl.errors import (
 )
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.plans import Plan, PlanKind
-from etl.model.snapshot import Adopt, FirstRun, Onward, Replay, Standing, Superseding
+from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, PipelineState, Supersede
 from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
 
@@ -277,17 +277,17 @@ def _plan(number: int) -> Plan:
 _LOG = BrokerPartition("clicks", 0)
 
 
-@pytest.mark.parametrize(("standing", "verdict", "words"), [
+@pytest.mark.parametrize(("state", "verdict", "words"), [
     (FirstRun(), Verdict.OK, "first run"),
     (Replay(_plan(4)), Verdict.OK, "plan 4 is stored and not in the table"),
-    (Superseding(_plan(4), "its range has expired"), Verdict.OK, "its range has expired"),
-    (Onward(_plan(4), {}), Verdict.OK, "plan 4 is the newest in both"),
-    (Onward(_plan(4), {}, uncommitted=(_LOG,)), Verdict.OK, "1 of its offsets are not committed"),
-    (Onward(_plan(4), {}, followed={_LOG: 9}), Verdict.ADVICE, "moved 1 committed offsets"),
-    (Adopt(_plan(4), Onward(_plan(4), {})), Verdict.ADVICE, "ZooKeeper does not know it"),
+    (Supersede(_plan(4), "its range has expired"), Verdict.OK, "its range has expired"),
+    (UpToDate(_plan(4), {}), Verdict.OK, "plan 4 is the newest in both"),
+    (UpToDate(_plan(4), {}, uncommitted=(_LOG,)), Verdict.OK, "1 of its offsets are not committed"),
+    (UpToDate(_plan(4), {}, followed={_LOG: 9}), Verdict.ADVICE, "moved 1 committed offsets"),
+    (RebuildFromTable(_plan(4), UpToDate(_plan(4), {})), Verdict.ADVICE, "ZooKeeper does not know it"),
 ])
-def test_where_the_pipeline_stands_is_told_in_words(standing: Standing, verdict: Verdict, words: str) -> None:
-    line = told("x", standing)
+def test_where_the_pipeline_stands_is_told_in_words(state: PipelineState, verdict: Verdict, words: str) -> None:
+    line = told("x", state)
     assert line.verdict is verdict
     assert words in line.found
     assert bool(line.to_do) == (verdict is Verdict.ADVICE)

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import fs
 
 from etl.edges.delta.log import Added, Commit, Shape, judge, parse_added, parse_commit, parse_shape, removals_since
-from etl.model.table import Foreign
+from etl.model.table import ForeignCommit
 
 OURS = "offset-range-etl/c/g/p"
 FIELDS = [{"name": "offset", "type": "long", "nullable": True, "metadata": {}}]
@@ -56,7 +56,7 @@ def test_added_files_come_with_their_rows_where_the_commit_counts_them(stats: st
 def test_only_a_remove_that_changes_data_and_a_restore_touch_our_rows(operation: str, remove: Any, found: str | None) -> None:
     actions = [{"commitInfo": {"operation": operation}}, *([{"remove": remove}] if remove else [])]
     judged = judge(parse_commit(5, content(*actions)), OURS, BEFORE)
-    assert judged == (Foreign(5, operation, found) if found else None)
+    assert judged == (ForeignCommit(5, operation, found) if found else None)
 
 
 def test_removals_of_others_are_found_after_a_version_or_as_far_back_as_the_log_reaches(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_removals_of_others_are_found_after_a_version_or_as_far_back_as_the_log_
         (tmp_path / "_delta_log" / f"{version:020}.json").write_bytes(content(*actions))
     (tmp_path / "_delta_log" / f"{0:020}.json").unlink()
     files = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    deleted, restored = Foreign(1, "DELETE", "removed rows"), Foreign(3, "RESTORE", "brought rows back")
+    deleted, restored = ForeignCommit(1, "DELETE", "removed rows"), ForeignCommit(3, "RESTORE", "brought rows back")
     assert removals_since(files, 4, None, OURS) == [deleted, restored]
     assert removals_since(files, 4, 1, OURS) == [restored]
     assert removals_since(files, 4, 4, OURS) == []
@@ -95,7 +95,7 @@ def test_a_table_is_redefined_when_its_id_partitioning_or_one_of_our_columns_cha
     fields: list[Any], table_id: str, partition_by: tuple[str, ...], redefined: bool
 ) -> None:
     judged = judge(parse_commit(5, content(metadata(fields, table_id, partition_by))), OURS, BEFORE)
-    assert judged == (Foreign(5, "unknown", "redefined the table") if redefined else None)
+    assert judged == (ForeignCommit(5, "unknown", "redefined the table") if redefined else None)
 
 
 def test_without_the_shape_before_nobody_judges_a_new_shape() -> None:

@@ -15,8 +15,8 @@ from etl.edges.delta.others import holds_rows_of, is_of_others_alone, loaded_by,
 from etl.edges.delta.state import read_table
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.plans import Committed, OffsetRange, Plan, PlanKind, TookOver
-from etl.model.table import Foreign, OtherPipeline, Table
-from etl.protocol.zookeeper.commit_metadata import render_stamp
+from etl.model.table import ForeignCommit, OtherPipeline, Table
+from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.protocol.zookeeper.plan_documents import with_id
 
 OURS, OLD, NEW = (f"offset-range-etl/c/{name}" for name in ("ours/clicks", "old/clicks", "new/clicks"))
@@ -32,7 +32,7 @@ def plan_of(number: int, topic: str = "clicks", *, reads: bool = True, took_over
 
 def commit(path: Path, app_id: str, plan: Plan) -> None:
     said = CommitProperties(
-        custom_metadata={"userMetadata": render_stamp(plan, app_id)}, app_transactions=[Transaction(app_id, plan.number)])
+        custom_metadata={"userMetadata": render_commit_metadata(plan, app_id)}, app_transactions=[Transaction(app_id, plan.number)])
     write_deltalake(str(path), ROWS, mode="append", commit_properties=said)
 
 
@@ -118,7 +118,7 @@ def test_whose_rows_it_holds_nobody_can_tell_where_the_tables_log_does_not_reach
 # -- since our last commit -----------------------------------------------------------------------------------------------
 
 
-def loads(path: Path, known: int | None = None, took_over: TookOver | None = None, **plan: Any) -> tuple[Foreign, ...]:
+def loads(path: Path, known: int | None = None, took_over: TookOver | None = None, **plan: Any) -> tuple[ForeignCommit, ...]:
     newest = replace(plan_of(2, took_over=took_over), **plan) if took_over or plan else None
     found = read_table(str(path), OURS, known=known, is_ours=lambda topic: topic == "clicks", plan=newest)
     assert found is not None
@@ -129,7 +129,7 @@ def test_a_pipeline_that_loads_a_topic_of_ours_after_us_is_named_and_one_with_a_
     commit(table, NEW, plan_of(1, "orders"))
     assert loads(table) == ()
     commit(table, NEW, plan_of(2))
-    assert loads(table) == (Foreign(5, "WRITE", "loaded topic clicks", TookOver(NEW, 2)),)
+    assert loads(table) == (ForeignCommit(5, "WRITE", "loaded topic clicks", TookOver(NEW, 2)),)
 
 
 def test_a_position_that_another_pipeline_keeps_of_a_topic_that_it_reads_no_more_is_no_load(table: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_position_that_another_pipeline_keeps_of_a_topic_that_it_reads_no_more
 
 def test_who_took_our_place_is_named_before_it_has_loaded_a_row(table: Path) -> None:
     commit(table, NEW, plan_of(1, reads=False, took_over=TookOver(OURS, 1)))
-    assert loads(table) == (Foreign(4, "WRITE", "took over topic clicks", TookOver(NEW, 1)),)
+    assert loads(table) == (ForeignCommit(4, "WRITE", "took over topic clicks", TookOver(NEW, 1)),)
 
 
 def test_what_was_taken_over_is_no_load_and_what_that_pipeline_loaded_after_it_is_wherever_our_own_commit_is(table: Path) -> None:
@@ -164,7 +164,7 @@ def test_what_a_pipeline_loads_whose_place_was_taken_long_ago_is_found_below_the
 def test_who_takes_the_place_that_we_took_is_named_before_it_has_loaded_a_row(table: Path) -> None:
     commit(table, NEW, plan_of(1, reads=False, took_over=TookOver(OLD, 2)))
     assert loads(table) == ()
-    assert loads(table, heir_of=(TookOver(OLD, 2),)) == (Foreign(4, "WRITE", "took over topic clicks", TookOver(NEW, 1)),)
+    assert loads(table, heir_of=(TookOver(OLD, 2),)) == (ForeignCommit(4, "WRITE", "took over topic clicks", TookOver(NEW, 1)),)
 
 
 def test_where_no_commit_of_ours_is_recorded_others_are_looked_for_from_where_the_plan_was_made(table: Path) -> None:

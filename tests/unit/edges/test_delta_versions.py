@@ -13,7 +13,7 @@ from etl.edges.delta.log import hash_of_commit, open_log
 from etl.edges.delta.state import read_table
 from etl.errors import FileLost
 from etl.model.ledger import Acknowledgement
-from etl.model.table import Foreign, Table
+from etl.model.table import ForeignCommit, Table
 from tests.unit.edges.test_delta_others import OURS, commit, plan_of
 
 
@@ -64,7 +64,7 @@ def test_a_word_is_about_nothing_once_clean_up_took_the_commit_that_it_names(pla
     for version in (0, 1):
         (path / "_delta_log" / f"{version:020}.json").unlink()
     assert accepted_version(word, read(path, 0, word)) is None
-    assert read(path, 0).foreign == (Foreign(2, "RESTORE", "brought rows back"),)
+    assert read(path, 0).foreign == (ForeignCommit(2, "RESTORE", "brought rows back"),)
 
 
 @pytest.mark.parametrize("gone", [0, 1])
@@ -83,4 +83,4 @@ def test_what_others_do_to_an_old_copy_is_seen_also_below_the_version_that_our_l
     commit(path, OURS, plan_of(2))
     put_back(copy, path)
     DeltaTable(str(path)).delete("offset = 1")
-    assert read(path, known=1).foreign == (Foreign(1, "DELETE", "removed rows"),)
+    assert read(path, known=1).foreign == (ForeignCommit(1, "DELETE", "removed rows"),)

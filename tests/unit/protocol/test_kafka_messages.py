@@ -11,7 +11,7 @@ from kafka.protocol.metadata import MetadataRequest
 from etl.errors import BrokerError, CorruptData, PermissionRefused, SettingsError
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.generations.kafka import errors, fetch, small_messages, versions
-from etl.protocol.generations.kafka.fetch import Wanted
+from etl.protocol.generations.kafka.fetch import FetchTarget
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.primitives import Reader
 
@@ -19,7 +19,7 @@ DEMO = BrokerPartition("demo", 0)
 PLACE = {"broker": "b:9092"}
 
 
-def fetch_bytes(version: int, wanted: list[Wanted], isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes:
+def fetch_bytes(version: int, wanted: list[FetchTarget], isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes:
     return fetch.encode_fetch(version, wanted, correlation_id=1, client_id="t", max_wait_ms=100, min_bytes=1, max_bytes=1 << 20,
                               isolation=isolation)
 
@@ -36,7 +36,7 @@ def response(version: int, partitions: list[dict[str, object]], *, throttle_ms: 
 def test_a_fetch_v4_is_encoded_byte_for_byte() -> None:
     expected = ("0000003a 0001 0004 00000001 000174 ffffffff 00000064 00000001 00100000 00 00000001 000464656d6f 00000001 00000000"
                 "0000000000000065 00100000")
-    assert fetch_bytes(4, [Wanted(DEMO, 101, 1 << 20)]) == bytes.fromhex(expected)
+    assert fetch_bytes(4, [FetchTarget(DEMO, 101, 1 << 20)]) == bytes.fromhex(expected)
 
 
 def test_a_list_offsets_v1_for_the_end_is_encoded_byte_for_byte() -> None:
@@ -48,7 +48,7 @@ def test_a_list_offsets_v1_for_the_end_is_encoded_byte_for_byte() -> None:
 @pytest.mark.parametrize("version", range(4, 12))
 def test_every_fetch_version_says_what_kafka_python_would_say(version: int) -> None:
     a0, a1, b0 = BrokerPartition("a", 0), BrokerPartition("a", 1), BrokerPartition("b", 0)
-    wanted = [Wanted(a1, 5, 100, 3), Wanted(b0, 6, 200), Wanted(a0, 7, 300, 4)]
+    wanted = [FetchTarget(a1, 5, 100, 3), FetchTarget(b0, 6, 200), FetchTarget(a0, 7, 300, 4)]
     topic = FetchRequest.FetchTopic
 
     def partition(number: int, offset: int, max_bytes: int, epoch: int) -> object:
@@ -65,7 +65,7 @@ def test_every_fetch_version_says_what_kafka_python_would_say(version: int) -> N
 
 def test_a_fetch_that_names_a_log_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="once only: demo/0, demo/0"):
-        fetch_bytes(11, [Wanted(DEMO, 1, 10), Wanted(DEMO, 5, 10)])
+        fetch_bytes(11, [FetchTarget(DEMO, 1, 10), FetchTarget(DEMO, 5, 10)])
 
 
 def test_a_fetch_of_nothing_is_refused() -> None:
@@ -74,7 +74,7 @@ def test_a_fetch_of_nothing_is_refused() -> None:
 
 
 def test_logs_of_one_topic_are_served_together() -> None:
-    a1, b0, a0 = (Wanted(BrokerPartition(topic, number), 0, 1) for topic, number in (("a", 1), ("b", 0), ("a", 0)))
+    a1, b0, a0 = (FetchTarget(BrokerPartition(topic, number), 0, 1) for topic, number in (("a", 1), ("b", 0), ("a", 0)))
     assert fetch.in_wire_order([a1, b0, a0]) == [a1, a0, b0]
 
 

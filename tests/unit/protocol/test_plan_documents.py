@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
-from etl.model.plans import Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, Vanished, Why
-from etl.model.table import Stamp
-from etl.protocol.zookeeper.commit_metadata import STAMP_FULL_BYTES, parse_stamp, render_stamp
+from etl.model.plans import Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, Vanished, LossReason
+from etl.model.table import CommitMetadata
+from etl.protocol.zookeeper.commit_metadata import METADATA_FULL_BYTES, parse_commit_metadata, render_commit_metadata
 from etl.protocol.zookeeper.plan_documents import (
     FORMAT, RANGES_MAX, WRITTEN_MAX_BYTES, parse_applied, parse_coverage, parse_plan, plan_id, render_applied, render_coverage, render_plan,
     with_id,
@@ -67,8 +67,8 @@ def plans(draw: st.DrawFn) -> Plan:
         shape=draw(st.text(max_size=8)), ranges=tuple(ranges), positions=positions, seen={log: draw(COMMITTED) for log in logs},
         table_id=draw(NAMES), topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)), previous=draw(NAMES),
         supersedes=draw(NAMES), reason=draw(NAMES), moves_offsets=draw(st.booleans()), run_key=draw(NAMES),
-        losses=tuple(Loss(log, gone[0], gone[1], draw(st.sampled_from(Why)), draw(st.integers(0, 2))) for log in logs[:1]),
-        table_bit=draw(st.integers(0, 9)), log_starts={log: draw(OFFSETS) for log in logs[1:]},
+        losses=tuple(Loss(log, gone[0], gone[1], draw(st.sampled_from(LossReason)), draw(st.integers(0, 2))) for log in logs[:1]),
+        table_transaction_version=draw(st.integers(0, 9)), log_starts={log: draw(OFFSETS) for log in logs[1:]},
         leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]}, record_epochs={log: draw(LINEAGES) for log in logs[1:]},
         log_epochs={log: draw(st.integers(1, 3)) for log in logs[:1]},
         pending_starts=draw(st.dictionaries(LOGS.filter(lambda log: log.broker_id is None), st.none() | st.integers(0), max_size=2)),
@@ -130,16 +130,16 @@ def test_the_id_does_not_change_with_the_format_of_the_code() -> None:
 
 
 def test_a_plan_of_format_one_is_still_read() -> None:
-    document = document_of(render_plan(replace(plan_of(2), table_bit=6, losses=(Loss(LOG, 1, 2, Why.EXPIRED),))))
+    document = document_of(render_plan(replace(plan_of(2), table_transaction_version=6, losses=(Loss(LOG, 1, 2, LossReason.EXPIRED),))))
     del document["table_bit"], document["kept"], document["epochs"], document["vanished"]
     document.update(format=1, losses=[[0, 1, 2]])
-    old = replace(plan_of(2), table_bit=6, losses=(Loss(LOG, 1, 2, Why.EXPIRED),))
+    old = replace(plan_of(2), table_transaction_version=6, losses=(Loss(LOG, 1, 2, LossReason.EXPIRED),))
     document["id"] = plan_id(old, 1)
     assert parse_plan(payload_of(document), path="/p") == replace(old, id=document["id"])
 
 
 def test_a_plan_of_format_two_is_still_read() -> None:
-    old = replace(plan_of(2), losses=(Loss(LOG, 1, 2, Why.MOVED),))
+    old = replace(plan_of(2), losses=(Loss(LOG, 1, 2, LossReason.MOVED),))
     document = document_of(render_plan(old))
     del document["epochs"], document["vanished"]
     document.update(format=2, losses=[[0, 1, 2, "offset moved"]], id=plan_id(old, 2))
@@ -156,10 +156,11 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
 @pytest.mark.parametrize("changes", [
     {"number": 8}, {"uid": "other"}, {"kind": PlanKind.START}, {"created_at_ms": 1}, {"cluster": "d"}, {"shape": "r"}, {"table_id": None},
     {"topic_ids": {"clicks": "x"}}, {"previous": None}, {"supersedes": "x"}, {"reason": "x"}, {"moves_offsets": False}, {"run_key": "x"},
-    {"losses": (Loss(LOG, 1, 2, Why.EXPIRED),)}, {"losses": (Loss(LOG, 1, 2, Why.MOVED),)}, {"table_bit": 3}, {"log_starts": {LOG: 7}},
+    {"losses": (Loss(LOG, 1, 2, LossReason.EXPIRED),)}, {"losses": (Loss(LOG, 1, 2, LossReason.MOVED),)}, {"table_transaction_version": 3},
+    {"log_starts": {LOG: 7}},
     {"ranges": ()}, {"positions": {LOG: 11_000_000_000}}, {"seen": {LOG: Committed(10_000_000_000, 7)}},
     {"seen": {LOG: Committed()}}, {"dialect": Dialect.JAFKA}, {"leader_epochs": {LOG: 3}}, {"record_epochs": {LOG: ((3, 5),)}},
-    {"log_epochs": {LOG: 1}}, {"vanished": (Vanished(LOG, 1, 2),)}, {"losses": (Loss(LOG, 1, 2, Why.EXPIRED, 1),)},
+    {"log_epochs": {LOG: 1}}, {"vanished": (Vanished(LOG, 1, 2),)}, {"losses": (Loss(LOG, 1, 2, LossReason.EXPIRED, 1),)},
     {"pending_starts": {LOG: 5}},
 ])
 def test_the_id_depends_on_everything_else(changes: dict[str, Any]) -> None:
@@ -245,8 +246,8 @@ def test_a_small_payload_that_unpacks_to_gigabytes_is_refused(monkeypatch: pytes
 
 def test_a_stamp_says_which_plan_of_which_pipeline_this_is_and_what_it_holds() -> None:
     plan = plan_of(2)
-    text = render_stamp(plan, APP_ID)
-    assert parse_stamp(text, 17) == Stamp(17, APP_ID, "feedbeef", 7, plan.id, document=render_plan(plan))
+    text = render_commit_metadata(plan, APP_ID)
+    assert parse_commit_metadata(text, 17) == CommitMetadata(17, APP_ID, "feedbeef", 7, plan.id, document=render_plan(plan))
     document = json.loads(text)
     assert document["previous"] == "p" * 32
     assert document["ranges"][0] == ["clicks", "0", 10_000_000_000, 10_000_001_000]
@@ -255,18 +256,18 @@ def test_a_stamp_says_which_plan_of_which_pipeline_this_is_and_what_it_holds() -
 
 def test_a_large_stamp_holds_the_plan_itself_compressed() -> None:
     plan = plan_of(2000)
-    text = render_stamp(plan, APP_ID)
-    assert len(text) < STAMP_FULL_BYTES
-    assert parse_stamp(text, 17) == Stamp(17, APP_ID, "feedbeef", 7, plan.id, document=render_plan(plan))
+    text = render_commit_metadata(plan, APP_ID)
+    assert len(text) < METADATA_FULL_BYTES
+    assert parse_commit_metadata(text, 17) == CommitMetadata(17, APP_ID, "feedbeef", 7, plan.id, document=render_plan(plan))
     document = json.loads(text)
     assert "positions" not in document
     assert parse_plan(base64.b85decode(document["plan_zlib"]), path="stamp") == plan
 
 
 def test_a_stamp_that_no_table_can_bear_is_refused_before_the_append(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etl.protocol.zookeeper.commit_metadata.STAMP_MAX_BYTES", 10_000)
+    monkeypatch.setattr("etl.protocol.zookeeper.commit_metadata.METADATA_MAX_BYTES", 10_000)
     with pytest.raises(SettingsError, match="2,000 logs") as caught:
-        render_stamp(plan_of(2000), APP_ID)
+        render_commit_metadata(plan_of(2000), APP_ID)
     assert caught.value.where["key"] == "source.topics"
 
 
@@ -321,19 +322,19 @@ def test_a_record_of_many_ranges_full_of_gaps_is_read_again(monkeypatch: pytest.
 @given(st.text() | JSON.map(json.dumps) | st.fixed_dictionaries(
     {"app": st.just("offset-range-etl"), "app_id": JSON, "uid": JSON, "number": JSON, "plan_id": JSON}).map(json.dumps))
 def test_other_peoples_metadata_is_no_stamp(text: str) -> None:
-    found = parse_stamp(text, 1)
+    found = parse_commit_metadata(text, 1)
     assert found is None or isinstance(found.number, int)
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"app":"other"}', '{"app":"offset-range-etl"}', "[" * 100_000])
 def test_metadata_without_our_name_is_no_stamp(text: str) -> None:
-    assert parse_stamp(text, 1) is None
+    assert parse_commit_metadata(text, 1) is None
 
 
 def test_a_partition_takes_less_than_twenty_bytes_in_each_document() -> None:
     count = 4_000
     plan = replace(plan_without_id(count), id="0" * 32)
-    stamp = render_stamp(plan, APP_ID)
+    stamp = render_commit_metadata(plan, APP_ID)
     assert len(stamp) < 20 * count
     assert len(base64.b85decode(json.loads(stamp)["plan_zlib"])) < 12 * count
     receipts = tuple(Receipt(rows=r.size, fetched_bytes=r.size * 113) for r in plan.ranges)

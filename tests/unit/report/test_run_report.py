@@ -12,8 +12,8 @@ import pytest
 from etl.errors import EtlError, SettingsError, Stopped, TableUnreachable
 from etl.model.ledger import Ledger
 from etl.model.logs import Broker, BrokerPartition, Dialect, Extent, Leader, OpenTransaction
-from etl.model.plans import NOT_COUNTED, Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, Why
-from etl.model.snapshot import FirstRun, Onward, Replay, Snapshot, Standing
+from etl.model.plans import NOT_COUNTED, Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, LossReason
+from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, PipelineState
 from etl.report.phases import Verb
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Outcome, Process, Report, outdated
@@ -54,7 +54,7 @@ def document_of(report: Report) -> dict[str, Any]:
     return json.loads(json.dumps(report.as_json(), allow_nan=False))  # type: ignore[no-any-return]
 
 
-def looked(report: Report, snapshot: Snapshot, standing: Standing = FirstRun()) -> None:
+def looked(report: Report, snapshot: Snapshot, standing: PipelineState = FirstRun()) -> None:
     """What `ingest` tells the report of a look."""
     report.saw(snapshot)
     report.stands(standing, SETTINGS)
@@ -165,14 +165,14 @@ def test_a_replay_lags_behind_what_was_committed_before_it() -> None:
 
 def test_nothing_new_lags_behind_the_last_plan_even_where_offsets_were_not_committed() -> None:
     report = new_report()
-    looked(report, snapshot_of((14, 6), {A: 10}, SECOND), Onward(SECOND, SECOND.positions, (A,)))
+    looked(report, snapshot_of((14, 6), {A: 10}, SECOND), UpToDate(SECOND, SECOND.positions, (A,)))
     report.add(Outcome.NOTHING_NEW, "nothing new to read")
     assert lag_of(report) == [(0, 0), (0, 0)]
 
 
 def test_a_next_plan_lags_from_the_last_ones_positions() -> None:
     report = new_report()
-    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), Onward(FIRST, FIRST.positions))
+    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.positions))
     report.planned(SECOND)
     report.applied(Applied(2, "plan-2", 1, "t", (Receipt(rows=4),)))
     assert lag_of(report) == [(4, 0), (0, 0)]
@@ -180,7 +180,7 @@ def test_a_next_plan_lags_from_the_last_ones_positions() -> None:
 
 def test_a_run_that_failed_before_its_append_keeps_its_lag_and_tells_why() -> None:
     report = new_report()
-    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), Onward(FIRST, FIRST.positions))
+    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.positions))
     report.planned(SECOND)
     report.failed(TableUnreachable("the table cannot be written", path=Path("/t")))
     report.finished(1_700_000_001_000)
@@ -192,7 +192,7 @@ def test_a_run_that_failed_before_its_append_keeps_its_lag_and_tells_why() -> No
 
 def test_a_run_that_failed_after_its_append_has_the_lag_of_the_table() -> None:
     report = new_report()
-    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), Onward(FIRST, FIRST.positions))
+    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.positions))
     report.planned(SECOND)
     report.applied(Applied(2, "plan-2", 1, "t", (Receipt(rows=4),)))
     report.failed(SettingsError("later"))
@@ -226,9 +226,10 @@ def test_a_log_that_lost_records_lags_from_its_start() -> None:
 
 
 @pytest.mark.parametrize(("whys", "who"), [
-    ([Why.EXPIRED], "source.on_data_loss"), ([Why.MISSING], "source.on_data_loss"), ([Why.MOVED], "source.on_moved"),
-    ([Why.SKIPPED], "an operator"), ([Why.MISSING, Why.MOVED, Why.EXPIRED], "source.on_data_loss and source.on_moved")])
-def test_who_let_records_go_is_told_by_why_they_are_lost(whys: list[Why], who: str) -> None:
+    ([LossReason.EXPIRED], "source.on_data_loss"), ([LossReason.MISSING], "source.on_data_loss"), ([LossReason.MOVED], "source.on_moved"),
+    ([LossReason.SKIPPED], "an operator"),
+    ([LossReason.MISSING, LossReason.MOVED, LossReason.EXPIRED], "source.on_data_loss and source.on_moved")])
+def test_who_let_records_go_is_told_by_why_they_are_lost(whys: list[LossReason], who: str) -> None:
     report = new_report()
     report.planned(replace(FIRST, losses=tuple(Loss(A, i, i + 1, why) for i, why in enumerate(whys))))
     assert told_who_let_go(report.why_lost)[0] == who
@@ -237,7 +238,7 @@ def test_who_let_records_go_is_told_by_why_they_are_lost(whys: list[Why], who: s
 def test_skipped_records_are_told_per_log() -> None:
     report = new_report()
     assert not report.lost_records
-    report.planned(replace(FIRST, losses=(Loss(A, 0, 2_000, Why.EXPIRED),)))
+    report.planned(replace(FIRST, losses=(Loss(A, 0, 2_000, LossReason.EXPIRED),)))
     assert report.lost_records
     assert report.outcomes == [(Outcome.RECORDS_LOST, "clicks 0: 2,000 offsets (0 to 2000) had expired and were skipped")]
     assert document_of(report)["plan"]["losses"] == [

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from etl.errors import ExpiredOffsets, OffsetMoved, Owned
-from etl.model.plans import Loss, Why
+from etl.model.plans import Loss, LossReason
 from etl.report.run_report import Outcome
 from etl.run.ingest import EXPIRIES_MAX, ingest
 from tests.fakes.world import Crash, FakeWorld, Outside, When
@@ -33,7 +33,7 @@ def test_a_plan_that_retention_overtakes_is_superseded_in_the_same_run() -> None
     outside = outside_of(5, 3, 4)
     report = run(outside, SKIPPING, expiring(outside, 2))
     assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.EXPIRES_SOON, Outcome.INGESTED]
-    assert outside.losses == [(1, Loss(LOGS[0], 0, 2, Why.EXPIRED))]
+    assert outside.losses == [(1, Loss(LOGS[0], 0, 2, LossReason.EXPIRED))]
     assert len(outside.table or ()) == 1
     refuse_unfinished(outside)
 

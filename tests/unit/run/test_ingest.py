@@ -13,9 +13,9 @@ import pytest
 from etl.decisions.plan import plan_instead
 from etl.errors import DataLoss, EtlError, LedgersDisagree, MissingOffsets, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Loss, PlanKind, Why
-from etl.model.snapshot import Superseding
-from etl.model.table import Foreign
+from etl.model.plans import Loss, PlanKind, LossReason
+from etl.model.snapshot import Supersede
+from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.plan_documents import parse_applied, with_id
 from etl.report.run_report import Outcome, Report
 from etl.run.ingest import ingest
@@ -453,7 +453,7 @@ def test_offsets_missing_from_inside_a_log_are_let_go_by_a_plan_that_names_them(
     ingest(world, LOSSES, report)
     assert world.steps == LOST_STEPS
     refuse_unfinished(outside)
-    assert outside.losses == [(1, Loss(LOGS[0], 1, 2, Why.MISSING)), (1, Loss(LOGS[0], 3, 4, Why.MISSING))]
+    assert outside.losses == [(1, Loss(LOGS[0], 1, 2, LossReason.MISSING)), (1, Loss(LOGS[0], 3, 4, LossReason.MISSING))]
     assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.RECORDS_LOST, Outcome.INGESTED]
     assert len(report.plans) == 1
 
@@ -677,7 +677,7 @@ def test_a_stored_plan_whose_range_expired_is_superseded_where_policy_lets_the_g
     assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.EXPIRES_SOON, Outcome.INGESTED]
     new = outside.newest_plan()
     assert old is not None and new is not None
-    assert (new.number, new.supersedes, new.losses) == (1, old.id, (Loss(LOGS[0], 0, 2, Why.EXPIRED),))
+    assert (new.number, new.supersedes, new.losses) == (1, old.id, (Loss(LOGS[0], 0, 2, LossReason.EXPIRED),))
     assert new.reason == "clicks 0: its range starts at 0, and the log at 2 by now"
     refuse_unfinished(outside)
 
@@ -708,7 +708,7 @@ def skipped_by_hand(outside: Outside, *skips: Loss) -> None:
     snapshot = world.observe()
     newest = outside.newest_plan()
     assert newest is not None
-    world.supersede(with_id(plan_instead(Superseding(newest, "corrupt", skips), snapshot, SKIPPING, now_ms=1)), snapshot.ledger)
+    world.supersede(with_id(plan_instead(Supersede(newest, "corrupt", skips), snapshot, SKIPPING, now_ms=1)), snapshot.ledger)
 
 
 @pytest.mark.parametrize("step", ["supersede", "append", "record losses", "record"])
@@ -717,13 +717,13 @@ def test_offsets_that_an_operator_skipped_stay_out_when_the_plans_start_expires_
     outside = outside_of(9, 0, 0)
     with pytest.raises(Crash):
         run(outside, SKIPPING, at=crash_at("store plan", When.AFTER))
-    skipped_by_hand(outside, Loss(LOGS[0], 4, 6, Why.SKIPPED))
+    skipped_by_hand(outside, Loss(LOGS[0], 4, 6, LossReason.SKIPPED))
     outside.logs[LOGS[0]].log_start = 5
     with pytest.raises(Crash):
         run(outside, SKIPPING, at=crash_at(step, when))
     run(outside, SKIPPING)
     assert set(outside.rows()) == {(LOGS[0], 6), (LOGS[0], 7), (LOGS[0], 8)}
-    assert [loss for _, loss in outside.losses] == [Loss(LOGS[0], 4, 6, Why.SKIPPED), Loss(LOGS[0], 0, 4, Why.EXPIRED)]
+    assert [loss for _, loss in outside.losses] == [Loss(LOGS[0], 4, 6, LossReason.SKIPPED), Loss(LOGS[0], 0, 4, LossReason.EXPIRED)]
 
 
 def test_a_zombie_that_appends_the_plan_after_it_was_superseded_wins_and_the_next_run_adopts_it() -> None:
@@ -758,15 +758,15 @@ def test_two_drivers_cannot_both_supersede_a_plan() -> None:
 def test_a_delete_that_policy_lets_pass_is_told_and_kept() -> None:
     outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
     run(outside, settings)
-    outside.foreign = (Foreign(2, "DELETE", "removed rows"),)
+    outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
     report = run(outside, settings)
     assert outcomes(report) == [Outcome.ROWS_REMOVED, Outcome.NOTHING_NEW]
-    assert outside.removals == [Foreign(2, "DELETE", "removed rows")]
+    assert outside.removals == [ForeignCommit(2, "DELETE", "removed rows")]
 
 
 def test_a_delete_between_plan_and_append_that_policy_lets_pass_is_told_and_kept_before_the_record() -> None:
     outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
-    deleted = Foreign(2, "DELETE", "removed rows")
+    deleted = ForeignCommit(2, "DELETE", "removed rows")
 
     def at(reached: str, side: When) -> None:
         if (reached, side) == ("open table", When.AFTER):
@@ -781,10 +781,10 @@ def test_a_delete_between_plan_and_append_that_policy_lets_pass_is_told_and_kept
 def test_a_delete_that_was_told_before_the_append_is_not_told_again_after_it() -> None:
     outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
     run(outside, settings)
-    outside.foreign = (Foreign(2, "DELETE", "removed rows"),)
+    outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
     grow(outside, 1, 1, 1)
     assert outcomes(run(outside, settings)) == [Outcome.ROWS_REMOVED, Outcome.INGESTED]
-    assert outside.removals == [Foreign(2, "DELETE", "removed rows")]
+    assert outside.removals == [ForeignCommit(2, "DELETE", "removed rows")]
 
 
 def test_a_disagreement_is_told_with_the_place_of_the_table() -> None:
@@ -816,7 +816,7 @@ def test_rows_that_somebody_removes_during_the_append_stop_the_run_before_an_off
 
     def at(reached: str, side: When) -> None:
         if (reached, side) == ("append", When.AFTER):
-            outside.foreign = (Foreign(2, "DELETE", "removed rows"),)
+            outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
 
     with pytest.raises(LedgersDisagree, match="DELETE removed rows"):
         run(outside, at=at)

@@ -14,10 +14,10 @@ from etl.errors import SettingsError
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.plans import NOTHING_COMMITTED, OffsetRange, Plan, PlanKind, Receipt
-from etl.model.table import Stamp, Table
+from etl.model.table import CommitMetadata, Table
 from etl.protocol.zookeeper import commit_metadata
 from etl.reader.following import Following
-from etl.run.context import Surroundings
+from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
 from etl.settings.loader import parse_settings
 
@@ -40,7 +40,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> LiveWorld:
     settings = parse_settings({
         "version": 1, "pipeline": "clicks", "group": "g", "zookeeper": {"connect": "127.0.0.1:1"},
         "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "clicks"}})
-    world = LiveWorld(settings, ZooKeeper("127.0.0.1:1"), Surroundings(), "run-1")
+    world = LiveWorld(settings, ZooKeeper("127.0.0.1:1"), RunContext(), "run-1")
     world._reading = reading_of(PLAN.id)
     monkeypatch.setattr(recount, "recount", lambda *arguments, **more: recount.Recount((COUNTED,)))
     return world
@@ -51,15 +51,15 @@ def test_a_plan_that_no_commit_can_carry_is_refused_before_anything_is_stored(
     world: LiveWorld, store: Callable[[LiveWorld], None], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ZooKeeper is not there: whatever were written to it would end the test in another way."""
-    monkeypatch.setattr(commit_metadata, "STAMP_MAX_BYTES", 10)
-    monkeypatch.setattr(commit_metadata, "STAMP_FULL_BYTES", 10)
+    monkeypatch.setattr(commit_metadata, "METADATA_MAX_BYTES", 10)
+    monkeypatch.setattr(commit_metadata, "METADATA_FULL_BYTES", 10)
     with pytest.raises(SettingsError, match="commit metadata"):
         store(world)
 
 
 def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> outcome.Outcome:
-    stamp = Stamp(4, "app", "u", 1, plan_id, run_id=run_id)
-    return outcome.Outcome(outcome.Result.APPLIED, stamp, Table("t", 4, 1, stamp))
+    metadata = CommitMetadata(4, "app", "u", 1, plan_id, run_id=run_id)
+    return outcome.Outcome(outcome.Result.APPLIED, metadata, Table("t", 4, 1, metadata))
 
 
 def test_the_receipts_of_an_append_are_those_of_the_run_whose_append_it_was(world: LiveWorld) -> None:

@@ -42,7 +42,7 @@ _NO_SESSION = (0, -1)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FetchTarget:
     """One log in a Fetch: from which offset, and how many bytes at most."""
 
     log: BrokerPartition
@@ -62,7 +62,7 @@ class FetchAnswer:
     partitions: tuple[FetchedPartition, ...]
 
 
-def in_wire_order(wanted: Sequence[Wanted]) -> list[Wanted]:
+def in_wire_order(wanted: Sequence[FetchTarget]) -> list[FetchTarget]:
     """`wanted` as a broker serves it: by topic in order of first appearance, since a topic is written once.
 
     The order matters (KIP-74): the first log that has records gets its first record batch whole, the later ones
@@ -77,7 +77,7 @@ def in_wire_order(wanted: Sequence[Wanted]) -> list[Wanted]:
     return ordered
 
 
-def encode_fetch(version: int, wanted: Sequence[Wanted], *, correlation_id: int, client_id: str, max_wait_ms: int,
+def encode_fetch(version: int, wanted: Sequence[FetchTarget], *, correlation_id: int, client_id: str, max_wait_ms: int,
                  min_bytes: int, max_bytes: int, isolation: Isolation) -> bytes:
     """One framed Fetch request without a session; `max_bytes` bounds the whole answer.
 
@@ -104,7 +104,7 @@ def encode_fetch(version: int, wanted: Sequence[Wanted], *, correlation_id: int,
     return out.framed()
 
 
-def _write_wanted(out: Writer, layout: FetchLayout, wanted: Wanted) -> None:
+def _write_wanted(out: Writer, layout: FetchLayout, wanted: FetchTarget) -> None:
     out.int32(wanted.log.partition)
     if layout.leader_epoch:
         out.int32(or_minus_one(wanted.leader_epoch))
@@ -160,8 +160,8 @@ def _read_partition(reader: Reader, layout: FetchLayout, topic: str, place: dict
         records=reader.span(0 if length == -1 else length, "the record set"))
 
 
-def _wanted_by_topic(wanted: Sequence[Wanted]) -> dict[str, list[Wanted]]:
-    topics: dict[str, list[Wanted]] = {}
+def _wanted_by_topic(wanted: Sequence[FetchTarget]) -> dict[str, list[FetchTarget]]:
+    topics: dict[str, list[FetchTarget]] = {}
     for each in wanted:
         topics.setdefault(each.log.topic, []).append(each)
     return topics

@@ -35,7 +35,7 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from etl.errors import CorruptData
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka import schemas
-from etl.protocol.generations.kafka.versions import Api, Spoken
+from etl.protocol.generations.kafka.versions import Api, ApiVersions
 
 LATEST = -1
 """A time in ListOffsets: the readable end (high watermark, or last stable offset under read_committed)."""
@@ -82,7 +82,7 @@ def decode(api: Api, version: int, response: memoryview, **place: Any) -> Any:
                           check="that nothing between here and the broker alters bytes", **place) from None
 
 
-def parse_api_versions(response: Any) -> Spoken:
+def parse_api_versions(response: Any) -> ApiVersions:
     """api key -> (lowest, highest). Of a v0 answer with code 35 nothing is left, which is an empty mapping."""
     return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from etl.errors import SettingsError
 
-Spoken = Mapping[int, tuple[int, int]]
+ApiVersions = Mapping[int, tuple[int, int]]
 """What a broker said it speaks: api key -> lowest and highest version."""
 
 
@@ -36,13 +36,13 @@ class Api(Enum):
         return self.value[0]
 
 
-def is_spoken(api: Api, spoken: Spoken) -> bool:
+def is_spoken(api: Api, spoken: ApiVersions) -> bool:
     """Whether the broker and this module share a version of this request."""
     key, lowest, highest = api.value
     return key in spoken and spoken[key][0] <= highest and spoken[key][1] >= lowest
 
 
-def choose_version(api: Api, spoken: Spoken, **place: Any) -> int:
+def choose_version(api: Api, spoken: ApiVersions, **place: Any) -> int:
     """The highest version that the broker and this module both speak.
 
     Raises SettingsError when there is none: a broker older than 0.11, or one that dropped what we know.

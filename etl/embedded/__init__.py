@@ -1,6 +1,6 @@
 """Real ZooKeeper, Kafka and Spark on this machine as context managers: for the demo, the tests and users' own tests.
 
-    from etl.embedded.cluster import Cluster
+    from etl import Cluster
 
     with Cluster(brokers=1) as cluster:
         cluster.create_topic("clicks", partitions=8)

@@ -2,7 +2,7 @@
 
 It works without the rest of this package's machinery:
 
-    from etl.datasource import OffsetRanges
+    from etl import OffsetRanges
 
     spark.dataSource.register(OffsetRanges)
     clicks = spark.read.format("offset_ranges").option("bootstrap", "127.0.0.1:9092").option("topics", "clicks").load()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
+from etl import OffsetRanges
 from etl.edges.delta import spark_writer
 from etl.edges.delta.outcome import Result
 from etl.edges.delta.shape import with_event_date_field
@@ -20,7 +21,7 @@ from etl.errors import NeedsDecision
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Leader
 from etl.model.plans import OffsetRange, Plan, Receipt
 from etl.model.raw_table import arrow_schema, spark_schema
-from etl.reader.source import OffsetRanges, RangesReader, TaskFailed, read_tasks
+from etl.reader.source import RangesReader, TaskFailed, read_tasks
 from etl.reader.tasks import INLINE_BYTES, NAME, Task, parse_tasks, render_tasks
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker

@@ -1,0 +1,61 @@
+"""What users import is short, stays where it is, and costs nothing until it is asked for."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import etl
+
+ROOT = Path(__file__).parents[2]
+PUBLIC = [name for name in etl.__all__ if name != "__version__"]
+
+
+def told_by_python(program: str) -> str:
+    return subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_is_the_class_that_lives_below(name: str) -> None:
+    value = getattr(etl, name)
+    assert value.__name__ == name
+    assert value is getattr(importlib.import_module(value.__module__), name)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_class_reached_by_its_public_name_is_pickled_by_the_name_of_its_home(name: str) -> None:
+    assert pickle.loads(pickle.dumps(getattr(etl, name))) is getattr(etl, name)
+
+
+def test_importing_the_package_imports_none_of_its_modules() -> None:
+    program = "import sys, etl; print([name for name in sys.modules if name.startswith('etl.')])"
+    assert told_by_python(program) == "[]"
+
+
+def test_a_name_that_is_not_public_is_no_attribute_of_the_package() -> None:
+    with pytest.raises(AttributeError, match="'etl' has no attribute 'Consumer'"):
+        etl.Consumer  # noqa: B018
+    assert not hasattr(etl, "Consumer")
+
+
+def test_a_star_import_gives_the_public_names_alone() -> None:
+    assert told_by_python("before = set(globals()); from etl import *; print(sorted(set(globals()) - before - {'before'}))") \
+        == str(sorted(etl.__all__))
+
+
+def test_type_checkers_see_the_names_that_are_loaded_at_runtime() -> None:
+    tree = ast.parse((ROOT / "etl" / "__init__.py").read_text())
+    checked = {name.name: node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module in etl._HOMES.values()
+               for name in node.names}
+    assert checked == etl._HOMES
+
+
+def test_the_readme_imports_the_public_names() -> None:
+    lines = {line.strip() for line in (ROOT / "README.md").read_text().splitlines()}
+    assert {name for name in PUBLIC if f"from etl import {name}" in lines} == set(PUBLIC)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient, KazooState
@@ -52,17 +53,30 @@ def test_a_second_driver_leaves_when_the_first_stays_and_names_it(connect: str, 
         assert driver is not None and driver.run_id == "run-1"
 
 
-def test_a_second_driver_that_waits_goes_on_when_the_first_ends(connect: str, zookeeper: ZooKeeper) -> None:
+def test_a_second_driver_that_waits_goes_on_when_the_first_ends(
+    connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     drove = []
+    watches = threading.Event()
 
     def drive_second() -> None:
-        with ZooKeeper(connect) as second, lock_of(second).driving("run-2", wait_s=60):
-            drove.append(driver_in(second))
+        with ZooKeeper(connect) as second:
+            exists = second.client.exists
+
+            def told(path: str, watch: Any = None) -> Any:
+                found = exists(path, watch=watch)
+                if found and watch:
+                    watches.set()
+                return found
+
+            monkeypatch.setattr(second.client, "exists", told)
+            with lock_of(second).driving("run-2", wait_s=60):
+                drove.append(driver_in(second))
 
     waiting = threading.Thread(target=drive_second)
     with lock_of(zookeeper).driving("run-1", wait_s=0):
         waiting.start()
-        waiting.join(0.3)
+        assert watches.wait(60), "it never came to wait"
         assert not drove
     waiting.join(60)
     assert [driver.run_id for driver in drove if driver] == ["run-2"]
@@ -135,8 +149,8 @@ def test_pipelines_of_one_group_do_not_wait_for_each_other(zookeeper: ZooKeeper)
 
 DRIVE_FOR_EVER = """
 import sys, time
-from etl.edges.driver_lock import DriverLock
-from etl.edges.zookeeper import ZooKeeper
+from etl.edges.zookeeper.driver_lock import DriverLock
+from etl.edges.zookeeper.session import ZooKeeper
 with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, DriverLock(session, "g", "clicks").driving("run-1", wait_s=0):
     print("driving", flush=True)
     time.sleep(600)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pytest
@@ -171,9 +172,9 @@ def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
 
 CLAIM_FOR_EVER = """
 import sys, time
-from etl.edges.owners import Owners
-from etl.edges.zookeeper import ZooKeeper
-from etl.model import BrokerPartition
+from etl.edges.zookeeper.owners import Owners
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.model.logs import BrokerPartition
 logs = [BrokerPartition("clicks", p) for p in range(3)]
 with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, Owners(session, "group", sys.argv[2]).claiming(logs, "run-1"):
     print("claimed", flush=True)
@@ -298,25 +299,31 @@ def test_who_may_not_claim_is_told_so(zookeeper: ZooKeeper) -> None:
 # -- waiting ------------------------------------------------------------------------------------------------------------
 
 
-def test_who_waits_goes_on_when_the_last_owner_goes(connect: str, zookeeper: ZooKeeper) -> None:
-    waited: list[bool] = []
+def test_who_waits_goes_on_when_the_last_owner_goes(connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiter = owners_of(zookeeper)
+    looks: queue.Queue[set[BrokerPartition]] = queue.Queue()
+    look = waiter._owned_of
+
+    def told(logs: Collection[BrokerPartition], changed: threading.Event) -> Any:
+        owned = look(logs, changed)
+        looks.put(set(owned))
+        return owned
+
+    monkeypatch.setattr(waiter, "_owned_of", told)
     with ZooKeeper(connect) as first, ZooKeeper(connect) as last:
         own(first, LOGS[0])
         own(last, LOGS[1])
         own(last, LOGS[3])
-
-        def wait() -> None:
-            owners_of(zookeeper).wait_until_gone(LOGS[:3], wait_s=60)
-            waited.append(True)
-
-        waiting = threading.Thread(target=wait)
+        waiting = threading.Thread(target=lambda: waiter.wait_until_gone(LOGS[:3], wait_s=60))
         waiting.start()
+        assert looks.get(timeout=60) == {LOGS[0], LOGS[1]}
         first.close()
-        waiting.join(0.3)
-        assert not waited
+        assert looks.get(timeout=60) == {LOGS[1]}, "it looks again, and waits on"
+        assert waiting.is_alive()
         last.client.delete(paths.GroupPaths(GROUP).owner(LOGS[1]))
+        assert looks.get(timeout=60) == set()
         waiting.join(60)
-    assert waited == [True]
+    assert not waiting.is_alive()
 
 
 # -- whole runs ---------------------------------------------------------------------------------------------------------
@@ -437,12 +444,13 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(pipeline: P
 
 DRIVE_AND_CLAIM = """
 import sys, time
-from etl.settings import load_settings
-from etl.wiring import Surroundings, open_world
+from etl.model.logs import BrokerPartition
+from etl.run.context import RunContext
+from etl.run.wiring import open_world
+from etl.settings.loader import load_settings
 from tests.fakes.claim_contract import plan_of
-from etl.model import BrokerPartition
 plan = plan_of(*(BrokerPartition(sys.argv[2], p) for p in range(4)))
-with open_world(load_settings(sys.argv[1]), Surroundings(), name="run-1") as world, world.driving("run-1"), world.claiming(plan):
+with open_world(load_settings(sys.argv[1]), RunContext(), name="run-1") as world, world.driving("run-1"), world.claiming(plan):
     print("claimed", flush=True)
     time.sleep(600)
 """

@@ -13,7 +13,8 @@ from etl.errors import NeedsDecision
 from etl.report.run_report import Outcome
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
-from tests.fakes.world import Crash, FakeWorld, Outside, When
+from tests.fakes.outside import Outside
+from tests.fakes.world import Crash, FakeWorld, When
 from tests.unit.run.test_ingest import (
     LOGS, SETTINGS, SKIPPING, crash_at, expired_plan, grow, new_report, outcomes, outside_of, run, settings_of,
 )

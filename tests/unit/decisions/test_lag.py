@@ -17,7 +17,9 @@ from etl.model.table import ForeignCommit
 from etl.run.ingest import ingest
 from etl.settings.policies import OnOwned
 from etl.settings.sections import Settings
-from tests.fakes.world import Crash, FakeLog, FakeWorld, Outside, When
+from tests.fakes.fake_log import FakeLog
+from tests.fakes.outside import Outside
+from tests.fakes.world import Crash, FakeWorld, When
 from tests.unit.run.test_ingest import LOGS, SETTINGS, crash_at, grow, new_report, outside_of, run, settings_of
 from tests.unit.decisions.test_plan import A, B, onward, snapshot_of
 from tests.unit.decisions.test_plan import settings_of as plan_settings

@@ -21,7 +21,9 @@ from etl.run.ingest import ingest
 from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
 from tests.fakes.claim_contract import ClaimContract, plan_of
-from tests.fakes.world import Crash, FakeLog, FakeWorld, Outside, When
+from tests.fakes.fake_log import FakeLog
+from tests.fakes.outside import Outside
+from tests.fakes.world import Crash, FakeWorld, When
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]
 A, B, C = LOGS

@@ -19,7 +19,9 @@ from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Outcome
 from etl.run.ingest import repair
 from etl.settings.sections import Settings
-from tests.fakes.world import Crash, FakeLog, FakeWorld, Outside, When
+from tests.fakes.fake_log import FakeLog
+from tests.fakes.outside import Outside
+from tests.fakes.world import Crash, FakeWorld, When
 from tests.unit.run.test_ingest import LOGS, SETTINGS, At, crash_at, new_report, outcomes, outside_of, run, settings_of
 
 A, B, C = LOGS

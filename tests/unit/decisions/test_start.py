@@ -16,7 +16,9 @@ from etl.report.plan_json import describe_plan
 from etl.report.run_report import Outcome
 from etl.settings.policies import OnOwned
 from etl.settings.sections import Settings
-from tests.fakes.world import Crash, FakeLog, Outside, When
+from tests.fakes.fake_log import FakeLog
+from tests.fakes.outside import Outside
+from tests.fakes.world import Crash, When
 from tests.unit.run.test_ingest import LOGS, crash_at, outcomes, outside_of, refuse_unfinished, run, settings_of
 from tests.unit.decisions.test_plan import A, B, NOW_MS, OTHER, onward, planned, snapshot_of
 from tests.unit.decisions.test_plan import settings_of as plan_settings

@@ -17,7 +17,9 @@ from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, PipelineSta
 from etl.model.table import ForeignCommit, OtherPipeline, CommitMetadata, Table
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.run_report import Outcome
-from tests.fakes.world import APP_ID, CLUSTER, Crash, FakeLog, FakeWorld, Outside, When
+from tests.fakes.fake_log import FakeLog
+from tests.fakes.outside import APP_ID, CLUSTER, Outside
+from tests.fakes.world import Crash, FakeWorld, When
 from tests.unit.run.test_ingest import (
     LOGS, SETTINGS, crash_at, grow, outcomes, outside_of, run, settings_of,
 )

@@ -22,7 +22,9 @@ from etl.run.ingest import ingest
 from etl.settings.loader import parse_settings
 from etl.settings.policies import OnOwned
 from etl.settings.sections import Settings
-from tests.fakes.world import Crash, FakeCommit, FakeLog, FakeWorld, Outside, When
+from tests.fakes.fake_log import FakeLog
+from tests.fakes.outside import FakeCommit, Outside
+from tests.fakes.world import Crash, FakeWorld, When
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]
 STEPS = [

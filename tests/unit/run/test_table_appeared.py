@@ -11,7 +11,8 @@ from etl.model.plans import Applied, Plan
 from etl.model.table import Table
 from etl.report.run_report import Outcome, Report
 from etl.run.ingest import ingest
-from tests.fakes.world import Crash, FakeWorld, Outside, When
+from tests.fakes.outside import Outside
+from tests.fakes.world import Crash, FakeWorld, When
 from tests.unit.run.test_ingest import SETTINGS, crash_at, new_report, outcomes, outside_of, refuse_unfinished, run
 
 SOMEBODYS = Table("table-1", 0, None)

@@ -1,0 +1,71 @@
+"""One log of the fake brokers: what it holds, what it lacks, and the leaders that wrote it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from etl.model.logs import EpochEnd, Extent
+
+
+@dataclass
+class FakeLog:
+    """Offsets `log_start` until `end`; those in `missing` were compacted away."""
+
+    end: int = 0
+    log_start: int = 0
+    missing: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    """Missing as well, and nothing explains it: whoever reads them is told."""
+    has_leader: bool = True
+    later: dict[int, int] = field(default_factory=dict)
+    """Milliseconds of the records that are not from 1970."""
+    epochs: dict[int, int] = field(default_factory=lambda: {0: 0})
+    """At which offset each leader's epoch began."""
+    lives: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    """(offset, life): from that offset on records are those of that life; a log that is cut and written anew has a new one."""
+    tells_epochs: bool = True
+    held_back: int = 0
+    """How many of the last offsets lie behind an open transaction."""
+
+    def cut(self, at: int) -> None:
+        """An unclean election: what came from `at` on is gone, and what comes now is written by another leader."""
+        self.end = at
+        self.lives = [*(life for life in self.lives if life[0] < at), (at, max(life for _, life in self.lives) + 1)]
+        self.epochs = {**{e: start for e, start in self.epochs.items() if start < at}, max(self.epochs) + 1: at}
+
+    @property
+    def extent(self) -> Extent:
+        """As a leader tells it under read_committed."""
+        return Extent(self.log_start, self.end - self.held_back, self.end if self.held_back else None)
+
+    def made_again(self) -> FakeLog:
+        """Another log of the same name, empty."""
+        life = max(life for _, life in self.lives) + 1
+        return FakeLog(lives=[(0, life)])
+
+    def life_of(self, offset: int) -> int:
+        """Which record of the log's history lies at this offset now."""
+        return next(life for start, life in reversed(self.lives) if start <= offset)
+
+    def epochs_in(self, start: int, until: int) -> tuple[tuple[int, int], ...]:
+        """The leader epochs of record batches of [start, until), each with its first offset there."""
+        begun = sorted((first, epoch) for epoch, first in self.epochs.items() if first < until)
+        last_before = max((i for i, (first, _) in enumerate(begun) if first <= start), default=0)
+        return tuple((epoch, max(first, start)) for first, epoch in begun[last_before:]) if self.tells_epochs else ()
+
+    def end_of_epoch(self, asked: int) -> EpochEnd | None:
+        """As a leader answers."""
+        above = [epoch for epoch in self.epochs if epoch > asked]
+        if not self.tells_epochs or asked > max(self.epochs):
+            return None
+        below = max((epoch for epoch in self.epochs if epoch <= asked), default=asked)
+        return EpochEnd(asked, below, self.epochs[min(above)] if above else self.end)
+
+    def read(self, start: int, until: int) -> list[int]:
+        """Offsets that a reader of [start, until) gets."""
+        assert self.log_start <= start <= until <= self.end, "a driver asked for what the log does not hold"
+        return [offset for offset in range(start, until) if offset not in self.missing | self.lost]
+
+    def first_at(self, moment: int) -> int:
+        """The first offset whose record is that late, the end where none is."""
+        return next((offset for offset in range(self.log_start, self.end) if self.later.get(offset, 0) >= moment), self.end)

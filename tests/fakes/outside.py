@@ -1,0 +1,100 @@
+"""What outlives a driver, in memory: a broker's logs, a ZooKeeper that keeps versions, a table that keeps commits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from etl.model.ledger import Acknowledgement
+from etl.model.logs import Broker, BrokerPartition
+from etl.model.plans import Committed, Loss, Plan
+from etl.model.table import ForeignCommit, OtherPipeline
+from etl.protocol.zookeeper import plan_documents
+from tests.fakes.fake_log import FakeLog
+
+CLUSTER = "cluster-1"
+BROKER = Broker(0, "127.0.0.1", 9092)
+GROUP, PIPELINE = "group", "clicks"
+APP_ID = f"offset-range-etl/{CLUSTER}/{GROUP}/{PIPELINE}"
+
+
+@dataclass(frozen=True)
+class FakeCommit:
+    """One commit of the table."""
+
+    plan: Plan
+    rows: tuple[tuple[BrokerPartition, int], ...]
+    run_id: str = "run-1"
+    lives: tuple[int, ...] = ()
+    """Of each row's record, which life of its log it was of."""
+    epochs: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """Of each range, the leader epochs that its record batches named."""
+
+    @property
+    def number(self) -> int:
+        return self.plan.number
+
+    @property
+    def plan_id(self) -> str:
+        return self.plan.id
+
+    @property
+    def uid(self) -> str:
+        return self.plan.uid
+
+
+@dataclass
+class Outside:
+    """Everything that outlives a driver."""
+
+    logs: dict[BrokerPartition, FakeLog]
+    uid: str | None = None
+    plans: dict[int, bytes] = field(default_factory=dict)
+    plan_versions: dict[int, int] = field(default_factory=dict)
+    """How often each plan's znode was written again."""
+    removals: list[ForeignCommit] = field(default_factory=list)
+    acknowledged: Acknowledgement | None = None
+    applied: dict[int, bytes] = field(default_factory=dict)
+    losses: list[tuple[int, Loss]] = field(default_factory=list)
+    """Rows of the losses table: plan number and what it let go."""
+    offsets: dict[BrokerPartition, tuple[int, int]] = field(default_factory=dict)
+    """Value and version of each offset's znode."""
+    uids_made: int = 0
+    table: list[FakeCommit] | None = None
+    forgotten_commits: bool = False
+    """The table's log was cleaned up: the commit bit is there, the commits' metadata is not."""
+    foreign: tuple[ForeignCommit, ...] = ()
+    """What others did to the table since our last commit."""
+    others: tuple[OtherPipeline, ...] = ()
+    """The other pipelines that have loaded into the table."""
+    live_consumers: tuple[str, ...] = ()
+    owners: dict[BrokerPartition, str] = field(default_factory=dict)
+    topic_ids: dict[str, str] = field(default_factory=dict)
+
+    def rows(self) -> Counter[tuple[BrokerPartition, int]]:
+        """How often the table holds each offset of each log."""
+        return Counter(row for commit in self.table or () for row in commit.rows)
+
+    def records(self) -> Counter[tuple[BrokerPartition, int, int]]:
+        """How often the table holds each record that ever was: (log, life, offset)."""
+        return Counter((log, life, offset) for commit in self.table or () for (log, offset), life in zip(commit.rows, commit.lives))
+
+    def keys(self) -> Counter[tuple[BrokerPartition, int, int]]:
+        """How often the table holds each row by what makes it unique: (log, log_epoch, offset)."""
+        return Counter((log, commit.plan.log_epochs.get(log, 0), offset) for commit in self.table or () for log, offset in commit.rows)
+
+    def transaction_version(self) -> int:
+        """The commit bit, 0 for none."""
+        return max((commit.number for commit in self.table or ()), default=0)
+
+    def move_offset(self, log: BrokerPartition, offset: int) -> None:
+        """Somebody else writes an offset."""
+        self.offsets[log] = offset, self.offsets[log][1] + 1 if log in self.offsets else 0
+
+    def committed(self) -> dict[BrokerPartition, Committed]:
+        """The offsets as a client reads them."""
+        return {log: Committed(*found) for log, found in self.offsets.items()}
+
+    def newest_plan(self) -> Plan | None:
+        """The plan with the highest number."""
+        return plan_documents.parse_plan(self.plans[max(self.plans)], path="plans") if self.plans else None

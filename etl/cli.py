@@ -1,8 +1,8 @@
-"""The doors: `etl demo | doctor | plan | run | verify | offsets show | plans list, show, supersede, acknowledge, take-over, accept-log |
+"""The commands: `etl demo | doctor | plan | run | verify | offsets show | plans list, show, supersede, acknowledge, take-over, accept-log |
 pipelines list, retire, resume`.
 
-Each door loads the settings, calls one function of `doors`, and shows the value that comes back: with `--json` as one
-document on standard output, else for a person. Everything heavy is imported inside the door that needs it. Their exit codes:
+Each command loads the settings, calls one function of `commands`, and shows the value that comes back: with `--json` as one
+document on standard output, else for a person (`console`). Everything heavy is imported inside the command that needs it. Exit codes:
 
     0 done, nothing to do, or already applied        4 owned by another driver or consumer (retry)
     1 a bug                                          5 a person must decide
@@ -268,7 +268,7 @@ def pipelines_resume(conf: Conf, reason: Reason, name: Name = None, as_json: AsJ
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a door and return its exit code; errors are told in two lines, or as JSON where that was asked for."""
+    """Run a command and return its exit code; errors are told in two lines, or as JSON where that was asked for."""
     output: Any = _Output(sys.stdout)
     with contextlib.redirect_stdout(output):
         return _door(arguments)
@@ -293,7 +293,7 @@ def _door(arguments: Sequence[str] | None) -> int:
     except _Unshown as error:
         is_closed = isinstance(error.refused, BrokenPipeError)
         return _NOBODY_READS if is_closed else _tell(_unwritable(error.refused), wants_json=False)
-    except Exception as error:  # the last door: a bug of ours, with all that is needed to report it
+    except Exception as error:  # nobody above catches it: a bug of ours, with all that is needed to report it
         traceback.print_exc()
         return _tell(EtlError(f"a bug: {type(error).__name__}: {error}", check="please report it with the lines above"), wants_json)
 
@@ -326,7 +326,7 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
 
 
 def _show(as_json: bool, document: Any, screen: Callable[[], None], *, is_done: bool = False) -> None:
-    """Print what came of a door. `is_done`: something was changed by it, and stays so where nobody can be told."""
+    """Print the result of a command. `is_done`: the command changed something, and that stays done where the result cannot be printed."""
     if as_json:
         _print_json(document)
     else:

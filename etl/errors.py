@@ -36,7 +36,7 @@
     ├── TableUnreachable            7    retriable: the table cannot be read or written
     └── Stopped                   130    retriable: Ctrl-C or SIGTERM, cleanly
 
-Exit codes: README. Raise the narrowest; the doors turn it into an exit code and two lines of text.
+Exit codes: README. Raise the narrowest; `cli` turns it into an exit code and two lines of text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""spark-submit jobs/verify.py CONF: the door `etl verify`, inside the session that spark-submit made."""
+"""spark-submit jobs/verify.py CONF: the command `etl verify`, inside the session that spark-submit made."""
 
 import sys
 

@@ -1,10 +1,10 @@
 """Whether a table holds what the ledger says it holds: every offset once, none missing, none that nobody applied.
 
-Owns the comparison. What the table holds comes as bitmaps of offsets (`edges.audit_scan` makes Spark read the rows), what it should
+Owns the comparison. What the table holds comes as bitmaps of offsets (`edges.delta.scan` makes Spark read the rows), what it should
 hold as the receipts of applied plans and, where plans were pruned, as loaded intervals with row counts. Nothing here does I/O; one
 log is in memory at a time, and of it one bucket of 32,768 offsets.
 
-A row is unique by its offset (Kafka 0.8 and later). On the 0.7 family several rows may share one: those logs are not for this room.
+A row is unique by its offset (Kafka 0.8 and later). On the 0.7 family several rows may share one: those logs cannot be audited so.
 """
 
 from __future__ import annotations

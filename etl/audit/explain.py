@@ -1,7 +1,7 @@
 """Why an offset has no row: what the receipts say of it, what a plan let go, and who took a row that was there.
 
 Owns the words for it and the judgement whether a table that lacks rows is right all the same. What is missing comes from `audit`, what
-commits of others did from the table's log (`edges.delta_log`), what a plan's own commit held from its files (`edges.recount`).
+commits of others did from the table's log (`edges.delta.log`), what a plan's own commit held from its files (`edges.delta.recount`).
 Nothing here does I/O.
 """
 
@@ -46,7 +46,7 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is known of the rows of a `IncompleteInterval` interval when they were committed."""
+    """What is known of the rows of an `IncompleteInterval` when they were committed."""
 
     short: IncompleteInterval
     delta_version: int | None = None

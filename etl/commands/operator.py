@@ -1,6 +1,6 @@
-"""What an operator rules where the facts contradict each other: which table is right, and that a plan is given up.
+"""What an operator decides where the facts contradict each other: which table is right, and that a plan is given up.
 
-A ruling is written into the ledger with its reason, under the driver's lock; `reconcile` honours it at the next run.
+A decision is written into the ledger with its reason, under the driver's lock; `reconcile` honours it at the next run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SKIP = re.compile(r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d{1,9}):(?P<start
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What was ruled, as it is shown."""
+    """What an operator decided, as it is shown."""
 
     says: str
     document: dict[str, Any]

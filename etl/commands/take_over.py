@@ -1,4 +1,4 @@
-"""The door `etl plans take-over`: this pipeline takes the place of another one in its table, and nothing is loaded twice.
+"""`etl plans take-over`: this pipeline takes the place of another one in its table, and nothing is loaded twice.
 
 Owns the order: while nobody drives the other pipeline, its positions are read from the table, what it loaded goes into our coverage, it
 is retired, and the plan that begins at its positions is stored. Each step may be done again; the next run executes the plan. What it
@@ -80,7 +80,7 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
 
 
 def _withdrawn(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:
-    """The ruling by which a pipeline goes on that was to be taken over by `place` and never was; None where that is not the case.
+    """Goes on with a pipeline that was to be taken over by `place` and never was; None where that is not the case.
 
     What that one stored is taken away first: from then on it is again a pipeline whose topics another one has loaded.
     """

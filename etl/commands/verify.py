@@ -1,7 +1,7 @@
-"""The door `etl verify`: every record of every applied plan is in the table once, or it is said which is not, and why.
+"""`etl verify`: every record of every applied plan is in the table once, or it is said which is not, and why.
 
 Owns the order of the questions: what should be there (the ledger), what is there (Spark reads the rows), and, only where rows are
-missing, whether they were in their own commit and who removed rows since. What the answers mean is `audit`'s and `gaps`'.
+missing, whether they were in their own commit and who removed rows since. What the answers mean is decided in `audit`.
 """
 
 from __future__ import annotations

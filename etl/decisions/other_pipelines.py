@@ -30,7 +30,7 @@ def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
 
 
 def plan_of(state: Replay | Supersede | RebuildFromTable | UpToDate) -> Plan:
-    """The plan that a standing is about."""
+    """The newest plan, by the pipeline's state."""
     return state.last if isinstance(state, UpToDate) else state.plan
 
 

@@ -9,7 +9,8 @@
     an owner of a stored plan's   skip, unowned               Owned: a stored plan is executed as it is, or not at all
     a driver of this pipeline     any                         nothing: whoever holds the driver's lock takes its nodes over
 
-How a log is claimed and an owner waited for is in `edges.owners`. Old consumers know neither our plans nor our commits (docs/adr/0005).
+How a log is claimed and an owner waited for is in `edges.zookeeper.owners`. Old consumers know neither our plans nor our commits
+(docs/adr/0005).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which offsets the next plan holds. Pure functions of values.
 
 What is decided here and nowhere else: what becomes of offsets that are gone, and of a stored plan that cannot be finished. Where a log
-starts that was never read is `starts`'s, how much of it one run reads `packing`'s.
+starts that was never read is decided in `start`, how much of it one run reads in `caps`.
 """
 
 from __future__ import annotations

@@ -3,25 +3,25 @@
 N is the newest plan of the ledger, D the table's transaction version for our app id, B the D that plan N saw when it was
 made: plan N was applied exactly if D >= N.
 
-    ledger   table                              standing
+    ledger   table                              state of the pipeline
     ------   --------------------------------   ----------------------------------------------------------------
     none     no table, or D none                FirstRun
     N        D = B, and the table that plan N   Replay: the stored plan, word for word (`plan` may supersede it when
              was made for                       its range has expired)
-    N        D = N, offsets at its positions    Onward
-    N        D = N, some offsets as N saw them  Onward with those offsets still to commit
-    N        D = N, an offset is larger         OffsetMoved, or Onward from there (policy `follow`)
+    N        D = N, offsets at its positions    UpToDate
+    N        D = N, some offsets as N saw them  UpToDate with those offsets still to commit
+    N        D = N, an offset is larger         OffsetMoved, or UpToDate from there (policy `follow`)
     N        D = N, an offset is smaller, gone  OffsetMoved: to follow it would load rows twice
     N        D = N or more, an offset may be    OffsetMoved: to follow it would pass over records of the log of now
              of a log from before a reset
-    N        D = N, another plan's id           Adopt: ledger restored from an old copy, or superseded too late
-    N, none  D > N                              Adopt: ledger lost, or restored from an old copy
+    N        D = N, another plan's id           RebuildFromTable: ledger restored from an old copy, or superseded too late
+    N, none  D > N                              RebuildFromTable: ledger lost, or restored from an old copy
     N, none  the same, commit not in the log    LedgersDisagree
-    N        D = B, no table when plan N was    Superseding, by a plan for that table: its number keeps the stored one, and whoever
+    N        D = B, no table when plan N was    Supersede, by a plan for that table: its number keeps the stored one, and whoever
              made, and the one of now holds     still works on that, from coming after it
              rows of other pipelines alone
     N        D < N otherwise, or no table       LedgersDisagree: table dropped, cloned, ids expired, or another table
-    N        the same, acknowledged             Onward with the table as it is, Replay, or Superseding where that table holds no
+    N        the same, acknowledged             UpToDate with the table as it is, Replay, or Supersede where that table holds no
                                                 row of plan N
     any      another uid, or another table id   LedgersDisagree: not our table; a uid that we took the place of is ours
     any      a topic that we do not know, and   LedgersDisagree: its rows would be there twice
@@ -119,7 +119,7 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
 
 
 def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
-    """The plan that the standing will be about: the ledger's newest, or the table's where that is adopted; None where nobody knows one."""
+    """The plan that the state will be about: the ledger's newest, or the table's where that one is right; None where nobody knows one."""
     plan, metadata = ledger.newest, table.metadata if table else None
     newer = table is not None and (table.transaction_version or 0) > (plan.number if plan else 0)
     if table and metadata and metadata.document and (newer or (plan and _is_another_plan(plan, table))):

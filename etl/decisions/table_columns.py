@@ -1,7 +1,7 @@
 """Which columns a Delta table can have and be partitioned by, and whether rows fit those that are there. Pure functions of types.
 
 A column is a field of a schema as Delta's log has it (Delta protocol, "Schema Serialization Format"; Spark's `StructType.json()` is the
-same), as `edges.delta_log.Shape` keeps it: name -> JSON of type and nullability.
+same), as `edges.delta.log.Shape` keeps it: name -> JSON of type and nullability.
 """
 
 from __future__ import annotations

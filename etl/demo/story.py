@@ -123,7 +123,7 @@ class _Story:
 
 
 def _ended(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run to the end; on Ctrl-C the child is stopped first, as its own door would."""
+    """Run to the end; on Ctrl-C the child is stopped first, as the command itself would."""
     environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_RUN}
     child = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)

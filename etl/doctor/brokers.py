@@ -136,7 +136,7 @@ def group(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def _other_pipelines(name: str, ledger: PlanLedger, names: set[str]) -> Iterator[Line]:
-    """What `plan.refuse_what_cannot_run` would refuse."""
+    """What `refusals.refuse_what_cannot_run` would refuse."""
     try:
         refuse_retired(Ledger(retired=ledger.read_retirement()))
         refuse_shared_topics(names, ledger.other_pipelines(), has_plans=bool(ledger.plan_numbers()))

@@ -1,6 +1,6 @@
 """What a check says, and what checks tell one another. No I/O.
 
-A `Line` is one line of the doctor's screen, a `Check` makes some, `Findings` is what later checks may build on.
+A `Line` is one line of what `etl doctor` prints, a `Check` makes some, `Findings` is what later checks may build on.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Findings:
     table: DeltaTable | None = None
     """With TABLE established: None says that there is none yet."""
     spark_defaults: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda given: {}
-    """See `wiring.SparkDefaults`."""
+    """See `context.SparkDefaults`."""
 
     @property
     def zookeeper(self) -> ZooKeeper:

@@ -1,8 +1,8 @@
 """`etl doctor CONF`: what is looked at and in which order, and which line is the worst.
 
-Every line is ok, advice, failed with the exit code of a run that would stumble there, or not checked because of a line
-above it. What each check looks at is in `checks`. Nothing is changed: permissions are found out by requests that
-ZooKeeper refuses for another reason, and by a nameless file in the table's folder.
+Every line is ok, advice, failed with the exit code of a run that would stop there, or not checked because of a line
+above it. What each check looks at is in the module of that part of the world. Nothing is changed: permissions are found out
+by requests that ZooKeeper refuses for another reason, and by a file without a name in the table's folder.
 """
 
 from __future__ import annotations

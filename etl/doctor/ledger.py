@@ -57,7 +57,7 @@ def held_back(name: str, snapshot: Snapshot) -> Iterator[Line]:
 
 
 def told(name: str, found: PipelineState) -> Line:
-    """One line for a standing."""
+    """One line for the state of the pipeline."""
     if isinstance(found, FirstRun):
         return ok(name, "nothing was planned yet: the first run decides where each partition starts")
     if isinstance(found, Replay):

@@ -8,5 +8,5 @@
 
 Servers listen on 127.0.0.1 only, log to a file that errors name, and do not outlive the process that started them.
 `java` finds Java, `jars` fetches once, `server` owns a process; `zookeeper`, `kafka`, `spark` say what to start, `cluster` puts
-them together. Nothing in the toolkit's own path depends on this room.
+them together. Nothing that a run needs depends on this folder.
 """

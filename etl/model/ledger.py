@@ -77,7 +77,7 @@ class Acknowledgement:
     commit: str | None = None
     """The hash of that version's commit file; None where the table's log did not hold it, and in words from before this was kept."""
     place: str | None = None
-    """Where that table, or none, was, as `places.place_of` says it; None in words from before it was kept."""
+    """Where that table, or none, was, as `settings.places.place_of` says it; None in words from before it was kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class BrokerPartition:
     """The identity of one log.
 
     On the 0.7 family a log is (topic, broker, partition). From Kafka 0.8 on it is (topic, partition), the broker
-    is only today's address, and `broker_id` is None. Its ledger key is made in `protocol.znodes` and nowhere else.
+    is only today's address, and `broker_id` is None. Its ledger key is made in `protocol.zookeeper.paths` and nowhere else.
     """
 
     topic: str

@@ -143,7 +143,7 @@ class TookOver:
 class Plan:
     """Everything one Delta commit will hold, decided before the first fetch and stored before it.
 
-    `id` is the hash of the canonical content without the leaders (`plan_format.plan_id`): the same content is the
+    `id` is the hash of the canonical content without the leaders (`plan_documents.plan_id`): the same content is the
     same plan, whoever made it.
     """
 

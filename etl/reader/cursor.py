@@ -2,7 +2,7 @@
 
 Owns which offset to ask next and with how many bytes, what of an answer to keep, when the range is done, and the
 ways it can go wrong. Sending the request, waiting, finding the leader and retrying are the fetch loop's; bytes to
-columns is `protocol.record_batches`'.
+columns is `protocol.records.batch_v2`'s.
 
 What a loop does with it:
 
@@ -57,7 +57,7 @@ class Cursor:
     """One range on its way from `from_offset` to `until_offset`.
 
     `fetch_max_bytes` is the size to ask with at first, `max_fetch_bytes` what it may grow to. `columns` are the columns
-    to build, None for all. What `max_record_bytes` and `max_unpacked_bytes` bound is told in `record_batches.Selection`.
+    to build, None for all. What `max_record_bytes` and `max_unpacked_bytes` bound is told in `batch_v2.Selection`.
     `cleanup` is what is known of how the topic is cleaned up. A cursor that raised is of no further use.
     """
 

@@ -1,7 +1,7 @@
 """The loop one task runs: its offset ranges in, Arrow batches out, a receipt per range.
 
 It owns which logs share a request, when the next request is sent, waiting, and finding a leader that moved. What an
-answer means to a range belongs to `cursor`, the connection to `edges.broker`. Spark's side of a task is `datasource`.
+answer means to a range belongs to `cursor`, the connection to `simple_consumer`. Spark's side of a task is `source`.
 
 How the time is used: `Cursor.feed` moves the position by the headers of the record batches alone, so the next fetch
 is sent before a single record of this answer is decoded, and the broker works while we do. Hence two buffers, each

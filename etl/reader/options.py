@@ -1,7 +1,7 @@
 """The options of the data source, text to values. No I/O.
 
 It owns the names of the options, ours and those of Spark's own Kafka source, and what each may hold. What they come to on the logs that
-there are is `reader_ranges`'; asking the brokers and packing ranges into tasks `datasource`'s.
+there are is decided in `ranges`; `alone` asks the brokers and packs the ranges into tasks.
 
 Spark hands a source its options in small letters, so names are compared without regard to case.
 """

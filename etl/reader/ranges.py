@@ -1,6 +1,6 @@
 """Which offset ranges the options of the data source come to, log by log, with what the brokers say of the logs' ends. No I/O.
 
-What the options say is `reader_options`'. What the log does not hold is an error or left out, as `failOnDataLoss` says; a start behind the
+What the options say is in `options`. What the log does not hold is an error or left out, as `failOnDataLoss` says; a start behind the
 end is a mistake wherever both were said.
 """
 

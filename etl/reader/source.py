@@ -7,13 +7,12 @@ It works without the rest of this package's machinery:
     spark.dataSource.register(OffsetRanges)
     clicks = spark.read.format("offset_ranges").option("bootstrap", "127.0.0.1:9092").option("topics", "clicks").load()
 
-reads everything that is readable now; the logs' ends are fixed when a query is planned. The options are those of `reader_options`: our own,
+reads everything that is readable now; the logs' ends are fixed when a query is planned. The options are those of `options`: our own,
 and those of Spark's Kafka source, so that `format("kafka")` becomes `format("offset_ranges")` and nothing else changes. The README
 lists them.
 
-It owns how tasks and receipts travel. What options mean belongs to `reader_options`, how ranges are packed to `packing`, reading them to
-`fetch`. A run hands
-over the tasks it planned (`read_tasks`) and gets back, with the rows, a receipt for each range.
+It owns how tasks and receipts travel. What options mean belongs to `options`, how ranges are packed to `decisions.tasks`, reading them to
+`fetch`. A run hands over the tasks that it planned (`read_tasks`) and gets back, with the rows, a receipt for each range.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ SparkDefaults = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What a run takes from whoever opened the door."""
+    """What a run takes from whoever started it."""
 
     progress: Progress = lambda doing: contextlib.nullcontext()
     spark_defaults: SparkDefaults = lambda given: {}

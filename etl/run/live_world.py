@@ -1,4 +1,4 @@
-"""The only room that knows everybody: the real world of a run, built from settings.
+"""The real world of a run, built from settings: the one module that imports every edge.
 
 Nothing is decided here. `ingest` says what happens in which order, `reconcile` and `plan` decide, the edges do it.
 """

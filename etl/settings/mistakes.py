@@ -1,6 +1,6 @@
 """What is wrong with a conf, told to a person: all of it at once, each with its key, what was meant perhaps, and what the key is for.
 
-Owns what is said of each key where it is wrong; what a key takes is `settings`'.
+Owns what is said of each key where it is wrong; what a key takes is in `sections`.
 """
 
 from __future__ import annotations

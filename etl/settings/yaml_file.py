@@ -2,7 +2,7 @@
 
 PyYAML alone bounds nothing: a kilobyte of aliases of aliases unfolds to billions of values once somebody walks over them, its merge
 keys do so while it reads, and brackets in brackets take it quadratic time. No key of ours needs an alias. What the keys mean is
-`settings`'.
+in `sections`.
 """
 
 from __future__ import annotations

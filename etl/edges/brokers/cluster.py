@@ -1,6 +1,6 @@
 """Questions that take more than one broker: who leads what, where logs start and end, how large they are.
 
-The driver's side of `edges.broker`: one Metadata request, two ListOffsets requests per broker (start and end; three
+The driver's side of `simple_consumer`: one Metadata request, two ListOffsets requests per broker (start and end; three
 under read_committed), one DescribeLogDirs per broker, one DescribeConfigs in all; never one request per partition. What to
 do about a log without a leader, or a topic that is not there, is the caller's policy.
 """

@@ -1,7 +1,7 @@
 """A Delta table's log, commit by commit: what each one says of us, and what others did to the table.
 
 Owns the JSON of a commit file (Delta protocol, "Actions") and the walk over commits. What follows from it is decided elsewhere:
-`edges.delta` makes a `model.Table` of it, `reconcile` says what it means.
+`state` makes a `Table` of it, `reconcile` says what it means.
 
 No JVM: the state of a table is delta-rs's affair, and only what delta-rs does not tell (which commit carried our `txn`, what
 happened since) is read from the files here, through delta-rs's own object store, so that every path works that a table may have.

@@ -1,7 +1,7 @@
 """The receipts of a plan whose record a crash prevented, counted again from the rows that lie in the table.
 
 Owns which files are asked: those that the plan's own commit added; where they are gone, those that the table consists of today, for a
-row is in one plan only. How a file is read belongs to `table_files`, what rows tell of a range to `seen_offsets`.
+row is in one plan only. How a file is read belongs to `files`, what rows tell of a range to `seen_offsets`.
 """
 
 from __future__ import annotations

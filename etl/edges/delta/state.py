@@ -80,7 +80,7 @@ def commits_of_ours(path: str, app_id: str, *, storage_options: StorageOptions =
 def find_commit(
     files: fs.FileSystem, newest: int, app_id: str, number: int, known: int | None,
 ) -> tuple[CommitMetadata | None, list[Commit]]:
-    """The stamp of the commit whose `txn` is `number`, and the commits after it (after `known`, where that is earlier), oldest first.
+    """What the commit with `txn` `number` says of itself, and the commits after it (after `known`, where that is earlier), oldest first.
 
     `known` may be later than that commit: in a history of the table that was replaced by an old copy. Where the log no longer holds
     that commit, `known` alone counts.

@@ -1,6 +1,6 @@
 """One consumer group in ZooKeeper: who is alive, who owns what, and moving offsets by compare-and-set.
 
-What an owner or a moved offset means for a run is decided in `plan` and `reconcile`.
+What an owner means for a run is decided in `ownership`, what a moved offset means in `moved_offsets`.
 """
 
 from __future__ import annotations

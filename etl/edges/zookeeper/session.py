@@ -1,6 +1,6 @@
 """One ZooKeeper session: reads, put-if-absent, transactions, and what a server's trouble is called.
 
-What the znodes are called and what their bytes mean is in `protocol.znodes`; who reads and writes which of them is in the
+What the znodes are called and what their bytes mean is in `protocol.zookeeper`; who reads and writes which of them is in the
 edges that stand on this one: `registry` (brokers), `group` (consumers, owners, offsets), `ledger` (plans).
 
 Facts of kazoo and ZooKeeper this edge is built around: `transaction().commit()` returns errors in its list and raises none;

@@ -1,10 +1,9 @@
 """Record batches of message format v2 (Kafka 0.11 and later): their headers, CRC, compression and transactions.
 
 Owns the walk over the records field of one fetched partition, from its bytes to Arrow batches. The records inside a
-record batch are decompressed by `codecs` and decoded by `columns`; which offsets are wanted, and what an answer means
+record batch are decompressed by `codecs` and decoded by `kernel`; which offsets are wanted, and what an answer means
 for the range, is `cursor`'s.
-Knows magic 2 only. Message formats v0 and v1 (magic 0 and 1) come with `message_sets`; until then they are CorruptData
-that says so.
+Knows magic 2 only. Message formats v0 and v1 (magic 0 and 1) are CorruptData that says so.
 
 What holds for every record batch (Kafka protocol, record batch v2; KIP-98):
 

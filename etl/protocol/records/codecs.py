@@ -1,6 +1,6 @@
 """The codecs of record batches v2: compressed bytes to the bytes of records, as far as Kafka's own Java clients read them.
 
-Owns what ends a compressed stream and what may follow it. Whose bytes they are, and what becomes of an error, is `record_batches`'.
+Owns what ends a compressed stream and what may follow it. Whose bytes they are, and what becomes of an error, is decided in `batch_v2`.
 The compiled codecs read all that producers write, and refuse some bytes that Java's clients read; only then is looked for what those
 would take (tried with the classes of Kafka 3.9.1 on Java 17):
 

@@ -1,8 +1,8 @@
 """The compiled kernels: bytes of records (format v2) to Arrow buffers, with no Python object per record.
 
-Owns the walk over varints, the bounds it keeps, the buffers, and their wrapping into a `pyarrow.RecordBatch`. Which
-stretches of bytes hold records, their CRC and their decompression belong to `record_batches`; which offsets are wanted
-and when a range is done to `cursor`; the names and order of the columns to `frame`.
+Owns the walk over varints and the bounds it keeps; the buffers belong to `arrow`. Which
+stretches of bytes hold records, their CRC and their decompression belong to `batch_v2`; which offsets are wanted
+and when a range is done to `cursor`; the names and order of the columns to `raw_table`.
 
 One call of `_fill` decodes all record batches of a *group* (one row of the group's table each), because a call with
 that many arrays costs some microseconds. The buffers are as large as the bytes that come in could possibly need; the

@@ -12,7 +12,7 @@ from etl.protocol.zookeeper.paths import partition_key
 from etl.protocol.zookeeper.plan_documents import FEWER_TOPICS, FORMAT, render_plan, sorted_items
 
 METADATA_FULL_BYTES = 64 * 2**10
-"""Above this a stamp keeps the ids and the compressed plan, and no text for people."""
+"""Above this the metadata keeps the ids and the compressed plan, and no text for people."""
 METADATA_MAX_BYTES = 8 * 2**20
 """Above this a run refuses before the append: a commit with 20 MB of it makes a table that Spark can never read again."""
 

@@ -60,7 +60,7 @@ class Dying:
 
 def main(conf: str, verb: str, kind: str = "KILL") -> None:
     """Run the pipeline of `conf` and die; exits with the command's exit code where the signal leaves one."""
-    from etl.commands import preview, run
+    from etl.commands import run
 
     around: list[Dying] = []
 
@@ -70,7 +70,7 @@ def main(conf: str, verb: str, kind: str = "KILL") -> None:
         return around[0](world)
 
     # the command as it is, errors and exit codes included, with one thing exchanged
-    setattr(preview, "run", functools.partial(run.run, around=dying))
+    setattr(run, "run", functools.partial(run.run, around=dying))
     sys.argv = ["etl", "run", conf, "--json"]
     runpy.run_module("etl", run_name="__main__")
 

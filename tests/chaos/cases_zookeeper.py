@@ -21,7 +21,7 @@ from unittest import mock
 
 from kazoo.client import KazooClient
 
-from etl.commands import preview, run
+from etl.commands import run
 from etl.edges.zookeeper.session import ZooKeeper as Session
 from etl.embedded.server import wait_until
 from etl.embedded.zookeeper import ZooKeeper
@@ -245,7 +245,7 @@ class _AtVerb:
 def _run(pipeline: Pipeline, verb: str, deed: Deed) -> Said:
     """The command, with that deed when the verb begins."""
     at_verb = _AtVerb(verb, deed)
-    with mock.patch.object(preview, "run", functools.partial(run.run, around=at_verb)):
+    with mock.patch.object(run, "run", functools.partial(run.run, around=at_verb)):
         said = pipeline.run()
     assert at_verb.happened, f"the run did not come to {verb}: {said_in_short(said)}\n{said.err}"
     return said

@@ -71,7 +71,7 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
             commit=hash_of_commit(open_log(rust_path(settings.table.path)), table.version) if table else None, place=settings.table.place)
         world.note_removals(done)
         if table and found and not lacks_plan:
-            world.record(Applied(ledger.newest.number, ledger.newest.id, table.version, table.id, found))
+            world.record(ledger.newest, Applied(ledger.newest.number, ledger.newest.id, table.version, table.id, found))
         world.ledger.acknowledge(word)
     what = "that there is no table" if table is None else f"the table {table.id} at version {table.version}"
     says = f"acknowledged {what}, after plan {word.number}: {reason}"

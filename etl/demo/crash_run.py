@@ -2,7 +2,8 @@
 
 For the demo and for tests: the real command with real edges, ended by SIGKILL as a power cut would end it, or by another signal
 of `signal.Signals` (INT, TERM, STOP) after which it goes on as that signal lets it. VERB is a method of `ingest.World` (observe,
-store, claiming, fetch, append, record, commit, tidy, ...), or `half_commit`: when half of the offsets are moved.
+store, claiming, fetch, append, record, commit, tidy, ...), or `half_record`: when the plan's losses are written down and its record is
+not; or `half_commit`: when half of the offsets are moved.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Committed, Plan
+from etl.model.plans import Applied, Committed, Plan
 from etl.run.world import World
 
-HALF_COMMIT = "half_commit"
+HALF_RECORD, HALF_COMMIT = "half_record", "half_commit"
 
 
 class Dying:
@@ -38,6 +39,8 @@ class Dying:
             self._end_once()
         if name == "commit" and self._verb == HALF_COMMIT:
             return self._half_commit
+        if name == "record" and self._verb == HALF_RECORD:
+            return self._half_record
         return getattr(self._world, name)
 
     def end(self) -> None:
@@ -47,6 +50,12 @@ class Dying:
     def _end_once(self) -> None:
         self._verb = ""
         self.end()
+
+    def _half_record(self, plan: Plan, applied: Applied | None) -> None:
+        """As a record would be met between what the plan let go and what came of it."""
+        self._world.record(plan, None)
+        self._end_once()
+        self._world.record(plan, applied)
 
     def _half_commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """As a commit of several requests would be met between two of them."""

@@ -99,8 +99,7 @@ def _one_plan(world: World, settings: Settings, report: Report) -> bool:
         if applied is None:
             return False
         with report.timed(Verb.COMMIT):
-            world.record_losses(plan)
-            world.record(applied)
+            world.record(plan, applied)
             world.commit(plan)
             report.committed(plan)
             world.tidy()
@@ -136,7 +135,6 @@ def _where_we_stand(world: World, snapshot: Snapshot, settings: Settings, report
     settled = replace(state.state, uncommitted=())
     # offsets first: once the ledger holds the plan, an offset below its position would be somebody else's doing
     snapshot = _commit_left(world, snapshot, state.state, report)
-    world.record_losses(adopted)
     report.lost(adopted)
     return replace(snapshot, ledger=world.adopt(adopted)), settled
 
@@ -145,11 +143,10 @@ def repair(world: World, snapshot: Snapshot, state: UpToDate, report: Report) ->
     """Finish what the last run left: its record, and the offsets it did not move."""
     last = state.last
     if snapshot.ledger.applied is None:
-        world.record_losses(last)
         report.lost(last)
         recounted = world.recount(last)
+        world.record(last, recounted)
         if recounted:
-            world.record(recounted)
             what = f"the record of plan {last.number} was missing: its rows were counted from the table's files"
             report.add(Outcome.REPAIRED, what + doubt_of(recounted))
     for log, offset in sorted(state.followed.items()):

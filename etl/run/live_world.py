@@ -200,6 +200,7 @@ class LiveWorld:
 
     def adopt(self, plan: Plan) -> Ledger:
         """See `ingest.World`. Goes back to the newest plan that both sides know with its record, and writes what is after, oldest first."""
+        self._record_losses(plan)
         self.ledger.store_uid(plan.uid)
         unknown = []
         for metadata in state.commits_of_ours(self.settings.table.path, self.app_id):
@@ -282,13 +283,11 @@ class LiveWorld:
             return None, outcome.table
         return self._applied(plan, outcome), outcome.table
 
-    def record_losses(self, plan: Plan) -> None:
+    def record(self, plan: Plan, applied: Applied | None) -> None:
         """See `ingest.World`."""
-        losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
-
-    def record(self, applied: Applied) -> None:
-        """See `ingest.World`."""
-        self.ledger.record_applied(applied)
+        self._record_losses(plan)
+        if applied:
+            self.ledger.record_applied(applied)
 
     def recount(self, plan: Plan) -> Applied | None:
         """See `ingest.World`. Where the table's log forgot the commit, its rows are counted in the table of today."""
@@ -341,6 +340,9 @@ class LiveWorld:
             settings = {**self._surroundings.spark_defaults(wanted), **wanted}
             self._spark = build_session(f"etl {self.settings.pipeline}", settings, log=self.spark_log)
         return self._spark
+
+    def _record_losses(self, plan: Plan) -> None:
+        losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
 
     def _adopt(self, metadata: CommitMetadata, table_id: str) -> None:
         plan = parse_plan(metadata.document or b"", path=f"commit {metadata.delta_version} of {self.settings.table.path}")

@@ -35,7 +35,10 @@ class World(Protocol):
         """Put the plan in the place of the ledger's newest one, if that is still there."""
 
     def adopt(self, plan: Plan) -> Ledger:
-        """Write the ledger anew from the table's commits, of which `plan` is the newest of ours; the ledger as it is then."""
+        """Write the ledger anew from the table's commits, of which `plan` is the newest of ours; the ledger as it is then.
+
+        What `plan` let go is written down first, as in `record`.
+        """
 
     def read_ledger(self) -> Ledger:
         """The ledger as it is now."""
@@ -52,11 +55,11 @@ class World(Protocol):
     def append(self, plan: Plan, rows: Any) -> tuple[Applied | None, Table | None]:
         """Append as plan N and read the table again; no Applied: it holds another plan under that number."""
 
-    def record_losses(self, plan: Plan) -> None:
-        """Write down what the plan in the table let go, once; before `record`, so that a record says that this is done too."""
+    def record(self, plan: Plan, applied: Applied | None) -> None:
+        """Write down what the plan in the table let go, once, and only then what came of it: a record says that both are done.
 
-    def record(self, applied: Applied) -> None:
-        """Keep what came of the plan."""
+        Without `applied` nobody could tell what came of it, and no record is kept.
+        """
 
     def recount(self, plan: Plan) -> Applied | None:
         """What came of a plan in the table whose record a crash prevented; None when the table's log forgot its commit."""

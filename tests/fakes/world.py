@@ -126,6 +126,7 @@ class FakeWorld:
 
     def adopt(self, plan: Plan) -> Ledger:
         """See World; oldest first, so that a crash on the way leaves a ledger that is only behind."""
+        self._record_losses(plan)
         self._do("store uid", lambda: fake_ledger.store_uid(self.outside, plan.uid))
         for version, commit in enumerate(self.outside.table or (), 1):
             if fake_ledger.is_to_adopt(self.outside, commit):
@@ -187,14 +188,15 @@ class FakeWorld:
         """See World."""
         return fake_table.recount(self.outside, plan)
 
-    def record_losses(self, plan: Plan) -> None:
+    def record(self, plan: Plan, applied: Applied | None) -> None:
         """See World."""
+        self._record_losses(plan)
+        if applied:
+            self._do("record", lambda: fake_ledger.record(self.outside, applied))
+
+    def _record_losses(self, plan: Plan) -> None:
         if plan.losses:
             self._do("record losses", lambda: fake_ledger.record_losses(self.outside, plan))
-
-    def record(self, applied: Applied) -> None:
-        """See World."""
-        self._do("record", lambda: fake_ledger.record(self.outside, applied))
 
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """See World; a few logs to a request, each request all or nothing."""

@@ -120,7 +120,7 @@ def test_offsets_that_were_let_go_are_told_from_plans_and_later_from_the_losses_
         pipeline.ran()
         pipeline.produce(400)
         admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
-    broken_off_before("record_losses", pipeline)
+    broken_off_before("record", pipeline)
     before = pipeline.door("verify")
     assert (before.code, reasons(before.document, 1)) == (0, {"lost": 50})
     assert any("plan 2 let go is not in the losses table" in note for note in before.document["notes"])

@@ -652,6 +652,21 @@ def test_a_crash_while_the_ledger_is_rebuilt_loses_and_doubles_nothing(step: str
     refuse_unfinished(outside)
 
 
+@pytest.mark.parametrize("step", ["record losses", "store uid", "adopt 1"])
+@pytest.mark.parametrize("when", When)
+def test_what_a_plan_let_go_is_written_down_once_where_the_ledger_is_rebuilt_before_it_was(step: str, when: When) -> None:
+    outside = outside_with_a_hole()
+    with pytest.raises(Crash):
+        run(outside, LOSSES, at=crash_at("record losses", When.BEFORE))
+    outside.uid, outside.plans = None, {}
+    with pytest.raises(Crash):
+        run(outside, LOSSES, at=crash_at(step, when))
+    assert len(outside.losses) == (0 if (step, when) == ("record losses", When.BEFORE) else 2), "losses first, then the ledger"
+    run(outside, LOSSES)
+    refuse_unfinished(outside)
+    assert len(outside.losses) == 2
+
+
 def test_a_rebuilt_ledger_keeps_the_uid_of_the_table() -> None:
     outside = loaded_in_three_runs()
     uid, outside.uid, outside.plans, outside.applied = outside.uid, None, {}, {}

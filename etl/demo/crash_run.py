@@ -59,8 +59,7 @@ class Dying:
 
     def _half_commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """As a commit of several requests would be met between two of them."""
-        changed = (log for log, position in plan.positions.items() if plan.moves_offsets and plan.seen[log].offset != position)
-        wanted = sorted(changed if logs is None else logs)
+        wanted = sorted(plan.offsets_to_move if logs is None else logs)
         half = len(wanted) // 2
         moved = self._world.commit(plan, wanted[:half])
         self._end_once()

@@ -196,6 +196,17 @@ class Plan:
     """The table's Delta version when the plan was made; None: there was no table, or it is from before this was kept."""
 
     @property
+    def offsets_to_move(self) -> tuple[BrokerPartition, ...]:
+        """The logs whose committed offset this plan moves, in order: those whose position is not what it saw."""
+        changed = (log for log, position in self.positions.items() if self.seen[log].offset != position)
+        return tuple(sorted(changed)) if self.moves_offsets else ()
+
+    def moved(self, log: BrokerPartition) -> Committed:
+        """What ZooKeeper holds for the log once this plan has moved its offset: one write behind what the plan saw."""
+        version = self.seen[log].version
+        return Committed(self.positions[log], 0 if version is None else version + 1)
+
+    @property
     def taken(self) -> dict[str, int]:
         """Application id and number of each pipeline whose place was taken so far."""
         return {one.app_id: one.number for one in (*((self.took_over,) if self.took_over else ()), *self.heir_of)}

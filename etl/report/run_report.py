@@ -191,7 +191,7 @@ class Report:
 
     def committed(self, plan: Plan) -> None:
         """The offsets are moved."""
-        self.offsets_committed += sum(plan.seen[log].offset != position for log, position in plan.positions.items())
+        self.offsets_committed += len(plan.offsets_to_move)
 
     def left_by_caps(self, plan: Plan, snapshot: Snapshot, limits: Limits) -> None:
         """What the run's own plan did not take on of what could be read."""

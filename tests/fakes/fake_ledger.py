@@ -71,7 +71,7 @@ def record_losses(out: Outside, plan: Plan) -> None:
 def commit_request(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> dict[BrokerPartition, Committed]:
     there = out.committed()
     now = {log: there.get(log, NOTHING_COMMITTED) for log in logs}
-    after = {log: Committed(plan.positions[log], 0 if (v := plan.seen[log].version) is None else v + 1) for log in logs}
+    after = {log: plan.moved(log) for log in logs}
     if all(now[log] == plan.seen[log] for log in logs):
         out.offsets.update({log: (plan.positions[log], after[log].version or 0) for log in logs})
         return after

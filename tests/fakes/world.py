@@ -200,9 +200,7 @@ class FakeWorld:
 
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """See World; a few logs to a request, each request all or nothing."""
-        if logs is None:
-            logs = [log for log, position in plan.positions.items() if plan.seen[log].offset != position]
-        wanted, moved = sorted(logs), {}
+        wanted, moved = sorted(plan.offsets_to_move if logs is None else logs), {}
         for start in range(0, len(wanted), self._logs_per_request):
             some = wanted[start:start + self._logs_per_request]
             moved.update(self._do(f"commit from {start}", partial(fake_ledger.commit_request, self.outside, plan, some)))

@@ -58,10 +58,7 @@ class ConsumerGroup:
         Compare-and-set on what the plan saw, in as few `multi` as fit. Raises OffsetMoved when somebody else moved one,
         SessionLost when our session ended since `driving` began, CommitUnknown when no answer came.
         """
-        if logs is None:
-            changed = plan.positions.items() if plan.moves_offsets else ()
-            logs = [log for log, position in changed if plan.seen[log].offset != position]
-        wanted = sorted(logs)
+        wanted = sorted(plan.offsets_to_move if logs is None else logs)
         for topic in sorted({log.topic for log in wanted}):
             self._zookeeper.ensure(self._group.offsets_of(topic))
         moved: dict[BrokerPartition, Committed] = {}
@@ -81,7 +78,7 @@ class ConsumerGroup:
                 request.create(self._group.offset(log), payload)
             else:
                 request.set_data(self._group.offset(log), payload, version=seen.version)
-        after = {log: _after(plan, log) for log in logs}
+        after = {log: plan.moved(log) for log in logs}
         try:
             results = request.commit()
         except NO_ANSWER as error:
@@ -110,8 +107,3 @@ class ConsumerGroup:
                 raise OffsetMoved(what, topic=log.topic, partition=log.partition, offset=now.offset, check=check) from reason
         what = f"the offsets of plan {plan.number} did not reach ZooKeeper"
         raise CommitUnknown(what, check="nothing: the rows are in the table, the next run moves the offsets") from reason
-
-
-def _after(plan: Plan, log: BrokerPartition) -> Committed:
-    seen = plan.seen[log].version
-    return Committed(plan.positions[log], 0 if seen is None else seen + 1)

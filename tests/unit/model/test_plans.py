@@ -1,0 +1,28 @@
+"""What a plan says of the offsets that it moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Committed
+from tests.unit.decisions.test_reconcile import COMPLETE, A, B, C, plan_of
+
+
+def test_a_plan_moves_the_offsets_that_are_not_at_its_positions_and_no_others() -> None:
+    assert plan_of(1).offsets_to_move == (A, B), "C was at its position when the plan was made"
+
+
+def test_a_plan_that_moves_no_offsets_has_none_to_move() -> None:
+    assert plan_of(1, moves_offsets=False).offsets_to_move == ()
+
+
+def test_a_moved_offset_is_at_the_position_one_write_behind_what_was_seen() -> None:
+    assert {log: plan_of(1).moved(log) for log in (A, B)} == {log: COMPLETE[log] for log in (A, B)}
+
+
+def test_offsets_are_moved_in_the_order_of_their_logs() -> None:
+    last = BrokerPartition("clicks", 9)
+    plan = plan_of(1)
+    plan = replace(plan, positions={last: 1, **plan.positions}, seen={last: Committed(), **plan.seen})
+    assert plan.offsets_to_move == (A, B, last) and C not in plan.offsets_to_move

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from etl.edges.zookeeper.session import ZooKeeper
-    from etl.protocol.generations.kafka.small_messages import ClusterMetadata
+    from etl.protocol.messages import ClusterMetadata
 
 T = TypeVar("T")
 

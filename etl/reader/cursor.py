@@ -38,8 +38,8 @@ from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, Messa
 from etl.model.logs import Cleanup, Isolation
 from etl.model.plans import OffsetRange, Receipt
 from etl.model.raw_table import COLUMNS
-from etl.protocol import FetchedPartition
 from etl.protocol.generations.kafka import errors
+from etl.protocol.messages import FetchedPartition
 from etl.protocol.records.batch_v2 import MAX_UNPACKED_BYTES, Counts, Selection, Walk, decode, walk
 from etl.protocol.records.kernel import MAX_GAPS, MAX_RECORD_BYTES, Tally
 

@@ -26,10 +26,8 @@ from etl.edges.brokers.simple_consumer import MIB, SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, RanOutBeforeUntil
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation
 from etl.model.plans import OffsetRange, Receipt
-from etl.protocol import FetchedPartition
 from etl.protocol.generations.kafka import errors
-from etl.protocol.generations.kafka.fetch import FetchAnswer, FetchTarget
-from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST
+from etl.protocol.messages import EARLIEST, LATEST, FetchAnswer, FetchTarget, FetchedPartition
 from etl.protocol.records.batch_v2 import MAX_UNPACKED_BYTES
 from etl.protocol.records.kernel import MAX_RECORD_BYTES
 from etl.reader.cursor import Cursor

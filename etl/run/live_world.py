@@ -44,7 +44,7 @@ from etl.model.plans import Applied, Committed, Plan
 from etl.model.raw_table import arrow_schema, spark_schema
 from etl.model.snapshot import Snapshot
 from etl.model.table import ForeignCommit, CommitMetadata, Table
-from etl.protocol.generations.kafka.small_messages import ClusterMetadata
+from etl.protocol.messages import ClusterMetadata
 from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.reader.following import Following, follow

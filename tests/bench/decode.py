@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from etl.model.logs import BrokerPartition, Isolation  # noqa: E402
 from etl.model.plans import OffsetRange  # noqa: E402
-from etl.protocol import FetchedPartition  # noqa: E402
+from etl.protocol.messages import FetchedPartition  # noqa: E402
 from etl.reader.cursor import Cursor  # noqa: E402
 
 BATCH_BYTES = 16 * 1024

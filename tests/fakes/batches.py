@@ -14,7 +14,7 @@ from enum import IntEnum
 
 import pyarrow as pa
 
-from etl.protocol import FetchedPartition
+from etl.protocol.messages import FetchedPartition
 
 
 class Codec(IntEnum):

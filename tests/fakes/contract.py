@@ -14,10 +14,8 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange, Receipt
-from etl.protocol import FetchedPartition
-from etl.protocol.generations.kafka.fetch import FetchTarget
-from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST
 from etl.protocol.generations.kafka.versions import Api
+from etl.protocol.messages import EARLIEST, LATEST, FetchTarget, FetchedPartition
 from etl.reader.fetch import read_ranges
 
 

@@ -32,7 +32,7 @@ from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, KafkaGroup
 from etl.model.plans import OffsetRange, Plan, Receipt
 from etl.model.raw_table import arrow_schema
 from etl.model.snapshot import Snapshot
-from etl.protocol.generations.kafka.small_messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.reader.following import Following
 from etl.run import context, live_world

@@ -18,8 +18,8 @@ from typing import TypeVar
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Isolation, KafkaGroup, Leader, OpenTransaction, Retention
-from etl.protocol.generations.kafka import errors, small_messages
-from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST, ClusterMetadata, ListedOffset
+from etl.protocol.generations.kafka import errors
+from etl.protocol.messages import EARLIEST, LATEST, ClusterMetadata, ListedOffset, ToldEpochEnd, ToldEpochEnds
 from etl.settings.sections import TopicFilter
 
 Answer = TypeVar("Answer")
@@ -191,7 +191,7 @@ class Cluster:
         Left out are logs whose leader cannot tell: a broker before 2.1, or an epoch that its log does not know. `leaders` saves the
         Metadata request. Raises what `extents` raises, and for a log that stays without a leader: not to know is no answer here.
         """
-        deadline, attempt, told = time.monotonic() + wait_for_leader_s, 0, small_messages.ToldEpochEnds()
+        deadline, attempt, told = time.monotonic() + wait_for_leader_s, 0, ToldEpochEnds()
         while waiting := {log: epoch for log, epoch in epochs.items() if log not in told}:
             known = self.describe({log.topic for log in waiting}).leaders if leaders is None else leaders
             failure = self._ask_epochs({log: known[log] for log in waiting if log in known}, waiting, told)
@@ -207,12 +207,12 @@ class Cluster:
                 if end.epoch is not None and end.end_offset is not None}
 
     def _ask_epochs(self, leaders: Mapping[BrokerPartition, Leader], epochs: Mapping[BrokerPartition, int],
-                    told: small_messages.ToldEpochEnds) -> EtlError | None:
+                    told: ToldEpochEnds) -> EtlError | None:
         """One round over the brokers into `told`; the error of a log that may still come, if there is one."""
-        def ask(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> small_messages.ToldEpochEnds | EtlError:
+        def ask(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> ToldEpochEnds | EtlError:
             try:
                 answer = consumer.epoch_ends({log: epochs[log] for log in logs}, {log: leaders[log].epoch for log in logs})
-                return {log: answer.get(log, small_messages.ToldEpochEnd(errors.NONE, None, None)) for log in logs}
+                return {log: answer.get(log, ToldEpochEnd(errors.NONE, None, None)) for log in logs}
             except BrokerUnreachable as error:
                 return error
 

@@ -18,11 +18,12 @@ from etl.edges.brokers.connection import (
 )
 from etl.errors import BrokerUnreachable, CorruptData
 from etl.model.logs import Broker, BrokerPartition, Isolation, OpenTransaction, Retention
-from etl.protocol import FetchedPartition
 from etl.protocol.generations.kafka import committed, configs, errors, groups, produce, small_messages, transactions, versions
-from etl.protocol.generations.kafka.fetch import FetchAnswer, FetchTarget, encode_fetch, in_wire_order, parse_fetch
-from etl.protocol.generations.kafka.small_messages import EARLIEST, LATEST, ClusterMetadata, ListedOffset
+from etl.protocol.generations.kafka.fetch import encode_fetch, in_wire_order, parse_fetch
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
+from etl.protocol.messages import (
+    EARLIEST, LATEST, ClusterMetadata, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, ToldEpochEnds,
+)
 
 MIB = 1 << 20
 _MAX_CORRELATION_ID = 0x7FFFFFFF
@@ -260,7 +261,7 @@ class SimpleConsumer:
 
     def epoch_ends(
         self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None],
-    ) -> small_messages.ToldEpochEnds:
+    ) -> ToldEpochEnds:
         """Where the records up to a leader epoch end in each log (KIP-320); nothing for a broker before 2.1. One request for many logs."""
         api, fields = Api.OFFSET_FOR_LEADER_EPOCH, small_messages.epoch_ends_fields(epochs, current)
         return small_messages.parse_epoch_ends(self._ask(api, fields)) if versions.is_spoken(api, self.api_versions()) else {}

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from etl.errors import CorruptData, RecordTooLarge
-from etl.protocol import FetchedPartition
+from etl.protocol.messages import FetchedPartition
 from etl.protocol.records import codecs
 from etl.protocol.records.arrow import ColumnBuffers
 from etl.protocol.records.kernel import MAX_RECORD_BYTES, SMALLEST_RECORD, TABLE_WIDTH, Bytes, Tally, count_records

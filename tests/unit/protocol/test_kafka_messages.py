@@ -11,8 +11,8 @@ from kafka.protocol.metadata import MetadataRequest
 from etl.errors import BrokerError, CorruptData, PermissionRefused, SettingsError
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.generations.kafka import errors, fetch, small_messages, versions
-from etl.protocol.generations.kafka.fetch import FetchTarget
 from etl.protocol.generations.kafka.versions import Api
+from etl.protocol.messages import LATEST, FetchTarget
 from etl.protocol.primitives import Reader
 
 DEMO = BrokerPartition("demo", 0)
@@ -40,7 +40,7 @@ def test_a_fetch_v4_is_encoded_byte_for_byte() -> None:
 
 
 def test_a_list_offsets_v1_for_the_end_is_encoded_byte_for_byte() -> None:
-    fields = small_messages.list_offsets_fields({DEMO: small_messages.LATEST}, Isolation.READ_UNCOMMITTED, {})
+    fields = small_messages.list_offsets_fields({DEMO: LATEST}, Isolation.READ_UNCOMMITTED, {})
     expected = "00000029 0002 0001 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 ffffffffffffffff"
     assert small_messages.encode(Api.LIST_OFFSETS, 1, correlation_id=2, client_id="t", fields=fields) == bytes.fromhex(expected)
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.model.logs import BrokerPartition, Isolation
-from etl.protocol import FetchedPartition
+from etl.model.logs import Isolation
 from etl.protocol.generations.kafka.small_messages import isolation_level, or_minus_one, or_none
 from etl.protocol.generations.kafka.versions import Api
+from etl.protocol.messages import FetchAnswer, FetchedPartition, FetchTarget
 from etl.protocol.primitives import Reader, Writer
 
 
@@ -39,27 +39,6 @@ FETCH_LAYOUTS: dict[int, FetchLayout] = {
 }
 _NO_SESSION = (0, -1)
 """Session id and epoch of a full fetch that opens no session (KIP-227); epoch 0 would open one."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchTarget:
-    """One log in a Fetch: from which offset, and how many bytes at most."""
-
-    log: BrokerPartition
-    offset: int
-    max_bytes: int
-    leader_epoch: int | None = None
-    """The epoch that the metadata told: a broker that is behind or deposed then answers 74 or 75 (KIP-320)."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchAnswer:
-    """One Fetch response. The records of its partitions are slices of the buffer it was read from."""
-
-    throttle_ms: int
-    error_code: int
-    """Of the whole request; versions below 7 have none, which is 0."""
-    partitions: tuple[FetchedPartition, ...]
 
 
 def in_wire_order(wanted: Sequence[FetchTarget]) -> list[FetchTarget]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -36,12 +35,7 @@ from etl.errors import CorruptData
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka import schemas
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
-
-LATEST = -1
-"""A time in ListOffsets: the readable end (high watermark, or last stable offset under read_committed)."""
-EARLIEST = -2
-"""A time in ListOffsets: the log start offset."""
-
+from etl.protocol.messages import ClusterMetadata, ListedOffset, PartitionMetadata, ToldEpochEnd, ToldEpochEnds, TopicMetadata
 
 _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.PRODUCE: (ProduceRequest, ProduceResponse),
@@ -87,55 +81,6 @@ def parse_api_versions(response: Any) -> ApiVersions:
     return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionMetadata:
-    """One log and who leads it now."""
-
-    log: BrokerPartition
-    error_code: int
-    leader: Leader | None
-    """None: no leader at the moment, wait and ask again."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
-    """One topic, or why the broker does not tell of it (code 3: not there; 29: not allowed)."""
-
-    topic: str
-    error_code: int
-    topic_id: str | None
-    """None where brokers have no topic ids (before 2.8)."""
-    is_internal: bool
-    partitions: tuple[PartitionMetadata, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterMetadata:
-    """The answer to one Metadata request."""
-
-    cluster_id: str | None
-    brokers: Mapping[int, Broker]
-    topics: Mapping[str, TopicMetadata]
-
-    @property
-    def leaders(self) -> dict[BrokerPartition, Leader]:
-        """Every log that has a leader."""
-        return {each.log: each.leader for each in self._partitions() if each.leader is not None}
-
-    @property
-    def leaderless(self) -> frozenset[BrokerPartition]:
-        """Every log that is known and has no leader."""
-        return frozenset(each.log for each in self._partitions() if each.leader is None)
-
-    @property
-    def topic_ids(self) -> dict[str, str]:
-        """Topic ids, where the broker has them."""
-        return {name: topic.topic_id for name, topic in self.topics.items() if topic.topic_id is not None}
-
-    def _partitions(self) -> Iterable[PartitionMetadata]:
-        return (partition for topic in self.topics.values() for partition in topic.partitions)
-
-
 def metadata_fields(topics: Collection[str] | None) -> dict[str, Any]:
     """None: all topics. Asking never creates a topic (which is why versions below 4 are not used)."""
     named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
@@ -164,18 +109,6 @@ def _parse_partition(topic: str, found: Any, brokers: Mapping[int, Broker]) -> P
     return PartitionMetadata(BrokerPartition(topic, found.partition_index), found.error_code, leader)
 
 
-@dataclass(frozen=True, slots=True)
-class ListedOffset:
-    """What a broker answered for one log and one time."""
-
-    log: BrokerPartition
-    error_code: int
-    offset: int | None
-    """None: no record that late."""
-    timestamp_ms: int | None
-    leader_epoch: int | None
-
-
 def list_offsets_fields(times: Mapping[BrokerPartition, int], isolation: Isolation,
                         epochs: Mapping[BrokerPartition, int | None]) -> dict[str, Any]:
     """One request for many logs; `times` holds LATEST, EARLIEST or milliseconds since 1970."""
@@ -192,19 +125,6 @@ def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
                            or_none(each.timestamp), or_none(getattr(each, "leader_epoch", -1)))
               for topic in response.topics for each in topic.partitions)
     return {each.log: each for each in listed}
-
-
-@dataclass(frozen=True, slots=True)
-class ToldEpochEnd:
-    """What a broker answered of one log and one epoch."""
-
-    error_code: int
-    epoch: int | None
-    end_offset: int | None
-    """None: the leader's log knows no such epoch (an epoch above its own, or a log without epochs)."""
-
-
-ToldEpochEnds = dict[BrokerPartition, ToldEpochEnd]
 
 
 def epoch_ends_fields(epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]) -> dict[str, Any]:

@@ -1,0 +1,140 @@
+"""What is asked of brokers and what they answer, in words of no generation. No I/O, no bytes but the records themselves.
+
+A generation of brokers (`generations`) maps these to bytes and back; what the records field holds belongs to `records`.
+The wire's numbers for "there is none" are None here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from etl.model.logs import Broker, BrokerPartition, Leader
+
+LATEST = -1
+"""Instead of a time: the readable end (high watermark, or last stable offset under read_committed)."""
+EARLIEST = -2
+"""Instead of a time: the log start offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchTarget:
+    """One log in a Fetch: from which offset, and how many bytes at most."""
+
+    log: BrokerPartition
+    offset: int
+    max_bytes: int
+    leader_epoch: int | None = None
+    """The epoch that the metadata told: a broker that is behind or deposed then answers 74 or 75 (KIP-320)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """What one Fetch answer says of one Kafka partition. The wire's -1 is None here.
+
+    `records` is a view of the receive buffer, not a copy: it is only good until the next answer is received into
+    that buffer, so what `Cursor.feed` returns must be read to its end before.
+    """
+
+    topic: str
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int | None
+    """None: the version of the answer has no such field."""
+    log_start_offset: int | None
+    aborted: tuple[tuple[int, int], ...]
+    """(producer id, first offset) of the aborted transactions that overlap this answer (KIP-98)."""
+    records: memoryview
+    """Record batches or message sets; the last one may be cut off. Empty where the wire says null."""
+    proves_empty: bool = False
+    """True: if `records` is empty, then there is nothing to read at the asked offset.
+
+    A broker also answers empty when it throttles, and when the partitions before this one in the same answer used
+    up the bytes (KIP-74). So this may be said only of a partition whose answer was not throttled and before which
+    no other partition of the answer had records.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """One Fetch response. The records of its partitions are slices of the buffer it was read from."""
+
+    throttle_ms: int
+    error_code: int
+    """Of the whole request; versions below 7 have none, which is 0."""
+    partitions: tuple[FetchedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """One log and who leads it now."""
+
+    log: BrokerPartition
+    error_code: int
+    leader: Leader | None
+    """None: no leader at the moment, wait and ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """One topic, or why the broker does not tell of it (code 3: not there; 29: not allowed)."""
+
+    topic: str
+    error_code: int
+    topic_id: str | None
+    """None where brokers have no topic ids (before 2.8)."""
+    is_internal: bool
+    partitions: tuple[PartitionMetadata, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """The answer to one Metadata request."""
+
+    cluster_id: str | None
+    brokers: Mapping[int, Broker]
+    topics: Mapping[str, TopicMetadata]
+
+    @property
+    def leaders(self) -> dict[BrokerPartition, Leader]:
+        """Every log that has a leader."""
+        return {each.log: each.leader for each in self._partitions() if each.leader is not None}
+
+    @property
+    def leaderless(self) -> frozenset[BrokerPartition]:
+        """Every log that is known and has no leader."""
+        return frozenset(each.log for each in self._partitions() if each.leader is None)
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """Topic ids, where the broker has them."""
+        return {name: topic.topic_id for name, topic in self.topics.items() if topic.topic_id is not None}
+
+    def _partitions(self) -> Iterable[PartitionMetadata]:
+        return (partition for topic in self.topics.values() for partition in topic.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """What a broker answered for one log and one time."""
+
+    log: BrokerPartition
+    error_code: int
+    offset: int | None
+    """None: no record that late."""
+    timestamp_ms: int | None
+    leader_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToldEpochEnd:
+    """What a broker answered of one log and one epoch."""
+
+    error_code: int
+    epoch: int | None
+    end_offset: int | None
+    """None: the leader's log knows no such epoch (an epoch above its own, or a log without epochs)."""
+
+
+ToldEpochEnds = dict[BrokerPartition, ToldEpochEnd]

@@ -13,8 +13,8 @@ from etl.commands.run import new_run_id
 from etl.decisions.acceptance import is_recorded, is_told
 from etl.decisions.foreign_commits import unacknowledged
 from etl.decisions.ownership import leave_to_owners, refuse_owned_ranges
-from etl.decisions.plan import plan_instead
 from etl.decisions.reconcile import naming_table, refuse_another_era, where_we_stand
+from etl.decisions.replacement import plan_instead
 from etl.decisions.reset import Accepting, parse_named, plan_reset
 from etl.edges.delta.log import hash_of_commit, open_log
 from etl.edges.delta.path import rust_path

@@ -9,9 +9,11 @@ from typing import Any
 from etl.decisions.expiry import Expiring, expiring
 from etl.decisions.lag import lag_in_all, reached
 from etl.decisions.ownership import leave_to_owners, refuse_owned_ranges
-from etl.decisions.plan import plan_instead, plan_next, replay_or_supersede
+from etl.decisions.plan import plan_next
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.refusals import refuse_what_cannot_run
+from etl.decisions.replacement import plan_instead
+from etl.decisions.replay import replay_or_supersede
 from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET, pack_tasks
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import RebuildFromTable, UpToDate, Replay, Snapshot, PipelineState, Supersede

@@ -16,7 +16,7 @@ from etl.commands.run import new_run_id
 from etl.decisions.acceptance import accepted_version
 from etl.decisions.coverage import Ancestry, ancestry
 from etl.decisions.foreign_commits import is_let_pass, unacknowledged
-from etl.decisions.plan import may_be_transformed
+from etl.decisions.shape import may_be_transformed
 from etl.decisions.reconcile import compare, naming_table
 from etl.edges.spark.session import translating_spark_errors
 from etl.errors import LedgersDisagree, Owned

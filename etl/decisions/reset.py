@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.decisions.log_identity import Cut, cut_logs, is_creation_id, record_epochs, topics_made_again
-from etl.decisions.plan import let_go_among, shape_of_rows
+from etl.decisions.replacement import let_go_among
+from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_anew, starts_of
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.logs import BrokerPartition, Lineage

@@ -13,8 +13,8 @@ from typing import TypeVar
 from etl.decisions.coverage import unloaded
 from etl.decisions.log_identity import is_creation_id, record_epochs
 from etl.decisions.other_pipelines import app_id_of, name_of
-from etl.decisions.plan import shape_of_rows
 from etl.decisions.reconcile import compare, is_of_another_era
+from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, starts_of
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
 from etl.model.logs import BrokerPartition

@@ -15,9 +15,11 @@ from typing import Any
 from etl.decisions.expiry import expiring
 from etl.decisions.foreign_commits import refuse_what_others_did, unacknowledged
 from etl.decisions.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
-from etl.decisions.plan import plan_instead, plan_next, plan_without, replay_or_supersede
+from etl.decisions.plan import plan_next
 from etl.decisions.reconcile import naming_table, where_we_stand
 from etl.decisions.refusals import refuse_what_cannot_run
+from etl.decisions.replacement import plan_instead, plan_without
+from etl.decisions.replay import replay_or_supersede
 from etl.errors import ExpiredOffsets, MissingOffsets, Owned, TableAppeared
 from etl.model.ledger import Acknowledgement
 from etl.model.logs import BrokerPartition

@@ -17,9 +17,10 @@ from etl.decisions.expiry import cleanup_of, expiring
 from etl.decisions.log_identity import epochs_to_ask, is_creation_id
 from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.ownership import members_as_owners
-from etl.decisions.plan import may_be_transformed, topics_left_to_read
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
+from etl.decisions.replay import topics_left_to_read
+from etl.decisions.shape import may_be_transformed
 from etl.decisions.start import moments_to_ask
 from etl.decisions.tasks import pack_tasks
 from etl.edges.brokers.cluster import Cluster, Extents, chosen_topics, names_of_topics, unknown_topics

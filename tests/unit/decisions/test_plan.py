@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.decisions.plan import may_be_transformed, plan_instead, plan_next, plan_without, replay_or_supersede, shape_of_rows
+from etl.decisions.plan import plan_next
+from etl.decisions.replacement import plan_instead, plan_without
+from etl.decisions.replay import replay_or_supersede
+from etl.decisions.shape import may_be_transformed, shape_of_rows
 from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decisions.start import starts_of
 from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.plan import plan_instead
+from etl.decisions.replacement import plan_instead
 from etl.errors import DataLoss, EtlError, LedgersDisagree, MissingOffsets, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Loss, PlanKind, LossReason

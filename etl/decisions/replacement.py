@@ -1,0 +1,95 @@
+"""The plan that takes the place of one that cannot be finished: the same offsets, without what is gone or skipped. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from etl.decisions.plan import plan_from
+from etl.decisions.start import starts_of
+from etl.errors import BrokerUnreachable, SettingsError
+from etl.model.plans import Loss, OffsetRange, Plan, PlanKind
+from etl.model.snapshot import Snapshot, Supersede
+from etl.settings.sections import Settings
+
+Span = TypeVar("Span", OffsetRange, Loss)
+
+
+def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
+    """The plan that takes the number of one that cannot be finished, without its id: from where that one started, to the ends of now.
+
+    What the old plan let go stays let go, and what it saw of the offsets stays the expected side of compare-and-set. In a log that cannot
+    be read now the position stays, and what the old plan let go behind it is for the plan to say that reads it. Raises as `plan_next`,
+    and SettingsError when `skipped` names offsets that it does not read.
+    """
+    old, among = state.plan, let_go_among(state.plan)
+    earlier = [loss for loss in among if loss.log in snapshot.extents]
+    kept = [loss for loss in old.losses if loss in earlier or loss not in among]
+    skipped = [replace(skip, log_epoch=old.log_epochs.get(skip.log, 0)) for skip in state.skipped]
+    skips = (*earlier, *skipped)
+    _refuse_leaderless_skips(skipped, snapshot)
+    plan = plan_from(starts_of(old), old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms, beyond=skips)
+    ranges = tuple(leave_out(_without(plan.ranges, earlier), skipped))
+    return replace(
+        plan, ranges=ranges, seen={**plan.seen, **old.seen}, previous=old.previous, supersedes=old.id, reason=state.reason,
+        losses=(*kept, *_without(plan.losses, earlier), *skipped), vanished=old.vanished,
+        took_over=old.took_over)
+
+
+def let_go_among(plan: Plan) -> tuple[Loss, ...]:
+    """What this plan let go and another one in its place would read again, since it lies behind a range's start: skipped, or missing."""
+    starts = starts_of(plan)
+    current = (loss for loss in plan.losses if loss.log_epoch == plan.log_epochs.get(loss.log, 0))
+    return tuple(loss for loss in current if loss.until_offset > starts[loss.log])
+
+
+def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
+    """The plan that takes the place of one whose logs lack some of its offsets, without its id: the same, and those are let go."""
+    missing = [replace(loss, log_epoch=plan.log_epochs.get(loss.log, 0)) for loss in missing]
+    ranges = tuple(leave_out(plan.ranges, missing))
+    count = sum(loss.until_offset - loss.from_offset for loss in missing)
+    first = f"{missing[0].log.topic} {missing[0].log.partition} from {missing[0].from_offset}"
+    return replace(
+        plan, ranges=ranges, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms, supersedes=plan.id,
+        reason=f"{count:,} of its offsets are missing from the logs, the first of them {first}", losses=(*plan.losses, *missing), id="")
+
+
+def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterable[OffsetRange]:
+    """The ranges without the skipped offsets. Raises SettingsError for offsets that no range holds."""
+    left = list(ranges)
+    for skip in skipped:
+        cut = _without(left, [skip])
+        if sum(r.size for r in left) - sum(r.size for r in cut) != skip.until_offset - skip.from_offset:
+            what = f"offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's ranges"
+            check = "the ranges in `etl plans show CONF N`"
+            raise SettingsError(what, topic=skip.log.topic, partition=skip.log.partition, check=check)
+        left = cut
+    return left
+
+
+def _without(found: Iterable[Span], skipped: Iterable[Loss]) -> list[Span]:
+    """Ranges or losses without what was skipped of them."""
+    left = list(found)
+    for skip in skipped:
+        left = [part for one in left for part in _around(one, skip)]
+    return left
+
+
+def _around(r: Span, skip: Loss) -> Iterable[Span]:
+    if r.log != skip.log or skip.until_offset <= r.from_offset or r.until_offset <= skip.from_offset:
+        yield r
+        return
+    if r.from_offset < skip.from_offset:
+        yield replace(r, until_offset=skip.from_offset)
+    if skip.until_offset < r.until_offset:
+        yield replace(r, from_offset=skip.until_offset)
+
+
+def _refuse_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> None:
+    """What is skipped is let go by the plan that passes it, which cannot be one that does not read the log. Raises BrokerUnreachable."""
+    for skip in skipped:
+        if skip.log in snapshot.leaderless:
+            what = "the partition has no leader, so none of its offsets can be skipped now"
+            check = "the brokers that hold its replicas"
+            raise BrokerUnreachable(what, topic=skip.log.topic, partition=skip.log.partition, check=check)

@@ -1,0 +1,75 @@
+"""What becomes of a plan that is stored and not in the table: it is executed again, or another one takes its place. Pure."""
+
+from __future__ import annotations
+
+from etl.decisions.log_identity import refuse_other_logs
+from etl.decisions.plan import reading_of
+from etl.decisions.shape import shape_of_rows
+from etl.errors import BrokerUnreachable, NeedsDecision
+from etl.model.ledger import Ledger
+from etl.model.plans import Plan
+from etl.model.snapshot import Replay, Snapshot, Supersede
+from etl.settings.policies import OnNoLeader
+from etl.settings.sections import Settings
+
+
+def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -> Replay | Supersede:
+    """What becomes of a stored plan: it is replayed word for word, or superseded where policy lets it: its range has expired, or a log
+    that it reads has no leader.
+
+    Raises NeedsDecision when a topic was deleted or made again or the conf shapes rows in another way by now, DataLoss and
+    BrokerUnreachable when policy says `fail`.
+    """
+    plan = state.plan
+    _refuse_gone_topics(plan, snapshot)
+    refuse_other_logs(plan, snapshot)
+    _refuse_leaderless_ranges(plan, snapshot, settings)
+    leaderless = sorted(snapshot.leaderless & {r.log for r in plan.ranges})
+    if leaderless:
+        more = f" (and {len(leaderless) - 1:,} more partitions)" if leaderless[1:] else ""
+        return Supersede(plan, f"{leaderless[0].topic} {leaderless[0].partition} has no leader{more}: a later plan reads what it holds")
+    for r in plan.ranges:
+        extent = snapshot.extents.get(r.log)
+        if extent and r.from_offset < extent.log_start_offset:
+            reading_of(r.log, r.from_offset, snapshot, settings)  # raises under `fail`
+            place = f"{r.log.topic} {r.log.partition}"
+            return Supersede(plan, f"{place}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now")
+    _refuse_another_shape(plan, settings)
+    return state
+
+
+def topics_left_to_read(ledger: Ledger) -> set[str]:
+    """Those of a plan that is stored and of which nobody knows that it was executed."""
+    return {r.log.topic for r in ledger.newest.ranges} if ledger.newest and ledger.applied is None else set()
+
+
+def _refuse_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
+    gone = sorted(snapshot.gone_topics & {r.log.topic for r in plan.ranges})
+    if gone:
+        others = f" (and {len(gone) - 1:,} more topics)" if gone[1:] else ""
+        what = f"plan {plan.number} is stored and not in the table, and the brokers do not know this topic of it any more{others}"
+        check = (
+            "whether it was deleted: then what the table lacks of it is gone, and the plan without it is: "
+            f"etl plans supersede CONF {plan.number} --reason ...")
+        raise NeedsDecision(what, topic=gone[0], check=check)
+
+
+def _refuse_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
+    """A stored plan reads all of its logs or none. Raises BrokerUnreachable under `fail`."""
+    logs = snapshot.leaderless & {r.log for r in plan.ranges}
+    if logs and settings.source.on_no_leader is OnNoLeader.FAIL:
+        what = f"the partition has no leader, and plan {plan.number}, which is stored and not in the table, reads it"
+        check = (
+            "the brokers that hold its replicas; under source.on_no_leader: skip a run puts a plan without it in its place, and what it "
+            "holds is read once it has a leader again")
+        raise BrokerUnreachable(what, topic=min(logs).topic, partition=min(logs).partition, check=check)
+
+
+def _refuse_another_shape(plan: Plan, settings: Settings) -> None:
+    """A stored plan is replayed word for word: rows of another shape would not be its rows. Raises NeedsDecision."""
+    if plan.shape != shape_of_rows(settings):
+        what = f"plan {plan.number} is stored but not in the table, and the conf has changed what shapes its rows since"
+        check = (
+            f"`etl plans supersede CONF {plan.number} --reason ...`: the same offsets are then read as the conf says now, nothing is lost; "
+            "or put source.isolation, transform and table.partition_by back for one run, then change them")
+        raise NeedsDecision(what, check=check)

@@ -1,7 +1,7 @@
 """`python -m etl.demo.crash_run CONF VERB [SIGNAL]`: an `etl run` that sends itself a signal at the moment it would begin VERB.
 
 For the demo and for tests: the real command with real edges, ended by SIGKILL as a power cut would end it, or by another signal
-of `signal.Signals` (INT, TERM, STOP) after which it goes on as that signal lets it. VERB is a method of `ingest.World` (observe,
+of `signal.Signals` (INT, TERM, STOP) after which it goes on as that signal lets it. VERB is a method of `world.World` (observe,
 store, claiming, fetch, append, record, commit, tidy, ...), or `half_record`: when the plan's losses are written down and its record is
 not; or `half_commit`: when half of the offsets are moved.
 """

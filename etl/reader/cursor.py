@@ -101,7 +101,7 @@ class Cursor:
         The rows are decoded while the iterator is read, which must happen to its end, and before the next `feed`.
 
         Raises CorruptData, MessageTooLarge, ExpiredOffsets (the position fell below the log start), RanOutBeforeUntil (the
-        log ends before the position), or what `error_codes` makes of the answer's code; CorruptData and RecordTooLarge
+        log ends before the position), or what the table of `errors` makes of the answer's code; CorruptData and RecordTooLarge
         while the iterator is read. Most brokers leave `log_start_offset` out of an answer with OFFSET_OUT_OF_RANGE:
         ask for it and feed the answer with it filled in to learn which of the two it is, or else it is a BrokerError.
         """

@@ -65,7 +65,7 @@ _LOOKS_MAX = 3
 
 
 class LiveWorld:
-    """`ingest.World` on real ZooKeeper, brokers, Spark and Delta."""
+    """`world.World` on real ZooKeeper, brokers, Spark and Delta."""
 
     def __init__(
         self, settings: Settings, zookeeper: ZooKeeper, run_context: RunContext, name: str, phases: Phases | None = None,
@@ -109,7 +109,7 @@ class LiveWorld:
     # -- ingest.World ----------------------------------------------------------------------------------------------
 
     def observe(self) -> Snapshot:
-        """See `ingest.World`. Looks again when another driver planned meanwhile: what it saw of the ledger is older than the rest."""
+        """See `world.World`. Looks again when another driver planned meanwhile: what it saw of the ledger is older than the rest."""
         for _ in range(_LOOKS_MAX):
             before = self.ledger.mark()
             snapshot = self._look()
@@ -173,19 +173,19 @@ class LiveWorld:
         return retention, cluster.retained_from(found, times, isolation=source.isolation)
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
-        """See `ingest.World`."""
+        """See `world.World`."""
         self._owners.wait_until_gone(logs, wait_s=self.settings.ownership.wait_for_driver_s)
 
     def new_uid(self) -> str:
-        """See `ingest.World`."""
+        """See `world.World`."""
         return new_uid()
 
     def now_ms(self) -> int:
-        """See `ingest.World`."""
+        """See `world.World`."""
         return int(time.time() * 1000)
 
     def store(self, plan: Plan) -> None:
-        """See `ingest.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""
+        """See `world.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""
         self._refuse_unwritable(plan)
         if self.settings.transform and (plan.ranges or self._takes_spark_to_commit_nothing(plan.table_id)):
             # stored, the plan would bind the conf to a transform that never works
@@ -193,14 +193,14 @@ class LiveWorld:
         self.ledger.store_plan(plan, beside=self._pipelines_version)
 
     def supersede(self, plan: Plan, ledger: Ledger) -> None:
-        """See `ingest.World`."""
+        """See `world.World`."""
         if ledger.newest_version is None:
             raise LedgersDisagree(f"there is no plan {plan.number} to supersede", check="`etl plans list`")
         self._refuse_unwritable(plan)
         self.ledger.supersede_plan(plan, ledger.newest_version, beside=self._pipelines_version)
 
     def adopt(self, plan: Plan) -> Ledger:
-        """See `ingest.World`. Goes back to the newest plan that both sides know with its record, and writes what is after, oldest first."""
+        """See `world.World`. Goes back to the newest plan that both sides know with its record, and writes what is after, oldest first."""
         self._record_losses(plan)
         self.ledger.store_uid(plan.uid)
         unknown = []
@@ -215,21 +215,21 @@ class LiveWorld:
         return self.ledger.read_ledger()
 
     def read_ledger(self) -> Ledger:
-        """See `ingest.World`."""
+        """See `world.World`."""
         return self.ledger.read_ledger()
 
     def note_removals(self, removals: Collection[ForeignCommit]) -> None:
-        """See `ingest.World`."""
+        """See `world.World`."""
         self.ledger.note_removals(tuple(removals))
 
     def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
-        """See `ingest.World`; under `ownership.mode: observe` nothing is claimed."""
+        """See `world.World`; under `ownership.mode: observe` nothing is claimed."""
         if self.settings.ownership.mode is OwnershipMode.OBSERVE:
             return contextlib.nullcontext()
         return self._owners.claiming({r.log for r in plan.ranges}, self.run_id)
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> DataFrame | None:
-        """See `ingest.World`. None where the plan has no ranges and its empty commit needs no Spark."""
+        """See `world.World`. None where the plan has no ranges and its empty commit needs no Spark."""
         if not plan.ranges and not self._takes_spark_to_commit_nothing(plan.table_id):
             return None
         spark = self.spark()
@@ -265,7 +265,7 @@ class LiveWorld:
         return self.settings.transform is not None if table_id is None else not takes_commits_of_delta_rs(self.settings.table.path)
 
     def append(self, plan: Plan, rows: DataFrame | None) -> tuple[Applied | None, Table | None]:
-        """See `ingest.World`. Raises TableUnreachable when the append left no trace."""
+        """See `world.World`. Raises TableUnreachable when the append left no trace."""
         table = self.settings.table
         app_id, path, known, word = self.app_id, table.path, self._seen_ledger.known_version, self._seen_ledger.acknowledged
         if rows is None:
@@ -285,13 +285,13 @@ class LiveWorld:
         return self._applied(plan, outcome), outcome.table
 
     def record(self, plan: Plan, applied: Applied | None) -> None:
-        """See `ingest.World`."""
+        """See `world.World`."""
         self._record_losses(plan)
         if applied:
             self.ledger.record_applied(applied)
 
     def recount(self, plan: Plan) -> Applied | None:
-        """See `ingest.World`. Where the table's log forgot the commit, its rows are counted in the table of today."""
+        """See `world.World`. Where the table's log forgot the commit, its rows are counted in the table of today."""
         outcome = read_back(plan, app_id=self.app_id, path=self.settings.table.path, known=None)
         if outcome.result is Result.NOT_APPLIED or (outcome.metadata and outcome.metadata.plan_id != plan.id):
             return None
@@ -302,7 +302,7 @@ class LiveWorld:
         return self._counted_again(plan, None)
 
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
-        """See `ingest.World`. Raises Owned where it was another driver of this pipeline that went on to a later plan."""
+        """See `world.World`. Raises Owned where it was another driver of this pipeline that went on to a later plan."""
         try:
             return self.group.commit(plan, logs)
         except OffsetMoved as error:
@@ -313,7 +313,7 @@ class LiveWorld:
             raise Owned(what, check="nothing; the next run goes on from there") from error
 
     def tidy(self) -> None:
-        """See `ingest.World`."""
+        """See `world.World`."""
         self.ledger.prune()
 
     # -- parts -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """`SimpleConsumer`: one blocking connection to one broker, one request at a time, one deadline per call.
 
 It owns the agreement on versions, reconnecting once, and the two buffers that fetches are received into. What the
-bytes are belongs to `protocol.kafka`; asking several brokers to `cluster`; walking a range to `cursor` and
+bytes are belongs to `protocol.generations.kafka`; asking several brokers to `cluster`; walking a range to `cursor` and
 `fetch`. Nothing here retries on an error code: answers carry them, the short forms raise them.
 """
 

@@ -3,7 +3,7 @@
 Small requests are encoded and small responses parsed with `kafka.protocol` of kafka-python, and their parts are
 turned into our values here, where the wire's -1 ends. Fetch is written and read by hand, because that library's
 decoder copies the frame and the records: here records stay slices of the caller's buffer. What lies inside the
-records belongs to `record_batches`, sockets and versions already agreed upon to `edges.broker`.
+records belongs to `protocol.records`, sockets and versions already agreed upon to `simple_consumer`.
 
 Versions known: `Api`. Fetch 4 to 11 are the non-flexible versions that carry record batches v2; from 5 on they
 tell the log start, from 9 on they carry leader epochs, from 10 on zstd may come, from 11 on a rack. Older ones

@@ -1,0 +1,139 @@
+"""What docstrings and docs call by its name is there: modules, symbols, settings, files and tests."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from etl.settings.sections import Settings
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted((ROOT / "etl").rglob("*.py"))
+CODE = [*MODULES, *sorted((ROOT / "jobs").glob("*.py"))]
+DOCS = [ROOT / "README.md", *sorted((ROOT / "airflow_dags").glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+DESIGN = ROOT / "docs" / "DESIGN.md"
+THEIRS = ("spark.", "kafka.", "delta.", "etl.zip")
+"""So begin names of Spark, Kafka and Delta; folders of ours that are called so are named from `edges.` or `generations.` on."""
+
+
+def place(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def dotted(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def symbols(path: Path) -> dict[str, set[str]]:
+    """What a module defines or imports, and what each of its classes does."""
+    return {name: members for node in ast.walk(parsed(path)) for name, members in _defined(node)}
+
+
+def _defined(node: ast.AST) -> Iterator[tuple[str, set[str]]]:
+    if isinstance(node, ast.ClassDef):
+        yield node.name, {name for inner in node.body for name, _ in _defined(inner)}
+    elif isinstance(node, ast.FunctionDef):
+        yield node.name, set()
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            yield from ((name.id, set()) for name in ast.walk(target) if isinstance(name, ast.Name))
+
+
+@functools.cache
+def is_setting(name: str) -> bool:
+    section: type[BaseModel] = Settings
+    for part in name.split("."):
+        if not (isinstance(section, type) and issubclass(section, BaseModel)) or part not in section.model_fields:
+            return False
+        section = section.model_fields[part].annotation  # type: ignore[assignment]
+    return True
+
+
+@functools.cache
+def is_there(name: str) -> bool:
+    """Whether it is a module of ours, from any of its folders on, or a symbol in one, or the member of a class."""
+    parts = name.split(".")
+    for depth in range(3):
+        head, tail = parts[:len(parts) - depth], parts[len(parts) - depth:]
+        for path in MODULES:
+            if head and f".{dotted(path)}".endswith("." + ".".join(head)) and _has(symbols(path), tail):
+                return True
+    return any(_has(symbols(path), parts[-2:]) for path in MODULES)
+
+
+def _has(defined: dict[str, set[str]], tail: list[str]) -> bool:
+    if len(tail) < 2:
+        return not tail or tail[0] in defined
+    return tail[1] in defined.get(tail[0], set())
+
+
+MODULE_NAMES = {part for path in MODULES for part in dotted(path).split(".")}
+CLASS_NAMES = {name for path in MODULES for name, members in symbols(path).items() if members}
+
+
+def names_in(text: str) -> set[str]:
+    """`module.symbol` in backticks, where the first part is a module, a folder or a class of ours."""
+    written = {name.removesuffix("()") for name in re.findall(r"`((?:[A-Za-z_]+\.)+[A-Za-z_]+(?:\(\))?)`", text)}
+    return {name for name in written if name.split(".")[0] in MODULE_NAMES | CLASS_NAMES and not name.startswith(THEIRS)}
+
+
+def docstrings(path: Path) -> Iterator[str]:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
+
+
+@pytest.mark.parametrize("module", CODE, ids=place)
+def test_what_a_docstring_calls_by_its_name_is_there(module: Path) -> None:
+    names = {name for text in docstrings(module) for name in names_in(text)}
+    assert sorted(name for name in names if not is_there(name) and not is_setting(name)) == []
+
+
+@functools.cache
+def spelled() -> frozenset[str]:
+    """Every name and every word of a text in the code."""
+    names = {part for path in MODULES for part in dotted(path).split(".")}
+    for path in MODULES:
+        for node in ast.walk(parsed(path)):
+            names.update(value for key in ("id", "attr", "arg", "name") if isinstance(value := getattr(node, key, None), str))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
+                names.update(re.findall(r"\w+", node.value))
+    return frozenset(names)
+
+
+@pytest.mark.parametrize("module", CODE, ids=place)
+def test_a_snake_case_name_in_a_docstring_is_one_of_the_code(module: Path) -> None:
+    names = {name for text in docstrings(module) for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text)}
+    assert sorted(names - spelled() - {"to_date"}) == []  # that one is a function of Spark's SQL
+
+
+@pytest.mark.parametrize("page", DOCS, ids=place)
+def test_a_file_that_a_page_names_is_there(page: Path) -> None:
+    written = re.findall(r"\b((?:etl|tests|jobs|conf|docs|airflow_dags)/[\w/.-]*\w)", page.read_text())
+    assert sorted(path for path in written if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()) == []
+
+
+@pytest.mark.parametrize("page", DOCS, ids=place)
+def test_a_module_or_symbol_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text()
+    names = names_in(text) | {name for name in re.findall(r"\betl(?:\.\w+)+", text) if not name.startswith(THEIRS)}
+    assert sorted(name for name in names if not is_there(name) and not is_setting(name)) == []
+
+
+def test_each_test_that_the_map_names_is_there() -> None:
+    tests = {node.name for path in (ROOT / "tests").rglob("*.py") for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)}
+    files = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    named = set(re.findall(r"\btest_\w+", DESIGN.read_text()))
+    assert named and sorted(named - tests - files) == []

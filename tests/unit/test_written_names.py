@@ -121,8 +121,9 @@ def test_a_snake_case_name_in_a_docstring_is_one_of_the_code(module: Path) -> No
 
 @pytest.mark.parametrize("page", DOCS, ids=place)
 def test_a_file_that_a_page_names_is_there(page: Path) -> None:
+    """But for `NAME`, which stands for a file to come."""
     written = re.findall(r"\b((?:etl|tests|jobs|conf|docs|airflow_dags)/[\w/.-]*\w)", page.read_text())
-    assert sorted(path for path in written if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()) == []
+    assert sorted(path for path in written if "NAME" not in path and not (ROOT / path).exists()) == []
 
 
 @pytest.mark.parametrize("page", DOCS, ids=place)
@@ -135,5 +136,5 @@ def test_a_module_or_symbol_that_a_page_names_is_there(page: Path) -> None:
 def test_each_test_that_the_map_names_is_there() -> None:
     tests = {node.name for path in (ROOT / "tests").rglob("*.py") for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)}
     files = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
-    named = set(re.findall(r"\btest_\w+", DESIGN.read_text()))
+    named = set(re.findall(r"\btest_[a-z0-9_]+", DESIGN.read_text()))
     assert named and sorted(named - tests - files) == []

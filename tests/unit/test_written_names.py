@@ -133,6 +133,20 @@ def test_a_module_or_symbol_that_a_page_names_is_there(page: Path) -> None:
     assert sorted(name for name in names if not is_there(name) and not is_setting(name)) == []
 
 
+def keys_of(section: type[BaseModel], above: str = "") -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from keys_of(inner, f"{above}{name}.")
+        else:
+            yield above + name
+
+
+def test_the_page_of_settings_has_each_key_once() -> None:
+    firsts = re.findall(r"^\| (`[^|]+`) \|", (ROOT / "docs" / "SETTINGS.md").read_text(), re.MULTILINE)
+    assert sorted(re.findall(r"`([^`]+)`", " ".join(firsts))) == sorted(keys_of(Settings))
+
+
 def test_each_test_that_the_map_names_is_there() -> None:
     tests = {node.name for path in (ROOT / "tests").rglob("*.py") for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)}
     files = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}

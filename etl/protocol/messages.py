@@ -8,13 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
+from etl.errors import EtlError
 from etl.model.logs import Broker, BrokerPartition, Leader
 
 LATEST = -1
 """Instead of a time: the readable end (high watermark, or last stable offset under read_committed)."""
 EARLIEST = -2
 """Instead of a time: the log start offset."""
+
+
+class Meaning(Enum):
+    """What a refusal means to whoever asked, where that changes what is done next."""
+
+    OUT_OF_RANGE = "the offset is not in the log"
+    UNKNOWN_TOPIC = "the topic is not there"
+    NOT_ALLOWED = "we are known, and may not"
+    NOT_COORDINATOR = "another broker keeps this group"
+    OTHER = "nothing that is treated on its own"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a broker does not do what it is asked. Each generation has a table of its own."""
+
+    code: int
+    """The number on the wire, for people only: generations give the same numbers other meanings."""
+    name: str
+    is_retriable: bool
+    """Asking again may help, metadata refreshes counted; the one who asks again bounds it."""
+    kind: type[EtlError]
+    """Which error it is once nobody asks again."""
+    check: str
+    meaning: Meaning = Meaning.OTHER
+
+    def error(self, doing: str, **place: Any) -> EtlError:
+        """The error to raise once nobody asks again."""
+        return self.kind(f"the broker refused to {doing}: {self.name} (code {self.code})", check=self.check, **place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +57,7 @@ class FetchTarget:
     offset: int
     max_bytes: int
     leader_epoch: int | None = None
-    """The epoch that the metadata told: a broker that is behind or deposed then answers 74 or 75 (KIP-320)."""
+    """The epoch that the metadata told: a broker that is behind or deposed then refuses (KIP-320)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +70,7 @@ class FetchedPartition:
 
     topic: str
     partition: int
-    error_code: int
+    refusal: Refusal | None
     high_watermark: int
     last_stable_offset: int | None
     """None: the version of the answer has no such field."""
@@ -61,8 +93,8 @@ class FetchAnswer:
     """One Fetch response. The records of its partitions are slices of the buffer it was read from."""
 
     throttle_ms: int
-    error_code: int
-    """Of the whole request; versions below 7 have none, which is 0."""
+    refusal: Refusal | None
+    """Of the whole request."""
     partitions: tuple[FetchedPartition, ...]
 
 
@@ -71,17 +103,17 @@ class PartitionMetadata:
     """One log and who leads it now."""
 
     log: BrokerPartition
-    error_code: int
+    refusal: Refusal | None
     leader: Leader | None
     """None: no leader at the moment, wait and ask again."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """One topic, or why the broker does not tell of it (code 3: not there; 29: not allowed)."""
+    """One topic, or why the broker does not tell of it."""
 
     topic: str
-    error_code: int
+    refusal: Refusal | None
     topic_id: str | None
     """None where brokers have no topic ids (before 2.8)."""
     is_internal: bool
@@ -120,7 +152,7 @@ class ListedOffset:
     """What a broker answered for one log and one time."""
 
     log: BrokerPartition
-    error_code: int
+    refusal: Refusal | None
     offset: int | None
     """None: no record that late."""
     timestamp_ms: int | None
@@ -131,10 +163,43 @@ class ListedOffset:
 class ToldEpochEnd:
     """What a broker answered of one log and one epoch."""
 
-    error_code: int
+    refusal: Refusal | None
     epoch: int | None
     end_offset: int | None
     """None: the leader's log knows no such epoch (an epoch above its own, or a log without epochs)."""
 
 
 ToldEpochEnds = dict[BrokerPartition, ToldEpochEnd]
+
+
+@dataclass(frozen=True, slots=True)
+class ToldCoordinator:
+    """Who keeps the offsets of a group, or why nobody can be named."""
+
+    refusal: Refusal | None
+    broker: Broker
+
+
+@dataclass(frozen=True, slots=True)
+class ToldMembers:
+    """Who is in a group that brokers keep, with the logs that each reads, None where that is not known."""
+
+    refusal: Refusal | None
+    members: Mapping[str, frozenset[BrokerPartition] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """The next offset that a group stored for one log; None: none was ever stored."""
+
+    refusal: Refusal | None
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffsets:
+    """What a group's coordinator told of its offsets."""
+
+    refusal: Refusal | None
+    """Of the whole request."""
+    offsets: Mapping[BrokerPartition, CommittedOffset]

@@ -38,8 +38,7 @@ from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, Messa
 from etl.model.logs import Cleanup, Isolation
 from etl.model.plans import OffsetRange, Receipt
 from etl.model.raw_table import COLUMNS
-from etl.protocol.generations.kafka import errors
-from etl.protocol.messages import FetchedPartition
+from etl.protocol.messages import FetchedPartition, Meaning, Refusal
 from etl.protocol.records.batch_v2 import MAX_UNPACKED_BYTES, Counts, Selection, Walk, decode, walk
 from etl.protocol.records.kernel import MAX_GAPS, MAX_RECORD_BYTES, Tally
 
@@ -101,13 +100,13 @@ class Cursor:
         The rows are decoded while the iterator is read, which must happen to its end, and before the next `feed`.
 
         Raises CorruptData, MessageTooLarge, ExpiredOffsets (the position fell below the log start), RanOutBeforeUntil (the
-        log ends before the position), or what the table of `errors` makes of the answer's code; CorruptData and RecordTooLarge
+        log ends before the position), or the error of the answer's refusal; CorruptData and RecordTooLarge
         while the iterator is read. Most brokers leave `log_start_offset` out of an answer with OFFSET_OUT_OF_RANGE:
         ask for it and feed the answer with it filled in to learn which of the two it is, or else it is a BrokerError.
         """
         self._check_idle()
-        if fetched.error_code != errors.NONE:
-            raise self._refused(fetched)
+        if fetched.refusal:
+            raise self._refused(fetched, fetched.refusal)
         self._fetched_bytes += len(fetched.records)
         found, asked = walk(fetched, self.range.until_offset), self.position
         self._move(fetched, found)
@@ -209,11 +208,10 @@ class Cursor:
     def _place(self) -> dict[str, object]:
         return {"topic": self.range.log.topic, "partition": self.range.log.partition, "offset": self.position}
 
-    def _refused(self, fetched: FetchedPartition) -> EtlError:
-        """The error that the answer's code stands for."""
-        if fetched.error_code == errors.OFFSET_OUT_OF_RANGE:
+    def _refused(self, fetched: FetchedPartition, refusal: Refusal) -> EtlError:
+        if refusal.meaning is Meaning.OUT_OF_RANGE:
             return self._out_of_range(fetched)
-        return errors.failure_of(fetched.error_code, "fetch", **self._place)
+        return refusal.error("fetch", **self._place)
 
     def _out_of_range(self, fetched: FetchedPartition) -> EtlError:
         log_start, place = fetched.log_start_offset, self._place

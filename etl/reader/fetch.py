@@ -26,8 +26,7 @@ from etl.edges.brokers.simple_consumer import MIB, SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, RanOutBeforeUntil
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation
 from etl.model.plans import OffsetRange, Receipt
-from etl.protocol.generations.kafka import errors
-from etl.protocol.messages import EARLIEST, LATEST, FetchAnswer, FetchTarget, FetchedPartition
+from etl.protocol.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, FetchTarget, Meaning
 from etl.protocol.records.batch_v2 import MAX_UNPACKED_BYTES
 from etl.protocol.records.kernel import MAX_RECORD_BYTES
 from etl.reader.cursor import Cursor
@@ -176,7 +175,8 @@ def _feed(consumer: SimpleConsumer, answer: FetchAnswer, asked: Sequence[RangePr
 def _feed_one(
     consumer: SimpleConsumer, fetched: FetchedPartition, walk: RangeProgress, manner: FetchSettings,
 ) -> Iterator[pa.RecordBatch] | None:
-    if fetched.error_code == errors.OFFSET_OUT_OF_RANGE:
+    refusal = fetched.refusal
+    if refusal and refusal.meaning is Meaning.OUT_OF_RANGE:
         found = _with_log_start(consumer, fetched, walk)
         if found is None:
             walk.lose_leader(BrokerError("the offset is out of range, and yet inside the log", broker=consumer.address,
@@ -185,8 +185,8 @@ def _feed_one(
         if not manner.fails_on_loss:
             return _passed_over(walk, found.log_start_offset or 0)
         fetched = found
-    elif errors.is_retriable(fetched.error_code) and walk.attempts < manner.retry:
-        walk.lose_leader(errors.failure_of(fetched.error_code, "fetch", broker=consumer.address, **place_of(walk)))
+    elif refusal and refusal.is_retriable and walk.attempts < manner.retry:
+        walk.lose_leader(refusal.error("fetch", broker=consumer.address, **place_of(walk)))
         return None
     before = walk.cursor.position
     rows = walk.cursor.feed(fetched)
@@ -215,7 +215,7 @@ def _with_log_start(consumer: SimpleConsumer, fetched: FetchedPartition, walk: R
     None: the position lies inside the log. A broker that just lost the lead, or won it, answers so.
     """
     bounds = [consumer.list_offsets({walk.log: when}, isolation=Isolation.READ_UNCOMMITTED)[walk.log] for when in (EARLIEST, LATEST)]
-    start, end = (bound.offset if bound.error_code == 0 else None for bound in bounds)
+    start, end = (None if bound.refusal else bound.offset for bound in bounds)
     if start is None or end is None or start <= walk.cursor.position <= end:
         return None
     return replace(fetched, log_start_offset=start)

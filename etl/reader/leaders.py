@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import BrokerError, BrokerUnreachable, EtlError, TopicMissing
 from etl.model.logs import Broker, BrokerPartition
-from etl.protocol.generations.kafka import errors
+from etl.protocol.messages import Meaning, TopicMetadata
 from etl.reader.range_progress import FetchSettings, RangeProgress
 
 _LONGEST_BACKOFF_S = 5.0
@@ -38,14 +38,15 @@ def find_leaders(walks: Sequence[RangeProgress], manner: FetchSettings) -> None:
         walk.leader = leaders.get(walk.log)
         if walk.leader is None:
             topic = metadata.topics.get(walk.log.topic)
-            walk.lose_leader(_leaderless(walk.log, topic.error_code if topic else errors.UNKNOWN_TOPIC))
+            walk.lose_leader(_leaderless(walk.log, topic))
 
 
-def _leaderless(log: BrokerPartition, code: int) -> EtlError:
-    if code == errors.UNKNOWN_TOPIC:
+def _leaderless(log: BrokerPartition, topic: TopicMetadata | None) -> EtlError:
+    refusal = topic.refusal if topic else None
+    if topic is None or (refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC):
         return TopicMissing("the brokers know no such topic any more", topic=log.topic, check="whether it was deleted")
-    if code in errors.NOT_ALLOWED:
-        return errors.failure_of(code, "tell who leads the log", topic=log.topic, partition=log.partition)
+    if refusal and refusal.meaning is Meaning.NOT_ALLOWED:
+        return refusal.error("tell who leads the log", topic=log.topic, partition=log.partition)
     return BrokerError("nobody leads the log", topic=log.topic, partition=log.partition, check="the brokers that hold its replicas")
 
 

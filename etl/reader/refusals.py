@@ -10,7 +10,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, MissingOffsets, NotYetReadable, RanOutBeforeUntil, TopicMadeAgain
 from etl.model.logs import BrokerPartition, Cleanup
 from etl.model.plans import OffsetRange
-from etl.protocol.generations.kafka import errors
+from etl.protocol.messages import Meaning
 from etl.reader.cursor import MISSING_MAX, Cursor
 from etl.reader.range_progress import FetchSettings, RangeProgress, place_of
 
@@ -54,7 +54,7 @@ def refuse_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) ->
     topics = consumer.topic_metadata(planned).topics
     for topic, topic_id in sorted(planned.items()):
         found = topics.get(topic)
-        if found is None or found.error_code == errors.UNKNOWN_TOPIC:
+        if found is None or (found.refusal and found.refusal.meaning is Meaning.UNKNOWN_TOPIC):
             raise BrokerError("the topic went away while it was read", topic=topic, broker=consumer.address, check="whether it was deleted")
         if found.topic_id not in (None, topic_id):
             what = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {topic_id}"

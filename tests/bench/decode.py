@@ -97,7 +97,7 @@ def ours(parts: list[memoryview], count: int) -> int:
     rows = 0
     for part in parts:
         fetched = FetchedPartition(
-            topic="clicks", partition=0, error_code=0, high_watermark=count, last_stable_offset=count, log_start_offset=0, aborted=(),
+            topic="clicks", partition=0, refusal=None, high_watermark=count, last_stable_offset=count, log_start_offset=0, aborted=(),
             records=part)
         for arrow_batch in cursor.feed(fetched):
             rows += arrow_batch.num_rows

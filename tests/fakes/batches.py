@@ -14,6 +14,7 @@ from enum import IntEnum
 
 import pyarrow as pa
 
+from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.messages import FetchedPartition
 
 
@@ -150,5 +151,6 @@ def answer(records: bytes, *, high_watermark: int = 1 << 40, last_stable_offset:
            topic: str = "clicks", partition: int = 3) -> FetchedPartition:
     """`records` as a Fetch answer would bring them."""
     return FetchedPartition(
-        topic=topic, partition=partition, error_code=error_code, high_watermark=high_watermark, last_stable_offset=last_stable_offset,
+        topic=topic, partition=partition, refusal=refusal_of(error_code), high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
         log_start_offset=log_start_offset, aborted=aborted, records=memoryview(bytearray(records)), proves_empty=proves_empty)

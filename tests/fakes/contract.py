@@ -15,7 +15,7 @@ from etl.errors import BrokerError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange, Receipt
 from etl.protocol.generations.kafka.versions import Api
-from etl.protocol.messages import EARLIEST, LATEST, FetchTarget, FetchedPartition
+from etl.protocol.messages import EARLIEST, LATEST, FetchedPartition, FetchTarget, Meaning
 from etl.reader.fetch import read_ranges
 
 
@@ -49,7 +49,7 @@ class BrokerContract:
             assert consumer.send(topic, 0, [(None, None)]) == 2
             fetched = consumer.fetch(topic, 0, 1)
         assert offsets(fetched) == [[0, 1], [2]]
-        assert (fetched.high_watermark, fetched.last_stable_offset, fetched.log_start_offset, fetched.error_code) == (3, 3, 0, 0)
+        assert (fetched.high_watermark, fetched.last_stable_offset, fetched.log_start_offset, fetched.refusal) == (3, 3, 0, None)
 
     def test_a_fetch_at_the_end_is_empty_and_proves_it(self, served: Served) -> None:
         topic = served.make_topic(1)
@@ -77,11 +77,11 @@ class BrokerContract:
         assert offsets(first) == [[0]]
         assert (len(second.records), second.proves_empty) == (0, False)
 
-    def test_an_offset_outside_of_the_log_is_refused_with_code_1(self, served: Served) -> None:
+    def test_an_offset_outside_of_the_log_is_refused_as_such(self, served: Served) -> None:
         topic = served.make_topic(1)
         with served.consumer() as consumer:
             answer = consumer.multifetch([FetchTarget(BrokerPartition(topic, 0), 5, 100)])
-        assert [each.error_code for each in answer.partitions] == [1]
+        assert [each.refusal and each.refusal.meaning for each in answer.partitions] == [Meaning.OUT_OF_RANGE]
 
     def test_a_fetch_of_a_topic_that_is_not_there_raises(self, served: Served) -> None:
         with served.consumer() as consumer, pytest.raises(TopicMissing, match="UNKNOWN_TOPIC_OR_PARTITION"):
@@ -124,7 +124,8 @@ class BrokerContract:
 
     def test_asking_for_a_topic_does_not_create_it(self, served: Served) -> None:
         with served.consumer() as consumer:
-            assert consumer.topic_metadata(["never-made"]).topics["never-made"].error_code == 3
+            refusal = consumer.topic_metadata(["never-made"]).topics["never-made"].refusal
+            assert refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC
             assert "never-made" not in consumer.topic_metadata().topics
 
     def test_log_sizes_are_the_bytes_of_the_segments(self, served: Served) -> None:

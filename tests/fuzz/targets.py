@@ -27,9 +27,10 @@ from etl.model.ledger import Retirement
 from etl.model.logs import Isolation
 from etl.model.plans import OffsetRange
 from etl.protocol.generations.kafka import committed, configs, fetch, groups, produce, small_messages, transactions
-from etl.protocol.generations.kafka.errors import failure_of, is_retriable, name_of
+from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.fetch import FETCH_LAYOUTS
 from etl.protocol.generations.kafka.versions import Api
+from etl.protocol.messages import FetchAnswer
 from etl.protocol.primitives import Reader
 from etl.protocol.zookeeper import commit_metadata, plan_documents
 from etl.protocol.zookeeper.paths import partition_key
@@ -80,16 +81,12 @@ def _response(api: Api, parse: Callable[[Any], object]) -> Callable[[bytes], obj
     return read
 
 
-def _coordinator(response: Any) -> object:
-    return response.error_code, response.node_id, response.host, response.port
-
-
 _PARSERS: dict[Api, Callable[[Any], object]] = {
     Api.API_VERSIONS: small_messages.parse_api_versions, Api.METADATA: small_messages.parse_metadata,
     Api.LIST_OFFSETS: small_messages.parse_list_offsets,
     Api.DESCRIBE_LOG_DIRS: small_messages.parse_log_dirs, Api.OFFSET_COMMIT: committed.parse_commit,
     Api.OFFSET_FETCH: committed.parse_offset_fetch,
-    Api.PRODUCE: produce.parse_produce, Api.FIND_COORDINATOR: _coordinator, Api.DESCRIBE_CONFIGS: configs.parse_retention,
+    Api.PRODUCE: produce.parse_produce, Api.FIND_COORDINATOR: committed.parse_coordinator, Api.DESCRIBE_CONFIGS: configs.parse_retention,
     Api.DESCRIBE_PRODUCERS: transactions.parse_open_transactions, Api.LIST_TRANSACTIONS: transactions.parse_transactional_ids,
     Api.DESCRIBE_TRANSACTIONS: transactions.parse_transactions, Api.DESCRIBE_GROUPS: groups.parse_group,
     Api.OFFSET_FOR_LEADER_EPOCH: small_messages.parse_epoch_ends,
@@ -107,11 +104,11 @@ def _numbers(content: bytes) -> object:
 
 def _code(content: bytes) -> object:
     code = int.from_bytes(content[:2], "big", signed=True)
-    failure = failure_of(code, "fetch", topic="clicks")
-    return name_of(code), is_retriable(code), str(failure), failure.as_json()
+    refusal = refusal_of(code)
+    return refusal and (refusal, str(refusal.error("fetch", topic="clicks")), refusal.error("fetch", topic="clicks").as_json())
 
 
-def _fetch(content: bytes) -> fetch.FetchAnswer:
+def _fetch(content: bytes) -> FetchAnswer:
     version = 4 + ((content[0] & 0x7F) - 4) % len(FETCH_LAYOUTS) if content else 4
     return fetch.parse_fetch(version, memoryview(bytearray(content[1:])), broker="b:9092")
 
@@ -121,7 +118,8 @@ def _fetch_to_rows(content: bytes) -> None:
     for fetched in _fetch(content).partitions:
         records = bytes(fetched.records)
         kept = records if content[0] & 0x80 else sealed(records)
-        _rows(answer(kept, error_code=fetched.error_code, aborted=fetched.aborted, high_watermark=fetched.high_watermark,
+        code = fetched.refusal.code if fetched.refusal else 0
+        _rows(answer(kept, error_code=code, aborted=fetched.aborted, high_watermark=fetched.high_watermark,
                      log_start_offset=fetched.log_start_offset))
 
 

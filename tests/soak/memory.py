@@ -83,7 +83,7 @@ class MemoryCluster:
     def describe(self, topics: Collection[str] | None = None) -> ClusterMetadata:
         """See `edges.cluster.Cluster`."""
         names = sorted({log.topic for log in self._logs if topics is None or log.topic in topics})
-        found = {name: TopicMetadata(name, 0, f"id-{name}", False, self._partitions(name)) for name in names}
+        found = {name: TopicMetadata(name, None, f"id-{name}", False, self._partitions(name)) for name in names}
         return through("describe", lambda: ClusterMetadata(CLUSTER_ID, {0: BROKER}, found))
 
     def extents(self, logs: Collection[BrokerPartition], **_: Any) -> Extents:
@@ -118,7 +118,7 @@ class MemoryCluster:
         return dict.fromkeys(found.extents, 100.0)
 
     def _partitions(self, topic: str) -> tuple[PartitionMetadata, ...]:
-        return tuple(PartitionMetadata(log, 0, Leader(BROKER, 0)) for log in sorted(self._logs) if log.topic == topic)
+        return tuple(PartitionMetadata(log, None, Leader(BROKER, 0)) for log in sorted(self._logs) if log.topic == topic)
 
 
 class Rows:

@@ -11,6 +11,7 @@ from etl.decisions.ownership import members_as_owners
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import BrokerError, BrokerUnreachable, SettingsError, TopicMissing
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Isolation, KafkaGroup, Leader, OpenTransaction, Retention
+from etl.protocol.messages import Meaning
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
     CONFIGS, FIND_COORDINATOR, GROUPS, LEADER_EPOCHS, LIST_OFFSETS, LOG_DIRS, METADATA, PRODUCERS, TRANSACTION_LIST, TRANSACTIONS,
@@ -114,7 +115,8 @@ def test_a_topic_that_is_not_there_is_told_from_one_without_leaders(cluster: Clu
 
 
 def test_describe_tells_the_code_of_a_topic_that_is_not_there(cluster: Cluster) -> None:
-    assert cluster.describe(["demo", "gone"]).topics["gone"].error_code == 3
+    refusal = cluster.describe(["demo", "gone"]).topics["gone"].refusal
+    assert refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC
 
 
 def test_describe_of_everything_names_leaders_and_the_cluster(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:

@@ -477,7 +477,7 @@ def test_a_topic_that_we_may_not_read_is_no_permission(broker: FakeBroker) -> No
 def test_whoever_reads_an_error_code_raises_the_same_error(broker: FakeBroker, code: int) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).refusals.extend([code] * 2)
-    told = errors.failure_of(code, "fetch")
+    told = (errors.refusal_of(code) or errors.CODES[errors.NONE]).error("fetch")
     with pytest.raises(EtlError) as of_a_fetch, SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer:
         consumer.fetch("demo", 0, 0)
     with pytest.raises(EtlError) as of_a_cursor:

@@ -16,10 +16,11 @@ from types import TracebackType
 from typing import TypeVar
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
+from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError, TopicMissing
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Isolation, KafkaGroup, Leader, OpenTransaction, Retention
-from etl.protocol.generations.kafka import errors
-from etl.protocol.messages import EARLIEST, LATEST, ClusterMetadata, ListedOffset, ToldEpochEnd, ToldEpochEnds
+from etl.protocol.messages import (
+    EARLIEST, LATEST, ClusterMetadata, ListedOffset, Meaning, ToldEpochEnd, ToldEpochEnds, ToldMembers, TopicMetadata,
+)
 from etl.settings.sections import TopicFilter
 
 Answer = TypeVar("Answer")
@@ -59,9 +60,9 @@ class _Listed:
 
 def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetadata:
     """What of the cluster the conf chooses; internal topics only where they are named letter by letter. Raises PermissionRefused."""
-    there = {name: told for name, told in metadata.topics.items() if told.error_code != errors.UNKNOWN_TOPIC and names.admits(name)}
+    there = {name: told for name, told in metadata.topics.items() if not _is_unknown(told) and names.admits(name)}
     chosen = {name: told for name, told in there.items() if not told.is_internal or name in names.literal_names}
-    refused = sorted(name for name, told in chosen.items() if told.error_code in errors.NOT_ALLOWED)
+    refused = sorted(name for name, told in chosen.items() if told.refusal and told.refusal.meaning is Meaning.NOT_ALLOWED)
     if refused:
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
         what, check = f"the brokers do not let us read the topic{more}", "the topics' ACLs: Describe and Read"
@@ -71,7 +72,7 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
 
 def unknown_topics(metadata: ClusterMetadata, names: Collection[str]) -> frozenset[str]:
     """Those of the names that were asked for and that the brokers do not know."""
-    there = {name for name, told in metadata.topics.items() if told.error_code != errors.UNKNOWN_TOPIC}
+    there = {name for name, told in metadata.topics.items() if not _is_unknown(told)}
     return frozenset(names) - there
 
 
@@ -212,7 +213,7 @@ class Cluster:
         def ask(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> ToldEpochEnds | EtlError:
             try:
                 answer = consumer.epoch_ends({log: epochs[log] for log in logs}, {log: leaders[log].epoch for log in logs})
-                return {log: answer.get(log, ToldEpochEnd(errors.NONE, None, None)) for log in logs}
+                return {log: answer.get(log, ToldEpochEnd(None, None, None)) for log in logs}
             except BrokerUnreachable as error:
                 return error
 
@@ -222,12 +223,12 @@ class Cluster:
                 failure = answer
                 continue
             for log, end in answer.items():
-                if end.error_code == errors.NONE:
+                if end.refusal is None:
                     told[log] = end
                     continue
-                failure = errors.failure_of(end.error_code, "tell where an epoch ends", topic=log.topic, partition=log.partition,
+                failure = end.refusal.error("tell where an epoch ends", topic=log.topic, partition=log.partition,
                                             broker=leaders[log].broker)
-                if not errors.is_retriable(end.error_code):
+                if not end.refusal.is_retriable:
                     raise failure
         return failure
 
@@ -259,7 +260,7 @@ class Cluster:
         protocol (KIP-848) are not told. No failure of this question stops a run; it says why nobody could tell.
         """
 
-        def ask(broker: Broker) -> tuple[int, Mapping[str, frozenset[BrokerPartition] | None]] | EtlError:
+        def ask(broker: Broker) -> ToldMembers | EtlError:
             try:
                 return self._consumer(broker.host, broker.port).members_of(group)
             except (SettingsError, BrokerUnreachable, CorruptData) as error:
@@ -270,9 +271,9 @@ class Cluster:
         with ThreadPoolExecutor(_MOST_AT_A_TIME) as pool:
             answers = list(pool.map(ask, brokers))
         silent = [answer.what for answer in answers if isinstance(answer, EtlError)]
-        told = [answer for answer in answers if not isinstance(answer, EtlError) and answer[0] != errors.NOT_COORDINATOR]
-        for code, members in told:
-            return KafkaGroup(members) if code == errors.NONE else KafkaGroup(unknown=errors.name_of(code))
+        for answer in answers:
+            if not isinstance(answer, EtlError) and (answer.refusal is None or answer.refusal.meaning is not Meaning.NOT_COORDINATOR):
+                return KafkaGroup(unknown=answer.refusal.name) if answer.refusal else KafkaGroup(answer.members)
         return KafkaGroup(unknown=silent[0] if silent else None)
 
     def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
@@ -325,14 +326,13 @@ class Cluster:
                 failure = answer
                 continue
             for log, listed in answer.items():
-                if listed.error_code == 0:
+                if listed.refusal is None:
                     found.offsets[log], found.leaders[log] = listed.offset, leaders[log]
                     if listed.leader_epoch is not None:
                         found.epochs[log] = listed.leader_epoch
                     continue
-                failure = errors.failure_of(
-                    listed.error_code, "list offsets", topic=log.topic, partition=log.partition, broker=leaders[log].broker)
-                if not errors.is_retriable(listed.error_code):
+                failure = listed.refusal.error("list offsets", topic=log.topic, partition=log.partition, broker=leaders[log].broker)
+                if not listed.refusal.is_retriable:
                     raise failure
         return failure
 
@@ -399,6 +399,11 @@ def _give_up(failure: EtlError | None, known: ClusterMetadata | None, waiting: C
         raise failure
     for log in sorted(waiting):
         topic = known.topics.get(log.topic) if known is not None else None
-        code = errors.UNKNOWN_TOPIC if topic is None else topic.error_code
-        if code in (errors.UNKNOWN_TOPIC, *errors.NOT_ALLOWED):
-            raise errors.failure_of(code, "tell of the topic", topic=log.topic)
+        if topic is None:
+            raise TopicMissing("the brokers do not tell of the topic", topic=log.topic, check="its name, and whether it was deleted")
+        if topic.refusal and topic.refusal.meaning in (Meaning.UNKNOWN_TOPIC, Meaning.NOT_ALLOWED):
+            raise topic.refusal.error("tell of the topic", topic=log.topic)
+
+
+def _is_unknown(topic: TopicMetadata) -> bool:
+    return topic.refusal is not None and topic.refusal.meaning is Meaning.UNKNOWN_TOPIC

@@ -22,7 +22,7 @@ from etl.protocol.generations.kafka import committed, configs, errors, groups, p
 from etl.protocol.generations.kafka.fetch import encode_fetch, in_wire_order, parse_fetch
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
 from etl.protocol.messages import (
-    EARLIEST, LATEST, ClusterMetadata, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, ToldEpochEnds,
+    EARLIEST, LATEST, ClusterMetadata, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, Refusal, ToldEpochEnds, ToldMembers,
 )
 
 MIB = 1 << 20
@@ -117,8 +117,8 @@ class SimpleConsumer:
             if time.monotonic() > deadline:
                 raise BrokerUnreachable("the broker throttles us and gives nothing", broker=self.address, check="the quota of our client")
         fetched = answer.partitions[0]
-        if fetched.error_code:
-            raise errors.failure_of(fetched.error_code, "fetch", topic=topic, partition=partition, offset=offset, broker=self.address)
+        if fetched.refusal:
+            raise fetched.refusal.error("fetch", topic=topic, partition=partition, offset=offset, broker=self.address)
         return fetched
 
     def multifetch(self, wanted: Sequence[FetchTarget], *, isolation: Isolation = Isolation.READ_COMMITTED,
@@ -213,8 +213,8 @@ class SimpleConsumer:
             raise CorruptData(corrupt.what, check=corrupt.check, **{**corrupt.where, "offset": offset}) from None
 
     def _checked(self, answer: FetchAnswer, fetch: _Fetch) -> FetchAnswer:
-        if answer.error_code:
-            raise errors.failure_of(answer.error_code, "fetch", broker=self.address)
+        if answer.refusal:
+            raise answer.refusal.error("fetch", broker=self.address)
         if answer.throttle_ms > 0 and not answer.partitions:
             return answer
         asked = {(each.log.topic, each.log.partition) for each in fetch.wanted}
@@ -246,8 +246,8 @@ class SimpleConsumer:
         """
         log = BrokerPartition(topic, partition)
         listed = self.list_offsets({log: time}, isolation=Isolation.READ_UNCOMMITTED)[log]
-        if listed.error_code:
-            raise errors.failure_of(listed.error_code, "list offsets", topic=topic, partition=partition, broker=self.address)
+        if listed.refusal:
+            raise listed.refusal.error("list offsets", topic=topic, partition=partition, broker=self.address)
         return () if listed.offset is None or max_offsets < 1 else (listed.offset,)
 
     def earliest_or_latest_offset(self, topic: str, partition: int, time: int) -> int:
@@ -311,34 +311,32 @@ class SimpleConsumer:
 
     def find_coordinator(self, group: str) -> Broker:
         """The broker to ask for the offsets of `group`. Raises BrokerError while there is none yet."""
-        found = self._ask(Api.FIND_COORDINATOR, committed.coordinator_fields(group))
-        if found.error_code:
-            raise errors.failure_of(found.error_code, f"name the coordinator of group {group}", broker=self.address)
-        return Broker(found.node_id, found.host, found.port)
+        found = committed.parse_coordinator(self._ask(Api.FIND_COORDINATOR, committed.coordinator_fields(group)))
+        if found.refusal:
+            raise found.refusal.error(f"name the coordinator of group {group}", broker=self.address)
+        return found.broker
 
-    def members_of(self, group: str) -> tuple[int, dict[str, frozenset[BrokerPartition] | None]]:
-        """Error code, and who is in Kafka's group with the logs that each reads; only the group's coordinator knows."""
+    def members_of(self, group: str) -> ToldMembers:
+        """Who is in Kafka's group with the logs that each reads; only the group's coordinator knows."""
         return groups.parse_group(self._ask(Api.DESCRIBE_GROUPS, groups.groups_fields(group)), broker=self.address, group=group)
 
     def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int]) -> None:
         """Store next offsets; this broker must be the group's coordinator. Raises for the first log refused."""
-        codes = committed.parse_commit(self._ask(Api.OFFSET_COMMIT, committed.commit_fields(group, offsets)))
+        refusals = committed.parse_commit(self._ask(Api.OFFSET_COMMIT, committed.commit_fields(group, offsets)))
         for log in sorted(offsets):
-            if codes.get(log, 0):
-                raise errors.failure_of(codes[log], f"commit an offset of group {group}", topic=log.topic, partition=log.partition,
-                                        offset=offsets[log], broker=self.address)
+            if refusal := refusals.get(log):
+                raise refusal.error(f"commit an offset of group {group}", topic=log.topic, partition=log.partition,
+                                    offset=offsets[log], broker=self.address)
 
     def fetch_offsets(self, group: str, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int | None]:
         """Next offsets as stored; None where none is. This broker must be the group's coordinator."""
-        response = self._ask(Api.OFFSET_FETCH, committed.offset_fetch_fields(group, logs))
-        if response.error_code:
-            raise errors.failure_of(response.error_code, f"tell the offsets of group {group}", broker=self.address)
-        found = committed.parse_offset_fetch(response)
-        for log, (code, _) in found.items():
-            if code:
-                raise errors.failure_of(code, f"tell an offset of group {group}", topic=log.topic, partition=log.partition,
-                                        broker=self.address)
-        return {log: offset for log, (_, offset) in found.items()}
+        found = committed.parse_offset_fetch(self._ask(Api.OFFSET_FETCH, committed.offset_fetch_fields(group, logs)))
+        if found.refusal:
+            raise found.refusal.error(f"tell the offsets of group {group}", broker=self.address)
+        for log, told in found.offsets.items():
+            if told.refusal:
+                raise told.refusal.error(f"tell an offset of group {group}", topic=log.topic, partition=log.partition, broker=self.address)
+        return {log: told.offset for log, told in found.offsets.items()}
 
     def send(self, topic: str, partition: int, records: bytes | Sequence[tuple[bytes | None, bytes | None]]) -> int:
         """Append one encoded record batch, or keys and values, to a log that this broker leads: the first one's offset.
@@ -348,10 +346,10 @@ class SimpleConsumer:
         log = BrokerPartition(topic, partition)
         batch = records if isinstance(records, bytes) else produce.encode_records(records, timestamp_ms=int(time.time() * 1000))
         fields = produce.produce_fields(log, batch, int(self._timeout_s * 1000))
-        code, offset = produce.parse_produce(self._ask(Api.PRODUCE, fields, may_repeat=False)).get(log, (-1, None))
-        if code or offset is None:
-            raise errors.failure_of(code, "append", topic=topic, partition=partition, broker=self.address)
-        return offset
+        appended = produce.parse_produce(self._ask(Api.PRODUCE, fields, may_repeat=False)).get(log, errors.CODES[-1])
+        if isinstance(appended, Refusal):
+            raise appended.error("append", topic=topic, partition=partition, broker=self.address)
+        return appended
 
     # One question, one answer
 

@@ -99,10 +99,10 @@ def test_every_fetch_version_is_parsed_as_kafka_python_wrote_it(version: int) ->
         {"partition_index": 4, "error_code": 6, "high_watermark": -1, "last_stable_offset": -1, "log_start_offset": -1}], throttle_ms=250)
     answer = fetch.parse_fetch(version, body, **PLACE)
     first, second = answer.partitions
-    assert (answer.throttle_ms, answer.error_code) == (250, 0)
-    assert (first.topic, first.partition, first.error_code, first.high_watermark, first.last_stable_offset) == ("demo", 3, 0, 7, 6)
+    assert (answer.throttle_ms, answer.refusal) == (250, None)
+    assert (first.topic, first.partition, first.refusal, first.high_watermark, first.last_stable_offset) == ("demo", 3, None, 7, 6)
     assert (first.log_start_offset, first.aborted, bytes(first.records)) == (2 if version >= 5 else None, ((9, 4),), b"abcdef")
-    assert (second.partition, second.error_code, len(second.records)) == (4, 6, 0)
+    assert (second.partition, second.refusal, len(second.records)) == (4, errors.CODES[6], 0)
     assert (second.last_stable_offset, second.log_start_offset) == (None, None)
 
 
@@ -195,7 +195,7 @@ def test_a_broker_without_a_common_version_is_a_settings_error_that_says_what_it
 
 @pytest.mark.parametrize(("code", "kind"), [(6, BrokerError), (29, PermissionRefused), (76, SettingsError), (2, CorruptData)])
 def test_an_error_code_becomes_the_narrowest_error(code: int, kind: type[Exception]) -> None:
-    failure = errors.failure_of(code, "fetch", topic="demo")
+    failure = errors.CODES[code].error("fetch", topic="demo")
     assert type(failure) is kind
     assert f"(code {code})" in str(failure)
 

@@ -7,12 +7,18 @@ from typing import Any
 
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
-from etl.model.logs import BrokerPartition
+from etl.model.logs import Broker, BrokerPartition
+from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.small_messages import by_topic, or_none
+from etl.protocol.messages import CommittedOffset, CommittedOffsets, Refusal, ToldCoordinator
 
 
 def coordinator_fields(group: str) -> dict[str, Any]:
     return {"key": group, "key_type": 0}
+
+
+def parse_coordinator(response: Any) -> ToldCoordinator:
+    return ToldCoordinator(refusal_of(response.error_code), Broker(response.node_id, response.host, response.port))
 
 
 def commit_fields(group: str, offsets: Mapping[BrokerPartition, int]) -> dict[str, Any]:
@@ -25,9 +31,9 @@ def commit_fields(group: str, offsets: Mapping[BrokerPartition, int]) -> dict[st
     return {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "retention_time_ms": -1, "topics": topics}
 
 
-def parse_commit(response: Any) -> dict[BrokerPartition, int]:
-    """Error code of each log."""
-    return {BrokerPartition(topic.name, each.partition_index): each.error_code for topic in response.topics for each in topic.partitions}
+def parse_commit(response: Any) -> dict[BrokerPartition, Refusal | None]:
+    return {BrokerPartition(topic.name, each.partition_index): refusal_of(each.error_code)
+            for topic in response.topics for each in topic.partitions}
 
 
 def offset_fetch_fields(group: str, logs: Collection[BrokerPartition]) -> dict[str, Any]:
@@ -36,7 +42,7 @@ def offset_fetch_fields(group: str, logs: Collection[BrokerPartition]) -> dict[s
     return {"group_id": group, "topics": topics}
 
 
-def parse_offset_fetch(response: Any) -> dict[BrokerPartition, tuple[int, int | None]]:
-    """Error code and committed offset of each log; None where nothing was ever committed."""
-    return {BrokerPartition(topic.name, each.partition_index): (each.error_code, or_none(each.committed_offset))
-            for topic in response.topics for each in topic.partitions}
+def parse_offset_fetch(response: Any) -> CommittedOffsets:
+    return CommittedOffsets(refusal_of(response.error_code), {
+        BrokerPartition(topic.name, each.partition_index): CommittedOffset(refusal_of(each.error_code), or_none(each.committed_offset))
+        for topic in response.topics for each in topic.partitions})

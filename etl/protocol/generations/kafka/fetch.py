@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.model.logs import Isolation
+from etl.protocol.generations.kafka.errors import NONE, refusal_of
 from etl.protocol.generations.kafka.small_messages import isolation_level, or_minus_one, or_none
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import FetchAnswer, FetchedPartition, FetchTarget
@@ -101,7 +102,7 @@ def parse_fetch(version: int, body: memoryview, **place: Any) -> FetchAnswer:
     """
     layout = FETCH_LAYOUTS[version]
     reader = Reader(body, **place)
-    throttle_ms, error_code = reader.int32(), 0
+    throttle_ms, error_code = reader.int32(), NONE
     if layout.session:
         error_code = reader.int16()
         reader.int32()
@@ -117,7 +118,7 @@ def parse_fetch(version: int, body: memoryview, **place: Any) -> FetchAnswer:
             proves_empty = proves_empty and not len(fetched.records)
     if reader.left:
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
-    return FetchAnswer(throttle_ms, error_code, tuple(partitions))
+    return FetchAnswer(throttle_ms, refusal_of(error_code), tuple(partitions))
 
 
 def _read_partition(reader: Reader, layout: FetchLayout, topic: str, place: dict[str, Any]) -> FetchedPartition:
@@ -134,7 +135,7 @@ def _read_partition(reader: Reader, layout: FetchLayout, topic: str, place: dict
         reader.int32()  # a preferred replica, never named to a reader without a rack
     length = reader.int32()
     return FetchedPartition(
-        topic=topic, partition=partition, error_code=error_code, high_watermark=high_watermark,
+        topic=topic, partition=partition, refusal=refusal_of(error_code), high_watermark=high_watermark,
         last_stable_offset=or_none(last_stable_offset), log_start_offset=or_none(log_start_offset), aborted=aborted,
         records=reader.span(0 if length == -1 else length, "the record set"))
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from etl.model.logs import BrokerPartition
-from etl.protocol.generations.kafka import errors
+from etl.protocol.generations.kafka.errors import refusal_of
+from etl.protocol.messages import ToldMembers
 from etl.protocol.primitives import Reader
 
 _CONSUMERS = "consumer"
@@ -20,18 +21,18 @@ def groups_fields(group: str) -> dict[str, Any]:
     return {"groups": [group]}
 
 
-def parse_group(response: Any, **place: Any) -> tuple[int, dict[str, frozenset[BrokerPartition] | None]]:
-    """Error code, and the members of the one group that was asked for with the logs that each reads, None where that is not known.
+def parse_group(response: Any, **place: Any) -> ToldMembers:
+    """The members of the one group that was asked for.
 
     Raises CorruptData for an assignment that is none.
     """
     group = next(iter(response.groups), None)
     if group is None:
-        return errors.NONE, {}
+        return ToldMembers(None, {})
     divides = group.protocol_type == _CONSUMERS and group.group_state == _STABLE
-    return group.error_code, {
+    return ToldMembers(refusal_of(group.error_code), {
         f"{member.member_id} at {member.client_host.lstrip('/')}":
-        _parse_assignment(bytes(member.member_assignment), place) if divides else None for member in group.members}
+        _parse_assignment(bytes(member.member_assignment), place) if divides else None for member in group.members})
 
 
 def _parse_assignment(content: bytes, place: dict[str, Any]) -> frozenset[BrokerPartition] | None:

@@ -8,7 +8,9 @@ from typing import Any
 from kafka.protocol.producer import ProduceRequest
 
 from etl.model.logs import BrokerPartition
+from etl.protocol.generations.kafka.errors import CODES, NONE, refusal_of
 from etl.protocol.generations.kafka.small_messages import or_none
+from etl.protocol.messages import Refusal
 
 
 def encode_records(records: Iterable[tuple[bytes | None, bytes | None]], *, timestamp_ms: int) -> bytes:
@@ -31,7 +33,12 @@ def produce_fields(log: BrokerPartition, record_batch: bytes, timeout_ms: int) -
             "topic_data": [wanted(name=log.topic, partition_data=partitions)]}
 
 
-def parse_produce(response: Any) -> dict[BrokerPartition, tuple[int, int | None]]:
-    """Error code of each log and the offset that its first record got."""
-    return {BrokerPartition(topic.name, each.index): (each.error_code, or_none(each.base_offset))
+def parse_produce(response: Any) -> dict[BrokerPartition, int | Refusal]:
+    """The offset that the first record of each log got."""
+    return {BrokerPartition(topic.name, each.index): _first_offset(each.error_code, or_none(each.base_offset))
             for topic in response.responses for each in topic.partition_responses}
+
+
+def _first_offset(code: int, offset: int | None) -> int | Refusal:
+    # Whatever its code says, an append without an offset was none.
+    return CODES[NONE] if offset is None and code == NONE else refusal_of(code) or offset or 0

@@ -34,6 +34,7 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from etl.errors import CorruptData
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka import schemas
+from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
 from etl.protocol.messages import ClusterMetadata, ListedOffset, PartitionMetadata, ToldEpochEnd, ToldEpochEnds, TopicMetadata
 
@@ -97,7 +98,7 @@ def _parse_topic(found: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:
     topic_id: UUID | None = getattr(found, "topic_id", None)
     partitions = (_parse_partition(found.name, each, brokers) for each in found.partitions)
     return TopicMetadata(
-        topic=found.name, error_code=found.error_code, topic_id=str(topic_id) if topic_id else None,
+        topic=found.name, refusal=refusal_of(found.error_code), topic_id=str(topic_id) if topic_id else None,
         is_internal=bool(found.is_internal), partitions=tuple(sorted(partitions, key=lambda each: each.log)))
 
 
@@ -106,7 +107,7 @@ def _parse_partition(topic: str, found: Any, brokers: Mapping[int, Broker]) -> P
     # the brokers is one that just died: as good as none.
     broker = brokers.get(found.leader_id)
     leader = None if broker is None else Leader(broker, or_none(getattr(found, "leader_epoch", -1)))
-    return PartitionMetadata(BrokerPartition(topic, found.partition_index), found.error_code, leader)
+    return PartitionMetadata(BrokerPartition(topic, found.partition_index), refusal_of(found.error_code), leader)
 
 
 def list_offsets_fields(times: Mapping[BrokerPartition, int], isolation: Isolation,
@@ -121,7 +122,7 @@ def list_offsets_fields(times: Mapping[BrokerPartition, int], isolation: Isolati
 
 
 def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
-    listed = (ListedOffset(BrokerPartition(topic.name, each.partition_index), each.error_code, or_none(each.offset),
+    listed = (ListedOffset(BrokerPartition(topic.name, each.partition_index), refusal_of(each.error_code), or_none(each.offset),
                            or_none(each.timestamp), or_none(getattr(each, "leader_epoch", -1)))
               for topic in response.topics for each in topic.partitions)
     return {each.log: each for each in listed}
@@ -139,7 +140,8 @@ def epoch_ends_fields(epochs: Mapping[BrokerPartition, int], current: Mapping[Br
 
 def parse_epoch_ends(response: Any) -> ToldEpochEnds:
     return {BrokerPartition(topic.topic, each.partition): ToldEpochEnd(
-        each.error_code, or_none(each.leader_epoch), or_none(each.end_offset)) for topic in response.topics for each in topic.partitions}
+        refusal_of(each.error_code), or_none(each.leader_epoch), or_none(each.end_offset))
+        for topic in response.topics for each in topic.partitions}
 
 
 def log_dirs_fields(logs: Collection[BrokerPartition]) -> dict[str, Any]:

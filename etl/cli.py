@@ -305,9 +305,9 @@ def _settings(conf: Path) -> Settings:
 
 
 def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
-    """This machine's Java and Delta jars, unless spark-submit brought its own; and, unless `quiet`, how far it is on standard error.
+    """This machine's Java and Delta jars, unless spark-submit brought its own; and progress on standard error, unless `quiet`.
 
-    Under spark-submit that would stand in the one document of `--json`, so there it is quiet, too.
+    spark-submit passes standard error on as standard output, where `--json` prints its one document: there is no progress there.
     """
     from etl.console.progress import showing
     from etl.edges.spark.session import is_submitted
@@ -341,7 +341,7 @@ def _show(as_json: bool, document: Any, screen: Callable[[], None], *, is_done: 
 
 
 def _refuse_unshown() -> None:
-    """Once for each refusal. Raises _Unshown."""
+    """Once for each failure of standard output. Raises _Unshown."""
     sys.stdout.flush()
     output: Any = sys.stdout
     refused, output.refused = output.refused, None
@@ -350,7 +350,7 @@ def _refuse_unshown() -> None:
 
 
 class _Unshown(Exception):
-    """Standard output has not taken what was asked for."""
+    """Standard output could not be written, so who asked has no answer."""
 
     def __init__(self, refused: OSError) -> None:
         super().__init__(refused)
@@ -358,7 +358,7 @@ class _Unshown(Exception):
 
 
 class _Output:
-    """Standard output. Its first refusal is kept and no library that prints sees it; what comes after it is let go."""
+    """Standard output. Its first failure is kept, no library that prints sees it, and what is printed after it is dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -416,7 +416,7 @@ def _tell(error: EtlError, wants_json: bool) -> int:
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends a run as Ctrl-C does. What a library says from now on of a call that broke off is no news."""
+    """SIGTERM ends a run as Ctrl-C does. What libraries log from now on of calls that were interrupted is no news."""
     logging.disable(logging.CRITICAL)
     raise KeyboardInterrupt
 

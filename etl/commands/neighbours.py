@@ -1,4 +1,4 @@
-"""The other pipelines of a table as `verify` sees them: whose rows are not ours to judge, and when their being there stops a run."""
+"""The other pipelines of a table as `verify` sees them: which rows are not ours to judge, and when what others loaded stops a run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _may_have_loaded(other: OtherPipeline, plan: Plan | None, known: Collection[
 
 
 def stops_a_run(found: ForeignCommit, ledger: Ledger) -> bool:
-    """What others load stops no pipeline that was retired: it loads no more, whoever does."""
+    """Whether what others load stops this pipeline: never once it is retired, for then it loads no more."""
     return not (found.by and ledger.retired)
 
 
@@ -75,6 +75,6 @@ def without_others(
 
 
 def _without_unexpected(found: LogFindings) -> LogFindings:
-    """But for rows too many inside of what we loaded."""
+    """The same without unexpected rows, but for those that are too many inside of what we loaded."""
     too_many = sum(max(0, one.found_rows - one.expected_rows) for one in found.unequal)
     return replace(found, unexpected=too_many, unexpected_first=())

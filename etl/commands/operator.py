@@ -51,7 +51,7 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     What others did to the table up to that version stops no run any more. Where neither ledger tells whether the newest plan is in
     that table, its rows are looked for: with some the plan counts as done, without any another one takes its place. Raises
     SettingsError when the table is at another version by now (look again first), or when the pipeline has no plan yet, LedgersDisagree
-    for a table that another ledger of the same name wrote: no word on it leads out.
+    for a table that another ledger of the same name wrote: to accept it would not help.
     """
     with open_world(settings, ALONE) as world, world.driving(new_run_id()):
         ledger = world.ledger.read_ledger()
@@ -119,7 +119,7 @@ def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ..
 
 
 def _refuse_finished(number: int, state: PipelineState, table: Table | None) -> None:
-    """A plan is superseded before it is in a table, or given up. Raises NeedsDecision."""
+    """Refuse a plan that is in the table, or was in one that was given up. Raises NeedsDecision."""
     if isinstance(state, RebuildFromTable):
         what = f"the table holds plan {state.plan.number} ({state.plan.id}), which ZooKeeper does not have"
         raise NeedsDecision(what, check="`etl run CONF`, which takes it over")

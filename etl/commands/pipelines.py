@@ -71,7 +71,7 @@ def _named(settings: Settings, name: str | None) -> Settings:
 
 
 def _refuse_unknown(world: LiveWorld) -> None:
-    """Before anything is made for a name that nobody has."""
+    """Refuse a name that no pipeline has, before anything is made for it. Raises SettingsError."""
     if not world.ledger.plan_numbers():
         there = ", ".join(world.ledger.pipelines()) or "none"
         what = f"the group has no pipeline {world.settings.pipeline} that made a plan; its pipelines: {there}"

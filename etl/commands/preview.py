@@ -50,7 +50,7 @@ class Preview:
 
     @property
     def let_go(self) -> tuple[str, ...]:
-        """Which offsets it would let go, by `source.on_data_loss`, an offset that was moved or an operator's word."""
+        """Which offsets it would let go, by `source.on_data_loss`, an offset that was moved or an operator's decision."""
         return tuple(told_let_go(loss for plan in self.plans for loss in plan.losses))
 
     @property

@@ -16,7 +16,7 @@ from etl.commands.run import new_run_id
 from etl.decisions.moved_offsets import ends_of
 from etl.decisions.other_pipelines import name_of, plan_of
 from etl.decisions.reconcile import is_of_another_era, naming_table, reconcile
-from etl.decisions.succession import Loaded, Taken, plan_taking_over, refuse_what_neither_loaded, standing_of_itself, taken_from
+from etl.decisions.succession import Loaded, Taken, plan_taking_over, refuse_what_neither_loaded, state_of_itself, taken_from
 from etl.edges.delta.others import loaded_by, other_pipelines
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
@@ -57,7 +57,7 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
             other = _the_one(other.app_id, _pipelines_of(world, snapshot.table))  # as it is now that it rests
             left = _left_to(other, settings)
             is_us = _is_us(other.app_id, settings)
-            state = standing_of_itself(snapshot, settings) if is_us else _standing_without(other.app_id, snapshot, settings)
+            state = state_of_itself(snapshot, settings) if is_us else _state_without(other.app_id, snapshot, settings)
             if isinstance(state, UpToDate):
                 report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms())
                 snapshot = repair(world, snapshot, state, report)
@@ -103,7 +103,7 @@ def _withdrawn(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) ->
 
 
 def _withdraw(ledger: PlanLedger, stored: Plan, version: int, name: str) -> None:
-    """What it gave its number to is not known any more, so a plan in the place of another stays."""
+    """Take away the plan that it stored. One in the place of another plan stays: that other one is not known any more."""
     if stored.supersedes:
         what = f"{name} has stored that it takes the place of this pipeline, in the place of another plan of its own"
         raise SettingsError(what, key="--from", check=f"`etl run` with the conf of {name}, which executes that; then say this again")
@@ -173,7 +173,7 @@ def _hand_over(world: LiveWorld, theirs: PlanLedger | None, snapshot: Snapshot, 
 
 @contextmanager
 def _resting(world: LiveWorld, app_id: str, run_id: str) -> Iterator[PlanLedger | None]:
-    """The ledger of another pipeline, which nobody drives inside; None where our ZooKeeper has none. Raises Owned."""
+    """The ledger of another pipeline, whose driver's lock is ours inside; None where our ZooKeeper has none. Raises Owned."""
     group, pipeline = app_id.split("/")[-2:]
     ledger = PlanLedger(world.zookeeper, group, pipeline)
     if _is_us(app_id, world.settings) or ledger.read_ledger().uid is None:
@@ -201,11 +201,11 @@ def _the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
 
 
 def _is_us(app_id: str, settings: Settings) -> bool:
-    """Also under a name that the cluster had before."""
+    """Whether it is this very pipeline, also under a name that the cluster had before."""
     return app_id.split("/")[-2:] == [settings.group, settings.pipeline]
 
 
-def _standing_without(app_id: str, snapshot: Snapshot, settings: Settings) -> PipelineState:
+def _state_without(app_id: str, snapshot: Snapshot, settings: Settings) -> PipelineState:
     """Where we stand but for what that pipeline did."""
     table = snapshot.table
     foreign = tuple(found for found in table.foreign if not (found.by and found.by.app_id == app_id)) if table else ()

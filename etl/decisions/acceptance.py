@@ -1,4 +1,4 @@
-"""What the ledger says of the table that is there: accepted by an operator's word, known to hold the newest plan, or the one it waits for.
+"""What the ledger says of the table that is there: accepted by an operator, known to hold the newest plan, or the one it waits for.
 
 Pure functions of values. `reconcile` decides what follows from it.
 """
@@ -11,9 +11,9 @@ from etl.model.table import Table
 
 
 def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> bool:
-    """Whether an operator's word is about this plan and this table, or none at this place, and it holds as much of ours as it did then.
+    """Whether the acknowledgement is about this plan and this table, or none at this place, and it holds as much of ours as it did then.
 
-    A word is of its moment: what came of the plan after it, and a copy from before it that was put back, need a word of their own.
+    It is about one moment: what came of the plan after it, and a copy from before it that was put back, need one of their own.
     """
     word = ledger.acknowledged
     if word is None or word.number != plan.number or word.plan_id not in (None, plan.id) or not _is_of(word, table, place):
@@ -23,7 +23,7 @@ def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> 
 
 
 def accepted_version(word: Acknowledgement | None, table: Table) -> int | None:
-    """The version up to which an operator's word is about this table; None where it is about another one.
+    """The version up to which the acknowledgement is about this table; None where it is about another one.
 
     A version number comes back where a copy was put back and somebody wrote again, so the commit itself must be the one that was seen.
     """
@@ -63,7 +63,7 @@ def _is_of(word: Acknowledgement, table: Table | None, place: str) -> bool:
 
 
 def _came_after(applied: Applied | None, word: Acknowledgement) -> bool:
-    """Whether the plan reached a table, or this version of it, only after the word was said."""
+    """Whether the plan reached a table, or this version of it, only after the acknowledgement."""
     if applied is None or word.was_recorded is not False:
         return False
     return applied.table_id != word.table_id or applied.delta_version > (word.delta_version or 0)

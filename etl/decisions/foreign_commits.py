@@ -42,9 +42,9 @@ def refusal_of(done: Sequence[ForeignCommit], newest_version: int | None) -> Led
 
 
 def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) -> tuple[ForeignCommit, ...]:
-    """What others did to the table since our last commit and since an operator's last word on it.
+    """What others did to the table since our last commit and since an operator's last acknowledgement.
 
-    No word accepts that another pipeline loads the same topics: going on would load them twice.
+    No acknowledgement accepts that another pipeline loads the same topics: going on would load them twice.
     """
     if not table:
         return ()
@@ -53,7 +53,7 @@ def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) ->
 
 
 def is_let_pass(found: ForeignCommit, on_rows_removed: OnRowsRemoved) -> bool:
-    """Whether policy lets what somebody else did to the table pass without an operator's word."""
+    """Whether policy lets what somebody else did to the table pass without an operator's acknowledgement."""
     return on_rows_removed is OnRowsRemoved.RECORD and found.operation == _DELETE
 
 

@@ -22,7 +22,7 @@ NO_ENDS: Ends = MappingProxyType({})
 
 
 def ends_of(snapshot: Snapshot) -> Ends:
-    """Those that were observed, also of logs that are left to their owners."""
+    """The ends that were observed, also of logs that are left to their owners."""
     extents = {**snapshot.extents, **snapshot.extents_of_owned}
     ends = {log: extent.end_offset + extent.held_back for log, extent in extents.items()}
     return {**dict.fromkeys((*snapshot.leaderless, *snapshot.owners)), **ends}
@@ -45,7 +45,7 @@ def refuse_beyond(plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: 
 
 
 def of_another_log(plan: Plan, found: int | None, log: BrokerPartition, stories: str | None) -> OffsetMoved:
-    """To follow it would pass over the first records of the log that is there now, and they would never be loaded.
+    """The error for an offset that may be of another log: following it would pass over the first records of the log of now.
 
     `stories`: what ledger and table each know, where the ledger is older than a reset.
     """
@@ -63,7 +63,7 @@ def of_another_log(plan: Plan, found: int | None, log: BrokerPartition, stories:
 
 
 def moved_offset(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: BrokerPartition) -> OffsetMoved:
-    """What policy, or that it went backwards, forbids to follow; `log` is the one that is named."""
+    """The error for offsets that are not followed, by policy or because they went backwards; `log` is the one that is named."""
     found, ours, others = moved[log].offset, plan.positions[log], len(moved) - 1
     what = f"somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}"
     if others:
@@ -82,9 +82,9 @@ def two_stories(number: int, in_table: int) -> str:
 def up_to_date_once_rebuilt(
     plan: Plan, known: Plan | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
 ) -> UpToDate:
-    """Offsets below the positions of an adopted plan belong to the ledger that was lost: they are moved again.
+    """The state once the ledger is rebuilt: offsets below the positions of the table's plan are the lost ledger's, and are moved again.
 
-    So do those that the plan saw, or that the ledger's own newest plan saw or left: where they lie above, a reset had moved them back.
+    So are those that the plan saw, or that the ledger's own newest plan saw or left: where they lie above, a reset had moved them back.
     """
     found = {log: committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
     apart = {log: there.offset for log, there in found.items() if there.offset != plan.positions[log]}
@@ -104,7 +104,7 @@ def up_to_date(
     plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
     outlived: Collection[BrokerPartition] = (), known: Plan | None = None,
 ) -> UpToDate:
-    """Behind `plan`. `outlived`: logs that a reset came between what the ledger knew, plan `known`, and this plan."""
+    """The state where `plan` is in the table. `outlived`: logs of which a reset lies between what the ledger knew, `known`, and this plan."""
     uncommitted, moved = [], {}
     for log, position in plan.positions.items() if plan.moves_offsets else ():
         found = committed.get(log, NOTHING_COMMITTED)
@@ -130,5 +130,5 @@ def up_to_date(
 
 
 def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:
-    """The logs that this plan goes on with as other ones."""
+    """The logs that this plan resets: cut, or made again."""
     return frozenset(gone.log for gone in plan.vanished) if plan.kind is PlanKind.RESET else frozenset()

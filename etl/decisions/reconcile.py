@@ -200,7 +200,7 @@ def is_of_another_era(ledger: Ledger, table: Table | None) -> bool:
 
 
 def refuse_another_era(ledger: Ledger, table: Table | None) -> None:
-    """Plans of two ledgers have the same numbers and mean other rows: no word on the table makes one of them. Raises LedgersDisagree."""
+    """Plans of two ledgers have the same numbers and mean other rows: no acknowledgement makes them one. Raises LedgersDisagree."""
     metadata = table.metadata if table else None
     if metadata and is_of_another_era(ledger, table):
         what = f"the table was written by another pipeline of the same name (its uid is {metadata.uid}, ours {ledger.uid})"

@@ -76,7 +76,7 @@ def ours_apart(snapshot: Snapshot) -> UpToDate | Replay | None:
 def plan_taking_over(
     taken: Taken, state: PipelineState | None, snapshot: Snapshot, settings: Settings, *, uid: str, now_ms: int, reason: str,
 ) -> Plan:
-    """The plan, without its id, that begins at the other's positions. `standing` is None where only the table's rows are left to go by.
+    """The plan, without its id, that begins at the other's positions. `state` is None where only the table's rows are left to go by.
 
     In a log that both know the position that is further on counts. Raises SettingsError where the table knows more than ZooKeeper,
     OffsetMoved when somebody has committed an offset above a position: what lies between is in the table by nobody's word.
@@ -146,7 +146,7 @@ def refuse_what_neither_loaded(
             raise NeedsDecision(what, topic=log.topic, partition=log.partition, offset=gap[0], check=check)
 
 
-def standing_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | None:
+def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | None:
     """Where a pipeline stands that takes over from itself; None where its ledger is not ahead of the table's rows, which then count.
 
     A plan that is stored and not in the table gives its number away. Raises LedgersDisagree where the table is an old one, SettingsError

@@ -184,7 +184,7 @@ def tail(log: Path) -> str:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Also after the process itself has ended: its children may not have."""
+    """End the process group, also after the process itself has ended: its children may not have."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -57,13 +57,13 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """An operator's word: this table, as it is at this version, is the one to go on with."""
+    """An operator's decision: this table, as it is at this version, is the one to go on with."""
 
     table_id: str | None
     """None: there is no table, and the next plan makes one."""
     delta_version: int | None
     number: int
-    """The newest plan when it was said; later plans need a word of their own."""
+    """The newest plan when it was given; later plans need one of their own."""
     reason: str
     at_ms: int
     lacks_plan: bool = False
@@ -82,7 +82,7 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """An operator's word: this pipeline loads no more."""
+    """An operator's decision: this pipeline loads no more."""
 
     reason: str
     at_ms: int
@@ -104,6 +104,6 @@ class Ledger:
     newest_version: int | None = None
     """The version of `newest`'s znode: the expected side when the plan is superseded."""
     acknowledged: Acknowledgement | None = None
-    """The last word of an operator on what others did to the table."""
+    """The last acknowledgement by an operator of what others did to the table."""
     retired: Retirement | None = None
     """Why this pipeline loads no more; None while it is in service."""

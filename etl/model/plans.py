@@ -172,7 +172,7 @@ class Plan:
     run_key: str | None = None
     id: str = ""
     losses: tuple[Loss, ...] = ()
-    """What this plan lets go, by policy or by an operator's word."""
+    """What this plan lets go, by policy or by an operator's decision."""
     table_transaction_version: int = 0
     """The table's transaction version when the plan was made: while it is still that, the plan was not appended."""
     log_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)

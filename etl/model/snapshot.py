@@ -68,7 +68,7 @@ class Supersede:
     plan: Plan
     reason: str
     skipped: tuple[Loss, ...] = ()
-    """Offsets that the new plan must leave out, by an operator's word."""
+    """Offsets that the new plan must leave out, as an operator decided."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,4 +70,4 @@ class Table:
     is_of_others_alone: bool = False
     """No row of it can be ours: all that its commits ever added is other pipelines'. Asked only where the newest plan waits for a table."""
     said_commit: str | None = None
-    """The hash of the commit file of the version that an operator's last word names, as it is now; None when the log does not hold it."""
+    """The hash of the commit file of the version of the last acknowledgement, as it is now; None when the log does not hold it."""

@@ -129,11 +129,11 @@ class Report:
         self._stands = _Stand(snapshot)
         self._began = self._began or self._stands
 
-    def stands(self, standing: PipelineState, settings: Settings) -> None:
+    def stands(self, state: PipelineState, settings: Settings) -> None:
         """Where the pipeline stood at that look."""
         if self._stands:
             is_first = self._began is self._stands
-            self._stands = replace(self._stands, reached=reached(standing, self._stands.snapshot), settings=settings)
+            self._stands = replace(self._stands, reached=reached(state, self._stands.snapshot), settings=settings)
             self._began = self._stands if is_first else self._began
 
     def left(self, snapshot: Snapshot) -> None:

@@ -35,7 +35,7 @@ from etl.settings.policies import OnDataLoss
 from etl.settings.sections import Settings
 
 Settled = FirstRun | Replay | Supersede | UpToDate
-"""Where the pipeline stands once there is nothing to adopt."""
+"""Where the pipeline stands once the ledger needs no rebuilding."""
 
 
 TURNS_MAX = 3
@@ -135,7 +135,7 @@ def _where_we_stand(world: World, snapshot: Snapshot, settings: Settings, report
         knew = f"knew plan {newest.number} as the newest" if newest else "knew no plan"
         report.add(Outcome.REBUILT, f"ZooKeeper {knew}: the ledger was rebuilt from the table's commits up to plan {adopted.number}")
     settled = replace(state.state, uncommitted=())
-    # offsets first: once the ledger holds the plan, an offset below its position would be somebody else's doing
+    # offsets first: once the ledger holds the plan, an offset below its position would count as moved by another client
     snapshot = _commit_left(world, snapshot, state.state, report)
     report.lost(adopted)
     return replace(snapshot, ledger=world.adopt(adopted)), settled
@@ -172,7 +172,7 @@ def _plan(world: World, snapshot: Snapshot, state: Settled, settings: Settings, 
     if isinstance(state, Replay):
         state = replay_or_supersede(state, snapshot, settings)
     if isinstance(state, Replay):
-        if state.plan.kind is not PlanKind.RESET:  # that one nobody has executed before: an operator's word stored it
+        if state.plan.kind is not PlanKind.RESET:  # that one nobody has executed before: an operator's command stored it
             sentence = f"plan {state.plan.number} was stored and not in the table: it is executed again, word for word"
             report.add(Outcome.REPLAYED, sentence)
         return state.plan

@@ -398,7 +398,7 @@ class LiveWorld:
 
     @contextlib.contextmanager
     def _read_meanwhile(self) -> Iterator[None]:
-        """Rows are read while they are written: what was what is known by what the tasks tell."""
+        """Rows are read while they are written: what the tasks tell says how much of that time was reading."""
         reading = self._reading
         if reading is None:
             yield

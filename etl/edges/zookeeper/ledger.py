@@ -53,7 +53,7 @@ class PlanLedger:
         return self._paths.pipeline
 
     def beside(self, pipeline: str) -> PlanLedger:
-        """That of another pipeline of the group."""
+        """The ledger of another pipeline of the group."""
         return PlanLedger(self._zookeeper, self._paths.group, pipeline)
 
     def read_ledger(self) -> Ledger:
@@ -100,7 +100,7 @@ class PlanLedger:
         return _topics_of(plan) if plan else frozenset()
 
     def pipelines_version(self) -> int | None:
-        """What stays the same as long as no pipeline of the group takes a topic. Read before `other_pipelines`, it lets `store_plan`
+        """A version that changes when a pipeline of the group takes a topic. Read before `other_pipelines`, it lets `store_plan`
         find out that another one took the same topic since."""
         found = self._zookeeper.read(self._pipelines)
         return found[1] if found else None
@@ -237,7 +237,7 @@ class PlanLedger:
                 raise Owned(f"another driver changed plan {plan.number} at this moment", znode=path, check="nothing; run again")
 
     def acknowledge(self, word: Acknowledgement) -> None:
-        """Keep an operator's word; it takes the place of an earlier one."""
+        """Keep an operator's acknowledgement; it takes the place of an earlier one."""
         if not self._put_document(self._paths.acknowledged, plan_documents.render_acknowledgement(word), deleting=()):
             raise Owned("somebody else acknowledged at this moment", znode=self._paths.acknowledged, check="nothing; look again")
 
@@ -294,7 +294,7 @@ class PlanLedger:
         self._drop_loose_chunks()
 
     def _is_given_up(self, number: int) -> bool:
-        """Whether later plans tell that an operator gave this one up; nobody did where no word was said after it."""
+        """Whether later plans tell that an operator gave this one up; nobody did where no acknowledgement came after it."""
         word = self._read_acknowledgement()
         if word is None or word.number < number:
             return False

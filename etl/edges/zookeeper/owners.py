@@ -101,7 +101,7 @@ class Owners:
         raise ZooKeeperUnreachable(what, znode=self._paths.owner(missing[0]), check="ZooKeeper's log; then run again") from refusal
 
     def _request(self, logs: Sequence[BrokerPartition], left_behind: Collection[BrokerPartition], payload: bytes) -> Exception | None:
-        """None: all of it is ours. Otherwise why not, or that nobody knows."""
+        """Send one claim. None: all of it is ours; otherwise why not, or that nobody knows."""
         for topic in sorted({log.topic for log in logs}):
             self._zookeeper.ensure(self._paths.owners_of(topic))
         self._zookeeper.require_session()

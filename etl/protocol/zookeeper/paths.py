@@ -12,7 +12,7 @@
     /consumers/<group>/etl/<pipeline>/chunks/<hash>/<i>  pieces of a plan that is too large for one znode
     /consumers/<group>/etl/<pipeline>/applied/<N>  what came of it
     /consumers/<group>/etl/<pipeline>/coverage     the loaded intervals that pruned plans leave
-    /consumers/<group>/etl/<pipeline>/acknowledged an operator's last word on what others did to the table
+    /consumers/<group>/etl/<pipeline>/acknowledged what others did to the table and an operator accepted, the last time
     /consumers/<group>/etl/<pipeline>/retired      why this pipeline loads no more
 
 `<key>` is `<partition>` from Kafka 0.8 on and `<broker>-<partition>` on the 0.7 family. All paths are relative to the
@@ -102,7 +102,7 @@ class PipelinePaths:
 
     @property
     def acknowledged(self) -> str:
-        """An operator's last word."""
+        """The last acknowledgement by an operator."""
         return f"{self.root}/acknowledged"
 
     @property

@@ -131,7 +131,7 @@ def parse_coverage(payload: bytes, *, path: str) -> Coverage:
 
 
 def render_acknowledgement(word: Acknowledgement) -> bytes:
-    """The znode of an operator's word, readable as it is."""
+    """The znode of an acknowledgement, readable as it is."""
     return json.dumps({
         "format": FORMAT, "table_id": word.table_id, "delta_version": word.delta_version, "number": word.number,
         "reason": word.reason, "at_ms": word.at_ms, "lacks_plan": word.lacks_plan,
@@ -141,7 +141,7 @@ def render_acknowledgement(word: Acknowledgement) -> bytes:
 
 
 def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
-    """An operator's word. Raises LedgersDisagree when the znode does not hold one."""
+    """An acknowledgement. Raises LedgersDisagree when the znode does not hold one."""
     return _parsed(zlib.compress(payload), path, lambda found: Acknowledgement(
         found["table_id"], found["delta_version"], int(found["number"]), str(found["reason"]), int(found["at_ms"]),
         bool(found.get("lacks_plan")), found.get("plan_id"), found.get("transaction_version"), found.get("was_recorded"),

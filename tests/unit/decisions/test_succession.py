@@ -10,7 +10,7 @@ import pytest
 from etl.decisions.plan import plan_next
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.replacement import plan_instead
-from etl.decisions.succession import Loaded, ours_apart, plan_taking_over, refuse_what_neither_loaded, standing_of_itself, taken_from
+from etl.decisions.succession import Loaded, ours_apart, plan_taking_over, refuse_what_neither_loaded, state_of_itself, taken_from
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Committed, OffsetRange, Plan, PlanKind, TookOver
@@ -192,13 +192,13 @@ def test_a_stored_plan_of_ours_gives_its_number_to_the_one_that_takes_over() -> 
     outside.others = (old_pipeline(),)
     outside.topic_ids = {"clicks": "id-1"}
     snapshot = snapshot_of(outside)
-    state = standing_alone(snapshot)
+    state = state_alone(snapshot)
     plan = plan_taking_over(
         taken_from(outside.others[0], {}, snapshot, SETTINGS), state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="both began")
     assert (plan.number, plan.positions) == (1, ENDED)
 
 
-def standing_alone(snapshot: Snapshot) -> PipelineState:
+def state_alone(snapshot: Snapshot) -> PipelineState:
     """Where the ledger stands when nobody looks at the other pipeline."""
     assert snapshot.table is not None
     return where_we_stand(replace(snapshot, table=replace(snapshot.table, others=())), SETTINGS)
@@ -356,7 +356,7 @@ def test_two_pipelines_are_merged_into_one_that_has_begun_no_run_between() -> No
     outside.others = (old_pipeline(), second)
     snapshot = snapshot_of(outside)
     plan = with_id(plan_taking_over(
-        taken_from(second, {}, snapshot, SETTINGS), standing_alone(snapshot), snapshot, SETTINGS, uid="uid1", now_ms=2, reason="merged"))
+        taken_from(second, {}, snapshot, SETTINGS), state_alone(snapshot), snapshot, SETTINGS, uid="uid1", now_ms=2, reason="merged"))
     assert (plan.number, plan.positions) == (1, {**ENDED, orders: 2})
     assert plan.heir_of == (TookOver(OLD, 4), TookOver(OLDEST, 7))
     outside.plans[1] = render_plan(plan)
@@ -400,7 +400,7 @@ def test_a_stored_plan_gives_its_number_to_a_pipeline_that_takes_over_from_itsel
     snapshot, stored = snapshot_of(outside), outside.newest_plan()
     assert stored is not None
     last = parse_plan(outside.plans[1], path="plans/1")
-    state = standing_of_itself(snapshot, SETTINGS)
+    state = state_of_itself(snapshot, SETTINGS)
     plan = plan_taking_over(
         taken_from(OtherPipeline(APP_ID, 1, 1, last), {}, snapshot, SETTINGS), state, snapshot, SETTINGS, uid="uid1", now_ms=1,
         reason="said again")
@@ -415,4 +415,4 @@ def test_a_pipeline_does_not_take_over_from_itself_where_the_table_is_older_than
         grow(outside, 1, 1, 1)
     outside.table = (outside.table or [])[:1]
     with pytest.raises(LedgersDisagree, match="plan 2 was in the table"):
-        standing_of_itself(snapshot_of(outside), SETTINGS)
+        state_of_itself(snapshot_of(outside), SETTINGS)

@@ -54,10 +54,10 @@ def document_of(report: Report) -> dict[str, Any]:
     return json.loads(json.dumps(report.as_json(), allow_nan=False))  # type: ignore[no-any-return]
 
 
-def looked(report: Report, snapshot: Snapshot, standing: PipelineState = FirstRun()) -> None:
+def looked(report: Report, snapshot: Snapshot, state: PipelineState = FirstRun()) -> None:
     """What `ingest` tells the report of a look."""
     report.saw(snapshot)
-    report.stands(standing, SETTINGS)
+    report.stands(state, SETTINGS)
 
 
 def lag_of(report: Report) -> list[tuple[int, int]]:

@@ -104,7 +104,7 @@ def up_to_date(
     plan: Plan, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
     outlived: Collection[BrokerPartition] = (), known: Plan | None = None,
 ) -> UpToDate:
-    """The state where `plan` is in the table. `outlived`: logs of which a reset lies between what the ledger knew, `known`, and this plan."""
+    """The state where `plan` is in the table. `outlived`: logs with a reset between what the ledger knew, `known`, and this plan."""
     uncommitted, moved = [], {}
     for log, position in plan.positions.items() if plan.moves_offsets else ():
         found = committed.get(log, NOTHING_COMMITTED)

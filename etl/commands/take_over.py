@@ -18,6 +18,7 @@ from etl.decisions.other_pipelines import name_of, plan_of
 from etl.decisions.reconcile import is_of_another_era, naming_table, reconcile
 from etl.decisions.succession import Loaded, Taken, plan_taking_over, refuse_what_neither_loaded, state_of_itself, taken_from
 from etl.edges.delta.others import loaded_by, other_pipelines
+from etl.edges.zookeeper.coverage import read_all_coverage, take_in
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import SettingsError
@@ -63,14 +64,14 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
                 snapshot = repair(world, snapshot, state, report)
             is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
             taken = taken_from(other, {} if other.plan else _rows_until(world), snapshot, settings)
-            coverage = theirs.read_all_coverage() if theirs else None
+            coverage = read_all_coverage(theirs) if theirs else None
             if state and not is_us and not isinstance(state, FirstRun):
                 _refuse_what_neither_loaded(world, taken, state, snapshot, coverage)
             plan = with_id(plan_taking_over(
                 taken, state, snapshot, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason))
             _hand_over(world, None if left else theirs, snapshot, reason)
             known = set() if state is None or isinstance(state, FirstRun) else plan_of(state).positions.keys()
-            world.ledger.take_in(coverage, taken.positions, table_id=plan.table_id or "", known=known, lives=taken.log_epochs)
+            take_in(world.ledger, coverage, taken.positions, table_id=plan.table_id or "", known=known, lives=taken.log_epochs)
             if isinstance(state, (Replay, Supersede)):
                 world.supersede(plan, snapshot.ledger)
             else:
@@ -118,7 +119,7 @@ def _refuse_what_neither_loaded(
     if taken.other.plan is None or not any(mine.get(log, offset) != offset for log, offset in taken.positions.items()):
         return
     path = world.settings.table.path
-    ours = _loaded(world.ledger.read_all_coverage(), loaded_by(path, world.app_id))
+    ours = _loaded(read_all_coverage(world.ledger), loaded_by(path, world.app_id))
     refuse_what_neither_loaded(taken, state, snapshot, ours, _loaded(theirs or Coverage(), loaded_by(path, taken.other.app_id)))
 
 

@@ -32,6 +32,7 @@ from etl.edges.delta.outcome import Outcome, Result, read_back
 from etl.edges.delta.path import check_writable
 from etl.edges.delta.shape import EVENT_DATE, check_shape
 from etl.edges.spark.session import parallelism_of
+from etl.edges.zookeeper import coverage
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger, new_uid
@@ -106,7 +107,7 @@ class LiveWorld:
             self.zookeeper.ensure("/")
         return self._lock.driving(run_id, wait_s=self.settings.ownership.wait_for_driver_s)
 
-    # -- ingest.World ----------------------------------------------------------------------------------------------
+    # -- world.World -----------------------------------------------------------------------------------------------
 
     def observe(self) -> Snapshot:
         """See `world.World`. Looks again when another driver planned meanwhile: what it saw of the ledger is older than the rest."""
@@ -220,7 +221,7 @@ class LiveWorld:
 
     def note_removals(self, removals: Collection[ForeignCommit]) -> None:
         """See `world.World`."""
-        self.ledger.note_removals(tuple(removals))
+        coverage.note_removals(self.ledger, tuple(removals))
 
     def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
         """See `world.World`; under `ownership.mode: observe` nothing is claimed."""
@@ -314,7 +315,7 @@ class LiveWorld:
 
     def tidy(self) -> None:
         """See `world.World`."""
-        self.ledger.prune()
+        coverage.prune(self.ledger)
 
     # -- parts -----------------------------------------------------------------------------------------------------
 

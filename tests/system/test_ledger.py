@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from etl.decisions import coverage
-from etl.edges.zookeeper import ledger as ledger_module
+from etl.edges.zookeeper import documents
+from etl.edges.zookeeper.coverage import note_removals, prune
 from etl.edges.zookeeper.ledger import PlanLedger, new_uid
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
@@ -230,7 +231,7 @@ def test_a_plan_of_several_megabytes_goes_in_pieces_and_comes_back(ledger: PlanL
 def test_a_plan_with_a_missing_or_changed_piece_is_refused(
     ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ledger_module, "NODE_MAX_BYTES", 100)
+    monkeypatch.setattr(documents, "NODE_MAX_BYTES", 100)
     ledger.store_plan(plan_of(1))
     [digest] = zookeeper.children(f"{ROOT}/chunks") or []
     piece = f"{ROOT}/chunks/{digest}/1"
@@ -263,12 +264,12 @@ def test_junk_beside_the_plans_is_not_one_of_them(ledger: PlanLedger, zookeeper:
 
 
 def test_pruning_drops_loose_pieces_and_no_others(ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "NODE_MAX_BYTES", 100)
+    monkeypatch.setattr(documents, "NODE_MAX_BYTES", 100)
     ledger.store_plan(plan_of(1))
     ledger.record_applied(applied_of(plan_of(1)))
     kept = zookeeper.children(f"{ROOT}/chunks") or []
     zookeeper.create(f"{ROOT}/chunks/{'0' * 64}/0", b"of a driver that died before it named them")
-    ledger.prune()
+    prune(ledger)
     assert sorted(zookeeper.children(f"{ROOT}/chunks") or []) == sorted(kept)
     assert ledger.read_plan(1) == plan_of(1)
 
@@ -285,14 +286,14 @@ def test_plans_beyond_those_kept_are_folded_into_coverage_once(
 ) -> None:
     monkeypatch.setattr(coverage, "PLANS_KEPT", 3)
     fill(ledger, range(1, 6))
-    ledger.prune()
+    prune(ledger)
     assert ledger.plan_numbers() == [3, 4, 5]
     assert sorted(zookeeper.children(f"{ROOT}/applied") or []) == ["3", "4", "5"]
     assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
-    ledger.prune()
+    prune(ledger)
     assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
     fill(ledger, range(6, 8))
-    ledger.prune()
+    prune(ledger)
     assert ledger.plan_numbers() == [5, 6, 7]
     assert ledger.read_coverage() == Coverage(4, {LOG: (Interval(10, 50, 36),)}, table_id="t")
 
@@ -301,9 +302,9 @@ def test_coverage_that_needs_pieces_replaces_its_old_ones(
     ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
-    monkeypatch.setattr(ledger_module, "NODE_MAX_BYTES", 50)
+    monkeypatch.setattr(documents, "NODE_MAX_BYTES", 50)
     fill(ledger, range(1, 4))
-    ledger.prune()
+    prune(ledger)
     assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
     named = [p[0] for p in zookeeper.read_all([f"{ROOT}/coverage", f"{ROOT}/plans/3", f"{ROOT}/applied/3"]) if p]
     assert all(any(digest.encode() in text for text in named) for digest in zookeeper.children(f"{ROOT}/chunks") or [])
@@ -314,7 +315,7 @@ def test_a_plan_whose_outcome_nobody_knows_is_never_pruned(ledger: PlanLedger, m
     monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
     ledger.store_plan(plan_of(1))
     fill(ledger, range(2, 4))
-    ledger.prune()
+    prune(ledger)
     assert ledger.plan_numbers() == [1, 2, 3]
     assert ledger.read_coverage() == Coverage()
 
@@ -332,11 +333,11 @@ def test_pruning_that_meets_another_driver_folds_no_plan_twice(
         def read_and_be_overtaken() -> Coverage:
             found = read()
             monkeypatch.setattr(ledger, "read_coverage", read)
-            other.prune()
+            prune(other)
             return found
 
         monkeypatch.setattr(ledger, "read_coverage", read_and_be_overtaken)
-        ledger.prune()
+        prune(ledger)
     assert ledger.plan_numbers() == [3]
     assert read() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
 
@@ -399,9 +400,9 @@ def test_what_others_removed_is_kept_in_the_coverage_and_pruning_keeps_it(
     for plan in (plan_of(1), plan_of(2)):
         ledger.store_plan(plan)
         ledger.record_applied(applied_of(plan))
-    ledger.note_removals(removals[:1])
-    ledger.prune()
-    ledger.note_removals(removals)
+    note_removals(ledger, removals[:1])
+    prune(ledger)
+    note_removals(ledger, removals)
     found = ledger.read_coverage()
     assert (found.through, found.removals) == (1, removals)
 
@@ -413,6 +414,6 @@ def test_pruning_keeps_apart_what_a_later_plan_tells_to_be_given_up(ledger: Plan
     ledger.store_plan(behind)
     ledger.record_applied(applied_of(behind))
     monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
-    ledger.prune()
+    prune(ledger)
     found = ledger.read_coverage()
     assert (found.intervals, found.given_up) == ({LOG: (Interval(10, 20, 9),)}, {LOG: (Interval(20, 40, 18),)})

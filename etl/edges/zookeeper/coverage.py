@@ -1,0 +1,91 @@
+"""What plans leave in the ledger that are not kept any more: the intervals they loaded, in one document.
+
+What is folded into it, and when, is decided in `decisions.coverage`; here it is read from the ledger, and written back in one
+transaction with what it makes superfluous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from etl.decisions import coverage
+from etl.decisions.coverage import ancestry, fold, note, prunable
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.errors import Owned
+from etl.model.ledger import Coverage
+from etl.model.logs import BrokerPartition
+from etl.model.table import ForeignCommit
+from etl.protocol.zookeeper.plan_documents import render_coverage
+
+
+def read_all_coverage(ledger: PlanLedger) -> Coverage:
+    """All that the pipeline's recorded plans loaded, those that are kept among them."""
+    plans = [plan for number in ledger.plan_numbers() if (plan := ledger.read_plan(number))]
+    recorded = [(plan, applied) for plan in plans if (applied := ledger.read_applied(plan.number)) and applied.plan_id == plan.id]
+    led = ancestry({plan.number: plan.table_transaction_version for plan, _ in recorded}, max((
+        plan.number for plan, _ in recorded), default=0))
+    found = ledger.read_coverage()
+    for plan, applied in recorded:
+        found = fold(found, plan, applied, is_given_up=plan.number not in led.numbers)
+    return found
+
+
+def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None:
+    """Keep in the coverage that others removed rows, as policy allowed. Quiet where another driver did it meanwhile."""
+    before = ledger.read_coverage()
+    after = note(before, removals)
+    if after != before:
+        ledger.documents.put(ledger.paths.coverage, render_coverage(after))
+
+
+def take_in(
+    ledger: PlanLedger, theirs: Coverage | None, taken: Mapping[BrokerPartition, int], *, table_id: str,
+    known: Collection[BrokerPartition], lives: Mapping[BrokerPartition, int],
+) -> None:
+    """Keep what another pipeline loaded, whose place this one takes. Raises Owned when somebody else changed the coverage meanwhile."""
+    after = coverage.take_in(ledger.read_coverage(), theirs, taken, table_id=table_id, known=known, lives=lives)
+    if not ledger.documents.put(ledger.paths.coverage, render_coverage(after)):
+        raise Owned("another driver changed the coverage at this moment", znode=ledger.paths.coverage, check="nothing; say it again")
+
+
+def prune(ledger: PlanLedger) -> None:
+    """Fold plans beyond those kept into coverage, in one transaction each, and drop pieces that no document names.
+
+    Stops quietly where another driver did it meanwhile. Raises SessionLost: pieces that nobody names yet may then be another driver's.
+    """
+    ledger.zookeeper.require_session()
+    for number in prunable(_plan_sizes(ledger)):
+        plan = ledger.read_plan(number)
+        applied = ledger.read_record_of(plan) if plan else None
+        if not plan or not applied:
+            return
+        folded = fold(ledger.read_coverage(), plan, applied, is_given_up=_is_given_up(ledger, number))
+        gone = (ledger.paths.plan(number), ledger.paths.applied(number))
+        if not ledger.documents.put(ledger.paths.coverage, render_coverage(folded), deleting=gone):
+            return
+    pieces = ledger.documents.pieces()
+    if pieces:  # asked before the documents: those of one that is written now are not among them
+        ledger.documents.drop_pieces(pieces, but_of=_may_be_in_pieces(ledger))
+
+
+def _may_be_in_pieces(ledger: PlanLedger) -> list[str]:
+    """Where the documents lie that grow with a pipeline: plans, what came of them, coverage."""
+    paths, recorded = ledger.paths, ledger.zookeeper.children(ledger.paths.applied_plans) or ()
+    return [*(paths.plan(n) for n in ledger.plan_numbers()), paths.coverage, *(f"{paths.applied_plans}/{n}" for n in recorded)]
+
+
+def _is_given_up(ledger: PlanLedger, number: int) -> bool:
+    """Whether later plans tell that an operator gave this one up; nobody did where no acknowledgement came after it."""
+    word = ledger.read_acknowledgement()
+    if word is None or word.number < number:
+        return False
+    later = [plan for n in ledger.plan_numbers() if n >= number and (plan := ledger.read_plan(n))]
+    bits = {plan.number: plan.table_transaction_version for plan in later}
+    return number not in ancestry(bits, max(bits)).numbers
+
+
+def _plan_sizes(ledger: PlanLedger) -> list[tuple[int, int]]:
+    """(number, bytes) of each stored plan."""
+    numbers = ledger.plan_numbers()
+    sizes = ledger.documents.sizes([ledger.paths.plan(n) for n in numbers])
+    return [(n, size) for n, size in zip(numbers, sizes, strict=True) if size is not None]

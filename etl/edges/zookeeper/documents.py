@@ -1,0 +1,108 @@
+"""Documents of a pipeline in ZooKeeper, each whole or not at all.
+
+One too large for a znode is written as pieces first and then named by one znode that holds their hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from etl.edges.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
+from etl.errors import LedgersDisagree
+from etl.protocol.zookeeper.paths import PipelinePaths
+
+_PIECES_MAX = 10_000
+"""A document in more pieces than this is not one of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """What the znode of a document in pieces holds."""
+
+    digest: str
+    count: int
+    size: int
+
+
+class Documents:
+    """The documents of one pipeline. Raises what `ZooKeeper` raises, and LedgersDisagree on what is not ours."""
+
+    def __init__(self, zookeeper: ZooKeeper, paths: PipelinePaths) -> None:
+        self._zookeeper = zookeeper
+        self._paths = paths
+
+    def read(self, path: str) -> tuple[bytes, int] | None:
+        """A document and the version of the znode that holds or names it."""
+        found = self._zookeeper.read(path)
+        if not found or not found[0]:
+            return None
+        if not found[0].startswith(b"{"):
+            return found
+        index = _index(found[0], path)
+        pieces = self._zookeeper.read_all([self._paths.chunk(index.digest, i) for i in range(index.count)])
+        whole = b"".join(p[0] for p in pieces if p)
+        if hashlib.sha256(whole).hexdigest() == index.digest:
+            return whole, found[1]
+        check = "whether ZooKeeper was restored from a copy"
+        raise LedgersDisagree("pieces of the document are missing", znode=path, check=check)
+
+    def create(self, path: str, payload: bytes) -> bool:
+        """Put a document where there is none; False where there is one."""
+        return self._zookeeper.create(path, self.head(payload))
+
+    def put(self, path: str, payload: bytes, *, deleting: Sequence[str] = ()) -> bool:
+        """Replace a document and delete others, all or nothing; False when somebody else changed one of them meanwhile."""
+        head, found = self.head(payload), self._zookeeper.read(path)
+        request = self._zookeeper.client.transaction()
+        if found:
+            request.set_data(path, head, version=found[1])
+        else:
+            request.create(path, head)
+        for gone in deleting:
+            request.delete(gone)
+        return self._zookeeper.transact(request, path)
+
+    def head(self, payload: bytes) -> bytes:
+        """What the znode itself holds: the document, or the hash of its pieces, which are written before this returns."""
+        if len(payload) <= NODE_MAX_BYTES:
+            return payload
+        digest = hashlib.sha256(payload).hexdigest()
+        pieces = [payload[i:i + NODE_MAX_BYTES] for i in range(0, len(payload), NODE_MAX_BYTES)]
+        for i, piece in enumerate(pieces):
+            self._zookeeper.create(self._paths.chunk(digest, i), piece)
+        return json.dumps({"chunks": digest, "count": len(pieces), "bytes": len(payload)}).encode()
+
+    def sizes(self, paths: Sequence[str]) -> list[int | None]:
+        """Bytes of each document; one in pieces is as large as its pieces. None where there is none."""
+        stored = self._zookeeper.read_all(paths)
+        return [_size(found[0], path) if found else None for found, path in zip(stored, paths, strict=True)]
+
+    def pieces(self) -> list[str]:
+        """The hash of each document that has pieces, whether a znode names it or not."""
+        return self._zookeeper.children(f"{self._paths.root}/chunks") or []
+
+    def drop_pieces(self, digests: Collection[str], *, but_of: Sequence[str]) -> None:
+        """Delete the pieces of these hashes that no document at `but_of` names."""
+        named = b" ".join(p[0] for p in self._zookeeper.read_all([*but_of]) if p and p[0].startswith(b"{"))
+        for digest in digests:
+            if digest.encode() not in named:
+                self._zookeeper.delete_tree(self._paths.chunks(digest))
+
+
+def _size(payload: bytes, path: str) -> int:
+    return _index(payload, path).size if payload.startswith(b"{") else len(payload)
+
+
+def _index(payload: bytes, path: str) -> _Index:
+    try:
+        found = json.loads(payload)
+        index = _Index(found["chunks"], int(found["count"]), int(found["bytes"]))
+        if not re.fullmatch("[0-9a-f]{64}", index.digest) or not 0 < index.count <= min(index.size, _PIECES_MAX):
+            raise ValueError("it names no pieces of ours")
+        return index
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise LedgersDisagree("the znode does not hold what it should", znode=path, check="who wrote it") from error

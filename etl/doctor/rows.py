@@ -11,7 +11,8 @@ from etl.doctor.check import Findings, Line, Verdict, advice, ok
 from etl.doctor.machine import may_need_jars
 from etl.errors import SparkLost
 from etl.model.raw_table import spark_schema
-from etl.run.transform import fitting_rows, unprovable
+from etl.run.rows import format_rows
+from etl.run.transform import unprovable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +26,7 @@ def transformed(name: str, findings: Findings) -> Iterator[Line]:
     if may_need_jars(findings):
         yield Line(name, Verdict.NOT_CHECKED, "Delta's jars are not on this machine yet, see above: the first run looks at it")
         return
-    fitting_rows(settings, _session(findings).createDataFrame([], spark_schema()))
+    format_rows(_session(findings).createDataFrame([], spark_schema()), settings)
     wrong = unprovable(settings.table.path)
     if wrong:
         to_do = "if they shall be proven: ALTER TABLE ... ADD COLUMN, and a transform that leaves topic, partition and offset as they are"

@@ -17,7 +17,7 @@ _VERBS = {
     "observe": ("observe", 1), "reconcile": ("now_ms", 1), "plan": ("store", 1), "fetch": ("fetch", 2), "append": ("append", 4),
     "commit": ("commit", 7),
 }
-"""Each verb of a run: the method of `ingest.World` before which the signal comes, and the row of the matrix that it belongs to."""
+"""Each verb of a run: the method of `world.World` before which the signal comes, and the row of the matrix that it belongs to."""
 _SHORT = {("fetch", signal.SIGTERM)}
 
 

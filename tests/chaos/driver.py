@@ -25,7 +25,7 @@ ENDS_WITHIN_S = 240.0
 class Driver:
     """`with Driver(pipeline) as driver`: a run under way. Nothing of it is left when the block ends.
 
-    `sends` makes the run send itself a signal before a verb of `ingest.World` (see `etl.demo.crash_run`); `hold` holds its tasks.
+    `sends` makes the run send itself a signal before a verb of `world.World` (see `etl.demo.crash_run`); `hold` holds its tasks.
     """
 
     def __init__(self, pipeline: Pipeline, *, sends: tuple[signal.Signals, str] | None = None, hold: Hold | None = None) -> None:

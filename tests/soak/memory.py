@@ -35,7 +35,7 @@ from etl.model.snapshot import Snapshot
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.reader.following import Following
-from etl.run import context, live_world
+from etl.run import context, live_world, observe
 from etl.settings.sections import Settings
 from tests.soak.points import through, wrapped
 
@@ -181,7 +181,7 @@ class MemoryWorld(live_world.LiveWorld):
         del snapshot
         if not plan.ranges:
             return None
-        rows = Rows(_places[self._bootstrap()[0][0]], plan.ranges)
+        rows = Rows(_places[observe.bootstrap_of(self.settings, self.zookeeper)[0][0]], plan.ranges)
         self._reading = Following(plan.id, plan.ranges, [range(len(plan.ranges))])
         self._reading.receipts = cast(Any, rows)
         return rows
@@ -192,7 +192,7 @@ def in_place_of_brokers_and_spark() -> Iterator[None]:
     """Inside, runs of MemoryWorld read logs in memory and write by delta-rs, and the table's calls have their moments."""
     with contextlib.ExitStack() as stack:
         for owner, name, replacement in [
-            (live_world, "Cluster", MemoryCluster),
+            (observe, "Cluster", MemoryCluster),
             (spark_writer, "append", append),
             (spark_writer, "open_table", wrapped("open table", open_table)),
             (delta_log, "read_commit_file", wrapped("read commit", delta_log.read_commit_file)),

@@ -27,7 +27,7 @@ from etl.embedded.server import wait_until
 from etl.model.raw_table import spark_schema
 from etl.report.phases import Doing, Verb
 from etl.report.run_report import Outcome, Report
-from etl.run import live_world
+from etl.run import rows
 from etl.run.context import RunContext
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings
@@ -319,7 +319,7 @@ def test_a_plan_is_shown_with_as_many_tasks_as_the_run_has(pipeline: Pipeline, m
         packed.append(pack_tasks(*arguments, **more))
         return packed[-1]
 
-    monkeypatch.setattr(live_world, "pack_tasks", recorded)
+    monkeypatch.setattr(rows, "pack_tasks", recorded)
     pipeline.produce(4_000)
     told = pipeline.door("plan").document
     pipeline.ran()

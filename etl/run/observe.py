@@ -1,0 +1,153 @@
+"""What the world looks like: one look at ZooKeeper, the brokers and the table, as the snapshot on which a run decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from etl.decisions.acceptance import is_waiting_for_a_table
+from etl.decisions.log_identity import epochs_to_ask
+from etl.decisions.other_pipelines import app_id_of
+from etl.decisions.ownership import members_as_owners
+from etl.decisions.reconcile import plan_in_force
+from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
+from etl.decisions.replay import topics_left_to_read
+from etl.decisions.start import moments_to_ask
+from etl.edges.brokers.cluster import Cluster, Extents, chosen_topics, names_of_topics, unknown_topics
+from etl.edges.delta import state
+from etl.edges.delta.others import with_others
+from etl.edges.delta.shape import check_shape
+from etl.edges.spark.session import parallelism_of
+from etl.edges.zookeeper.group import ConsumerGroup
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.registry import read_brokers, read_cluster_id, read_creation_ids
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.errors import SettingsError
+from etl.model.ledger import Ledger
+from etl.model.logs import BrokerPartition, Retention
+from etl.model.raw_table import arrow_schema
+from etl.model.snapshot import Snapshot
+from etl.model.table import Table
+from etl.protocol.messages import ClusterMetadata
+from etl.settings.address import split_address
+from etl.settings.sections import Settings
+
+_LOOKS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look found."""
+
+    snapshot: Snapshot
+    pipelines_version: int | None
+    """See `PlanLedger.pipelines_version`: that of the moment before the other pipelines were looked at."""
+
+
+class Observer:
+    """Looks at the world of one pipeline, and changes nothing in it."""
+
+    def __init__(
+        self, settings: Settings, zookeeper: ZooKeeper, group: ConsumerGroup, ledger: PlanLedger, *, now_ms: Callable[[], int],
+    ) -> None:
+        self._settings, self._zookeeper, self._group, self._ledger, self._now_ms = settings, zookeeper, group, ledger, now_ms
+
+    def observe(self) -> Seen:
+        """Look, and look again when another driver planned meanwhile: what was seen of the ledger is then older than the rest."""
+        for _ in range(_LOOKS_MAX):
+            before = self._ledger.mark()
+            seen = self._look()
+            if self._ledger.mark() == before:
+                break
+        return seen
+
+    def _look(self) -> Seen:
+        """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that is asked for after it."""
+        source = self._settings.source
+        ledger = self._ledger.read_ledger()
+        pipelines_version, other_pipelines = self._ledger.pipelines_version(), self._ledger.other_pipelines()  # in this order
+        with Cluster(bootstrap_of(self._settings, self._zookeeper), timeout_s=source.timeout_s) as cluster:
+            left = topics_left_to_read(ledger)
+            described = cluster.describe(self._asked_topics(left))
+            metadata = chosen_topics(described, source.topics)
+            refuse_missing_topics(self._settings, metadata.topics, lambda: names_of_topics(cluster))
+            refuse_topic_that_reads_as_null(self._settings, metadata.topics)
+            name = self._name_of(metadata)
+            logs = [p.log for topic in metadata.topics.values() for p in topic.partitions]
+            committed = self._group.committed({*logs, *(ledger.newest.positions if ledger.newest else ())})
+            table = self._table(name, ledger, metadata.topics)
+            found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
+            in_force = plan_in_force(ledger, table)
+            moments = moments_to_ask(found.extents, in_force, self._settings)
+            starts = cluster.offsets_at(moments, wait_for_leader_s=source.wait_for_leader_s) if moments else {}
+            found = found.without(moments.keys() - starts.keys())  # nobody led them any more
+            # after the extents: a leader that was elected in between is seen by one of the two
+            asked = epochs_to_ask(in_force, ledger.applied)
+            ends = cluster.epoch_ends({log: epoch for log, epoch in asked.items() if log in found.extents},
+                                      wait_for_leader_s=source.wait_for_leader_s, leaders=found.leaders)
+            retention, retained_from = self._ask_retention(cluster, found, ledger, left)
+            sizes = cluster.bytes_per_offset(found)
+            open_transactions = cluster.open_transactions(found)
+            members = cluster.members_of(self._settings.group, metadata.brokers.values())
+        creation_ids = read_creation_ids(self._zookeeper, metadata.topics.keys() - metadata.topic_ids.keys())
+        return Seen(Snapshot(
+            cluster=name, extents=found.extents, leaders=found.leaders, leaderless=found.leaderless,
+            topic_ids={**creation_ids, **metadata.topic_ids}, bytes_per_offset=sizes, committed=committed, starts=starts,
+            owners={**members_as_owners(members, logs), **self._group.owners(metadata.topics)},
+            live_consumers=(*self._group.live_consumers(), *sorted(members.members)),
+            ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, retained_from=retained_from,
+            open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends,
+            gone_topics=unknown_topics(described, left), parallelism=parallelism_of(self._settings.spark),
+        ), pipelines_version)
+
+    def _ask_retention(
+        self, cluster: Cluster, found: Extents, ledger: Ledger, left: Collection[str],
+    ) -> tuple[dict[str, Retention], dict[BrokerPartition, int]]:
+        """How topics with something to read, or of a plan that was left, are kept; from where on their records outlast the warning."""
+        source, newest = self._settings.source, ledger.newest
+        positions = newest.positions if newest else {}
+        unread = [log for log, extent in found.extents.items() if extent.end_offset > positions.get(log, extent.log_start_offset)]
+        retention = cluster.retention({*left, *(log.topic for log in unread)})
+        if not source.expiry_warning_s:
+            return retention, {}
+        soon = self._now_ms() + round(source.expiry_warning_s * 1000)
+        limits = {log: limit for log in unread if log.topic in retention and (limit := retention[log.topic].ms) is not None}
+        times = {log: max(0, soon - limit) for log, limit in limits.items()}
+        return retention, cluster.retained_from(found, times, isolation=source.isolation)
+
+    def _table(self, cluster: str, ledger: Ledger, topics: Collection[str]) -> Table | None:
+        """The table with its other pipelines, where a topic is to be read that this one does not know; else nobody is asked."""
+        app_id = app_id_of(cluster, self._settings.group, self._settings.pipeline)
+        table = observe_table(self._settings, app_id, ledger)
+        known = {log.topic for log in ledger.newest.positions} if ledger.newest and table and table.transaction_version else set()
+        unknown, is_awaited = set(topics) - known, bool(table and is_waiting_for_a_table(ledger, table))
+        return with_others(table, self._settings.table.path, app_id, unknown, is_awaited=is_awaited) if table and unknown else table
+
+    def _asked_topics(self, left: Collection[str]) -> tuple[str, ...] | None:
+        """By name where the conf names all of them in plain letters, else all topics: one request either way."""
+        topics = self._settings.source.topics
+        return (*topics.literal_names, *left) if len(topics.literal_names) == len(topics.allow) else None
+
+    def _name_of(self, metadata: ClusterMetadata) -> str:
+        name = metadata.cluster_id or read_cluster_id(self._zookeeper) or self._settings.cluster
+        if not name:
+            raise SettingsError("the brokers tell no cluster id", key="cluster", check="give the cluster a name in the conf")
+        return name
+
+
+def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | None:
+    """The table as it is, and what others did to it since what the ledger knows. Raises NotOurTable where our rows do not fit it."""
+    table = settings.table
+    if not settings.transform:
+        check_shape(table.path, arrow_schema(), table.partition_by)
+    return state.read_table(
+        table.path, app_id, known=ledger.known_version, is_ours=settings.source.topics.admits, plan=ledger.newest,
+        word=ledger.acknowledged)
+
+
+def bootstrap_of(settings: Settings, zookeeper: ZooKeeper) -> list[tuple[str, int]]:
+    """The brokers to begin with: those that the conf names, else those in ZooKeeper."""
+    given = settings.source.bootstrap
+    if given:
+        return [split_address(address) for address in given]
+    return [(broker.host, broker.port) for broker in read_brokers(zookeeper)]

@@ -1,0 +1,42 @@
+"""What came of a plan that is in the table: with the receipts of the run that read it, or with its rows counted again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from etl.decisions.shape import may_be_transformed
+from etl.edges.delta.files import rows_in_null_partition
+from etl.edges.delta.outcome import Outcome
+from etl.edges.delta.shape import EVENT_DATE
+from etl.errors import TableUnreachable
+from etl.model.plans import Applied, Plan, Receipt
+from etl.settings.sections import Settings
+
+if TYPE_CHECKING:
+    from etl.edges.delta.recount import Recount
+
+
+def applied_by(outcome: Outcome, plan: Plan, receipts: tuple[Receipt, ...] | None, settings: Settings) -> Applied:
+    """What came of `plan`, which the outcome found in the table; without receipts its rows are counted in the table's files."""
+    if outcome.table is None:
+        raise TableUnreachable(f"the table that held plan {plan.number} is gone", path=settings.table.path)
+    version = outcome.table.version if outcome.delta_version is None else outcome.delta_version
+    run_id = outcome.metadata.run_id if outcome.metadata else None
+    undated = _undated(outcome.delta_version, settings)
+    if receipts is not None:
+        return Applied(plan.number, plan.id, version, outcome.table.id, receipts, run_id, undated=undated)
+    counted = count_again(plan, outcome.delta_version, settings)
+    return Applied(plan.number, plan.id, version, outcome.table.id, counted.receipts, run_id, counted.uncounted, undated)
+
+
+def count_again(plan: Plan, delta_version: int | None, settings: Settings) -> Recount:
+    """The plan's rows in the files of that commit; without one, in the table of today, whoever put them there."""
+    from etl.edges.delta.recount import recount
+
+    behind = may_be_transformed(plan, settings)
+    return recount(settings.table.path, delta_version, plan.ranges, plan.log_epochs, behind_transform=behind)
+
+
+def _undated(delta_version: int | None, settings: Settings) -> int | None:
+    is_asked = EVENT_DATE in settings.table.partition_by
+    return rows_in_null_partition(settings.table.path, delta_version, EVENT_DATE) if is_asked and delta_version is not None else None

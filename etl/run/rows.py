@@ -1,0 +1,65 @@
+"""The rows of a plan on their way from the brokers to the writer: decoded columns first, then the columns of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from etl.decisions.expiry import cleanup_of, expiring
+from etl.decisions.log_identity import is_creation_id
+from etl.decisions.tasks import pack_tasks
+from etl.model.logs import Cleanup
+from etl.model.plans import Plan
+from etl.model.snapshot import Snapshot
+from etl.reader.following import Following, follow
+from etl.run.transform import fitting_rows
+from etl.settings.sections import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_rows(
+    spark: SparkSession, plan: Plan, snapshot: Snapshot, settings: Settings, bootstrap: Sequence[tuple[str, int]], *, now_ms: int,
+) -> tuple[DataFrame, Following]:
+    """The records of the plan's ranges in decoded columns, read when somebody asks for them; and what tells how far that is."""
+    from etl.reader.source import read_tasks
+
+    source = settings.source
+    parallelism = spark.sparkContext.defaultParallelism
+    # a replayed plan may be old: its leaders are those of its day
+    ranges = [replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in plan.ranges]
+    urgent = expiring(ranges, snapshot, within_s=source.expiry_warning_s, now_ms=now_ms)
+    tasks = pack_tasks(ranges, snapshot.bytes_per_offset, settings.limits.target_task_bytes, parallelism, first={one.log for one in urgent})
+    reading = follow(spark, plan.id, ranges, tasks)
+    try:
+        rows, reading.receipts = read_tasks(
+            spark, ranges, tasks, bootstrap=[f"{host}:{port}" for host, port in bootstrap],
+            isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
+            timeout_s=source.timeout_s, max_record_bytes=source.max_record_bytes, cleanups=_cleanups(plan, snapshot, settings),
+            topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not is_creation_id(topic_id)},
+            leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs, progress=reading.port.address)
+    except BaseException:
+        reading.port.close()
+        raise
+    return rows, reading
+
+
+def format_rows(decoded: DataFrame, settings: Settings) -> DataFrame:
+    """The rows that a writer appends, made of decoded columns (`model.raw_table`). All rows of all plans pass here, and nowhere else.
+
+    Today there is one format, `raw`: `value` goes to the table as the bytes it came in, and every record is a row. A further format
+    has its place here, before the transform: it turns `value` into columns of its own, and marks a record that it cannot read as a dead
+    letter. It drops no row, and leaves topic, partition, offset and log_epoch as they are: by these rows are counted and proved.
+
+    Raises SettingsError, NotOurTable where the table, or whoever must count the rows, cannot live with the outcome.
+    """
+    raw = decoded
+    return fitting_rows(settings, raw)
+
+
+def _cleanups(plan: Plan, snapshot: Snapshot, settings: Settings) -> dict[str, Cleanup]:
+    says = settings.source.says_compacted
+    topics = {r.log.topic for r in plan.ranges}
+    return {topic: cleanup_of(snapshot.retention.get(topic), said_to_be_compacted=says(topic)) for topic in topics}

@@ -62,7 +62,7 @@ class World(Protocol):
         """
 
     def recount(self, plan: Plan) -> Applied | None:
-        """What came of a plan in the table whose record a crash prevented; None when the table's log forgot its commit."""
+        """What came of a plan in the table whose record a crash prevented; None where the table does not hold this plan."""
 
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """Move the offsets to the plan's positions by compare-and-set; those of `logs` only, where given."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etl.errors import CommitUnknown, OffsetMoved, Owned
+from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import NOTHING_COMMITTED, Applied, Committed, Plan
@@ -15,11 +15,19 @@ from tests.fakes.outside import FakeCommit, Outside
 
 def read_ledger(out: Outside) -> Ledger:
     newest = out.newest_plan()
-    payload = out.applied.get(newest.number) if newest else None
-    applied = plan_documents.parse_applied(payload, path="applied") if payload else None
+    if newest is None:
+        return Ledger(out.uid)
+    known = _record_of(out, newest.number, newest.id) or _record_of(out, newest.number - 1, newest.previous)
     return Ledger(
-        out.uid, newest, applied if applied and newest and applied.plan_id == newest.id else None,
-        newest_version=out.plan_versions.get(newest.number, 0) if newest else None, acknowledged=out.acknowledged)
+        out.uid, newest, known if known and known.number == newest.number else None, known.delta_version if known else None,
+        newest_version=out.plan_versions.get(newest.number, 0), acknowledged=out.acknowledged)
+
+
+def _record_of(out: Outside, number: int, plan_id: str | None) -> Applied | None:
+    """What came of that plan; of whichever has the number, where no id is given."""
+    payload = out.applied.get(number)
+    found = plan_documents.parse_applied(payload, path="applied") if payload else None
+    return found if found and plan_id in (None, found.plan_id) else None
 
 
 def store_uid(out: Outside, uid: str) -> None:
@@ -36,29 +44,39 @@ def store_plan(out: Outside, plan: Plan) -> None:
 
 
 def replace_plan(out: Outside, plan: Plan, version: int | None) -> None:
-    if out.plan_versions.get(plan.number, 0) != version:
+    if version is None:
+        raise LedgersDisagree(f"there is no plan {plan.number} to supersede")
+    if plan.number in out.plans and out.plan_versions.get(plan.number, 0) == version:
+        out.plans[plan.number] = plan_documents.render_plan(plan)
+        out.plan_versions[plan.number] = version + 1
+    elif not _is_stored(out, plan.number, plan.id):  # the answer may have been lost, and not the write
         raise Owned("another driver changed this plan")
-    out.plans[plan.number] = plan_documents.render_plan(plan)
-    out.plan_versions[plan.number] = version + 1
 
 
-def is_to_adopt(out: Outside, commit: FakeCommit) -> bool:
-    """Whether the ledger lacks this plan, or its record."""
-    known = out.plans.get(commit.number) if commit.number in out.applied else None
-    return known is None or plan_documents.parse_plan(known, path="plans").id != commit.plan_id
+def _is_stored(out: Outside, number: int, plan_id: str) -> bool:
+    return number in out.plans and plan_documents.parse_plan(out.plans[number], path="plans").id == plan_id
+
+
+def commits_to_adopt(out: Outside) -> list[tuple[int, FakeCommit]]:
+    """Version and commit, oldest first, of each plan after the newest that the ledger has with its record."""
+    commits = list(enumerate(out.table or (), 1))
+    known = [place for place, (_, one) in enumerate(commits)
+             if _is_stored(out, one.number, one.plan_id) and _record_of(out, one.number, one.plan_id)]
+    return commits[max(known) + 1:] if known else commits
 
 
 def adopt_commit(out: Outside, commit: FakeCommit, version: int) -> None:
+    if commit.number in out.plans:
+        out.plan_versions[commit.number] = out.plan_versions.get(commit.number, 0) + 1
     out.plans[commit.number] = plan_documents.render_plan(commit.plan)
-    out.plan_versions[commit.number] = out.plan_versions.get(commit.number, 0) + 1
-    receipts = tuple(receipt_of(r, commit) for r in commit.plan.ranges)
+    receipts = tuple(receipt_of(r, commit.rows) for r in commit.plan.ranges)
     out.applied[commit.number] = plan_documents.render_applied(
-        Applied(commit.number, commit.plan_id, version, "table-1", receipts, commit.run_id))
+        Applied(commit.number, commit.plan_id, version, out.table_id, receipts, commit.run_id))
 
 
 def record(out: Outside, applied: Applied) -> None:
-    kept = out.applied.get(applied.number)
-    if kept is None or plan_documents.parse_applied(kept, path="applied").plan_id != applied.plan_id:
+    kept = _record_of(out, applied.number, applied.plan_id)
+    if kept is None or (kept.is_recounted and not applied.is_recounted):
         out.applied[applied.number] = plan_documents.render_applied(applied)
 
 
@@ -78,5 +96,8 @@ def commit_request(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) ->
     if now == after:
         return after
     if any(now[log] not in (after[log], plan.seen[log]) for log in logs):
+        newest = max(out.plans, default=plan.number)
+        if newest > plan.number:
+            raise Owned(f"another driver went on to plan {newest}")
         raise OffsetMoved("somebody else moved the offset during the run")
     raise CommitUnknown("the offsets did not reach ZooKeeper")

@@ -3,15 +3,18 @@ of it is read back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from etl.decisions.log_identity import Cut
-from etl.errors import ExpiredOffsets, MissingOffsets
+from etl.errors import ExpiredOffsets, LedgersDisagree, MissingOffsets, TableAppeared, TableUnreachable
+from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, OffsetRange, Plan, Receipt
 from etl.model.table import CommitMetadata, Table
 from etl.protocol.zookeeper import plan_documents
 from tests.fakes.outside import APP_ID, FakeCommit, Outside
+
+Row = tuple[BrokerPartition, int]
 
 
 def read_table(out: Outside) -> Table | None:
@@ -20,12 +23,23 @@ def read_table(out: Outside) -> Table | None:
         return None
     last, version = (commits[-1] if commits else None), len(commits)
     metadata = _stamp(last, version) if last and not out.forgotten_commits else None
-    return Table("table-1", version, last.number if last else None, metadata, out.foreign, out.others)
+    return Table(out.table_id, version, last.number if last else None, metadata, out.foreign, out.others)
 
 
 def _stamp(commit: FakeCommit, version: int) -> CommitMetadata:
     plan = commit.plan
     return CommitMetadata(version, APP_ID, plan.uid, plan.number, plan.id, document=plan_documents.render_plan(plan), run_id=commit.run_id)
+
+
+def open_table(out: Outside, plan: Plan) -> Table | None:
+    """The table that a writer will commit to. Raises where it is another than the plan was made for, and lacks the plan's number."""
+    table = read_table(out)
+    held = table.transaction_version if table else None
+    if table is None or table.id == plan.table_id or (held is not None and (held >= plan.number or plan.table_id is None)):
+        return table
+    if plan.table_id is None:
+        raise TableAppeared(f"plan {plan.number} was made when there was no table")
+    raise LedgersDisagree(f"plan {plan.number} was made for another table")
 
 
 def refuse_lost(out: Outside, ranges: Sequence[OffsetRange]) -> None:
@@ -39,9 +53,11 @@ def refuse_lost(out: Outside, ranges: Sequence[OffsetRange]) -> None:
         raise MissingOffsets("offsets are missing from inside the log", missing=missing)
 
 
-def write(out: Outside, plan: Plan, ranges: Sequence[OffsetRange], *, opened: int, run_id: str) -> None:
-    if opened >= plan.number or out.transaction_version() != opened:
-        return  # skipped by the writer, or lost to another one under the same app id: read back, do not guess
+def write(out: Outside, plan: Plan, ranges: Sequence[OffsetRange], *, opened: Table | None, run_id: str) -> bool:
+    """Whether this wrote the rows: not where the writer skips the number, or lost to another one under the same app id."""
+    held = (opened.transaction_version or 0) if opened else 0
+    if held >= plan.number or out.transaction_version() != held:
+        return False
     for r in ranges:
         end = out.logs[r.log].end_of_epoch(plan.leader_epochs[r.log]) if r.log in plan.leader_epochs else None
         if end and end.end_offset < r.until_offset:
@@ -50,26 +66,44 @@ def write(out: Outside, plan: Plan, ranges: Sequence[OffsetRange], *, opened: in
     lives = tuple(out.logs[log].life_of(offset) for log, offset in read)
     epochs = tuple(out.logs[r.log].epochs_in(r.from_offset, r.until_offset) for r in plan.ranges)
     out.table = [*(out.table or ()), FakeCommit(plan, read, run_id, lives, epochs)]
+    return True
+
+
+def read_back(out: Outside, plan: Plan) -> Applied | None:
+    """What became of an append, by the table alone; None: it holds another plan under that number."""
+    if out.transaction_version() < plan.number:
+        raise TableUnreachable(f"plan {plan.number} did not reach the table")
+    return recount(out, plan)
 
 
 def recount(out: Outside, plan: Plan) -> Applied | None:
+    if out.transaction_version() < plan.number:
+        return None
+    if out.forgotten_commits:
+        receipts = tuple(receipt_of(r, _rows_of_today(out, plan)) for r in plan.ranges)
+        return Applied(plan.number, plan.id, len(out.table or ()), out.table_id, receipts)
     for version, commit in enumerate(out.table or (), 1):
-        if (commit.number, commit.plan_id) == (plan.number, plan.id) and not out.forgotten_commits:
-            return Applied(plan.number, plan.id, version, "table-1", tuple(receipt_of(r, commit) for r in plan.ranges), commit.run_id)
+        if (commit.number, commit.plan_id) == (plan.number, plan.id):
+            receipts = tuple(receipt_of(r, commit.rows) for r in plan.ranges)
+            return Applied(plan.number, plan.id, version, out.table_id, receipts, commit.run_id)
     return None
 
 
-def with_epochs(out: Outside, applied: Applied | None) -> Applied | None:
-    """Whoever has read the range knows the epochs; rows alone do not tell them."""
-    epochs = next((c.epochs for c in out.table or () if applied and c.plan_id == applied.plan_id), ())
-    if applied is None or len(epochs) != len(applied.receipts):
-        return applied
+def _rows_of_today(out: Outside, plan: Plan) -> list[Row]:
+    """Of the lives of logs that the plan reads."""
+    return [row for commit in out.table or () for row in commit.rows
+            if commit.plan.log_epochs.get(row[0], 0) == plan.log_epochs.get(row[0], 0)]
+
+
+def as_read(out: Outside, applied: Applied) -> Applied:
+    """Whoever has read the ranges knows the bytes and the epochs; rows alone do not tell them."""
+    epochs = next(commit.epochs for commit in out.table or () if commit.plan_id == applied.plan_id)
     return replace(applied, receipts=tuple(
-        replace(receipt, epochs=known, last_epoch=known[-1][0] if known else None)
+        replace(receipt, fetched_bytes=100 * (receipt.rows or 0), epochs=known, last_epoch=known[-1][0] if known else None)
         for receipt, known in zip(applied.receipts, epochs, strict=True)))
 
 
-def receipt_of(r: OffsetRange, commit: FakeCommit) -> Receipt:
-    """Counted again from the rows of the commit."""
-    rows = sum(log == r.log and r.from_offset <= offset < r.until_offset for log, offset in commit.rows)
-    return Receipt(rows=rows, missing_offsets=r.size - rows)
+def receipt_of(r: OffsetRange, rows: Collection[Row]) -> Receipt:
+    """Counted again from rows."""
+    count = sum(log == r.log and r.from_offset <= offset < r.until_offset for log, offset in rows)
+    return Receipt(rows=count, missing_offsets=r.size - count)

@@ -60,7 +60,10 @@ class Outside:
     offsets: dict[BrokerPartition, tuple[int, int]] = field(default_factory=dict)
     """Value and version of each offset's znode."""
     uids_made: int = 0
+    now_ms: int = 1_699_999_999_999
+    """What the last driver read on its clock."""
     table: list[FakeCommit] | None = None
+    table_id: str = "table-1"
     forgotten_commits: bool = False
     """The table's log was cleaned up: the commit bit is there, the commits' metadata is not."""
     foreign: tuple[ForeignCommit, ...] = ()

@@ -113,8 +113,9 @@ class FakeWorld:
         return f"uid{self.outside.uids_made}"
 
     def now_ms(self) -> int:
-        """See World."""
-        return 1_700_000_000_000 + len(self.outside.plans)
+        """See World; no two drivers read the same."""
+        self.outside.now_ms += 1
+        return self.outside.now_ms
 
     def store(self, plan: Plan) -> None:
         """See World."""
@@ -128,9 +129,8 @@ class FakeWorld:
         """See World; oldest first, so that a crash on the way leaves a ledger that is only behind."""
         self._record_losses(plan)
         self._do("store uid", lambda: fake_ledger.store_uid(self.outside, plan.uid))
-        for version, commit in enumerate(self.outside.table or (), 1):
-            if fake_ledger.is_to_adopt(self.outside, commit):
-                self._do(f"adopt {commit.number}", partial(fake_ledger.adopt_commit, self.outside, commit, version))
+        for version, commit in fake_ledger.commits_to_adopt(self.outside):
+            self._do(f"adopt {commit.number}", partial(fake_ledger.adopt_commit, self.outside, commit, version))
         return self._ledger()
 
     def read_ledger(self) -> Ledger:
@@ -179,10 +179,11 @@ class FakeWorld:
 
     def append(self, plan: Plan, rows: list[OffsetRange]) -> tuple[Applied | None, Table | None]:
         """See World."""
-        opened = self._do("open table", self.outside.transaction_version)
+        opened = self._do("open table", lambda: fake_table.open_table(self.outside, plan))
         fake_table.refuse_lost(self.outside, rows)
-        self._do("append", lambda: fake_table.write(self.outside, plan, rows, opened=opened, run_id=self._run_id))
-        return fake_table.with_epochs(self.outside, self.recount(plan)), self._table()
+        is_ours = self._do("append", lambda: fake_table.write(self.outside, plan, rows, opened=opened, run_id=self._run_id))
+        applied = fake_table.read_back(self.outside, plan)
+        return fake_table.as_read(self.outside, applied) if applied and is_ours else applied, self._table()
 
     def recount(self, plan: Plan) -> Applied | None:
         """See World."""

@@ -148,7 +148,8 @@ class Rows:
             columns["partition"] += [r.log.partition] * len(found)
             columns["offset"] += found
             columns["value"] += [value_of(r.log, offset) for offset in found]
-            self._receipts.append(Receipt(rows=len(found), missing_offsets=r.size - len(found), gaps=_gaps(r, found)))
+            fetched_bytes = sum(len(value_of(r.log, offset)) for offset in found)
+            self._receipts.append(Receipt(len(found), fetched_bytes, missing_offsets=r.size - len(found), gaps=_gaps(r, found)))
         count = len(columns["offset"])
         arrays = [pyarrow.array(columns.get(f.name, [None] * count), f.type) for f in _SCHEMA if f.name != "log_epoch"]
         return pyarrow.table([*arrays, pyarrow.array([0] * count, _SCHEMA.field("log_epoch").type)], schema=_SCHEMA)

@@ -97,8 +97,8 @@ class Pipeline:
             batches = click_batches(self.produced, count, partitions=partitions, began_ms=1_700_000_000_000, records_per_batch=20)
             for partition, batch in batches:
                 broker = brokers[leaders[partition]]
-                took = functools.partial(_took, broker, self.topic, partition, batch)
-                assert wait_until(took, 60), f"{broker.address} does not lead {partition}"
+                is_taken = functools.partial(took, broker, self.topic, partition, batch)
+                assert wait_until(is_taken, 60), f"{broker.address} does not lead {partition}"
         self.produced += count
 
     def door(self, *words: str, after: Sequence[str] = (), json_too: bool = True) -> Said:
@@ -203,7 +203,7 @@ def broken_off_before(verb: str, pipeline: Pipeline) -> None:
         run(load_settings(pipeline.conf), around=lambda world: Breaking(world, verb))
 
 
-def _took(broker: SimpleConsumer, topic: str, partition: int, batch: bytes) -> bool:
+def took(broker: SimpleConsumer, topic: str, partition: int, batch: bytes | Sequence[tuple[bytes | None, bytes | None]]) -> bool:
     """Append, unless the broker does not yet know that it leads what everybody says it leads."""
     try:
         broker.send(topic, partition, batch)

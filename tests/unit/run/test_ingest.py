@@ -13,7 +13,7 @@ import pytest
 from etl.decisions.replacement import plan_instead
 from etl.errors import DataLoss, EtlError, LedgersDisagree, MissingOffsets, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Loss, PlanKind, LossReason
+from etl.model.plans import Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import Supersede
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.plan_documents import parse_applied, with_id
@@ -352,16 +352,30 @@ def test_a_missing_record_is_counted_again_from_the_table() -> None:
     report = run(outside)
     assert outcomes(report) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
     found, before = (parse_applied(payload, path="applied") for payload in (outside.applied[1], whole))
-    rows_tell = tuple(replace(receipt, last_epoch=None, epochs=()) for receipt in before.receipts)
+    rows_tell = tuple(replace(receipt, fetched_bytes=None, last_epoch=None, epochs=()) for receipt in before.receipts)
     assert found == replace(before, receipts=rows_tell)
 
 
-def test_a_record_that_nobody_can_count_again_does_not_stop_the_pipeline() -> None:
+def test_where_the_tables_log_forgot_the_commit_its_record_is_counted_from_the_rows_of_today() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     outside.applied.clear()
     outside.forgotten_commits = True
-    assert outcomes(run(outside)) == [Outcome.NOTHING_NEW]
+    assert outcomes(run(outside)) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
+    assert parse_applied(outside.applied[1], path="applied").rows == 12
+
+
+class Uncounted(FakeWorld):
+    def recount(self, plan: Plan) -> None:
+        """The table does not hold this plan any more."""
+
+
+def test_a_record_that_nobody_can_count_again_does_not_stop_the_pipeline() -> None:
+    outside, report = outside_of(5, 3, 4), new_report()
+    run(outside)
+    outside.applied.clear()
+    ingest(Uncounted(outside, SETTINGS), SETTINGS, report)
+    assert outcomes(report) == [Outcome.NOTHING_NEW]
 
 
 def test_a_run_with_nothing_new_only_looks() -> None:

@@ -1,0 +1,114 @@
+"""The outside that the sentences of `world_contract` are said of, and short words for what a driver does in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.plans import NOTHING_COMMITTED, Applied, Loss, OffsetRange, Plan, PlanKind
+from etl.model.table import ForeignCommit, Table
+from etl.protocol.zookeeper.plan_documents import with_id
+from etl.run.world import World
+
+GROUP_OWNER = "host-1-0"
+"""What another consumer of the group is called behind the group's name."""
+SIZES = (5, 3, 4)
+"""How many records each of the stage's logs has. The third is for what cannot be undone."""
+
+
+class Stage(Protocol):
+    """One ZooKeeper, three logs and a place for a table, real or not; nobody has planned anything yet."""
+
+    @property
+    def logs(self) -> tuple[BrokerPartition, ...]:
+        """Three logs of one topic, as large as `SIZES` says."""
+
+    def world(self, run_id: str = "run-1") -> World:
+        """A driver, with a session of its own; all of them drive the one pipeline."""
+
+    def rows(self) -> list[tuple[BrokerPartition, int]]:
+        """Log and offset of each row of the table, in order."""
+
+    def losses(self) -> list[Loss]:
+        """The rows of the losses table, in order."""
+
+    def plans(self) -> dict[int, str]:
+        """Number and id of each plan that ZooKeeper holds."""
+
+    def removals(self) -> list[ForeignCommit]:
+        """What ZooKeeper holds of rows that others removed."""
+
+    def forget(self, number: int | None = None) -> None:
+        """ZooKeeper lacks this plan and its record; all of the pipeline, where no number is given."""
+
+    def move_offset(self, log: BrokerPartition, offset: int) -> None:
+        """Another client writes an offset."""
+
+    def own(self, log: BrokerPartition) -> None:
+        """Another consumer of the group, `GROUP_OWNER`, becomes the owner."""
+
+    def expire(self, log: BrokerPartition, until: int) -> None:
+        """Retention deletes what is before `until`."""
+
+    def replace_table(self) -> None:
+        """Where the table is or will be, somebody makes another one of the same columns."""
+
+    def clean_up_log(self) -> None:
+        """The table's log forgets what its commits said; what is in the table stays."""
+
+
+def plan_for(world: World, until: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
+    """The next plan, up to there, of a driver who looks now. Nobody has stored it."""
+    seen = world.observe()
+    newest, table = seen.ledger.newest, seen.table
+    positions = {**(newest.positions if newest else {log: 0 for log in until}), **until}
+    starts = {log: newest.positions.get(log, 0) if newest else 0 for log in until}
+    plan = Plan(
+        number=newest.number + 1 if newest else 1, uid=seen.ledger.uid or "uid1", kind=PlanKind.INGEST, created_at_ms=world.now_ms(),
+        dialect=Dialect.KAFKA, cluster=seen.cluster, shape="shape", positions=positions,
+        ranges=tuple(OffsetRange(log, starts[log], until[log], seen.leaders[log]) for log in sorted(until) if starts[log] < until[log]),
+        seen={log: seen.committed.get(log, NOTHING_COMMITTED) for log in positions},
+        table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
+        table_version=table.version if table else None, previous=newest.id if newest else None, topic_ids=seen.topic_ids)
+    return with_id(replace(plan, **changes))
+
+
+def another(plan: Plan, **changes: Any) -> Plan:
+    """Another plan of the same number."""
+    return with_id(replace(plan, **{"supersedes": plan.id, "reason": "it is tried", **changes}))
+
+
+def append(world: World, plan: Plan) -> tuple[Applied | None, Table | None]:
+    """Look, fetch and append, as a run does."""
+    return world.append(plan, world.fetch(plan, world.observe()))
+
+
+def stored(world: World, until: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
+    """The next plan, stored."""
+    plan = plan_for(world, until, **changes)
+    world.store(plan)
+    return plan
+
+
+def appended(world: World, until: Mapping[BrokerPartition, int], **changes: Any) -> tuple[Plan, Applied]:
+    """The next plan in the ledger and in the table; no record of it, and no offset moved."""
+    plan = stored(world, until, **changes)
+    applied, _ = append(world, plan)
+    assert applied is not None
+    return plan, applied
+
+
+def loaded(world: World, until: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
+    """The next plan, as a quiet run leaves it."""
+    plan, applied = appended(world, until, **changes)
+    world.record(plan, applied)
+    world.commit(plan)
+    return plan
+
+
+def counts(applied: Applied | None) -> list[tuple[int | None, int]]:
+    """Rows and missing offsets of each range."""
+    assert applied is not None
+    return [(receipt.rows, receipt.missing_offsets) for receipt in applied.receipts]

@@ -1,0 +1,146 @@
+"""The world of a run on real ZooKeeper, brokers, Spark and Delta keeps what `world_contract` says, and so does the fast soak's."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.edges.delta.losses import read_losses
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.embedded.cluster import Cluster
+from etl.embedded.server import wait_until
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Loss
+from etl.model.raw_table import arrow_schema
+from etl.model.table import ForeignCommit
+from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
+from etl.run.context import RunContext
+from etl.run.live_world import LiveWorld
+from etl.settings.address import split_address
+from etl.settings.loader import parse_settings
+from tests.conftest import TopicFactory
+from tests.fakes.world_contract import WorldContract
+from tests.fakes.world_stage import GROUP_OWNER, SIZES
+from tests.soak.memory import MemoryLog, MemoryWorld, in_place_of_brokers_and_spark, serving
+from tests.system.driving import took
+
+PIPELINE = "clicks"
+
+
+class RealStage:
+    """`world_stage.Stage` on ZooKeeper and Delta."""
+
+    def __init__(self, connect: str, group: str, topic: str, folder: Path, opened: contextlib.ExitStack, source: Mapping[str, Any]) -> None:
+        self._connect, self._group, self._opened, self._table = connect, group, opened, folder / "table"
+        self.logs = tuple(BrokerPartition(topic, partition) for partition in range(len(SIZES)))
+        self.settings = parse_settings({
+            "version": 1, "pipeline": PIPELINE, "group": group, "zookeeper": {"connect": connect},
+            "source": {"topics": {"allow": [topic]}, "timeout_s": 20, **source}, "table": {"path": str(self._table)},
+            "report": {"path": str(folder / "reports")}, "ownership": {"wait_for_driver_s": 0},
+        })
+        self._ours = opened.enter_context(ZooKeeper(connect))
+        self._ledger = PlanLedger(self._ours, group, PIPELINE)
+        self._paths, self._offsets = PipelinePaths(group, PIPELINE), GroupPaths(group)
+        self._ours.ensure(self._paths.root)  # as the driver's lock does
+
+    def world(self, run_id: str = "run-1") -> LiveWorld:
+        return LiveWorld(self.settings, self._session(), RunContext(), run_id)
+
+    def _session(self) -> ZooKeeper:
+        return self._opened.enter_context(ZooKeeper(self._connect))
+
+    def rows(self) -> list[tuple[BrokerPartition, int]]:
+        rows = DeltaTable(str(self._table)).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
+        return sorted((BrokerPartition(row["topic"], row["partition"]), row["offset"]) for row in rows)
+
+    def losses(self) -> list[Loss]:
+        return list(read_losses(self.settings.table.losses_at, uid="uid1"))
+
+    def plans(self) -> dict[int, str]:
+        return {plan.number: plan.id for plan in self._ledger.read_plans()}
+
+    def removals(self) -> list[ForeignCommit]:
+        return list(self._ledger.read_coverage().removals)
+
+    def forget(self, number: int | None = None) -> None:
+        gone = [self._paths.plan(number), self._paths.applied(number)] if number else [self._paths.root]
+        for path in gone:
+            self._ours.delete_tree(path)
+        self._ours.ensure(self._paths.root)
+
+    def move_offset(self, log: BrokerPartition, offset: int) -> None:
+        path, payload = self._offsets.offset(log), str(offset).encode()
+        if not self._ours.create(path, payload):
+            self._ours.client.set(path, payload)
+
+    def own(self, log: BrokerPartition) -> None:
+        self._ours.client.create(self._offsets.owner(log), f"{self._group}_{GROUP_OWNER}".encode(), ephemeral=True, makepath=True)
+
+    def expire(self, log: BrokerPartition, until: int) -> None:
+        from kafka import TopicPartition
+        from kafka.admin import KafkaAdminClient
+
+        bootstrap = [":".join(map(str, address)) for address in self.world()._bootstrap()]
+        with KafkaAdminClient(bootstrap_servers=bootstrap) as admin:
+            admin.delete_records({TopicPartition(log.topic, log.partition): until})
+
+    def replace_table(self) -> None:
+        shutil.rmtree(self._table, ignore_errors=True)
+        DeltaTable.create(str(self._table), arrow_schema(), partition_by=list(self.settings.table.partition_by))
+
+    def clean_up_log(self) -> None:
+        table = DeltaTable(str(self._table))
+        table.create_checkpoint()
+        for version in range(table.version() + 1):
+            (self._table / "_delta_log" / f"{version:020}.json").unlink()
+
+
+class SoaksStage(RealStage):
+    """The same with logs in memory."""
+
+    def __init__(self, connect: str, group: str, folder: Path, opened: contextlib.ExitStack) -> None:
+        super().__init__(connect, group, "clicks", folder, opened, {"bootstrap": f"{group}:1"})
+        self._memory = {log: MemoryLog(size) for log, size in zip(self.logs, SIZES, strict=True)}
+        opened.enter_context(serving(group, self._memory))
+
+    def world(self, run_id: str = "run-1") -> MemoryWorld:
+        return MemoryWorld(self.settings, self._session(), run_id=run_id, uid="uid1", now_ms=lambda: 1_700_000_000_000)
+
+    def expire(self, log: BrokerPartition, until: int) -> None:
+        self._memory[log].log_start = until
+
+
+@pytest.fixture(scope="module")
+def filled(cluster: Cluster, topic: TopicFactory) -> str:
+    """A topic whose logs are as large as `SIZES` says. Only the last log of it is ever changed."""
+    name = topic(len(SIZES))
+    host, port = split_address(cluster.bootstrap)
+    with SimpleConsumer(host, port) as broker:
+        for partition, size in enumerate(SIZES):
+            records = [(None, b"%d" % number) for number in range(size)]
+            assert wait_until(functools.partial(took, broker, name, partition, records), 60)
+    return name
+
+
+class TestTheRealWorld(WorldContract):
+    @pytest.fixture
+    def stage(self, cluster: Cluster, filled: str, unused_group: str, tmp_path: Path, spark: SparkSession) -> Iterator[RealStage]:
+        with contextlib.ExitStack() as opened:
+            yield RealStage(cluster.zookeeper_connect, unused_group, filled, tmp_path, opened, {})
+
+
+class TestTheSoaksWorld(WorldContract):
+    @pytest.fixture
+    def stage(self, cluster: Cluster, unused_group: str, tmp_path: Path) -> Iterator[SoaksStage]:
+        with in_place_of_brokers_and_spark(), contextlib.ExitStack() as opened:
+            yield SoaksStage(cluster.zookeeper_connect, unused_group, tmp_path, opened)

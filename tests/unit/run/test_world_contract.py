@@ -1,0 +1,75 @@
+"""The fake world of a run keeps what `world_contract` says."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Loss
+from etl.model.table import ForeignCommit
+from etl.protocol.zookeeper.plan_documents import parse_plan
+from etl.settings.loader import parse_settings
+from tests.fakes.fake_log import FakeLog
+from tests.fakes.outside import GROUP, PIPELINE, Outside
+from tests.fakes.world import FakeWorld
+from tests.fakes.world_contract import WorldContract
+from tests.fakes.world_stage import GROUP_OWNER, SIZES
+
+SETTINGS = parse_settings({
+    "version": 1, "pipeline": PIPELINE, "group": GROUP, "zookeeper": {"connect": "127.0.0.1:2181"},
+    "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "clicks"},
+})
+
+
+class FakeStage:
+    """`world_stage.Stage` in memory."""
+
+    def __init__(self) -> None:
+        self.logs = tuple(BrokerPartition("clicks", partition) for partition in range(len(SIZES)))
+        self._outside = Outside({log: FakeLog(size) for log, size in zip(self.logs, SIZES, strict=True)})
+
+    def world(self, run_id: str = "run-1") -> FakeWorld:
+        return FakeWorld(self._outside, SETTINGS, run_id=run_id)
+
+    def rows(self) -> list[tuple[BrokerPartition, int]]:
+        return sorted(self._outside.rows().elements())
+
+    def losses(self) -> list[Loss]:
+        return sorted(loss for _, loss in self._outside.losses)
+
+    def plans(self) -> dict[int, str]:
+        return {number: parse_plan(payload, path="plans").id for number, payload in self._outside.plans.items()}
+
+    def removals(self) -> list[ForeignCommit]:
+        return self._outside.removals
+
+    def forget(self, number: int | None = None) -> None:
+        for kept in (self._outside.plans, self._outside.plan_versions, self._outside.applied):
+            for one in [number] if number else list(kept):
+                kept.pop(one, None)  # type: ignore[attr-defined]
+        if number is None:
+            self._outside.uid = None
+
+    def move_offset(self, log: BrokerPartition, offset: int) -> None:
+        self._outside.move_offset(log, offset)
+
+    def own(self, log: BrokerPartition) -> None:
+        self._outside.owners[log] = f"{GROUP}_{GROUP_OWNER}"
+
+    def expire(self, log: BrokerPartition, until: int) -> None:
+        self._outside.logs[log].log_start = until
+
+    def replace_table(self) -> None:
+        self._outside.table, self._outside.table_id = [], "somebody's"
+
+    def clean_up_log(self) -> None:
+        self._outside.forgotten_commits = True
+
+
+@pytest.fixture
+def stage() -> FakeStage:
+    return FakeStage()
+
+
+class TestTheFakeWorld(WorldContract):
+    pass

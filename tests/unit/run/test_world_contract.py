@@ -46,7 +46,7 @@ class FakeStage:
     def forget(self, number: int | None = None) -> None:
         for kept in (self._outside.plans, self._outside.plan_versions, self._outside.applied):
             for one in [number] if number else list(kept):
-                kept.pop(one, None)  # type: ignore[attr-defined]
+                kept.pop(one, None)
         if number is None:
             self._outside.uid = None
 

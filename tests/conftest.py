@@ -18,10 +18,10 @@ from etl.embedded.spark import set_spark_environment, spark_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Enough to find what a change broke, quickly; `--hypothesis-profile thorough` looks longer.
-settings.register_profile("quick", max_examples=40, deadline=None)
-settings.register_profile("thorough", max_examples=2000, deadline=None)
-settings.load_profile("quick")
+# The gate tries the same examples each time, enough to find what a change broke; `make fuzz` looks for others, and longer.
+settings.register_profile("gate", max_examples=40, deadline=None, derandomize=True)
+settings.register_profile("random", max_examples=500, deadline=None)
+settings.load_profile("gate")
 
 _numbers = itertools.count(1)
 

@@ -23,15 +23,22 @@ def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_t
     spark: SparkSession, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str],
 ) -> None:
     server = spark.sparkContext._accumulatorServer
-    try:
-        raise EOFError("half a number")
-    except EOFError:
-        server.handle_error(None, ("127.0.0.1", 1))  # type: ignore[arg-type]
+
+    def hang_up() -> None:
+        try:
+            raise EOFError("half a number")
+        except EOFError:
+            server.handle_error(None, ("127.0.0.1", 1))  # type: ignore[arg-type]
+
+    hang_up()
     assert "hung up" in caplog.text and "half a number" in caplog.text
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logging.getLogger(), "handlers", [])  # where nobody has set up a log, Python itself prints errors
-        server.handle_error(None, ("127.0.0.1", 1))  # type: ignore[arg-type]
-    assert "hung up" not in capfd.readouterr().err
+        logging.getLogger("somebody else's").error("this one is seen")
+        hang_up()
+    told = capfd.readouterr()
+    assert "this one is seen" in told.err, "the terminal is watched"
+    assert "hung up" not in told.out + told.err and "half a number" not in told.out + told.err
 
 
 def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(spark: SparkSession) -> None:
@@ -60,20 +67,40 @@ def test_a_jvm_that_is_gone_is_named(spark: SparkSession, monkeypatch: pytest.Mo
         spark.range(3).count()
 
 
+def asked_for_the_schema(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *failures: Exception) -> tuple[list[str], int]:
+    """The columns of rows to read, and how often Spark was asked for them: the first questions end with `failures`."""
+    from pyspark.sql import DataFrameReader
+
+    load, asked = DataFrameReader.load, 0
+
+    def failing(reader: DataFrameReader) -> object:
+        nonlocal asked
+        asked += 1
+        if asked <= len(failures):
+            raise failures[asked - 1]
+        return load(reader)
+
+    monkeypatch.setattr(DataFrameReader, "load", failing)
+    ranges = [OffsetRange(BrokerPartition("clicks", 0), 0, 5, Leader(Broker(0, "127.0.0.1", 1)))]
+    rows, _ = source.read_tasks(spark, ranges, [[0]], bootstrap=["127.0.0.1:1"], isolation=Isolation.READ_COMMITTED)
+    return rows.columns, asked
+
+
+DIED = RuntimeError("EOFException occurred while reading the port number from pyspark.daemon's stdout.")
+
+
 def test_a_worker_that_dies_while_spark_asks_it_for_the_schema_costs_a_second_question(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from pyspark.sql import DataFrameReader
+    columns, asked = asked_for_the_schema(spark, monkeypatch, DIED)
+    assert "offset" in columns and asked == 2
 
-    load, asked = DataFrameReader.load, []
 
-    def dying_once(reader: DataFrameReader) -> object:
-        asked.append(reader)
-        if len(asked) == 1:
-            raise RuntimeError("EOFException occurred while reading the port number from pyspark.daemon's stdout.")
-        return load(reader)
+def test_a_worker_that_dies_at_every_question_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SparkLost, match="pyspark.daemon's stdout"), translating_spark_errors():
+        asked_for_the_schema(spark, monkeypatch, *[DIED] * 10)
 
-    monkeypatch.setattr(DataFrameReader, "load", dying_once)
-    ranges = [OffsetRange(BrokerPartition("clicks", 0), 0, 5, Leader(Broker(0, "127.0.0.1", 1)))]
-    rows, _ = source.read_tasks(spark, ranges, [[0]], bootstrap=["127.0.0.1:1"], isolation=Isolation.READ_COMMITTED)
-    assert "offset" in rows.columns and len(asked) == 2
+
+def test_what_no_dying_worker_said_is_asked_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="the first answer"):
+        asked_for_the_schema(spark, monkeypatch, RuntimeError("the first answer"))

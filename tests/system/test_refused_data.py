@@ -122,7 +122,9 @@ def test_a_topic_that_would_have_no_name_in_the_table_is_refused_before_any_plan
     broker.append("__HIVE_DEFAULT_PARTITION__", 0, encode(Batch(0, RECORDS)))
     pipeline.settings |= {"table": {"partition_by": ["topic"]}, "source": {**pipeline.settings["source"], "topics": {"allow": [".*"]}}}
     refused(pipeline.run(), 2, "__HIVE_DEFAULT_PARTITION__", "table.partition_by")
-    assert "__HIVE_DEFAULT_PARTITION__" in pipeline.door("doctor").out
+    doctor = pipeline.door("doctor")
+    [failed] = [line for line in doctor.document["lines"] if line["verdict"] == "failed"]
+    assert doctor.code == failed["exit_code"] == 2 and "__HIVE_DEFAULT_PARTITION__" in failed["found"] + failed["to_do"]
     with pipeline.zookeeper() as client:
         assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
 
@@ -131,6 +133,7 @@ def test_a_topic_in_the_format_from_before_0_11_is_named(spoiled: tuple[Pipeline
     pipeline, broker = spoiled
     broker.log(pipeline.topic, 0).batches[:1] = [_old_format(offset) for offset in range(10)]
     refused(pipeline.run(), 5, "format v1", f"topic {pipeline.topic}", "partition 0", "offset 0")
+    assert not DeltaTable.is_deltatable(str(pipeline.table))
 
 
 def test_offsets_missing_from_inside_a_log_stop_the_run_and_are_let_go_where_policy_says_so(

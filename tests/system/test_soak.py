@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from unittest import mock
 
@@ -15,7 +14,8 @@ from tests.soak.memory import in_place_of_brokers_and_spark
 from tests.soak.points import Deed
 from tests.soak.story import Sessions
 
-SEED = 20_110
+SEEDS = (20_110, 4_711)
+"""Fixed: `make soak` has new ones each time, with and without `SOAK=--fast`."""
 
 
 @pytest.fixture(scope="module")
@@ -33,26 +33,23 @@ def is_whole(told: Told) -> bool:
 
 
 def test_a_first_run_may_be_killed_at_any_call_to_the_outside(place: Place) -> None:
-    # every third one, others each time: `python -m tests.soak --fast --every-moment` has them all
-    told = tell_every_moment(place, SEED, Lane(Deed.KILL, first=True), start=random.randrange(3), step=3)
+    # every third one: `python -m tests.soak --fast --every-moment` has them all
+    told = tell_every_moment(place, SEEDS[0], Lane(Deed.KILL, first=True), step=3)
     assert is_whole(told) and told.tally.counts["kill"] > 20
 
 
 def test_a_later_run_may_be_killed_at_every_call_to_the_outside(place: Place) -> None:
-    told = tell_every_moment(place, SEED, Lane(Deed.KILL, first=False))
+    told = tell_every_moment(place, SEEDS[0], Lane(Deed.KILL, first=False))
     assert is_whole(told) and told.tally.counts["kill"] > 50
 
 
-def test_kills_zombies_and_lost_answers_in_any_order_leave_each_record_once(place: Place) -> None:
-    told = tell_random(place, SEED, 0)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kills_zombies_and_lost_answers_in_any_order_leave_each_record_once(place: Place, seed: int) -> None:
+    told = tell_random(place, seed, 0)
     assert is_whole(told) and told.tally.counts["runs"] > 20
-
-
-def test_so_they_do_under_a_new_seed_each_time(place: Place) -> None:
-    assert is_whole(tell_random(place, random.SystemRandom().randrange(10**9), 0))
 
 
 def test_a_writer_that_does_not_look_before_it_commits_is_found_out(place: Place) -> None:
     with mock.patch.object(spark_writer, "_holds", lambda plan, table, app_id: False):
-        told = tell_every_moment(place, SEED, Lane(Deed.PAUSE, first=False))
+        told = tell_every_moment(place, SEEDS[0], Lane(Deed.PAUSE, first=False))
     assert told.failure is not None, "the soak finds nothing"

@@ -104,10 +104,19 @@ def test_junk_holds_no_error(junk: str) -> None:
     assert unmark(junk) is None
 
 
-@given(st.text())
-def test_text_without_a_mark_holds_no_error(text: str) -> None:
+@given(st.text().filter(lambda text: "etl-error:" not in text), st.text(), st.text())
+def test_what_stands_around_a_marked_error_is_no_error_and_hides_none(text: str, before: str, after: str) -> None:
     assert unmark(text) is None
-    assert unmark("etl-error:" + text) is None or text.startswith("[")
+    found = unmark(before + mark(CorruptData(text)) + after)
+    assert (type(found), found and found.what) == (CorruptData, text)
+
+
+JSON = st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+
+
+@given(JSON.filter(lambda document: not (isinstance(document, list) and len(document) == 4 and isinstance(document[3], dict))))
+def test_a_marked_document_that_is_no_error_holds_none(document: object) -> None:
+    assert unmark("etl-error:" + json.dumps(document)) is None
 
 
 @given(what=st.text(), check=st.text(), topic=st.text(), offset=st.integers())

@@ -19,8 +19,15 @@ MODULES = sorted((ROOT / "etl").rglob("*.py"))
 JOBS = sorted((ROOT / "jobs").glob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
-CEILING_LINES = 460
-CODEC_CEILING_LINES = 650
+CEILING_LINES = 250
+CODEC_CEILING_LINES = 400
+LONGER = {
+    "etl/audit/audit.py": 310, "etl/cli.py": 430, "etl/commands/verify.py": 270, "etl/decisions/plan.py": 310,
+    "etl/edges/brokers/cluster.py": 410, "etl/edges/brokers/simple_consumer.py": 460, "etl/edges/spark/session.py": 260,
+    "etl/edges/zookeeper/ledger.py": 390, "etl/errors.py": 285, "etl/reader/cursor.py": 270, "etl/reader/options.py": 390,
+    "etl/report/run_report.py": 320, "etl/run/live_world.py": 430, "etl/settings/sections.py": 300}
+"""What is above the ceiling today: it may shrink, and nothing may join it."""
+CODECS = ("etl/protocol/records/", "etl/protocol/generations/", "etl/protocol/zookeeper/")
 JOB_CEILING_LINES = 40
 HEAVY = ("pyspark", "py4j", "delta", "deltalake", "numba", "numpy", "pandas", "pyarrow", "kafka", "kazoo")
 BANNED = {"manager", "helper", "helpers", "util", "utils", "handler", "processor", "info", "base", "impl"}
@@ -46,8 +53,8 @@ def test_a_module_says_what_it_owns(module: Path) -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=place)
 def test_a_module_has_one_reason_to_be_opened(module: Path) -> None:
-    ceilings = {"kafka": CODEC_CEILING_LINES, "records": CODEC_CEILING_LINES}
-    assert lines(module) <= (ceilings.get(module.parent.name) or ceilings.get(module.stem) or CEILING_LINES)
+    ceiling = CODEC_CEILING_LINES if place(module).startswith(CODECS) else LONGER.get(place(module), CEILING_LINES)
+    assert lines(module) <= ceiling
 
 
 @pytest.mark.parametrize("module", MODULES, ids=place)
@@ -67,13 +74,16 @@ def test_a_module_raises_no_bare_exception_and_asserts_nothing_about_data(module
 
 
 def test_a_job_is_arguments_wiring_and_an_exit_code() -> None:
+    assert JOBS
     assert {place(job): lines(job) for job in JOBS if lines(job) >= JOB_CEILING_LINES} == {}
 
 
 @pytest.mark.parametrize("test", TESTS, ids=place)
 def test_a_test_is_a_sentence(test: Path) -> None:
     names = [node.name for node in ast.walk(ast.parse(test.read_text())) if isinstance(node, ast.FunctionDef)]
-    assert [name for name in names if name.startswith("test_") and name.count("_") < 3] == []
+    told = [name for name in names if name.startswith("test_")]
+    assert [name for name in told if name.count("_") < 4] == [], "four words at least"
+    assert sorted(set(told)) == sorted(told), "a second one of the same name would hide the first"
 
 
 def test_the_package_is_installed_under_the_version_it_says() -> None:

@@ -1,12 +1,13 @@
 # Everything a clone needs is made here, in .venv and in the cache folder, from Python 3.11+ and make alone.
 
 PYTHON ?= python3
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint chaos fuzz soak bench clean
+.PHONY: help setup demo test gate unit lint chaos fuzz soak bench clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,8 +30,12 @@ $(INSTALLED): setup.cfg pyproject.toml
 demo: setup ## real ZooKeeper, Kafka, Spark and Delta: records go in exactly once, also when a run is killed
 	@$(BIN)/etl demo
 
-test: lint ## lint, then every test: unit, wire, spark, system
-	@$(BIN)/python -m pytest
+test: ## lint beside every test that is not marked long: unit, wire, spark, system; WORKERS=1 for one at a time
+	@$(MAKE) --no-print-directory --jobs=2 lint gate
+
+# Each worker has a cluster and a Spark of its own. Files come in the order of testpaths: none needs to fear the Spark of another one before it.
+gate: setup
+	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 unit: setup ## the tests that need neither Spark nor servers
 	@$(BIN)/python -m pytest tests/unit tests/wire
@@ -40,11 +45,12 @@ lint: setup ## flake8, mypy, import-linter
 	@$(BIN)/python -m mypy
 	@$(BIN)/lint-imports --no-logo
 
-chaos: setup ## the long tests, then the crash matrix on real processes, into docs/CRASHES.md; CHAOS="--rows 1,2,13" for some rows of it
+chaos: setup ## the tests marked long, then the crash matrix on real processes, into docs/CRASHES.md; CHAOS="--rows 1,2,13" for some rows of it
 	@$(BIN)/python -m pytest -m long
 	@$(BIN)/python -m tests.chaos $(CHAOS)
 
-fuzz: setup ## coverage-guided bytes into every parser for ten minutes; FUZZ="--target NAME --seconds N" for less
+fuzz: setup ## random examples for every law, then coverage-guided bytes into every parser for ten minutes; FUZZ="--target NAME --seconds N" for less
+	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=random --numprocesses=$(WORKERS) tests/unit tests/wire
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	@$(BIN)/python -m tests.fuzz $(FUZZ)
 

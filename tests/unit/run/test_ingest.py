@@ -32,8 +32,18 @@ STEPS = [
     "release"]
 """Every change of a first run. A new one makes the test of this list fail: it needs its crash rows."""
 CRASHES = [(step, when) for step in STEPS for when in When]
-
+Moment = tuple[str, When]
 At = Callable[[str, When], None]
+
+
+def beside(crash: Moment) -> list[Moment]:
+    """The same moment again, and those next to it."""
+    at = CRASHES.index(crash)
+    return CRASHES[max(0, at - 1):at + 2]
+
+
+followed_by = pytest.mark.parametrize("seconds", [
+    pytest.param(beside, id="beside"), pytest.param(lambda crash: CRASHES, id="any", marks=pytest.mark.long)])
 
 
 def settings_of(**source: Any) -> Settings:
@@ -168,9 +178,10 @@ def test_after_a_crash_and_a_log_that_grew_the_next_run_finishes(step: str, when
     refuse_unfinished(outside)
 
 
+@followed_by
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_two_crashes_in_a_row_lose_and_double_nothing(step: str, when: When) -> None:
-    for second in CRASHES:
+def test_two_crashes_in_a_row_lose_and_double_nothing(step: str, when: When, seconds: Callable[[Moment], list[Moment]]) -> None:
+    for second in seconds((step, when)):
         outside = outside_of(5, 3, 4)
         for crash in ((step, when), second):
             with contextlib.suppress(Crash):
@@ -206,9 +217,12 @@ def test_a_second_driver_in_the_middle_of_the_first_loses_and_doubles_nothing(st
     refuse_unfinished(outside)
 
 
+@followed_by
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_a_second_driver_that_crashes_in_the_middle_of_the_first_loses_and_doubles_nothing(step: str, when: When) -> None:
-    for second in CRASHES:
+def test_a_second_driver_that_crashes_in_the_middle_of_the_first_loses_and_doubles_nothing(
+    step: str, when: When, seconds: Callable[[Moment], list[Moment]],
+) -> None:
+    for second in seconds((step, when)):
         outside = outside_of(5, 3, 4)
 
         def at(reached: str, side: When, second: tuple[str, When] = second, outside: Outside = outside) -> None:

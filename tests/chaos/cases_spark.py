@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 from etl.embedded.spark import StandaloneSpark
@@ -14,6 +12,7 @@ from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.kept import kept
 from tests.chaos.sources import stopped
 from tests.chaos.stage import Case, Stage, Told, complete_files, held, said_in_short
+from tests.processes import command, that_mention, working_folder
 from tests.system.driving import ROOT, Pipeline, Said
 
 _SPECULATION = {
@@ -39,13 +38,9 @@ def on_two_hosts(stage: Stage, **spark: Any) -> Pipeline:
 
 def executors() -> list[int]:
     """The executors' JVMs, which work in folders of the workers of ours."""
-    ours, found = str(two_hosts().folder), []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            command, place = (entry / "cmdline").read_text(), str((entry / "cwd").readlink())
-            if "CoarseGrainedExecutorBackend" in command and command.split("\0")[0].endswith("java") and place.startswith(ours):
-                found.append(int(entry.name))
-    return sorted(found)
+    ours = str(two_hosts().folder)
+    return [pid for pid in that_mention("CoarseGrainedExecutorBackend")
+            if command(pid)[0].endswith("java") and working_folder(pid).startswith(ours)]
 
 
 def task_fails(stage: Stage, *, at: str) -> Told:

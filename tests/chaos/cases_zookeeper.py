@@ -29,7 +29,7 @@ from etl.run.live_world import LiveWorld
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 from tests.chaos.zookeeper_proxy import CREATE, CREATE2, MULTI, Chosen, Lost, ZooKeeperProxy
-from tests.system.driving import Pipeline, Said
+from tests.system.driving import Before, Pipeline, Said
 
 _VERBS = ("observe", "store", "fetch", "append", "record", "commit", "tidy")
 """The calls in which a run's six verbs reach the outside."""
@@ -222,29 +222,9 @@ def _restored(stage: Stage, case: Apart, copy: Path | None) -> Told:
 # -- parts ---------------------------------------------------------------------------------------------------------------
 
 
-class _AtVerb:
-    """A world in which something happens, once, when the verb begins."""
-
-    def __init__(self, verb: str, deed: Deed) -> None:
-        self._verb, self._deed = verb, deed
-        self._world: Any = None
-        self.happened = False
-
-    def __call__(self, world: Any) -> Any:
-        """The same for the next world of the run, which it has after a lost session."""
-        self._world = world
-        return self
-
-    def __getattr__(self, name: str) -> Any:
-        if name == self._verb and not self.happened:
-            self.happened = True
-            self._deed(self._world)
-        return getattr(self._world, name)
-
-
 def _run(pipeline: Pipeline, verb: str, deed: Deed) -> Said:
     """The command, with that deed when the verb begins."""
-    at_verb = _AtVerb(verb, deed)
+    at_verb = Before(verb, lambda: deed(at_verb.world))
     with mock.patch.object(run, "run", functools.partial(run.run, around=at_verb)):
         said = pipeline.run()
     assert at_verb.happened, f"the run did not come to {verb}: {said_in_short(said)}\n{said.err}"

@@ -1,6 +1,6 @@
 """One `etl run` as a process of its own with its JVM and its Python workers, and all that can be done to them from outside.
 
-Processes are found by their session (Linux's /proc): pyspark's daemon leaves the process group, nobody leaves the session.
+Processes are found by their session: pyspark's daemon leaves the process group, nobody leaves the session.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from etl.embedded.server import wait_until
 from tests.chaos.holding import Hold
+from tests.processes import command, is_paused, of_session
 from tests.system.driving import Pipeline, Said
 
 ENDS_WITHIN_S = 240.0
@@ -72,17 +72,15 @@ class Driver:
 
     def wait_until_gone(self, within_s: float = 60.0) -> None:
         """Until nothing of an ended run is left: it has to take its JVM and its workers with it."""
-        assert wait_until(lambda: not self.processes(), within_s), f"left behind: {[_command(pid)[:2] for pid in self.processes()]}"
+        assert wait_until(lambda: not self.processes(), within_s), f"left behind: {[command(pid)[:2] for pid in self.processes()]}"
 
     def is_paused(self) -> bool:
         """Whether the driver's process stands still."""
-        return _stat(self.process.pid)[:1] == ["T"]
+        return is_paused(self.process.pid)
 
     def processes(self) -> list[int]:
         """Every live process of the run: the driver, its JVM, Python's daemon and workers."""
-        session = str(self.process.pid)
-        pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-        return [pid for pid in pids if (stat := _stat(pid))[3:4] == [session] and stat[0] not in ("Z", "X")]
+        return of_session(self.process.pid)
 
     def kill(self) -> None:
         """SIGKILL for the driver alone. Its JVM learns of it by its standard input, and has time to do something meanwhile."""
@@ -107,7 +105,7 @@ class Driver:
 
     def jvm(self) -> int:
         """The JVM that the run has started: who writes the table."""
-        [pid] = [pid for pid in self.processes() if "-cp" in _command(pid) and "org.apache.spark.deploy.SparkSubmit" in _command(pid)]
+        [pid] = [pid for pid in self.processes() if {"-cp", "org.apache.spark.deploy.SparkSubmit"} <= set(command(pid))]
         return pid
 
     def wake_all(self) -> None:
@@ -120,18 +118,3 @@ def send(pid: int, kind: signal.Signals) -> None:
     """A signal for a process that may have ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, kind)
-
-
-def _command(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except OSError:
-        return []
-
-
-def _stat(pid: int) -> list[str]:
-    """State, parent, process group, session, ... of a process; nothing when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []

@@ -22,6 +22,7 @@ from typing import Self
 from etl.embedded.cluster import Cluster
 from etl.embedded.kafka import Kafka
 from etl.embedded.server import HOST, free_port
+from tests.chaos.frames import read_frame
 
 FETCH, METADATA, LIST_OFFSETS = 1, 3, 2
 """Api keys of Kafka's requests."""
@@ -115,11 +116,11 @@ class Link:
         self._proxy.forget(self)
 
     def _pass_on(self, broker: socket.socket) -> bool:
-        request = _frame(self.client)
+        request = read_frame(self.client)
         if request is None:
             return False
         broker.sendall(request)
-        answer = _frame(broker)
+        answer = read_frame(broker)
         if answer is None:
             return False
         return self._proxy.how(int.from_bytes(request[4:6], "big"))(self, answer)
@@ -229,23 +230,6 @@ def reset(part: float) -> Spoil:
         return False
 
     return spoil
-
-
-def _frame(connection: socket.socket) -> bytes | None:
-    """One frame with its length; None when the other side has hung up."""
-    length = _exactly(connection, 4)
-    content = _exactly(connection, int.from_bytes(length, "big")) if length else None
-    return length + content if length and content is not None else None
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes | None:
-    got = bytearray()
-    while len(got) < size:
-        piece = connection.recv(size - len(got))
-        if not piece:
-            return None
-        got += piece
-    return bytes(got)
 
 
 class ProxiedCluster(Cluster):

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from etl.embedded.server import HOST
+from tests.chaos.frames import read_frame
 
 MULTI, CREATE, CREATE2, SET_DATA = 14, 1, 15, 5
 _HEADER = struct.Struct(">ii")
@@ -61,6 +62,10 @@ class ZooKeeperProxy:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.cut()
+
+    def cut(self) -> None:
+        """Hang up on everybody, and let nobody in any more."""
         _hang_up(self._listening, *self._open)
 
     def _accept(self) -> None:
@@ -121,26 +126,6 @@ class _Pair:
             except OSError:
                 break
         _hang_up(self.client, self.server)
-
-
-def read_frame(connection: socket.socket) -> bytes | None:
-    """One frame with its length, or None at the end of the connection."""
-    try:
-        length = _read(connection, 4)
-        body = _read(connection, struct.unpack(">i", length)[0]) if length else None
-    except OSError:
-        return None
-    return length + body if length and body is not None else None
-
-
-def _read(connection: socket.socket, count: int) -> bytes | None:
-    parts = b""
-    while len(parts) < count:
-        part = connection.recv(count - len(parts))
-        if not part:
-            return None
-        parts += part
-    return parts
 
 
 def _hang_up(*connections: socket.socket) -> None:

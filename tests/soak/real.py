@@ -31,6 +31,7 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.cluster import Cluster
 from tests.chaos.driver import Driver, send
 from tests.chaos.stage import Checked, Writer, checked, complete_files, said_in_short
+from tests.processes import command
 from tests.system.driving import Pipeline, Said
 
 CHECK_EVERY = 10
@@ -217,17 +218,11 @@ def _all_at_once(driver: Driver, draw: random.Random) -> str:
 
 def _a_python_worker(driver: Driver, draw: random.Random) -> str:
     """One of the Python processes that Spark has started; the driver where there is none by now."""
-    workers = [pid for pid in driver.processes() if pid != driver.process.pid and _is_worker(pid)]
+    workers = [pid for pid in driver.processes() if pid != driver.process.pid and "pyspark.daemon" in command(pid)]
     if not workers:
         return _the_driver(driver, draw)
     send(draw.choice(sorted(workers)), SIGKILL)
     return _WORKER
-
-
-def _is_worker(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
 
 
 def main(*, seed: int, kills: int) -> int:

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -33,6 +33,7 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
 from etl.embedded.spark import SHORT_RUN
 from etl.errors import BrokerError
+from etl.run.world import World
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings
 from tests.fakes.oracle import codecs
@@ -190,17 +191,32 @@ class BrokenOff(BaseException):
     """No error of anybody's: the run ends here."""
 
 
-class Breaking(Dying):
-    """Breaks off where its parent would kill the process."""
+class Before(Dying):
+    """`run(settings, around=Before("append", deed))`: a run in which something else happens, once, before a verb of its world."""
+
+    def __init__(self, verb: str, deed: Callable[[], object]) -> None:
+        super().__init__(cast(World, None), verb)  # the run brings its worlds
+        self._deed = deed
+        self.happened = False
+
+    @property
+    def world(self) -> World:
+        """The one of this moment."""
+        return self._world
 
     def end(self) -> None:
-        raise BrokenOff
+        """Nothing ends but what the deed ends."""
+        self.happened = True
+        self._deed()
 
 
 def broken_off_before(verb: str, pipeline: Pipeline) -> None:
     """A run in this process that ends, without a word, when it would begin `verb`."""
+    def break_off() -> None:
+        raise BrokenOff
+
     with pytest.raises(BrokenOff):
-        run(load_settings(pipeline.conf), around=lambda world: Breaking(world, verb))
+        run(load_settings(pipeline.conf), around=Before(verb, break_off))
 
 
 def took(broker: SimpleConsumer, topic: str, partition: int, batch: bytes | Sequence[tuple[bytes | None, bytes | None]]) -> bool:

@@ -21,29 +21,9 @@ from etl.embedded.server import answers, wait_until
 from etl.embedded.spark import StandaloneSpark
 from etl.embedded.zookeeper import ZooKeeper
 from etl.errors import SettingsError, Unreachable
+from tests.processes import is_running, that_mention
 
 GONE_WITHIN_S = 20.0
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process is there and is no zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def processes_that_mention(text: str) -> list[int]:
-    """Processes with `text` in their command line: the servers' settings lie in a folder of their own."""
-    found = []
-    for command in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if text.encode() in command.read_bytes():
-                found.append(int(command.parent.name))
-        except OSError:
-            continue  # it ended while we looked
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +69,9 @@ def test_a_broker_keeps_its_records_over_restart_and_kill(zookeeper: ZooKeeper) 
 def test_a_cluster_leaves_no_process_and_no_folder() -> None:
     with Cluster() as cluster:
         pids = [cluster.zookeeper.pid, cluster.brokers[0].pid]
-        mentioned = processes_that_mention(str(cluster.folder))
+        mentioned = that_mention(str(cluster.folder))
         assert set(pids) <= set(mentioned)
-    assert not processes_that_mention(str(cluster.folder))
+    assert not that_mention(str(cluster.folder))
     assert not cluster.folder.exists()
 
 
@@ -126,7 +106,7 @@ def test_a_server_ends_with_the_program_that_started_it(tmp_path: Path, how: sig
     program.wait(GONE_WITHIN_S)
     program.stdout.close()
     assert wait_until(lambda: not is_running(server), GONE_WITHIN_S)
-    assert wait_until(lambda: not processes_that_mention(str(tmp_path)), GONE_WITHIN_S)
+    assert wait_until(lambda: not that_mention(str(tmp_path)), GONE_WITHIN_S)
 
 
 def test_ctrl_c_on_the_terminal_does_not_reach_a_server(zookeeper: ZooKeeper) -> None:
@@ -166,5 +146,5 @@ def test_a_version_that_cannot_be_embedded_is_refused_with_those_that_can(zookee
 def test_a_standalone_spark_has_its_workers_and_leaves_no_process(tmp_path: Path) -> None:
     with StandaloneSpark(tmp_path) as spark:
         assert spark.master_url.startswith("spark://127.0.0.1:")
-        assert processes_that_mention(spark.master_url)
-    assert not processes_that_mention(spark.master_url)
+        assert that_mention(spark.master_url)
+    assert not that_mention(spark.master_url)

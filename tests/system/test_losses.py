@@ -12,7 +12,7 @@ from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
 from etl.commands import run
-from etl.demo.crash_run import HALF_RECORD, Dying
+from etl.demo.crash_run import HALF_RECORD
 from etl.edges.delta import losses
 from etl.edges.delta.losses import read_losses, record_losses, recorded
 from etl.errors import FileLost, NotOurTable
@@ -22,7 +22,7 @@ from etl.model.raw_table import arrow_schema
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Outcome
 from etl.settings.loader import load_settings
-from tests.system.driving import Pipeline, broken_off_before
+from tests.system.driving import Before, Pipeline, broken_off_before
 
 APP = "offset-range-etl/cluster/group/clicks"
 LOG, OTHER = BrokerPartition("clicks", 0), BrokerPartition("views", 3)
@@ -212,12 +212,11 @@ def test_retention_between_plan_and_fetch_is_a_loss_of_the_same_run(make_pipelin
     pipeline = make_pipeline(source={"on_data_loss": "skip"})
     pipeline.produce(400)
 
-    class Expiring(Dying):
-        def end(self) -> None:
-            with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
-                admin.delete_records({TopicPartition(pipeline.topic, 1): 30})
+    def expire_some() -> None:
+        with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
+            admin.delete_records({TopicPartition(pipeline.topic, 1): 30})
 
-    report = run.run(load_settings(pipeline.conf), around=lambda world: Expiring(world, "fetch"))
+    report = run.run(load_settings(pipeline.conf), around=Before("fetch", expire_some))
     outcomes = [outcome for outcome, _ in report.outcomes if outcome is not Outcome.EXPIRES_SOON]
     assert outcomes == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.INGESTED]
     assert written(pipeline) == [(pipeline.topic, 1, 0, 30, "expired", 1)]

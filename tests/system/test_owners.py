@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
 import subprocess
 import sys
@@ -16,7 +17,6 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_acl
 
 from etl.commands import run
-from etl.demo.crash_run import Dying
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.session import ZooKeeper
@@ -28,7 +28,7 @@ from etl.run.live_world import LiveWorld
 from etl.settings.loader import load_settings
 from etl.settings.sections import Settings
 from tests.fakes.claim_contract import FOREIGN, GROUP, PIPELINE, ClaimContract
-from tests.system.driving import ROOT, Pipeline, broken_off_before
+from tests.system.driving import ROOT, Before, Pipeline, broken_off_before
 
 LOGS = [BrokerPartition("clicks", p) for p in range(4)]
 OLD = BrokerPartition("clicks", 0, 3)
@@ -356,11 +356,11 @@ def test_a_run_owns_what_it_reads_while_it_reads_and_nothing_afterwards(pipeline
     pipeline.produce(80)
     seen: list[set[str]] = []
 
-    class Looking(Dying):
-        def end(self) -> None:
-            seen.append(keys_owned(pipeline))
+    def look() -> None:
+        seen.append(keys_owned(pipeline))
 
-    run.run(load_settings(pipeline.conf), around=lambda world: Looking(Looking(Looking(world, "claiming"), "fetch"), "tidy"))
+    looking = [Before(verb, look) for verb in ("claiming", "fetch", "tidy")]
+    run.run(load_settings(pipeline.conf), around=lambda world: functools.reduce(lambda inner, before: before(inner), looking, world))
     assert seen == [set(), {"0", "1", "2", "3"}, {"0", "1", "2", "3"}]
     assert keys_owned(pipeline) == set()
 
@@ -401,12 +401,8 @@ def test_an_owner_who_comes_after_the_look_stops_the_run_and_the_next_one_replay
 ) -> None:
     pipeline.produce(80)
 
-    class Overtaken(Dying):
-        def end(self) -> None:
-            consumer(2)
-
     with pytest.raises(Owned, match=f"owned by {FOREIGN}") as caught:
-        run.run(load_settings(pipeline.conf), around=lambda world: Overtaken(world, "claiming"))
+        run.run(load_settings(pipeline.conf), around=Before("claiming", lambda: consumer(2)))
     assert caught.value.exit_code == 4
     assert keys_owned(pipeline) == {"2"} and not pipeline.table.joinpath("_delta_log").exists()
     pipeline.settings = {"ownership": {"on_owned": "skip"}}
@@ -426,12 +422,8 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(pipeline: P
     said: list[Any] = []
     waits = threading.Event()
 
-    class Waiting(Dying):
-        def end(self) -> None:
-            waits.set()
-
     waiting = threading.Thread(
-        target=lambda: said.append(run.run(load_settings(pipeline.conf), around=lambda world: Waiting(world, "wait_for_owners"))))
+        target=lambda: said.append(run.run(load_settings(pipeline.conf), around=Before("wait_for_owners", waits.set))))
     waiting.start()
     with pipeline.zookeeper() as client:
         assert waits.wait(60)

@@ -11,25 +11,9 @@ import pytest
 
 from etl.commands import run
 from etl.errors import Owned
-from etl.model.plans import Plan
 from etl.protocol.zookeeper import commit_metadata
-from etl.run.world import World
 from etl.settings.loader import load_settings
-from tests.system.driving import Pipeline, refused
-
-
-class Meanwhile:
-    """A world in which something happens just before the plan is stored."""
-
-    def __init__(self, world: World, happens: Callable[[], object]) -> None:
-        self._world, self._happens = world, happens
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._world, name)
-
-    def store(self, plan: Plan) -> None:
-        self._happens()
-        self._world.store(plan)
+from tests.system.driving import Before, Pipeline, refused
 
 
 def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_retired(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -37,7 +21,7 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     other = replace(pipeline, folder=tmp_path / "b", settings={"pipeline": "other"})
     other.folder.mkdir()
     with pytest.raises(Owned, match="took a topic"):
-        run.run(load_settings(other.conf), around=lambda world: Meanwhile(world, pipeline.ran))
+        run.run(load_settings(other.conf), around=Before("store", pipeline.ran))
     refused(other.run(), 2, "pipeline clicks of the same group", "group of its own", "pipelines retire CONF clicks")
     assert not other.table.exists() and pipeline.run().outcomes == ["nothing new"]
     with pipeline.zookeeper() as client:

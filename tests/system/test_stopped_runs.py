@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import socket
-import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from etl.commands import run
 from etl.embedded.server import wait_until
 from etl.errors import Unreachable
-from etl.run.world import World
-from etl.settings.address import split_address
 from etl.settings.loader import load_settings
+from tests.chaos.zookeeper_proxy import ZooKeeperProxy
 from tests.fakes.broker import FETCH, FakeBroker, never
-from tests.system.driving import Pipeline, refused
+from tests.processes import command_line, of_session, that_mention
+from tests.system.driving import Before, Pipeline, refused
 
 
 # -- 4: somebody else is at work --------------------------------------------------------------------------------------
@@ -61,12 +57,12 @@ def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_comp
     pipeline: Pipeline, verb: str, then: list[str],
 ) -> None:
     pipeline.produce(40)
-    hosts, _, chroot = pipeline.cluster.zookeeper_connect.partition("/")
-    with Line(*split_address(hosts)) as line:
+    _, _, chroot = pipeline.cluster.zookeeper_connect.partition("/")
+    with ZooKeeperProxy(pipeline.cluster.zookeeper.port) as proxy:
         pipeline.settings = {
-            "zookeeper": {"connect": f"127.0.0.1:{line.port}/{chroot}", "session_timeout_s": 1, "connect_timeout_s": 1}}
+            "zookeeper": {"connect": f"{proxy.connect}/{chroot}", "session_timeout_s": 1, "connect_timeout_s": 1}}
         with pytest.raises(Unreachable) as caught:
-            run.run(load_settings(pipeline.conf), around=lambda world: Before(world, verb, line.cut))
+            run.run(load_settings(pipeline.conf), around=Before(verb, proxy.cut))
     assert (caught.value.exit_code, bool(caught.value.check)) == (6, True)
     pipeline.settings = {"ownership": {"wait_for_driver_s": 30}}
     pipeline.produce(40)
@@ -83,64 +79,11 @@ def test_a_run_that_breaks_leaves_no_report_that_says_all_is_well(pipeline: Pipe
         raise ZeroDivisionError("a bug")
 
     with pytest.raises(ZeroDivisionError):
-        run.run(load_settings(pipeline.conf), around=lambda world: Before(world, "fetch", bug))
+        run.run(load_settings(pipeline.conf), around=Before("fetch", bug))
     [written] = (pipeline.folder / "reports").glob("*.json")
     report = json.loads(written.read_text())
     assert (report["state"], report["exit_code"], report["outcomes"][-1]["outcome"]) == ("failed", 1, "failed")
     assert "ZeroDivisionError: a bug" in report["error"]["what"]
-
-
-class Before:
-    """A world to which something happens before one verb."""
-
-    def __init__(self, world: World, verb: str, happens: Callable[[], None]) -> None:
-        self._world, self._verb, self._happens = world, verb, happens
-
-    def __getattr__(self, name: str) -> Any:
-        if name == self._verb:
-            self._happens()
-        return getattr(self._world, name)
-
-
-class Line:
-    """A port that leads to another one until the line is cut."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._there = (host, port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._open: list[socket.socket] = []
-
-    def __enter__(self) -> Line:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.cut()
-
-    def cut(self) -> None:
-        for end in (self._listener, *self._open):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                here, _ = self._listener.accept()
-                there = socket.create_connection(self._there)
-                self._open += [here, there]
-                for source, sink in ((here, there), (there, here)):
-                    threading.Thread(target=_carry, args=(source, sink), daemon=True).start()
-
-
-def _carry(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while content := source.recv(65_536):
-            sink.sendall(content)
-    for end in (source, sink):
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
 
 
 # -- 130: stopped -----------------------------------------------------------------------------------------------------
@@ -183,7 +126,7 @@ def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing
     assert "etl: stopped; nothing is lost" in err
     assert len(err.splitlines()) == 2 or what is signal.SIGTERM, err
     assert (json.loads(out)["exit_code"], json.loads(out)["retriable"]) == (130, True)
-    assert wait_until(lambda: not of_session(child.pid), 20), of_session(child.pid)
+    assert wait_until(lambda: not of_session(child.pid), 20), [command_line(pid) for pid in of_session(child.pid)]
     [_, stopped] = sorted((pipeline.folder / "reports").glob("*.json"), key=lambda path: json.loads(path.read_text())["exit_code"])
     assert json.loads(stopped.read_text())["state"] == "failed"
     broker.script.clear()
@@ -196,7 +139,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(spoiled: tuple[Pipeline,
     pipeline, _ = spoiled
     child = pipeline.start("etl.cli", "run", str(pipeline.conf), "--json")
     try:
-        assert wait_until(lambda: any("deploy.SparkSubmit" in line for line in of_session(child.pid)), 60)
+        assert wait_until(lambda: any("deploy.SparkSubmit" in command_line(pid) for pid in of_session(child.pid)), 60)
         os.killpg(child.pid, signal.SIGINT)
         out, err = child.communicate(timeout=60)
     finally:
@@ -204,7 +147,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(spoiled: tuple[Pipeline,
     assert (child.returncode, json.loads(out)["exit_code"]) == (130, 130), err
     *told, stopped, _ = err.splitlines()
     assert {line.partition(" etl: ")[2] for line in told} == {"starting Spark"} and stopped.startswith("etl: stopped"), err
-    assert wait_until(lambda: not of_session(child.pid), 20), of_session(child.pid)
+    assert wait_until(lambda: not of_session(child.pid), 20), [command_line(pid) for pid in of_session(child.pid)]
     assert pipeline.ran().outcomes == ["replayed", "ingested"]
 
 
@@ -216,26 +159,4 @@ def test_a_demo_that_is_stopped_stops_all_that_it_started(make_pipeline: Callabl
     os.killpg(child.pid, signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130, err
-    assert wait_until(lambda: not processes_that_name(str(home)), 30), processes_that_name(str(home))
-
-
-def processes_that_name(text: str) -> list[str]:
-    """Command lines of living processes that mention `text`."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            line = entry.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-            if text in line:
-                found.append(line)
-    return found
-
-
-def of_session(leader: int) -> list[str]:
-    """Command lines of the living processes in the session that `leader` began."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
-            if int(session) == leader and state != "Z":
-                found.append((stat.parent / "cmdline").read_text().replace("\0", " "))
-    return found
+    assert wait_until(lambda: not that_mention(str(home)), 30), [command_line(pid) for pid in that_mention(str(home))]

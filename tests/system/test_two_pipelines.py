@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from etl.commands import run
-from etl.demo.crash_run import Dying
 from etl.report.run_report import Outcome
-from etl.run.world import World
 from etl.settings.loader import load_settings
-from tests.system.driving import Pipeline, broken_off_before, refused
+from tests.system.driving import Before, Pipeline, broken_off_before, refused
 
 
 @pytest.fixture
@@ -146,18 +143,6 @@ def clean_log(table: Path) -> None:
         crc.unlink()
 
 
-class Meanwhile(Dying):
-    """A run during which something else happens."""
-
-    def __init__(self, world: World, verb: str, then: Callable[[], object]) -> None:
-        super().__init__(world, verb)
-        self._then = then
-
-    def end(self) -> None:
-        """It goes on afterwards."""
-        self._then()
-
-
 def beside(pipeline: Pipeline) -> Pipeline:
     """Another pipeline with a topic of its own, into the same table."""
     other_topic = f"{pipeline.topic}-other"
@@ -173,7 +158,7 @@ def test_of_two_pipelines_that_make_one_table_at_the_same_moment_both_load_their
     other = beside(pipeline)
     pipeline.produce(40)
     other.produce(20)
-    report = run.run(load_settings(other.conf), around=lambda world: Meanwhile(world, "append", pipeline.ran))
+    report = run.run(load_settings(other.conf), around=Before("append", pipeline.ran))
     assert [outcome for outcome, _ in report.outcomes] == [Outcome.SUPERSEDED, Outcome.INGESTED]
     for one, rows in ((pipeline, 40), (other, 20)):
         proof = one.door("verify")

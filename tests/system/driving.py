@@ -200,7 +200,7 @@ class Before(Dying):
         self.happened = False
 
     @property
-    def world(self) -> World:
+    def world(self) -> Any:
         """The one of this moment."""
         return self._world
 

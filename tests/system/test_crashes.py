@@ -1,4 +1,4 @@
-"""The short form of the crash matrix: one kill per point, a zombie, a race and two signals. `make chaos` plays all of it."""
+"""The short form of the crash matrix: what takes real processes to break. `make chaos` plays all of it, a kill at each point too."""
 
 from __future__ import annotations
 

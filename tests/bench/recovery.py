@@ -14,7 +14,8 @@ from pathlib import Path
 
 from etl.embedded.cluster import Cluster
 from tests.conftest import small_session
-from tests.system.driving import Pipeline, Said, broken_off_before
+from tests.said import Said
+from tests.system.driving import Pipeline, broken_off_before
 
 
 def spent(said: Said) -> dict[str, float]:

@@ -20,7 +20,8 @@ from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.kept import kept
 from tests.chaos.sources import admin_of, slow_down, stopped
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
-from tests.system.driving import Pipeline, Said
+from tests.said import Said
+from tests.system.driving import Pipeline
 
 _CLIENT = "offset-range-etl"
 _BYTES_PER_S = 10_000

@@ -20,7 +20,8 @@ from tests.chaos.sources import (
     admin_of, between, configure, delete_records, delete_topic, let_go, log_starts, make_topic, recreate_topic, stopped,
 )
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
-from tests.system.driving import Pipeline, Row, Said, broken_off_before
+from tests.said import Said
+from tests.system.driving import Pipeline, Row, broken_off_before
 
 _GONE = 30
 """Offsets that retention takes from the start of a planned range of 60."""

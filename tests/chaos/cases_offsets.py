@@ -11,7 +11,8 @@ from tests.chaos.driver import Driver
 from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.sources import between, let_go, set_offset, stopped
 from tests.chaos.stage import Case, Stage, Told, held
-from tests.system.driving import Pipeline, Said
+from tests.said import Said
+from tests.system.driving import Pipeline
 
 _OURS, _LARGER, _SMALLER = 60, 80, 20
 _PARTITION = 1

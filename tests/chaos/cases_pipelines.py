@@ -8,7 +8,8 @@ from dataclasses import replace
 from etl.embedded.server import wait_until
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, Stage, Told, checked, held, said_in_short
-from tests.system.driving import Pipeline, Said
+from tests.said import Said
+from tests.system.driving import Pipeline
 
 
 def paused_before_its_plan(stage: Stage) -> Told:

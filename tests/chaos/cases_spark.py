@@ -13,7 +13,8 @@ from tests.chaos.kept import kept
 from tests.chaos.sources import stopped
 from tests.chaos.stage import Case, Stage, Told, complete_files, held, said_in_short
 from tests.processes import command, that_mention, working_folder
-from tests.system.driving import ROOT, Pipeline, Said
+from tests.said import Said
+from tests.system.driving import ROOT, Pipeline
 
 _SPECULATION = {
     "spark.speculation": True, "spark.speculation.interval": "100ms", "spark.speculation.quantile": 0.5,

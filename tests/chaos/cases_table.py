@@ -21,7 +21,8 @@ from tests.chaos.driver import Driver
 from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.sources import stopped
 from tests.chaos.stage import Case, Stage, Told, checked, held, said_in_short
-from tests.system.driving import Pipeline, Said
+from tests.said import Said
+from tests.system.driving import Pipeline
 
 
 def table_of(pipeline: Pipeline) -> DeltaTable:

@@ -17,7 +17,8 @@ from tests.chaos.cases_kill import held_pipeline, owned, stopped_before_the_comm
 from tests.chaos.driver import Driver
 from tests.chaos.holding import Hold
 from tests.chaos.stage import Case, Checked, Stage, Told, complete_files, held, said_in_short
-from tests.system.driving import Pipeline, Said
+from tests.said import Said
+from tests.system.driving import Pipeline
 
 _ATTEMPTS = 5
 _SHORT_SESSION = {"session_timeout_s": 2}

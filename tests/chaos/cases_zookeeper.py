@@ -29,7 +29,8 @@ from etl.run.live_world import LiveWorld
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 from tests.chaos.zookeeper_proxy import CREATE, CREATE2, MULTI, Chosen, Lost, ZooKeeperProxy
-from tests.system.driving import Before, Pipeline, Said
+from tests.said import Said
+from tests.system.driving import Before, Pipeline
 
 _VERBS = ("observe", "store", "fetch", "append", "record", "commit", "tidy")
 """The calls in which a run's six verbs reach the outside."""

@@ -16,7 +16,8 @@ from typing import Self
 from etl.embedded.server import wait_until
 from tests.chaos.holding import Hold
 from tests.processes import command, is_paused, of_session
-from tests.system.driving import Pipeline, Said
+from tests.said import Said
+from tests.system.driving import Pipeline
 
 ENDS_WITHIN_S = 240.0
 """How long a run may take before a case fails; far above what it takes."""

@@ -24,7 +24,8 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from etl.embedded.cluster import Cluster
-from tests.system.driving import Pipeline, Row, Said
+from tests.said import Said
+from tests.system.driving import Pipeline, Row
 
 _numbers = itertools.count(1)
 _WRITE_EVERY_S = 0.2

@@ -32,7 +32,8 @@ from etl.embedded.cluster import Cluster
 from tests.chaos.driver import Driver, send
 from tests.chaos.stage import Checked, Writer, checked, complete_files, said_in_short
 from tests.processes import command
-from tests.system.driving import Pipeline, Said
+from tests.said import Said
+from tests.system.driving import Pipeline
 
 CHECK_EVERY = 10
 _PARTITIONS = 4

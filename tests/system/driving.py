@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import io
-import json
 import os
 import subprocess
 import sys
@@ -23,7 +21,6 @@ from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
 from kazoo.client import KazooClient
 
-from etl.cli import main
 from etl.commands.run import run
 from etl.demo.crash_run import Dying
 from etl.edges.brokers.cluster import Cluster as Brokers
@@ -37,28 +34,11 @@ from etl.run.world import World
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings
 from tests.fakes.oracle import codecs
+from tests.said import Said, said_by
 
 ROOT = Path(__file__).parents[2]
 Row = tuple[int, int, str]
 """Partition, offset, hash of the value."""
-
-
-@dataclass
-class Said:
-    """What a door left: its exit code and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        """The one JSON document on standard output."""
-        return json.loads(self.out)
-
-    @property
-    def outcomes(self) -> list[str]:
-        return [one["outcome"] for one in self.document["outcomes"]]
 
 
 @dataclass
@@ -104,17 +84,11 @@ class Pipeline:
 
     def door(self, *words: str, after: Sequence[str] = (), json_too: bool = True) -> Said:
         """The command in this process, which shares its Spark session."""
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main([*words, str(self.conf), *after, *(["--json"] if json_too else [])])
-        return Said(code, out.getvalue(), err.getvalue())
+        return said_by(*words, str(self.conf), *after, *(["--json"] if json_too else []))
 
     def accept_log(self, *words: str) -> Said:
         """What an operator says of logs that were cut or made again."""
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main(["plans", "accept-log", str(self.conf), *words, "--reason", "seen", "--json"])
-        return Said(code, out.getvalue(), err.getvalue())
+        return said_by("plans", "accept-log", str(self.conf), *words, "--reason", "seen", "--json")
 
     def run(self) -> Said:
         return self.door("run")
@@ -228,13 +202,3 @@ def took(broker: SimpleConsumer, topic: str, partition: int, batch: bytes | Sequ
             raise
         return False
     return True
-
-
-def refused(said: Said, code: int, *words: str) -> None:
-    """The exit code, a message that says all of `words` and what to check, one document, and no traceback."""
-    assert said.code == code, said.err + said.out
-    assert "Traceback" not in said.err, said.err
-    assert "check: " in said.err, said.err
-    for word in words:
-        assert word in said.err, said.err
-    assert said.document["exit_code"] == code

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
-from tests.system.driving import Pipeline, refused
+from tests.said import refused
+from tests.system.driving import Pipeline
 
 
 def write(broker: FakeBroker, topic: str, records: int) -> None:

@@ -13,7 +13,8 @@ from kazoo.security import make_acl
 
 from etl.embedded.server import free_port
 from etl.embedded.zookeeper import ZooKeeper
-from tests.system.driving import Pipeline, Said
+from tests.said import Said
+from tests.system.driving import Pipeline
 
 Line = dict[str, Any]
 

@@ -9,7 +9,8 @@ import pytest
 from kafka import KafkaConsumer
 
 from etl.embedded.server import wait_until
-from tests.system.driving import Pipeline, refused
+from tests.said import refused
+from tests.system.driving import Pipeline
 
 
 @contextlib.contextmanager

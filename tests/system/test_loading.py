@@ -33,7 +33,8 @@ from etl.settings.address import split_address
 from etl.settings.loader import load_settings
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, as_it_is
-from tests.system.driving import ROOT, Pipeline, broken_off_before, refused
+from tests.said import refused
+from tests.system.driving import ROOT, Pipeline, broken_off_before
 
 
 def test_a_first_run_loads_all_a_second_nothing_and_a_third_what_came_since(pipeline: Pipeline) -> None:

@@ -19,7 +19,8 @@ from etl.embedded.server import wait_until
 from etl.settings.address import split_address
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
-from tests.system.driving import Pipeline, broken_off_before, refused
+from tests.said import refused
+from tests.system.driving import Pipeline, broken_off_before
 
 
 def stopped(pipeline: Pipeline, *words: str) -> None:

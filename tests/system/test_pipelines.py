@@ -13,7 +13,8 @@ from etl.commands import run
 from etl.errors import Owned
 from etl.protocol.zookeeper import commit_metadata
 from etl.settings.loader import load_settings
-from tests.system.driving import Before, Pipeline, refused
+from tests.said import refused
+from tests.system.driving import Before, Pipeline
 
 
 def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_retired(pipeline: Pipeline, tmp_path: Path) -> None:

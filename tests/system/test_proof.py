@@ -24,7 +24,8 @@ from etl.model.raw_table import arrow_schema
 from etl.run.world import World
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings
-from tests.system.driving import Pipeline, broken_off_before, refused
+from tests.said import refused
+from tests.system.driving import Pipeline, broken_off_before
 
 
 def log_of(document: Any, partition: int) -> Any:

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from etl.commands import operator
 from etl.model.raw_table import spark_schema
 from etl.settings.loader import load_settings
-from tests.system.driving import Pipeline, broken_off_before, refused
+from tests.said import refused
+from tests.system.driving import Pipeline, broken_off_before
 
 Shape = Callable[[str], str]
 

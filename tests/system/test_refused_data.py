@@ -14,7 +14,8 @@ from etl.commands import operator
 from etl.settings.loader import load_settings
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, altered, cut_to, instead
-from tests.system.driving import Pipeline, refused
+from tests.said import refused
+from tests.system.driving import Pipeline
 
 
 # -- committed offsets ------------------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""What a wrong conf gets from the real command, and what the conf points at: an exit code, what was wrong, where, and what to check."""
+"""What the real command says of a conf that points at something wrong: an exit code, what was wrong, where, and what to check."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
 import socket
@@ -13,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import write_deltalake
@@ -27,42 +25,11 @@ from etl.reader.source import OffsetRanges
 from etl.settings.address import split_address
 from tests.fakes.broker import FakeBroker
 from tests.fakes.listening import listening
-from tests.system.driving import Pipeline, Said, refused
+from tests.said import Said, refused, said_by
+from tests.system.driving import Pipeline
 
 
-# -- the conf file ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"source": {"strat": "latest"}}, ("unknown key", "source.strat")),
-    ({"limits": {"max_records_per_run": "many"}}, ("limits.max_records_per_run", "many")),
-    ({"source": {"start": "yesterday"}}, ("source.start", "earliest, latest")),
-    ({"source": {"start": {"timestamp": "2026-01-31T00:00:00"}}}, ("source.start.timestamp", "UTC offset")),
-    ({"ownership": {"mode": "join"}}, ("ownership.mode", "claim")),
-])
-def test_a_wrong_key_is_named_with_its_path(
-    make_pipeline: Callable[..., Pipeline], settings: dict[str, Any], words: tuple[str, ...],
-) -> None:
-    refused(make_pipeline(**settings).run(), 2, "conf.yaml", *words)
-
-
-def test_a_conf_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    from etl.cli import main
-
-    assert main(["run", "no/such.yaml"]) == 2
-    assert "the conf file is not there (path no/such.yaml)" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("content", [b"", b"- a\n- list\n", b"version: 1\n  group: [\n", b"\xff\xfe\x00", None], ids=[
-    "empty", "a list", "no YAML", "no text", "a folder"])
-def test_what_is_no_conf_file_is_named(make_pipeline: Callable[..., Pipeline], content: bytes | None) -> None:
-    from etl.cli import main
-
-    path = make_pipeline().folder / "odd.yaml"
-    path.mkdir() if content is None else path.write_bytes(content)
-    err = _said_by(lambda: main(["run", str(path)]))
-    assert err[0] == 2
-    assert "odd.yaml" in err[1] and "check: " in err[1] and "Traceback" not in err[1]
+# -- the size of a fetch ----------------------------------------------------------------------------------------------
 
 
 def test_a_record_batch_that_is_larger_than_a_fetch_may_grow_names_the_setting_and_is_read_with_it(
@@ -279,25 +246,13 @@ def _folder_for_everybody() -> Iterator[Path]:
 def _as_nobody(pipeline: Pipeline, home: Path) -> Said:
     """The run with the rights of a user who owns nothing; what it imports was imported before."""
     from etl import cli  # noqa: F401
-    from etl.cli import main  # noqa: F401
     from etl.run import live_world  # noqa: F401
 
     pipeline.door("plan")
     conf = home / "conf.yaml"
     conf.write_bytes(pipeline.conf.read_bytes())
-    out: list[str] = []
     os.seteuid(65534)
     try:
-        code, err = _said_by(lambda: main(["run", str(conf), "--json"]), out)
+        return said_by("run", str(conf), "--json")
     finally:
         os.seteuid(0)
-    return Said(code, out[0], err)
-
-
-def _said_by(call: Callable[[], int], printed: list[str] | None = None) -> tuple[int, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = call()
-    if printed is not None:
-        printed.append(out.getvalue())
-    return code, err.getvalue()

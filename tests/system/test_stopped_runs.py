@@ -17,7 +17,8 @@ from etl.settings.loader import load_settings
 from tests.chaos.zookeeper_proxy import ZooKeeperProxy
 from tests.fakes.broker import FETCH, FakeBroker, never
 from tests.processes import command_line, of_session, that_mention
-from tests.system.driving import Before, Pipeline, refused
+from tests.said import refused
+from tests.system.driving import Before, Pipeline
 
 
 # -- 4: somebody else is at work --------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from deltalake import DeltaTable
 from etl.commands import run
 from etl.report.run_report import Outcome
 from etl.settings.loader import load_settings
-from tests.system.driving import Before, Pipeline, broken_off_before, refused
+from tests.said import refused
+from tests.system.driving import Before, Pipeline, broken_off_before
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from kafka.admin import KafkaAdminClient
 from kazoo.client import KazooClient
 
 from etl.embedded.server import wait_until
-from tests.system.driving import Pipeline, Said, broken_off_before, refused
+from tests.said import Said, refused
+from tests.system.driving import Pipeline, broken_off_before
 
 
 def acknowledge(pipeline: Pipeline, version: str) -> Said:

@@ -1,0 +1,43 @@
+"""What a wrong conf file gets from the command before anybody is asked: an exit code, what was wrong, where, and what to check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.said import refused, said_by
+
+LEAST: dict[str, Any] = {
+    "version": 1, "pipeline": "clicks", "group": "group", "zookeeper": {"connect": "127.0.0.1:1"},
+    "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "clicks"},
+}
+
+
+@pytest.mark.parametrize(("section", "keys", "words"), [
+    ("source", {"strat": "latest"}, ("unknown key", "source.strat")),
+    ("limits", {"max_records_per_run": "many"}, ("limits.max_records_per_run", "many")),
+    ("source", {"start": "yesterday"}, ("source.start", "earliest, latest")),
+    ("source", {"start": {"timestamp": "2026-01-31T00:00:00"}}, ("source.start.timestamp", "UTC offset")),
+    ("ownership", {"mode": "join"}, ("ownership.mode", "claim")),
+])
+def test_a_wrong_key_is_named_with_its_path(tmp_path: Path, section: str, keys: dict[str, Any], words: tuple[str, ...]) -> None:
+    path = tmp_path / "conf.yaml"
+    path.write_text(yaml.safe_dump({**LEAST, section: {**LEAST.get(section, {}), **keys}}))
+    refused(said_by("run", str(path), "--json"), 2, "conf.yaml", *words)
+
+
+def test_a_conf_file_that_is_not_there_is_named() -> None:
+    said = said_by("run", "no/such.yaml")
+    assert said.code == 2
+    assert "the conf file is not there (path no/such.yaml)" in said.err
+
+
+@pytest.mark.parametrize("content", [b"", b"- a\n- list\n", b"version: 1\n  group: [\n", b"\xff\xfe\x00", None], ids=[
+    "empty", "a list", "no YAML", "no text", "a folder"])
+def test_what_is_no_conf_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "odd.yaml"
+    path.mkdir() if content is None else path.write_bytes(content)
+    refused(said_by("run", str(path), "--json"), 2, "odd.yaml")

@@ -111,7 +111,7 @@ def compress(plain: bytes, codec: Codec, *, xerial: bool = True) -> bytes:
     if codec is Codec.NONE:
         return plain
     if codec is Codec.GZIP:
-        return gzip.compress(plain, 6)
+        return gzip.compress(plain, 6, mtime=0)  # the same bytes at any time
     if codec is Codec.SNAPPY and xerial:
         return _xerial(plain)
     return bytes(pa.compress(plain, codec.name.lower(), asbytes=True))

@@ -205,7 +205,7 @@ def _pieces(audited: AuditedLog, expected: Expected) -> list[_Piece]:
 
 
 def _pieces_of(applied: OffsetRange, receipt: Receipt) -> list[_Piece]:
-    """A range without its gaps, where the receipt names all of them."""
+    """The pieces of a range: without its gaps where the receipt names all of them."""
     interval = applied.from_offset, applied.until_offset
     if receipt.rows is None:
         return [_Piece(*interval, None, interval, is_open=True)]

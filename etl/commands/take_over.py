@@ -114,7 +114,7 @@ def _withdraw(ledger: PlanLedger, stored: Plan, version: int, name: str) -> None
 def _refuse_what_neither_loaded(
     world: LiveWorld, taken: Taken, state: PipelineState, snapshot: Snapshot, theirs: Coverage | None,
 ) -> None:
-    """Asked only where both know a partition. Of a pipeline whose plans nobody knows any more the rows tell where it ended, and no more."""
+    """Asked only where both know a partition. Where the other's plans are lost, its rows tell where it ended and nothing else."""
     mine = plan_of(state).positions if not isinstance(state, FirstRun) else {}
     if taken.other.plan is None or not any(mine.get(log, offset) != offset for log, offset in taken.positions.items()):
         return
@@ -207,7 +207,7 @@ def _is_us(app_id: str, settings: Settings) -> bool:
 
 
 def _state_without(app_id: str, snapshot: Snapshot, settings: Settings) -> PipelineState:
-    """Where we stand but for what that pipeline did."""
+    """The state of this pipeline, leaving out what that other pipeline did to the table."""
     table = snapshot.table
     foreign = tuple(found for found in table.foreign if not (found.by and found.by.app_id == app_id)) if table else ()
     policies = settings.source.on_moved, settings.table.on_rows_removed

@@ -103,7 +103,7 @@ def _look(world: LiveWorld) -> _Told:
 
 
 def _compared(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
-    """Where ledger and table find the pipeline, as a run would see it. Raises LedgersDisagree."""
+    """The state of the pipeline by ledger and table, as a run would see it. Raises LedgersDisagree."""
     state = compare(ledger, table, place)
     if isinstance(state, RebuildFromTable):
         knows = ledger.newest.number if ledger.newest else "none"
@@ -199,7 +199,7 @@ def audited_as(plan: Plan, r: OffsetRange) -> AuditedLog:
 
 
 def _as_known_now(plan: Plan, applied: Applied, settings: Settings) -> Applied:
-    """An older version did not write down that it had counted rows behind a transform."""
+    """The record, corrected: an older version did not write down that it had counted rows behind a transform."""
     if not may_be_transformed(plan, settings):
         return applied
     return replace(applied, receipts=tuple(

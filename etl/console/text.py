@@ -71,7 +71,7 @@ def show_doctor(diagnosis: Diagnosis) -> None:
 
 
 def _folded(text: str, indent: int) -> list[str]:
-    """In lines that fit a terminal behind the indent; whole where there is none, for whoever searches in it."""
+    """The text in lines that fit a terminal behind the indent; one line where there is no terminal, so that it can be searched."""
     if not screen.is_terminal:
         return [text]
     return textwrap.wrap(text, max(screen.width - indent, 24), break_long_words=False, break_on_hyphens=False) or [""]
@@ -107,7 +107,7 @@ def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _named(number: int | None) -> str | None:
-    """A number that names something and counts nothing."""
+    """A number that is a name, so without commas."""
     return None if number is None else str(number)
 
 

@@ -128,7 +128,7 @@ def _together(
 
 
 def _bounded(intervals: dict[BrokerPartition, tuple[Interval, ...]]) -> dict[BrokerPartition, tuple[Interval, ...]]:
-    """Where there are too many, the oldest of each log become one with the holes between them: their rows are still counted right."""
+    """Intervals, not too many: the oldest of each log are merged, holes included; the number of their rows stays right."""
     if sum(map(len, intervals.values())) <= INTERVALS_KEPT:
         return intervals
     lives = {(log, interval.log_epoch) for log, found in intervals.items() for interval in found}

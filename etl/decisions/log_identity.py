@@ -69,7 +69,7 @@ def record_epochs(plan: Plan, applied: Applied | None) -> dict[BrokerPartition, 
 
 
 def joined(before: Lineage, more: Lineage) -> Lineage:
-    """One lineage and what was read behind it; the newest epochs are kept."""
+    """Epochs of the records up to a position, and of those read behind it; the newest are kept."""
     known = before[-1][0] if before else -1
     return (*before, *(one for one in more if one[0] > known))[-EPOCHS_KEPT:]
 
@@ -135,7 +135,7 @@ class _Known:
 
 
 def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known) -> Cut | None:
-    """A leader's records of one epoch are the same wherever they lie, so two logs are one up to where the shorter stretch of it ends."""
+    """Where the log was cut. Records of one epoch are the same in every log, so two logs agree up to where the shorter stretch ends."""
     end = snapshot.epoch_ends.get(log)
     if end is None or end.asked_epoch != known.epoch:
         extent = snapshot.extents[log]

@@ -67,7 +67,7 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
 
 
 def refuse_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
-    """A stored plan is not cut for an owner's sake. Raises Owned when it reads a log that was left to somebody."""
+    """Refuse a stored plan that reads a log that was left to its owner: a stored plan is never cut. Raises Owned."""
     left = {r.log: snapshot.owners[r.log] for r in plan.ranges if r.log in snapshot.owners}
     if left:
         raise _owned(left, f"plan {plan.number} is stored and must be executed first; ")

@@ -55,7 +55,7 @@ def plan_from(
     known: Mapping[BrokerPartition, int], last: Plan | None, snapshot: Snapshot, settings: Settings,
     *, number: int, uid: str, now_ms: int, beyond: Iterable[Loss] = (),
 ) -> Plan:
-    """A plan that reads from the known positions, and from where policy says for logs that are not known, to the ends.
+    """A plan that reads known logs from their positions, new ones from where policy says, all of them to their ends.
 
     No cap ends a log before offsets of `beyond` do: they are this plan's to leave out, and no later plan knows of them.
     """
@@ -91,7 +91,7 @@ def plan_from(
 def _leader_epochs(
     last: Plan | None, known: Mapping[BrokerPartition, int], readings: Collection[BrokerPartition], snapshot: Snapshot,
 ) -> dict[BrokerPartition, int]:
-    """Those of the leaders that told the ends. A log whose leader tells none loses its old one, which need not reach up to a new end."""
+    """The epochs of the leaders that told the ends. Without one the old epoch is dropped: it need not reach up to the new end."""
     old = last.leader_epochs if last else {}
     kept = {log: epoch for log, epoch in old.items() if last and log not in readings and known[log] <= last.positions[log]}
     return {**kept, **{log: epoch for log, epoch in snapshot.leader_epochs.items() if log in readings}}
@@ -100,7 +100,7 @@ def _leader_epochs(
 def _record_epochs(
     last: Plan | None, known: Mapping[BrokerPartition, int], readings: Mapping[BrokerPartition, _Reading], snapshot: Snapshot, number: int,
 ) -> dict[BrokerPartition, Lineage]:
-    """Of the record batches read up to where this plan begins, in the place of the last one or behind it.
+    """The epochs of the record batches read up to where this plan begins, be it in the place of the last plan or behind it.
 
     Where a log begins further on, past what expired or was passed over, nobody has read what is before.
     """
@@ -131,7 +131,7 @@ def reading_of(log: BrokerPartition, wanted: int, snapshot: Snapshot, settings: 
 
 
 def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> EtlError:
-    """A log that was cut is told before this: of ours it is one whose leader does not give out its last records yet (KIP-207)."""
+    """The error for a position above the end. Cut logs are told before, so the leader does not give its last records yet (KIP-207)."""
     extent, newest = snapshot.extents[log], snapshot.ledger.newest
     place: dict[str, Any] = {"topic": log.topic, "partition": log.partition, "offset": wanted}
     holds = f"the log can be read from {extent.log_start_offset} to {extent.end_offset}"

@@ -93,7 +93,7 @@ def reconcile(
 
 
 def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
-    """Where ledger and table alone find the pipeline: an `UpToDate` is at its plan's positions, and no offset was asked.
+    """The state by ledger and table alone: an `UpToDate` is at its plan's positions, and no committed offset is looked at.
 
     What others did to the table is not looked at either. Raises LedgersDisagree.
     """
@@ -176,7 +176,7 @@ def _adopt(number: int, in_table: int, table: Table) -> RebuildFromTable:
 
 
 def _go_on(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> Replay | Supersede | UpToDate:
-    """An operator said that the table as it is, or none, is the one to go on with after `plan`."""
+    """The state where an operator accepted the table as it is, or that there is none, after `plan`."""
     word = ledger.acknowledged
     if in_table == plan.number or is_recorded(ledger, plan):
         return UpToDate(plan, plan.positions)

@@ -21,7 +21,7 @@ _TOPICS_NAMED = 5
 
 
 def refuse_retired(ledger: Ledger) -> None:
-    """A pipeline that was taken out of service loads nothing. Raises NeedsDecision."""
+    """Refuse to run a pipeline that was taken out of service. Raises NeedsDecision."""
     if ledger.retired:
         what = f"this pipeline was retired: {ledger.retired.reason}"
         taker = ledger.retired.taken_over_by
@@ -30,7 +30,7 @@ def refuse_retired(ledger: Ledger) -> None:
 
 
 def refuse_shared_topics(topics: Collection[str], others: Mapping[str, frozenset[str]], *, has_plans: bool) -> None:
-    """Offsets belong to the group, plans to the pipeline: two pipelines would move the same offsets. Raises SettingsError.
+    """Refuse topics of another pipeline of the group: offsets are the group's, and both would move them. Raises SettingsError.
 
     `others` are the group's other pipelines with their topics; `has_plans`: this one may have loaded rows already.
     """
@@ -51,7 +51,7 @@ def refuse_what_cannot_run(snapshot: Snapshot) -> None:
 
 
 def refuse_missing_topics(settings: Settings, topics: Iterable[str], of_cluster: Callable[[], Iterable[str]] = tuple) -> None:
-    """A topic that the conf names must exist, and there must be one to read. Raises TopicMissing, with what the cluster has like it.
+    """Refuse a conf whose topics do not exist, or that has none to read. Raises TopicMissing, with what the cluster has like it.
 
     A name may have a dot, and is an expression then: some topic must match it. SettingsError where `deny` keeps out what is wanted.
     """
@@ -82,7 +82,7 @@ def _refuse_denied(denied: Sequence[str]) -> None:
 
 
 def refuse_topic_that_reads_as_null(settings: Settings, topics: Iterable[str]) -> None:
-    """A table keeps the values of its partitions as text, and this name stands for null there. Raises SettingsError."""
+    """Refuse a topic name that stands for null where Delta keeps the values of partitions, as text. Raises SettingsError."""
     if "topic" in settings.table.partition_by and _HIVES_NULL in set(topics):
         what = "a table partitioned by topic has null for a topic of this name"
         check = "table.partition_by without topic, or source.topics.deny with this topic, whose records are then not loaded"

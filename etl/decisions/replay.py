@@ -39,7 +39,7 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
 
 
 def topics_left_to_read(ledger: Ledger) -> set[str]:
-    """Those of a plan that is stored and of which nobody knows that it was executed."""
+    """Topics of a plan that is stored and not known to be executed."""
     return {r.log.topic for r in ledger.newest.ranges} if ledger.newest and ledger.applied is None else set()
 
 
@@ -55,7 +55,7 @@ def _refuse_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
 
 
 def _refuse_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
-    """A stored plan reads all of its logs or none. Raises BrokerUnreachable under `fail`."""
+    """Refuse a stored plan of which a log has no leader: it reads all of its logs or none. Raises BrokerUnreachable under `fail`."""
     logs = snapshot.leaderless & {r.log for r in plan.ranges}
     if logs and settings.source.on_no_leader is OnNoLeader.FAIL:
         what = f"the partition has no leader, and plan {plan.number}, which is stored and not in the table, reads it"
@@ -66,7 +66,7 @@ def _refuse_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
 
 
 def _refuse_another_shape(plan: Plan, settings: Settings) -> None:
-    """A stored plan is replayed word for word: rows of another shape would not be its rows. Raises NeedsDecision."""
+    """Refuse a stored plan under settings that shape rows differently: they would not be its rows. Raises NeedsDecision."""
     if plan.shape != shape_of_rows(settings):
         what = f"plan {plan.number} is stored but not in the table, and the conf has changed what shapes its rows since"
         check = (

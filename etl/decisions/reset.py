@@ -130,7 +130,7 @@ def _refuse_what_is_sound(
 
 
 def _refuse_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition, Cut], snapshot: Snapshot) -> None:
-    """The same log is one whose znode alone is another, and that still reaches up to our position."""
+    """Refuse `--same-log` for topics that are others: only the znode may be another one, and the log reaches up to our position."""
     for topic, now in sorted(again.items()):
         if not is_creation_id(now):
             what = f"it is another topic: the brokers say that its id is {now}"

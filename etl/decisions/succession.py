@@ -117,7 +117,7 @@ def plan_taking_over(
 
 
 def _heir_of(last: Plan | None, other: OtherPipeline, us: str) -> tuple[TookOver, ...]:
-    """Whose place we take: that of the other, and those that it or we had taken before."""
+    """The pipelines whose place we take: the other's, and those whose place it or we had taken before."""
     found = dict(last.taken) if last else {}
     for one, number in ((other.plan.taken if other.plan else {}) | {other.app_id: other.number}).items():
         found[one] = max(number, found.get(one, 0))
@@ -127,7 +127,7 @@ def _heir_of(last: Plan | None, other: OtherPipeline, us: str) -> tuple[TookOver
 def refuse_what_neither_loaded(
     taken: Taken, state: PipelineState, snapshot: Snapshot, ours: Loaded, theirs: Loaded,
 ) -> None:
-    """In a partition that both know the position that is further on counts, so that side must have loaded all from the other's on.
+    """Where both know a partition the higher position counts, so that side must have loaded everything from the lower one on.
 
     Raises NeedsDecision for offsets between the two that are in the table by neither.
     """
@@ -200,7 +200,7 @@ def _where(
 
 
 def _refuse_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -> None:
-    """The same topic on a cluster that has another name by now has the same id."""
+    """Refuse topics of another cluster: only under the same topic id is it the same cluster under a new name."""
     for topic in topics:
         known, found = plan.topic_ids.get(topic), snapshot.topic_ids.get(topic)
         if known is None or known != found or is_creation_id(known):
@@ -223,7 +223,7 @@ def _life_of(topic: str, lives: Mapping[BrokerPartition, int]) -> int:
 
 
 def _topic_ids(plan: Plan | None, topics: set[str], snapshot: Snapshot) -> dict[str, str]:
-    """Those that the other read: where a topic was made again since, the next plan must notice it."""
+    """The ids of the topics that the other read, so that the next plan notices a topic that was made again since."""
     known = plan.topic_ids if plan else snapshot.topic_ids
     return {topic: topic_id for topic, topic_id in known.items() if topic in topics}
 

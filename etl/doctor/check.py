@@ -136,7 +136,7 @@ def ok(name: str, found: str) -> Line:
 
 
 def advice(name: str, found: str, to_do: str) -> Line:
-    """A run works, and yet."""
+    """A run works, but something should be looked at."""
     return Line(name, Verdict.ADVICE, found, to_do)
 
 

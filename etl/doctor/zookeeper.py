@@ -58,7 +58,7 @@ def _server(name: str, answer: ServerAnswer | ZooKeeperUnreachable, asked_s: flo
 
 
 def request_limit(name: str, findings: Findings) -> Iterator[Line]:
-    """A larger request than the server takes looks like a lost connection, so it is tried with a question."""
+    """Whether the server takes requests as large as ours: a refused one looks like a lost connection, so one is tried that only reads."""
     if takes_request(findings.zookeeper, _REQUEST_BYTES):
         yield ok(name, f"requests of {_REQUEST_BYTES:,} bytes pass, and no run sends larger ones")
         return

@@ -97,7 +97,7 @@ class Teller:
             self._tell()  # that it began; its first records are told at once, too
 
     def read(self, index: int, offsets: int, records: int, size: int) -> None:
-        """Of one range so many offsets were passed by now, with so many records in so many bytes."""
+        """Tell how far one range is: offsets passed, records and bytes so far."""
         if self._socket is None:
             return
         now_read, before = (offsets, records, size), self._read.get(index, (0, 0, 0))
@@ -126,7 +126,7 @@ def _opened(bind: str) -> socket.socket | None:
 
 
 def _connected(address: ProgressAddress) -> socket.socket | None:
-    """Never waits when it sends. Spark's own connections of this executor have looked the name up before."""
+    """A socket that never waits when it sends. Spark's own connections of this executor have looked the name up before."""
     return _made(address.host, address.port, socket.socket.connect, wait_s=0)
 
 

@@ -35,7 +35,7 @@ def installed_version(package: str) -> str | None:
 
 @contextlib.contextmanager
 def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
-    """A run happens inside: its document is written before it and at its end, however it ends. What no verb takes is `connect`.
+    """The run happens inside: its report is written before it and at its end, however it ends. Time outside of all verbs is `connect`.
 
     Afterwards the newest `keep` reports of the pipeline are left, with their logs.
 

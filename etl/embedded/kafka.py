@@ -120,7 +120,7 @@ class Kafka(Server):
         return self.broker_id in brokers and cluster["controller_id"] in brokers
 
     def _end_an_older_session(self) -> None:
-        """A killed broker's znodes stay until its session ends, and a broker that finds its own id taken gives up.
+        """End the session of a killed broker: its znodes stay until then, and a broker that finds its own id taken gives up.
 
         Whoever registered this broker's port is dead, for we are about to listen there: what the end of its session
         would remove is removed now.

@@ -144,7 +144,7 @@ def _by_physical_name(values: Mapping[str, Any], names: Mapping[str, str]) -> di
 
 
 def _may_hold(file: Mapping[str, Any], offset: str, intervals: Sequence[tuple[int, int]]) -> bool:
-    """By the file's statistics, where it has any."""
+    """Whether the file may hold such offsets, by its statistics where it has any."""
     low, high = file["min"].get(offset), file["max"].get(offset)
     if low is None or high is None:
         return True

@@ -179,7 +179,7 @@ def removals_since(files: fs.FileSystem, newest: int, after: int | None, app_id:
 
 
 def _kept(before: Shape, after: Shape) -> bool:
-    """A new column is no harm; another id, another partitioning, or a column that is gone or another one is."""
+    """Whether our rows still fit: a new column is no harm; another id or partitioning, or a column that is gone or changed, is."""
     same_table = (before.table_id, before.partition_by) == (after.table_id, after.partition_by)
     return same_table and all(after.columns.get(name) == kind for name, kind in before.columns.items())
 
@@ -201,7 +201,7 @@ def _actions(content: bytes, skip: bytes | None = None) -> Iterator[tuple[str, d
 
 
 def _plain(kind: Any) -> Any:
-    """A type without the metadata of nested columns: column mapping adds some there, and it changes no row."""
+    """A type without the metadata of nested columns, which column mapping adds and which changes no row."""
     if isinstance(kind, list):
         return [_plain(item) for item in kind]
     if isinstance(kind, dict):

@@ -77,7 +77,7 @@ def read_losses(path: str, *, uid: str, storage_options: StorageOptions = None) 
 
 
 def _rows_of(table: DeltaTable, columns: Sequence[str], uid: str) -> list[dict[str, Any]]:
-    """By delta-rs's query engine: its pyarrow reader refuses a table with deletion vectors."""
+    """The rows of a losses table, by delta-rs's query engine: its pyarrow reader refuses deletion vectors."""
     import pyarrow
     from deltalake import QueryBuilder
 

@@ -151,7 +151,7 @@ def _load(commit: Commit, app_id: str, taken: Mapping[str, int], is_ours: IsOurs
 
 
 def _loaded_topics(plan: Plan, is_our_place: bool) -> set[str]:
-    """A position alone may be of long ago; but who takes our place has all of them from us."""
+    """The topics that a plan loads: those of its ranges, for a position may be old; but a plan that takes our place loads all of them."""
     return {log.topic for log in plan.positions} if is_our_place else {r.log.topic for r in plan.ranges}
 
 

@@ -111,7 +111,7 @@ def _log_what_the_accumulators_meet(session: SparkSession) -> None:
 
 @contextlib.contextmanager
 def translating_spark_errors() -> Iterator[None]:
-    """A JVM, an executor or a worker that went away inside is no bug of ours. Raises SparkLost."""
+    """Inside, the loss of a JVM, an executor or a worker is told as such and not as a bug. Raises SparkLost."""
     try:
         yield
     except EtlError:

@@ -76,7 +76,7 @@ class DriverLock:
             raise Owned(f"another driver is at work on this pipeline: {other or 'unknown'}", znode=self._paths.driver, check=check)
 
     def _delete_unused(self, made: Collection[str]) -> None:
-        """A run that stored nothing leaves nothing: znodes of our names that are empty, and those above them that it made.
+        """Delete what a run made that stored nothing: empty znodes of our names, and those above them that it made.
 
         ZooKeeper deletes no znode with a child, such as the node of a driver that came meanwhile.
         """

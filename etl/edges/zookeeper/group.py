@@ -95,7 +95,7 @@ class ConsumerGroup:
     def _read_back(
         self, plan: Plan, after: Mapping[BrokerPartition, Committed], reason: Exception,
     ) -> dict[BrokerPartition, Committed]:
-        """After a refusal or a lost answer: ours if every znode holds our value at the version that our write makes."""
+        """Whether a commit that was refused or got no answer happened: every znode holds our value at the version that our write makes."""
         found = self.committed(after)
         if found == after:
             return dict(after)

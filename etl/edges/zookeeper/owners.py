@@ -81,7 +81,7 @@ class Owners:
         return 3 * (OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._paths.owner(log))) + len(payload)
 
     def _claim(self, logs: Sequence[BrokerPartition], us: payloads.OwnerNode, payload: bytes) -> None:
-        """One request, until all of it is ours."""
+        """Send one request, again until all of it is ours."""
         missing, left_behind = list(logs), set[BrokerPartition]()
         for _ in range(_ATTEMPTS):
             refusal = self._request(missing, left_behind, payload)
@@ -139,7 +139,7 @@ class Owners:
                 self._delete(some)
 
     def _delete(self, logs: Sequence[BrokerPartition]) -> None:
-        """At once; one by one where somebody meddled, for then such a request does nothing."""
+        """Delete the nodes in one request; one by one where another client changed one, for then that request does nothing."""
         client, paths = self._zookeeper.client, [self._paths.owner(log) for log in logs]
         request = client.transaction()
         for path in paths:

@@ -210,13 +210,13 @@ class ZooKeeper:
             raise self._refused(error) from error
 
     def require_session(self) -> None:
-        """Nothing read before a lost session is used to commit. Raises SessionLost."""
+        """Refuse to go on after the session ended: nothing that was read before is used to commit. Raises SessionLost."""
         if self._session_ended.is_set():
             check = "zookeeper.session_timeout_s against pauses of this host; run again, it goes on from what is stored"
             raise SessionLost("our ZooKeeper session ended during the run", connect=self.hosts, check=check)
 
     def _refuse_lost_session(self) -> None:
-        """A connection may break a moment before the server tells that the session is gone too: wait to hear which it is."""
+        """Refuse a lost session. A connection may break just before the server says that the session is gone, so wait for that."""
         self._settled.wait(self._connect_timeout_s)
         self.require_session()
 

@@ -177,7 +177,7 @@ def _strange_entry(fetched: FetchedPartition, base_offset: int, length: int, mag
 
 
 def _check_count(fetched: FetchedPartition, header: BatchHeader, size: int) -> None:
-    """A lying count must not make us reserve memory for records that cannot be there."""
+    """Refuse a number of records that the bytes cannot hold: no memory is reserved for it. Raises CorruptData."""
     if header.records * SMALLEST_RECORD > size:
         raise _corrupt(fetched, header.base_offset, f"a record batch claims {header.records} records in {size} bytes")
 
@@ -339,7 +339,7 @@ def _scratch_bytes(size: int) -> Bytes:
 
 
 def _let_go_of_scratch() -> None:
-    """Whoever still has it keeps it; the next to decompress makes another."""
+    """Forget this thread's scratch memory: who still has it keeps it, the next to decompress makes another."""
     _scratch.__dict__.pop("bytes", None)
 
 

@@ -24,7 +24,7 @@ def configs_fields(topics: Collection[str]) -> dict[str, Any]:
 
 
 def parse_retention(response: Any) -> dict[str, Retention]:
-    """By topic; one that we may not describe is left out. A topic that is only compacted has no limits.
+    """Retention by topic; one that we may not describe is left out. A topic that is only compacted has no limits.
 
     Raises CorruptData for a limit that is no number.
     """

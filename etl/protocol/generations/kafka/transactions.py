@@ -15,7 +15,7 @@ _YEAR_10000_MS = 253_402_300_800_000
 
 
 def producers_fields(logs: Collection[BrokerPartition]) -> dict[str, Any]:
-    """Who writes to these logs: asked of their leader."""
+    """The question who writes to these logs, for their leader."""
     wanted = DescribeProducersRequest.TopicRequest
     return {"topics": [wanted(name=topic, partition_indexes=[log.partition for log in found]) for topic, found in by_topic(logs).items()]}
 

@@ -16,7 +16,6 @@ from etl.edges.zookeeper.registry import read_brokers, read_cluster_id
 from etl.errors import BrokerUnreachable, EtlError, Owned, SettingsError
 from etl.model.ledger import Ledger
 from etl.model.logs import Broker, BrokerPartition, KafkaGroup
-from etl.protocol.generations.kafka.versions import Api, ApiVersions, choose_version
 from etl.protocol.zookeeper import payloads
 from etl.protocol.zookeeper.paths import PipelinePaths
 from etl.settings.address import split_address
@@ -49,11 +48,11 @@ def each_broker(name: str, findings: Findings) -> Iterator[Line]:
     for leader in findings.metadata.leaders.values():
         leading[leader.broker.id] = leading.get(leader.broker.id, 0) + 1
 
-    def ask(broker: Broker) -> ApiVersions | EtlError:
+    def ask(broker: Broker) -> str | EtlError:
         try:
             timeout_s = findings.settings.source.timeout_s
             with SimpleConsumer(broker.host, broker.port, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=timeout_s) as asked:
-                return asked.api_versions()
+                return asked.introduction()
         except EtlError as error:
             return error
 
@@ -64,24 +63,13 @@ def each_broker(name: str, findings: Findings) -> Iterator[Line]:
             yield _broker(f"{name} {broker.id}", broker, answer, leading.get(broker.id, 0))
 
 
-def _broker(name: str, broker: Broker, answer: ApiVersions | EtlError, leads: int) -> Line:
+def _broker(name: str, broker: Broker, answer: str | EtlError, leads: int) -> Line:
     if isinstance(answer, BrokerUnreachable):
         check = f"{answer.check}; partitions led: {leads}; from here and from every executor it is asked by this address"
         return failed(name, BrokerUnreachable(answer.what, check=check, **answer.where))
     if isinstance(answer, EtlError):
         return failed(name, answer)
-    try:
-        version = choose_version(Api.FETCH, answer, broker=f"{broker.host}:{broker.port}")
-    except SettingsError as old:
-        return failed(name, old)
-    return ok(name, f"{broker.host}:{broker.port}: Kafka {release(answer)} by what it speaks, Fetch v{version}, partitions led: {leads}")
-
-
-def release(spoken: ApiVersions) -> str:
-    """The newest release whose requests the broker speaks; a broker tells no version (KIP-35)."""
-    from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
-
-    return ".".join(map(str, infer_broker_version_from_api_versions(dict(spoken))))
+    return ok(name, f"{broker.host}:{broker.port}: {answer}, partitions led: {leads}")
 
 
 def topics(name: str, findings: Findings) -> Iterator[Line]:

@@ -6,18 +6,19 @@ The wire's numbers for "there is none" are None here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from etl.errors import EtlError
-from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 
 LATEST = -1
 """Instead of a time: the readable end (high watermark, or last stable offset under read_committed)."""
 EARLIEST = -2
 """Instead of a time: the log start offset."""
+_LOGS_NAMED = 5
 
 
 class Meaning(Enum):
@@ -58,6 +59,46 @@ class FetchTarget:
     max_bytes: int
     leader_epoch: int | None = None
     """The epoch that the metadata told: a broker that is behind or deposed then refuses (KIP-320)."""
+
+
+def in_serving_order(wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:
+    """`wanted` as a broker serves it: by topic in order of first appearance, since a topic is written once.
+
+    The order matters (KIP-74): the first log that has records gets its first record batch whole, the later ones
+    what is left of the request's size.
+
+    Raises ValueError when a log is named twice: a broker refuses such a request.
+    """
+    topics: dict[str, list[FetchTarget]] = {}
+    for each in wanted:
+        topics.setdefault(each.log.topic, []).append(each)
+    ordered = tuple(each for group in topics.values() for each in group)
+    if len({each.log for each in ordered}) < len(ordered):
+        twice = sorted(f"{each.log.topic}/{each.log.partition}" for each in ordered)
+        raise ValueError(f"a fetch may name a log once only: {', '.join(twice)}")
+    return ordered
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Records of several logs, asked for at once."""
+
+    wanted: tuple[FetchTarget, ...]
+    """In the order in which they are served, see `in_serving_order`."""
+    isolation: Isolation
+    max_bytes: int
+    """Bounds the whole answer; each target's own bounds its part."""
+    max_wait_ms: int
+    min_bytes: int
+
+    @property
+    def place(self) -> dict[str, object]:
+        """What an error names that cannot know which of the logs it was."""
+        first = self.wanted[0]
+        if len(self.wanted) == 1:
+            return {"topic": first.log.topic, "partition": first.log.partition, "offset": first.offset}
+        named = ", ".join(f"{each.log.topic} {each.log.partition}" for each in self.wanted[:_LOGS_NAMED])
+        return {"one_of": named + (f" and {len(self.wanted) - _LOGS_NAMED} more" if len(self.wanted) > _LOGS_NAMED else "")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from itertools import count
 
 import pytest
 
-from etl.edges.brokers.connection import HANDSHAKE_CORRELATION_ID
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge, NotKafka, SettingsError
 from etl.model.logs import BrokerPartition
+from etl.protocol.generations.kafka.dialect import HANDSHAKE_CORRELATION_ID
 from etl.protocol.messages import FetchTarget
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (

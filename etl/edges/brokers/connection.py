@@ -1,6 +1,6 @@
 """One TCP connection to a broker: whole frames out and in, under a deadline, and what a port looks like that is not Kafka's.
 
-It knows lengths and the handshake and nothing else of the protocol. Reconnecting belongs to `simple_consumer`.
+It knows lengths and nothing else of the protocol. Reconnecting belongs to `simple_consumer`.
 A connection that raised is closed: after half a response nobody knows where the next one starts.
 """
 
@@ -12,10 +12,6 @@ from collections.abc import Callable
 from types import TracebackType
 
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge, NotKafka
-
-HANDSHAKE_CORRELATION_ID = 0x0D0A0D0A
-r"""Its bytes read \r\n\r\n: a server of a line protocol (HTTP) sees the end of a request in our first frame and
-answers at once, where it would else wait for more as we wait for it."""
 
 
 class ConnectionBroken(ConnectionError):
@@ -131,9 +127,9 @@ def hung_up(address: str, why: str) -> NotKafka:
                     check="for a TLS listener on this port, a broker older than 0.10 (0.8 hangs up), or something that is not Kafka")
 
 
-def unanswered(late: BrokerUnreachable) -> BrokerUnreachable:
+def unanswered(late: BrokerUnreachable, first_request: str) -> BrokerUnreachable:
     """The failure for a port that takes the first request and says nothing."""
-    return BrokerUnreachable("connected, but the first request (ApiVersions) got no answer", **late.where,
+    return BrokerUnreachable(f"connected, but the first request ({first_request}) got no answer", **late.where,
                              check="the broker's load; Kafka 0.9 leaves this request unanswered, and so may a server that is not Kafka")
 
 

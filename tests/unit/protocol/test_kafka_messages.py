@@ -12,7 +12,7 @@ from etl.errors import BrokerError, CorruptData, PermissionRefused, SettingsErro
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.generations.kafka import errors, fetch, small_messages, versions
 from etl.protocol.generations.kafka.versions import Api
-from etl.protocol.messages import LATEST, FetchTarget
+from etl.protocol.messages import LATEST, FetchTarget, in_serving_order
 from etl.protocol.primitives import Reader
 
 DEMO = BrokerPartition("demo", 0)
@@ -75,7 +75,7 @@ def test_a_fetch_of_nothing_is_refused() -> None:
 
 def test_logs_of_one_topic_are_served_together() -> None:
     a1, b0, a0 = (FetchTarget(BrokerPartition(topic, number), 0, 1) for topic, number in (("a", 1), ("b", 0), ("a", 0)))
-    assert fetch.in_wire_order([a1, b0, a0]) == [a1, a0, b0]
+    assert in_serving_order([a1, b0, a0]) == (a1, a0, b0)
 
 
 def test_metadata_never_creates_a_topic() -> None:

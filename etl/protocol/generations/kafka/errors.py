@@ -69,6 +69,7 @@ _TABLE = (
     Refusal(109, "OFFSET_MOVED_TO_TIERED_STORAGE", False, EtlError, "the broker's log: only a follower is answered so"),
 )
 CODES: dict[int, Refusal] = {row.code: row for row in _TABLE}
+UNKNOWN_SERVER_ERROR = CODES[-1]
 
 
 def refusal_of(code: int) -> Refusal | None:

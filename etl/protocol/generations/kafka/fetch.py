@@ -14,7 +14,7 @@ from etl.model.logs import Isolation
 from etl.protocol.generations.kafka.errors import NONE, refusal_of
 from etl.protocol.generations.kafka.small_messages import isolation_level, or_minus_one, or_none
 from etl.protocol.generations.kafka.versions import Api
-from etl.protocol.messages import FetchAnswer, FetchedPartition, FetchTarget
+from etl.protocol.messages import FetchAnswer, FetchedPartition, FetchTarget, in_serving_order
 from etl.protocol.primitives import Reader, Writer
 
 
@@ -42,21 +42,6 @@ _NO_SESSION = (0, -1)
 """Session id and epoch of a full fetch that opens no session (KIP-227); epoch 0 would open one."""
 
 
-def in_wire_order(wanted: Sequence[FetchTarget]) -> list[FetchTarget]:
-    """`wanted` as a broker serves it: by topic in order of first appearance, since a topic is written once.
-
-    The order matters (KIP-74): the first log that has records gets its first record batch whole, the later ones
-    what is left of the request's size.
-
-    Raises ValueError when a log is named twice: a broker refuses such a request.
-    """
-    ordered = [each for group in _wanted_by_topic(wanted).values() for each in group]
-    if len({each.log for each in ordered}) < len(ordered):
-        twice = sorted(f"{each.log.topic}/{each.log.partition}" for each in ordered)
-        raise ValueError(f"a fetch may name a log once only: {', '.join(twice)}")
-    return ordered
-
-
 def encode_fetch(version: int, wanted: Sequence[FetchTarget], *, correlation_id: int, client_id: str, max_wait_ms: int,
                  min_bytes: int, max_bytes: int, isolation: Isolation) -> bytes:
     """One framed Fetch request without a session; `max_bytes` bounds the whole answer.
@@ -65,13 +50,14 @@ def encode_fetch(version: int, wanted: Sequence[FetchTarget], *, correlation_id:
     """
     if not wanted:
         raise ValueError("a fetch without a log asks nothing")
-    in_wire_order(wanted)
+    topics: dict[str, list[FetchTarget]] = {}
+    for each in in_serving_order(wanted):
+        topics.setdefault(each.log.topic, []).append(each)
     layout = FETCH_LAYOUTS[version]
     out = Writer().int16(Api.FETCH.key).int16(version).int32(correlation_id).string16(client_id)
     out.int32(-1).int32(max_wait_ms).int32(min_bytes).int32(max_bytes).int8(isolation_level(isolation))
     if layout.session:
         out.int32(_NO_SESSION[0]).int32(_NO_SESSION[1])
-    topics = _wanted_by_topic(wanted)
     out.int32(len(topics))
     for topic, logs in topics.items():
         out.string16(topic).int32(len(logs))
@@ -138,10 +124,3 @@ def _read_partition(reader: Reader, layout: FetchLayout, topic: str, place: dict
         topic=topic, partition=partition, refusal=refusal_of(error_code), high_watermark=high_watermark,
         last_stable_offset=or_none(last_stable_offset), log_start_offset=or_none(log_start_offset), aborted=aborted,
         records=reader.span(0 if length == -1 else length, "the record set"))
-
-
-def _wanted_by_topic(wanted: Sequence[FetchTarget]) -> dict[str, list[FetchTarget]]:
-    topics: dict[str, list[FetchTarget]] = {}
-    for each in wanted:
-        topics.setdefault(each.log.topic, []).append(each)
-    return topics

@@ -54,3 +54,10 @@ def choose_version(api: Api, spoken: ApiVersions, **place: Any) -> int:
         raise SettingsError(f"the broker speaks no version of {api.name} from {lowest} to {highest} (it says {says})",
                             check="the broker's version: this dialect needs Kafka 0.11 or newer", **place)
     return min(highest, theirs[1])
+
+
+def release(spoken: ApiVersions) -> str:
+    """The newest release whose requests the broker speaks; a broker tells no version (KIP-35)."""
+    from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
+
+    return ".".join(map(str, infer_broker_version_from_api_versions(dict(spoken))))

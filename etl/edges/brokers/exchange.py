@@ -1,0 +1,165 @@
+"""One connection to one broker: how it begins, one request at a time, one deadline per call.
+
+It finds out by the greeting which generation the broker is of, makes a broken connection anew once, and waits out a broker that throttles.
+What is asked belongs to `simple_consumer`, bytes to `protocol.generations`, the socket to `connection`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from etl.edges.brokers.connection import (
+    Connection, ConnectionBroken, Dropping, ImpossibleSize, absurd, hung_up, not_kafka, unanswered,
+)
+from etl.errors import BrokerUnreachable, CorruptData
+from etl.protocol.generations.choice import choose
+from etl.protocol.generations.dialect import Dialect, Greeting, Request
+
+Answer = TypeVar("Answer")
+Ask = Callable[[Dialect], Request[Answer]]
+"""A question in the words of whoever listens: made anew with each connection, since a broker may come back as a newer one."""
+_MAX_NUMBER = 0x7FFFFFFF
+_MAX_GREETING_BYTES = 64 << 10
+"""A real answer to a greeting is below 1 KiB; what is no broker may claim anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent(Generic[Answer]):
+    """A request that waits for its answer, and its number."""
+
+    request: Request[Answer]
+    number: int
+
+
+class Exchange:
+    """Requests to one broker. Connects with the first; a connection on which anything raised is closed.
+
+    See `SimpleConsumer` for the parameters.
+    """
+
+    def __init__(self, host: str, port: int, *, client_id: str, connect_timeout_s: float, timeout_s: float,
+                 max_response_bytes: int) -> None:
+        self._host, self._port, self._client_id = host, port, client_id
+        self._connect_timeout_s, self._timeout_s = connect_timeout_s, timeout_s
+        self._max_response_bytes = max_response_bytes
+        self._open: tuple[Connection, Dialect] | None = None
+        self._last_number = 0
+        self._throttled_until = 0.0
+
+    @property
+    def address(self) -> str:
+        return f"{self._host}:{self._port}"
+
+    def close(self) -> None:
+        """Hang up; the next request would connect again."""
+        if self._open is not None:
+            self._open[0].close()
+            self._open = None
+
+    def dialect(self) -> Dialect:
+        """What the broker understands."""
+        return self._connected(self.deadline())[1]
+
+    def ask(self, ask: Ask[Answer], *, may_repeat: bool = True) -> Answer:
+        """The answer; asked once more where the connection broke before any byte of it, if it may be."""
+        deadline = self.deadline()
+        try:
+            return self._ask_once(ask, deadline)
+        except ConnectionBroken as broken:
+            if broken.answered or not may_repeat:
+                raise self.cut(broken) from None
+        try:
+            return self._ask_once(ask, deadline)
+        except ConnectionBroken as again:
+            raise self.cut(again) from None
+
+    def _ask_once(self, ask: Ask[Answer], deadline: float) -> Answer:
+        sent = self.send(ask, deadline)
+        try:
+            response = self.receive(sent.number, deadline, _fresh)
+        except ImpossibleSize as size:
+            raise absurd(self.address, size) from None
+        return self.read(sent.request, response)
+
+    def send(self, ask: Ask[Answer], deadline: float) -> Sent[Answer]:
+        """Send and do not wait. Raises ConnectionBroken."""
+        connection, dialect = self._connected(deadline)
+        request, number = ask(dialect), self._next_number()
+        frame = request.frame(number)
+        with Dropping(self.close):
+            connection.send(frame, deadline)
+        return Sent(request, number)
+
+    def receive(self, number: int, deadline: float, room: Callable[[int], memoryview]) -> memoryview:
+        """The bytes of the next answer, in what `room` gives. Raises ConnectionBroken, and ImpossibleSize for a size not taken."""
+        if self._open is None:
+            raise ConnectionBroken("no connection any more", answered=False)
+        connection, dialect = self._open
+        with Dropping(self.close):
+            response = connection.receive(deadline, room, max_bytes=self._max_response_bytes)
+            found = dialect.number_of(response[:4])
+            if found not in (None, number):
+                raise CorruptData(f"an answer to request {found} came where {number} was asked", broker=self.address)
+            return response
+
+    def read(self, request: Request[Answer], response: memoryview) -> Answer:
+        """What the bytes say. Raises CorruptData."""
+        reply = request.read(response)
+        self._throttled_until = time.monotonic() + max(reply.throttled_ms, 0) / 1000
+        return reply.answer
+
+    def deadline(self) -> float:
+        """When a call that begins now must have ended."""
+        # A broker that throttled us reads the next request only when that time is over (KIP-219).
+        return max(time.monotonic(), self._throttled_until) + self._timeout_s
+
+    def cut(self, broken: ConnectionBroken) -> BrokerUnreachable:
+        """The failure for a connection that broke and is not made anew."""
+        return BrokerUnreachable(f"the connection broke {broken}", broker=self.address,
+                                 check="the broker's log; a listener that wants a login (SASL) also hangs up like this")
+
+    def _connected(self, deadline: float) -> tuple[Connection, Dialect]:
+        if self._open is None:
+            self._open = choose(lambda greeting: self._greet(greeting, deadline), client_id=self._client_id, address=self.address)
+        return self._open
+
+    def _greet(self, greeting: Greeting, deadline: float) -> tuple[Connection, Dialect]:
+        try:
+            return self._greet_once(greeting, deadline)
+        except ConnectionBroken:
+            # A broker that is being restarted may do this once; a port of something else does it again.
+            try:
+                return self._greet_once(greeting, deadline)
+            except ConnectionBroken as again:
+                raise hung_up(self.address, str(again)) from None
+
+    def _greet_once(self, greeting: Greeting, deadline: float) -> tuple[Connection, Dialect]:
+        connection = Connection(self._host, self._port, min(deadline, time.monotonic() + self._connect_timeout_s))
+        try:
+            connection.send(greeting.frame, deadline)
+            return connection, greeting.dialect(self._first_answer(connection, greeting, deadline))
+        except BaseException:
+            connection.close()
+            raise
+
+    def _first_answer(self, connection: Connection, greeting: Greeting, deadline: float) -> memoryview:
+        try:
+            response = connection.receive(deadline, _fresh, max_bytes=_MAX_GREETING_BYTES)
+        except ImpossibleSize as size:
+            raise not_kafka(self.address, size.first) from None
+        except BrokerUnreachable as late:
+            raise unanswered(late, greeting.name) from None
+        if not greeting.is_answer(response[:4]):
+            raise not_kafka(self.address, bytes(response[:4]))
+        return response
+
+    def _next_number(self) -> int:
+        self._last_number = (self._last_number + 1) & _MAX_NUMBER
+        return self._last_number
+
+
+def _fresh(size: int) -> memoryview:
+    return memoryview(bytearray(size))

@@ -1,0 +1,134 @@
+"""What everybody above knows of a generation: how a connection begins, and the requests that one broker understands. No I/O.
+
+A `Generation` greets a broker and makes a `Dialect` of the answer; a `Dialect` makes one `Request` of each question, which knows its
+bytes and how its answer is read. Questions and answers are `protocol.messages`'. All generations send an int32 with the size before
+everything else; what comes behind it is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, NoReturn, Protocol, TypeVar
+
+from etl.errors import SettingsError
+from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
+from etl.protocol.messages import (
+    ClusterMetadata, CommittedOffsets, Fetch, FetchAnswer, ListedOffset, Refusal, ToldCoordinator, ToldEpochEnds, ToldMembers,
+)
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[Answer]):
+    """What was answered, and for how long the broker reads nothing more from us after it."""
+
+    answer: Answer
+    throttled_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[Answer]):
+    """One question as bytes, and what its answer says."""
+
+    frame: Callable[[int], bytes]
+    """The bytes to send, size included, under the number that is given; a generation without numbers leaves it out."""
+    read: Callable[[memoryview], Reply[Answer]]
+    """The answer, from the bytes behind the size. Raises CorruptData where they are none."""
+
+
+class Dialect(Protocol):
+    """The questions that one broker understands. Every generation answers the first five, the others only those that have them.
+
+    A question that this broker has no version of raises SettingsError.
+    """
+
+    def introduction(self) -> str:
+        """What the broker is, for a person. Raises SettingsError for one that records cannot be read from."""
+
+    def number_of(self, start: memoryview) -> int | None:
+        """Which request is answered, from the first bytes of an answer; None where answers only come in order."""
+
+    def metadata(self, topics: Collection[str] | None) -> Request[ClusterMetadata]:
+        """Brokers, topics and leaders; None: of all topics."""
+
+    def list_offsets(self, times: Mapping[BrokerPartition, int], isolation: Isolation,
+                     epochs: Mapping[BrokerPartition, int | None]) -> Request[dict[BrokerPartition, ListedOffset]]:
+        """LATEST, EARLIEST, or the first record at or after milliseconds since 1970, log by log."""
+
+    def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
+        """Records of several logs."""
+
+    @property
+    def tells_epoch_ends(self) -> bool:
+        """Whether the broker has leader epochs to tell of (KIP-320)."""
+        return False
+
+    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]) -> Request[ToldEpochEnds]:
+        """Where the records up to an epoch end; `current` are the leaders' epochs that we know."""
+        self._cannot("tell where an epoch ends")
+
+    def log_sizes(self, logs: Collection[BrokerPartition]) -> Request[dict[BrokerPartition, int]]:
+        """Bytes of the segments that this broker holds."""
+        self._cannot("tell the sizes of logs")
+
+    def retention(self, topics: Collection[str]) -> Request[dict[str, Retention]]:
+        """How long topics are kept, and how they are cleaned up."""
+        self._cannot("tell how topics are cleaned up")
+
+    def open_transactions(self, logs: Collection[BrokerPartition]) -> Request[dict[BrokerPartition, OpenTransaction]]:
+        """The open transaction that began first in each log."""
+        self._cannot("tell of open transactions")
+
+    def transactional_ids(self, producer_ids: Collection[int]) -> Request[list[str]]:
+        """The transactional ids of these producers."""
+        self._cannot("tell of transactional ids")
+
+    def transactions(self, transactional_ids: Collection[str]) -> Request[dict[int, tuple[str, int | None]]]:
+        """Producer id -> transactional id and the start of its transaction."""
+        self._cannot("tell of transactions")
+
+    def coordinator(self, group: str) -> Request[ToldCoordinator]:
+        """Who keeps the offsets of a group."""
+        self._cannot("tell who keeps a group's offsets")
+
+    def members_of(self, group: str) -> Request[ToldMembers]:
+        """Who is in a group."""
+        self._cannot("tell who is in a group")
+
+    def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int]) -> Request[dict[BrokerPartition, Refusal | None]]:
+        """Store next offsets of a group."""
+        self._cannot("store a group's offsets")
+
+    def committed_offsets(self, group: str, logs: Collection[BrokerPartition]) -> Request[CommittedOffsets]:
+        """Next offsets of a group, as stored."""
+        self._cannot("tell a group's offsets")
+
+    def append(self, log: BrokerPartition, records: bytes | Sequence[tuple[bytes | None, bytes | None]], *, timestamp_ms: int,
+               timeout_ms: int) -> Request[int | Refusal]:
+        """Append encoded records, or keys and values: the offset of the first."""
+        self._cannot("take records from us")
+
+    def _cannot(self, what: str) -> NoReturn:
+        raise SettingsError(f"brokers of this generation cannot {what}", check="what the conf asks of them", broker=self.introduction())
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """The first request of a connection, and whom its answer shows."""
+
+    name: str
+    """As an error calls it."""
+    frame: bytes
+    is_answer: Callable[[memoryview], bool]
+    """Whether the bytes behind the size can be an answer to this at all, by their first four."""
+    dialect: Callable[[memoryview], Dialect]
+    """Whom we speak with. Raises CorruptData."""
+
+
+class Generation(Protocol):
+    """One family of brokers."""
+
+    def greeting(self, client_id: str, address: str) -> Greeting:
+        """How a connection begins; both are named in requests and errors."""

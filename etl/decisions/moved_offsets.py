@@ -1,4 +1,4 @@
-"""What is said of a committed offset that somebody else moved, and how far one may be followed. Pure functions of values.
+"""What is said of a committed offset that another client moved, and how far one may be followed. Pure functions of values.
 
 An offset that is followed becomes a position, and what lies before it is told lost. So it must be one of the log: above the end nothing
 was passed over, and what comes there later would never be loaded.

@@ -1,4 +1,4 @@
-"""The transform of a pipeline: somebody else's function, found by its name and tried with care.
+"""The transform of a pipeline: the user's function, found by its name and tried on no rows before it is trusted with any.
 
 What it raises, on its own or on a row, is told with the line where it failed; what our reader raised inside it, or Spark lost, is not its.
 Rows that nobody could count or prove afterwards are refused before the first of them is written.

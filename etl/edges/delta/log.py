@@ -3,7 +3,7 @@
 Owns the JSON of a commit file (Delta protocol, "Actions") and the walk over commits. What follows from it is decided elsewhere:
 `state` makes a `Table` of it, `reconcile` says what it means.
 
-No JVM: the state of a table is delta-rs's affair, and only what delta-rs does not tell (which commit carried our `txn`, what
+No JVM: delta-rs reads the state of a table, and only what delta-rs does not tell (which commit carried our `txn`, what
 happened since) is read from the files here, through delta-rs's own object store, so that every path works that a table may have.
 delta-rs's own `history()` is not used: after a commit it numbers the entries one too low.
 """

@@ -86,7 +86,8 @@ CLASS_NAMES = {name for path in MODULES for name, members in symbols(path).items
 def names_in(text: str) -> set[str]:
     """`module.symbol` in backticks, where the first part is a module, a folder or a class of ours."""
     written = {name.removesuffix("()") for name in re.findall(r"`((?:[A-Za-z_]+\.)+[A-Za-z_]+(?:\(\))?)`", text)}
-    return {name for name in written if name.split(".")[0] in MODULE_NAMES | CLASS_NAMES and not name.startswith(THEIRS)}
+    return {name for name in written if name.split(".")[0] in MODULE_NAMES | CLASS_NAMES and not name.startswith(THEIRS)
+            and not name.endswith(".py")}
 
 
 def docstrings(path: Path) -> Iterator[str]:

@@ -17,7 +17,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from etl.doctor import machine, table
-from etl.doctor.brokers import release
 from etl.doctor.check import Check, Fact, Findings, Line, Verdict, advice, failed, ok
 from etl.doctor.diagnose import CHECKS, Diagnosis, diagnose
 from etl.doctor.ledger import told
@@ -30,6 +29,7 @@ from etl.errors import (
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, PipelineState, Supersede
+from etl.protocol.generations.kafka.versions import release
 from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
 

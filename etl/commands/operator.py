@@ -12,9 +12,9 @@ from typing import Any
 from etl.commands.run import new_run_id
 from etl.decisions.acceptance import is_recorded, is_told
 from etl.decisions.foreign_commits import unacknowledged
-from etl.decisions.ownership import leave_to_owners, refuse_owned_ranges
+from etl.decisions.next_step import plan_superseding, repair_of, repaired
+from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import naming_table, refuse_another_era, where_we_stand
-from etl.decisions.replacement import plan_instead
 from etl.decisions.reset import Accepting, parse_named, plan_reset
 from etl.edges.delta.log import hash_of_commit, open_log
 from etl.edges.delta.path import rust_path
@@ -29,8 +29,8 @@ from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
 from etl.report.sentences import told_vanished
 from etl.run.context import ALONE, now_ms
-from etl.run.ingest import repair
 from etl.run.live_world import LiveWorld
+from etl.run.repair import finish_repair
 from etl.run.wiring import open_world
 from etl.settings.sections import Settings
 
@@ -111,8 +111,7 @@ def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ..
             stored = f"the newest plan is {newest.number}" if newest else "this pipeline has made no plan yet"
             raise SettingsError(f"plan {number} cannot be superseded: {stored}", check="`etl plans list CONF`")
         _refuse_finished(number, where_we_stand(snapshot, settings), snapshot.table)
-        refuse_owned_ranges(newest, snapshot)
-        instead = with_id(plan_instead(Supersede(newest, reason, skipped), snapshot, settings, now_ms=now_ms()))
+        instead = plan_superseding(Supersede(newest, reason, skipped), snapshot, settings, now_ms=now_ms())
         world.supersede(instead, snapshot.ledger)
     says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
     return Ruling(says, {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(newest)})
@@ -147,9 +146,9 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
             raise NeedsDecision(what, check="`etl run CONF`, which takes it over and then stops here again; accept the log after that")
         if isinstance(state, Supersede):
             state = Replay(state.plan)
-        if isinstance(state, UpToDate):
-            report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms())
-            snapshot = repair(world, snapshot, state, report)
+        repair = repair_of(state, snapshot)
+        finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
+        snapshot = repaired(snapshot, repair)
         plan = with_id(plan_reset(state, snapshot, settings, wanted, now_ms=now_ms()))
         if isinstance(state, Replay):
             world.supersede(plan, snapshot.ledger)

@@ -1,4 +1,4 @@
-"""`etl plan`: what the next run would do, decided by the very functions a run uses."""
+"""`etl plan`: what the next run would do, decided by the very function that a run goes by."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from typing import Any
 
 from etl.decisions.expiry import Expiring, expiring
 from etl.decisions.lag import lag_in_all, reached
-from etl.decisions.ownership import leave_to_owners, refuse_owned_ranges
-from etl.decisions.plan import plan_next
-from etl.decisions.reconcile import where_we_stand
-from etl.decisions.refusals import refuse_what_cannot_run
-from etl.decisions.replacement import plan_instead
-from etl.decisions.replay import replay_or_supersede
-from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET, pack_tasks
+from etl.decisions.next_step import Action, NextStep, steps_ahead
+from etl.decisions.plan_tasks import tasks_of_plan
+from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET
 from etl.model.plans import OffsetRange, Plan
-from etl.model.snapshot import RebuildFromTable, UpToDate, Replay, Snapshot, PipelineState, Supersede
+from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.commit_metadata import refuse_too_large
 from etl.report.plan_json import describe_plan
 from etl.report.sentences import told_by_owner, told_leaderless, told_let_go, told_open, told_purpose
@@ -79,63 +75,52 @@ class Preview:
 
 
 def preview(settings: Settings) -> Preview:
-    """What the next run would do, decided by the very functions a run uses; nothing is stored or moved."""
+    """What the next run would do, decided by the very function that a run goes by; nothing is stored or moved."""
     with open_world(settings, ALONE) as world:
         return preview_of(world.observe(), settings)
 
 
 def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     """What a run would do that saw this."""
-    refuse_what_cannot_run(snapshot)
-    left = leave_to_owners(snapshot, settings)
-    state = where_we_stand(snapshot, settings)
-    says, plans = _next(left, state, settings)
+    now = now_ms()
+    steps = steps_ahead(snapshot, settings, now_ms=now, uid="unnamed")
+    plans = tuple(step.plan for step in steps if step.plan)
     for plan in plans:
         refuse_too_large(plan)
-    tasks = _tasks(plans, snapshot, settings)
-    ranges = [r for plan in plans for r in plan.ranges]
-    soon = expiring(ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms())
+    tasks = _tasks(plans, snapshot, settings, now)
+    soon = expiring([r for plan in plans for r in plan.ranges], snapshot, within_s=settings.source.expiry_warning_s, now_ms=now)
+    first = steps[0]
+    lag = lag_in_all(snapshot, reached(first.state, snapshot), settings) if first.state else 0
     return Preview(
-        says, plans, snapshot, tasks, lag_in_all(snapshot, reached(state, snapshot), settings), tuple(told_by_owner(left.owners)),
-        tuple(told_leaderless(left.leaderless)), soon)
+        f"the next run {'; then it '.join(map(_said, steps))}", plans, snapshot, tasks, lag, tuple(told_by_owner(first.snapshot.owners)),
+        tuple(told_leaderless(first.snapshot.leaderless)), soon)
 
 
-def _tasks(plans: Sequence[Plan], snapshot: Snapshot, settings: Settings) -> tuple[int, int]:
+def _tasks(plans: Sequence[Plan], snapshot: Snapshot, settings: Settings, now: int) -> tuple[int, int]:
     """How many tasks a run will have, at least and at most; the same where it is known how many work at once."""
     def packed(parallelism: int) -> int:
-        target = settings.limits.target_task_bytes
-        return sum(len(pack_tasks(plan.ranges, snapshot.bytes_per_offset, target, parallelism)) for plan in plans)
+        return sum(len(tasks_of_plan(plan, snapshot, settings, parallelism=parallelism, now_ms=now).tasks) for plan in plans)
 
     most = sum(len(plan.ranges) for plan in plans)
     return packed(snapshot.parallelism or 1), packed(snapshot.parallelism or max(1, most))
 
 
-def _next(snapshot: Snapshot, state: PipelineState, settings: Settings) -> tuple[str, tuple[Plan, ...]]:
-    """What the next run would do, in a sentence, and the plans that it would execute."""
-    if isinstance(state, (Replay, Supersede)):
-        refuse_owned_ranges(state.plan, snapshot)
-    if isinstance(state, Replay):
-        state = replay_or_supersede(state, snapshot, settings)
-    if isinstance(state, Replay):
-        says = f"the next run replays plan {state.plan.number}, which is stored and not in the table"
-        return _and_then(says, state.plan, snapshot, settings)
-    if isinstance(state, Supersede):
-        instead = plan_instead(state, snapshot, settings, now_ms=now_ms())
-        return _and_then(f"the next run supersedes plan {instead.number}: {state.reason}", instead, snapshot, settings)
-    if isinstance(state, RebuildFromTable):
-        says, plans = _next(snapshot, state.state, settings)
-        return f"the next run first takes over plan {state.plan.number} from the table, then {says.removeprefix('the next run ')}", plans
-    plan = plan_next(snapshot, state, settings, uid=snapshot.ledger.uid or "unnamed", now_ms=now_ms())
-    repair = f"the next run first moves {len(state.uncommitted)} offsets of plan {state.last.number}; " if (
-        isinstance(state, UpToDate) and state.uncommitted) else "the next run "
+def _said(step: NextStep) -> str:
+    """One step, as the end of a sentence about the run."""
+    said = _action_said(step)
+    if step.repair and step.repair.offsets:
+        said = f"first moves {len(step.repair.offsets)} offsets of plan {step.repair.plan.number}; {said}"
+    if step.repair and step.repair.adopts:
+        said = f"first takes over plan {step.repair.adopts.number} from the table, then {said}"
+    return said
+
+
+def _action_said(step: NextStep) -> str:
+    plan = step.plan
     if plan is None:
-        return repair + "finds nothing new", ()
-    if not plan.ranges:
-        return repair + f"makes plan {plan.number}, which {told_purpose(plan)}", (plan,)
-    return repair + f"makes plan {plan.number}", (plan,)
-
-
-def _and_then(says: str, left: Plan, snapshot: Snapshot, settings: Settings) -> tuple[str, tuple[Plan, ...]]:
-    """What follows a plan that is executed first: the run's own plan, from there on."""
-    after, plans = _next(snapshot, UpToDate(left, left.positions), settings)
-    return f"{says}; then it {after.removeprefix('the next run ')}", (left, *plans)
+        return "finds nothing new"
+    if step.action is Action.REPLAY:
+        return f"replays plan {plan.number}, which is stored and not in the table"
+    if step.action is Action.SUPERSEDE:
+        return f"supersedes plan {plan.number}: {step.reason}"
+    return f"makes plan {plan.number}" + ("" if plan.ranges else f", which {told_purpose(plan)}")

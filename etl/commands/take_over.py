@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
-from etl.decisions.moved_offsets import ends_of
+from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.other_pipelines import name_of, plan_of
-from etl.decisions.reconcile import is_of_another_era, naming_table, reconcile
+from etl.decisions.reconcile import is_of_another_era, naming_table, reconciled
 from etl.decisions.succession import Loaded, Taken, plan_taking_over, refuse_what_neither_loaded, state_of_itself, taken_from
 from etl.edges.delta.others import loaded_by, other_pipelines
 from etl.edges.zookeeper.coverage import read_all_coverage, take_in
@@ -31,8 +31,8 @@ from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
 from etl.run.context import ALONE, RunContext, now_ms
-from etl.run.ingest import repair
 from etl.run.live_world import LiveWorld
+from etl.run.repair import finish_repair
 from etl.run.wiring import open_world
 from etl.settings.sections import Settings
 
@@ -59,9 +59,9 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
             left = _left_to(other, settings)
             is_us = _is_us(other.app_id, settings)
             state = state_of_itself(snapshot, settings) if is_us else _state_without(other.app_id, snapshot, settings)
-            if isinstance(state, UpToDate):
-                report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms())
-                snapshot = repair(world, snapshot, state, report)
+            repair = repair_of(state, snapshot) if isinstance(state, UpToDate) else None
+            finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
+            snapshot = repaired(snapshot, repair)
             is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
             taken = taken_from(other, {} if other.plan else _rows_until(world), snapshot, settings)
             coverage = read_all_coverage(theirs) if theirs else None
@@ -210,6 +210,4 @@ def _state_without(app_id: str, snapshot: Snapshot, settings: Settings) -> Pipel
     """The state of this pipeline, leaving out what that other pipeline did to the table."""
     table = snapshot.table
     foreign = tuple(found for found in table.foreign if not (found.by and found.by.app_id == app_id)) if table else ()
-    policies = settings.source.on_moved, settings.table.on_rows_removed
-    return reconcile(snapshot.ledger, replace(table, foreign=foreign) if table else None, snapshot.committed, *policies,
-                     place=settings.table.place, ends=ends_of(snapshot))
+    return reconciled(replace(snapshot, table=replace(table, foreign=foreign) if table else None), settings)

@@ -56,11 +56,16 @@ from etl.settings.sections import Settings
 def where_we_stand(snapshot: Snapshot, settings: Settings) -> PipelineState:
     """`reconcile` with what a run has observed and what its conf says. Raises as it does, naming the table's place."""
     with naming_table(settings):
-        policies = settings.source.on_moved, settings.table.on_rows_removed
-        state = reconcile(
-            snapshot.ledger, snapshot.table, snapshot.committed, *policies, place=settings.table.place, ends=ends_of(snapshot))
+        state = reconciled(snapshot, settings)
         refuse_topics_of_others(state, snapshot)
         return state
+
+
+def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
+    """The same where it does not matter what other pipelines have loaded into the table."""
+    policies = settings.source.on_moved, settings.table.on_rows_removed
+    return reconcile(
+        snapshot.ledger, snapshot.table, snapshot.committed, *policies, place=settings.table.place, ends=ends_of(snapshot))
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from etl.report.sentences import (
     doubt_of, logs_of, told_by_owner, told_extent, told_leaderless, told_lost, told_open, told_purpose, told_vanished,
 )
 from etl.report.words import at
-from etl.settings.sections import Limits, Settings
+from etl.settings.sections import Settings
 
 
 class State(str, Enum):
@@ -193,10 +193,10 @@ class Report:
         """The offsets are moved."""
         self.offsets_committed += len(plan.offsets_to_move)
 
-    def left_by_caps(self, plan: Plan, snapshot: Snapshot, limits: Limits) -> None:
-        """What the run's own plan did not take on of what could be read."""
-        left = {log: extent.end_offset - plan.positions[log] for log, extent in snapshot.extents.items() if log in plan.positions}
-        left = {log: count for log, count in left.items() if count > 0}
+    def left_by_caps(self, plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
+        """What the run's own plan did not take on of what could be read: the lag behind it."""
+        limits, behind = settings.limits, Reached(plan, plan.positions)
+        left = {log: lag for log in plan.positions if (lag := lag_of(log, snapshot, behind, settings))}
         if left:
             caps = {"limits.max_records_per_run": limits.max_records_per_run, "limits.max_bytes_per_run": limits.max_bytes_per_run}
             set_to = " and ".join(f"{key} ({cap:,})" for key, cap in caps.items() if cap is not None)

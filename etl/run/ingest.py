@@ -2,41 +2,30 @@
 
 What an earlier run left is finished first, and then the run makes one plan of its own: the verbs are told again from `observe` on.
 A failure between two verbs loses nothing: what is stored by then (the plan, the Delta commit, some offsets) is what the
-next run's `reconcile` finds, and it goes on from there. Decisions are in `reconcile` and `plan`; `World` is everything
-that can hang.
+next run's `next_step` finds, and it goes on from there. Every decision is `next_step`'s; `World` is everything that can hang.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
-from etl.decisions.expiry import expiring
-from etl.decisions.foreign_commits import refuse_what_others_did, unacknowledged
-from etl.decisions.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
-from etl.decisions.plan import plan_next
-from etl.decisions.reconcile import naming_table, where_we_stand
-from etl.decisions.refusals import refuse_what_cannot_run
-from etl.decisions.replacement import plan_instead, plan_without
-from etl.decisions.replay import replay_or_supersede
+from etl.decisions.foreign_commits import refuse_what_others_did
+from etl.decisions.next_step import Action, NextStep, next_step
+from etl.decisions.ownership import owners_to_wait_for
+from etl.decisions.reconcile import naming_table
+from etl.decisions.replacement import plan_without
 from etl.errors import ExpiredOffsets, MissingOffsets, Owned, TableAppeared
-from etl.model.ledger import Acknowledgement
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, Loss, Plan, PlanKind, LossReason
-from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, Snapshot, Supersede
-from etl.model.table import ForeignCommit, Table
+from etl.model.plans import Applied, Loss, LossReason, Plan, PlanKind
+from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.phases import Verb
 from etl.report.run_report import Outcome, Report
-from etl.report.sentences import doubt_of
+from etl.run.removals import note_removals
+from etl.run.repair import finish_repair
 from etl.run.world import World
 from etl.settings.policies import OnDataLoss
 from etl.settings.sections import Settings
-
-Settled = FirstRun | Replay | Supersede | UpToDate
-"""Where the pipeline stands once the ledger needs no rebuilding."""
-
 
 TURNS_MAX = 3
 """A plan that was left, one of our own, and one more where another driver came in between."""
@@ -75,29 +64,21 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
 
 
 def _one_plan(world: World, settings: Settings, report: Report) -> bool:
-    """One plan, from the look to the offsets. True when the run is done: it made that plan itself, or there is nothing new."""
+    """One step, from the look to the offsets. True when the run is done: it made that plan itself, or there is nothing new."""
     with report.timed(Verb.OBSERVE):
         snapshot = _observe(world, settings)
         report.saw(snapshot)
     with report.timed(Verb.RECONCILE):
-        refuse_what_cannot_run(snapshot)
-        snapshot = leave_to_owners(snapshot, settings)
-        report.left(snapshot)
-        snapshot, state = _where_we_stand(world, snapshot, settings, report)
-        report.stands(state, settings)
-    if isinstance(state, UpToDate):
-        with report.timed(Verb.COMMIT):
-            snapshot = repair(world, snapshot, state, report)
+        step = next_step(snapshot, settings, now_ms=world.now_ms(), uid=world.new_uid())
+        _tell(world, snapshot, step, settings, report)
+    finish_repair(world, step.repair, report)
     with report.timed(Verb.PLAN):
-        plan = _plan(world, snapshot, state, settings, report)
+        plan = _store(world, step, report)
     if plan is None:
         report.found_nothing_new()
         return True
-    report.planned(plan)
-    for one in expiring(plan.ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=world.now_ms()):
-        report.add(Outcome.EXPIRES_SOON, str(one))
     with world.claiming(plan):
-        plan, applied = _load(world, plan, snapshot, settings, report)
+        plan, applied = _load(world, plan, step.snapshot, settings, report)
         if applied is None:
             return False
         with report.timed(Verb.COMMIT):
@@ -105,10 +86,9 @@ def _one_plan(world: World, settings: Settings, report: Report) -> bool:
             world.commit(plan)
             report.committed(plan)
             world.tidy()
-    if isinstance(state, (Replay, Supersede)):
-        return False
-    report.left_by_caps(plan, snapshot, settings.limits)
-    return True
+    if step.is_last:
+        report.left_by_caps(plan, step.snapshot, settings)
+    return step.is_last
 
 
 def _observe(world: World, settings: Settings) -> Snapshot:
@@ -121,71 +101,31 @@ def _observe(world: World, settings: Settings) -> Snapshot:
     return world.observe()
 
 
-def _where_we_stand(world: World, snapshot: Snapshot, settings: Settings, report: Report) -> tuple[Snapshot, Settled]:
-    """What both ledgers say together; where the table knows more, ZooKeeper has learnt it afterwards."""
-    state = where_we_stand(snapshot, settings)
-    _note_removals(world, snapshot.table, snapshot.ledger.acknowledged, report)
-    if not isinstance(state, RebuildFromTable):
-        return snapshot, state
-    newest, adopted = snapshot.ledger.newest, state.plan
-    if newest and newest.number == adopted.number:
-        sentence = f"the table holds another plan {adopted.number} ({adopted.id}) than ZooKeeper ({newest.id}): it was adopted"
-        report.add(Outcome.ADOPTED, sentence)
-    else:
-        knew = f"knew plan {newest.number} as the newest" if newest else "knew no plan"
-        report.add(Outcome.REBUILT, f"ZooKeeper {knew}: the ledger was rebuilt from the table's commits up to plan {adopted.number}")
-    settled = replace(state.state, uncommitted=())
-    # offsets first: once the ledger holds the plan, an offset below its position would count as moved by another client
-    snapshot = _commit_left(world, snapshot, state.state, report)
-    report.lost(adopted)
-    return replace(snapshot, ledger=world.adopt(adopted)), settled
+def _tell(world: World, snapshot: Snapshot, step: NextStep, settings: Settings, report: Report) -> None:
+    """What the run leaves alone, where the pipeline stands, and what others removed."""
+    report.left(step.snapshot)
+    if step.state:
+        note_removals(world, snapshot.table, snapshot.ledger.acknowledged, report)
+        report.stands(step.state, settings)
 
 
-def repair(world: World, snapshot: Snapshot, state: UpToDate, report: Report) -> Snapshot:
-    """Finish what the last run left: its record, and the offsets it did not move."""
-    last = state.last
-    if snapshot.ledger.applied is None:
-        report.lost(last)
-        recounted = world.recount(last)
-        world.record(last, recounted)
-        if recounted:
-            what = f"the record of plan {last.number} was missing: its rows were counted from the table's files"
-            report.add(Outcome.REPAIRED, what + doubt_of(recounted))
-    for log, offset in sorted(state.followed.items()):
-        by = offset - last.positions[log]
-        report.add(Outcome.FOLLOWED, f"{log.topic} {log.partition}: somebody else moved the offset by {by:+,} to {offset}, followed")
-    return _commit_left(world, snapshot, state, report)
-
-
-def _commit_left(world: World, snapshot: Snapshot, state: UpToDate, report: Report) -> Snapshot:
-    if not state.uncommitted:
-        return snapshot
-    moved = world.commit(state.last, state.uncommitted)
-    report.add(Outcome.REPAIRED, f"{len(moved)} offsets of plan {state.last.number} were not committed: they are now")
-    return replace(snapshot, committed={**snapshot.committed, **moved})
-
-
-def _plan(world: World, snapshot: Snapshot, state: Settled, settings: Settings, report: Report) -> Plan | None:
-    """The plan to execute: the stored one, another one in its place, or the next; stored when this returns. None: nothing new."""
-    if isinstance(state, (Replay, Supersede)):
-        refuse_owned_ranges(state.plan, snapshot)
-    if isinstance(state, Replay):
-        state = replay_or_supersede(state, snapshot, settings)
-    if isinstance(state, Replay):
-        if state.plan.kind is not PlanKind.RESET:  # that one nobody has executed before: an operator's command stored it
-            sentence = f"plan {state.plan.number} was stored and not in the table: it is executed again, word for word"
-            report.add(Outcome.REPLAYED, sentence)
-        return state.plan
-    if isinstance(state, Supersede):
-        plan = with_id(plan_instead(state, snapshot, settings, now_ms=world.now_ms()))
-        world.supersede(plan, snapshot.ledger)
-        report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}")
-        return plan
-    new = plan_next(snapshot, state, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=world.now_ms())
-    if new is None:
+def _store(world: World, step: NextStep, report: Report) -> Plan | None:
+    """The plan to execute, stored when this returns; None: nothing new. Raises what the step stops with."""
+    if step.refusal:
+        raise step.refusal
+    plan = step.plan
+    if plan is None:
         return None
-    plan = with_id(new)
-    world.store(plan)
+    if step.action is Action.STORE:
+        world.store(plan)
+    elif step.action is Action.SUPERSEDE:
+        world.supersede(plan, step.snapshot.ledger)
+        report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}")
+    elif plan.kind is not PlanKind.RESET:  # that one nobody has executed before: an operator's command stored it
+        report.add(Outcome.REPLAYED, f"plan {plan.number} was stored and not in the table: it is executed again, word for word")
+    report.planned(plan)
+    for one in step.expires_soon:
+        report.add(Outcome.EXPIRES_SOON, str(one))
     return plan
 
 
@@ -222,7 +162,7 @@ def _append(world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: S
     applied, table = world.append(plan, rows)
     with naming_table(settings):
         refuse_what_others_did(table, snapshot.ledger.acknowledged, settings.table.on_rows_removed)
-    _note_removals(world, table, snapshot.ledger.acknowledged, report, told=snapshot.table.foreign if snapshot.table else ())
+    note_removals(world, table, snapshot.ledger.acknowledged, report, told=snapshot.table.foreign if snapshot.table else ())
     if applied is None:
         sentence = f"the table holds another plan {plan.number}, appended by another run meanwhile; this one goes on from it"
         report.add(Outcome.APPLIED_BY_ANOTHER, sentence)
@@ -232,18 +172,3 @@ def _append(world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: S
         what = "of its records have no event_date: they have no timestamp, or one outside the years 1 to 9999"
         report.add(Outcome.UNDATED, f"plan {plan.number}: {applied.undated:,} {what}")
     return applied
-
-
-def _note_removals(
-    world: World, table: Table | None, acknowledged: Acknowledgement | None, report: Report, *, told: Collection[ForeignCommit] = (),
-) -> None:
-    """What others removed and policy or an operator let pass is told, and kept for `verify`: but for what was `told` before.
-
-    Before the record: from then on nobody looks at the commits before ours again.
-    """
-    new = [found for found in (table.foreign if table else ()) if found not in told and not found.by]
-    if new:
-        world.note_removals(new)
-    for found in unacknowledged(table, acknowledged):
-        if found in new:
-            report.add(Outcome.ROWS_REMOVED, f"somebody else's {found.operation} {found.why} at version {found.delta_version} of the table")

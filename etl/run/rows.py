@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from etl.decisions.expiry import cleanup_of, expiring
+from etl.decisions.expiry import cleanup_of
 from etl.decisions.log_identity import is_creation_id
-from etl.decisions.tasks import pack_tasks
+from etl.decisions.plan_tasks import tasks_of_plan
 from etl.model.logs import Cleanup
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
@@ -27,15 +26,11 @@ def read_rows(
     from etl.reader.source import read_tasks
 
     source = settings.source
-    parallelism = spark.sparkContext.defaultParallelism
-    # a replayed plan may be old: its leaders are those of its day
-    ranges = [replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in plan.ranges]
-    urgent = expiring(ranges, snapshot, within_s=source.expiry_warning_s, now_ms=now_ms)
-    tasks = pack_tasks(ranges, snapshot.bytes_per_offset, settings.limits.target_task_bytes, parallelism, first={one.log for one in urgent})
-    reading = follow(spark, plan.id, ranges, tasks)
+    packed = tasks_of_plan(plan, snapshot, settings, parallelism=spark.sparkContext.defaultParallelism, now_ms=now_ms)
+    reading = follow(spark, plan.id, packed.ranges, packed.tasks)
     try:
         rows, reading.receipts = read_tasks(
-            spark, ranges, tasks, bootstrap=[f"{host}:{port}" for host, port in bootstrap],
+            spark, packed.ranges, packed.tasks, bootstrap=[f"{host}:{port}" for host, port in bootstrap],
             isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
             timeout_s=source.timeout_s, max_record_bytes=source.max_record_bytes, cleanups=_cleanups(plan, snapshot, settings),
             topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not is_creation_id(topic_id)},

@@ -59,8 +59,9 @@ class Outside:
     """Rows of the losses table: plan number and what it let go."""
     offsets: dict[BrokerPartition, tuple[int, int]] = field(default_factory=dict)
     """Value and version of each offset's znode."""
-    uids_made: int = 0
-    now_ms: int = 1_699_999_999_999
+    uids_made: int = field(default=0, compare=False)
+    """Thought of, and kept nowhere before a plan is stored."""
+    now_ms: int = field(default=1_699_999_999_999, compare=False)
     """What the last driver read on its clock."""
     table: list[FakeCommit] | None = None
     table_id: str = "table-1"

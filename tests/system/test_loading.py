@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 import etl
 from etl.commands.run import run
-from etl.decisions.tasks import pack_tasks
+from etl.decisions.plan_tasks import PlanTasks, tasks_of_plan
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
 from etl.model.raw_table import spark_schema
@@ -314,17 +314,17 @@ def test_a_plan_is_shown_with_numbers_before_it_is_made_and_nothing_is_stored(pi
 
 
 def test_a_plan_is_shown_with_as_many_tasks_as_the_run_has(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed: list[tuple[tuple[int, ...], ...]] = []
+    packed: list[PlanTasks] = []
 
-    def recorded(*arguments: Any, **more: Any) -> tuple[tuple[int, ...], ...]:
-        packed.append(pack_tasks(*arguments, **more))
+    def recorded(*arguments: Any, **more: Any) -> PlanTasks:
+        packed.append(tasks_of_plan(*arguments, **more))
         return packed[-1]
 
-    monkeypatch.setattr(rows, "pack_tasks", recorded)
+    monkeypatch.setattr(rows, "tasks_of_plan", recorded)
     pipeline.produce(4_000)
     told = pipeline.door("plan").document
     pipeline.ran()
-    assert [len(tasks) for tasks in packed] == [told["tasks"]]
+    assert [len(one.tasks) for one in packed] == [told["tasks"]]
 
 
 def test_records_that_expired_are_skipped_loudly_where_policy_says_so(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:

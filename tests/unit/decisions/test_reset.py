@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.reset import Accepting, Named, parse_named, plan_reset
 from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
@@ -17,7 +18,7 @@ from etl.model.plans import Plan, PlanKind, Vanished
 from etl.model.snapshot import UpToDate, Replay
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Outcome
-from etl.run.ingest import repair
+from etl.run.repair import finish_repair
 from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
@@ -36,8 +37,9 @@ def accept(
     snapshot = world.observe()
     state = where_we_stand(snapshot, settings)
     assert isinstance(state, (UpToDate, Replay))
-    if isinstance(state, UpToDate):
-        snapshot = repair(world, snapshot, state, new_report())
+    repair = repair_of(state, snapshot)
+    finish_repair(world, repair, new_report())
+    snapshot = repaired(snapshot, repair)
     wanted = Accepting(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
     plan = with_id(plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms()))
     if isinstance(state, Replay):

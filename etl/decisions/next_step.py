@@ -1,0 +1,182 @@
+"""What a run does next, by what it saw: one pure function of values, so that who says it and who does it cannot differ.
+
+    ownership   which logs are left to somebody else                                   `ownership`
+    reconcile   where the pipeline stands                                              `reconcile`
+    repair      what an earlier run left half done, and what is finished first         here
+    plan        the stored plan once more, another in its place, or the next one       `replay`, `replacement`, `plan`
+
+A run takes one step, looks again, and takes the next until one is the last. `etl plan` and `etl doctor` go the same way by what would be
+seen then (`steps_ahead`); the operator's commands begin as a run does (`repair_of`, `plan_superseding`) and store a plan of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from etl.decisions.expiry import Expiring, expiring
+from etl.decisions.ownership import leave_to_owners, refuse_owned_ranges
+from etl.decisions.plan import plan_next
+from etl.decisions.reconcile import where_we_stand
+from etl.decisions.refusals import refuse_what_cannot_run
+from etl.decisions.replacement import plan_instead
+from etl.decisions.replay import replay_or_supersede
+from etl.errors import EtlError
+from etl.model.logs import BrokerPartition
+from etl.model.plans import NOT_COUNTED, Applied, Plan
+from etl.model.snapshot import PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
+from etl.model.table import Table
+from etl.protocol.zookeeper.plan_documents import with_id
+from etl.settings.sections import Settings
+
+
+class Action(str, Enum):
+    """What a step does with its plan."""
+
+    REPLAY = "replay"
+    """It is stored already, and executed word for word."""
+    SUPERSEDE = "supersede"
+    """It takes the place of the stored one."""
+    STORE = "store"
+    """It is the next one."""
+    NOTHING = "nothing"
+    """There is no plan: nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What is finished of a plan that is in the table, before anything new."""
+
+    plan: Plan
+    """The newest one; `seen` is what its offsets are moved from."""
+    offsets: tuple[BrokerPartition, ...] = ()
+    """Logs whose offset was not moved."""
+    lacks_record: bool = False
+    """Nobody wrote down what came of it."""
+    adopts: Plan | None = None
+    """The same plan, where the ledger is written anew from the table because it does not have it; else None."""
+    knew: Plan | None = None
+    """What the ledger had as the newest one."""
+    followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Logs whose offset somebody else moved, and where to: not repaired, gone on with."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """One step of a run, complete: after the repair only its plan is to be stored, read and committed."""
+
+    snapshot: Snapshot
+    """By what the plan was decided: without the logs that are left to their owners, and as it is once the repair is done."""
+    state: PipelineState | None = None
+    """Where the pipeline stands before the repair; None: `refusal` says why nobody can tell."""
+    repair: Repair | None = None
+    action: Action | None = None
+    """None where there is a `refusal`."""
+    plan: Plan | None = None
+    reason: str | None = None
+    """Why the stored plan cannot be finished."""
+    expires_soon: tuple[Expiring, ...] = ()
+    """Logs of the plan that are read first: their ranges may lose their start."""
+    refusal: EtlError | None = None
+    """What the run stops with, once the repair is done."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the run is done after it; else it finishes what was left, and looks again."""
+        return self.action in (Action.STORE, Action.NOTHING)
+
+
+def next_step(snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str) -> NextStep:
+    """The step that a run takes which saw this; `uid` names a pipeline that has no plan yet.
+
+    Raises what stops it before it does anything: NeedsDecision or SettingsError for a pipeline that may not run, Owned. What stops it
+    later is the step's `refusal`.
+    """
+    refuse_what_cannot_run(snapshot)
+    left = leave_to_owners(snapshot, settings)
+    try:
+        state = where_we_stand(left, settings)
+    except EtlError as refusal:
+        return NextStep(left, refusal=refusal)
+    repair = repair_of(state, left)
+    step = NextStep(repaired(left, repair), state, repair)
+    try:
+        return _planned(step, state.state if isinstance(state, RebuildFromTable) else state, settings, now_ms=now_ms, uid=uid)
+    except EtlError as refusal:
+        return replace(step, refusal=refusal)
+
+
+def steps_ahead(snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str) -> tuple[NextStep, ...]:
+    """All steps of a run that saw this, where nobody else does anything meanwhile. Raises as `next_step`, and each refusal."""
+    steps: list[NextStep] = []
+    while not steps or not steps[-1].is_last:
+        step = next_step(_foreseen(snapshot, *steps), settings, now_ms=now_ms, uid=uid)
+        if step.refusal:
+            raise step.refusal
+        steps.append(step)
+    return tuple(steps)
+
+
+def repair_of(state: PipelineState, snapshot: Snapshot) -> Repair | None:
+    """What is finished first; None where the newest plan is not in the table."""
+    if isinstance(state, RebuildFromTable):
+        last, knew = state.state, snapshot.ledger.newest
+        return Repair(last.last, last.uncommitted, adopts=state.plan, knew=knew, followed=last.followed)
+    if isinstance(state, UpToDate):
+        return Repair(state.last, state.uncommitted, lacks_record=snapshot.ledger.applied is None, followed=state.followed)
+    return None
+
+
+def repaired(snapshot: Snapshot, repair: Repair | None) -> Snapshot:
+    """What is seen once the repair is done: offsets move by compare-and-set, so it is known before where they are then."""
+    if repair is None:
+        return snapshot
+    committed = {**snapshot.committed, **{log: repair.plan.moved(log) for log in repair.offsets}}
+    ledger = snapshot.ledger
+    if repair.adopts:
+        ledger = replace(ledger, uid=repair.adopts.uid, newest=repair.adopts, applied=None)
+    return replace(snapshot, committed=committed, ledger=ledger)
+
+
+def plan_superseding(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
+    """The plan in the place of one that cannot be finished, by policy or by an operator's word. Raises as `plan_instead`, and Owned."""
+    refuse_owned_ranges(state.plan, snapshot)
+    return with_id(plan_instead(state, snapshot, settings, now_ms=now_ms))
+
+
+def _planned(step: NextStep, state: PipelineState, settings: Settings, *, now_ms: int, uid: str) -> NextStep:
+    snapshot, reason = step.snapshot, None
+    if isinstance(state, Replay):
+        refuse_owned_ranges(state.plan, snapshot)
+        state = replay_or_supersede(state, snapshot, settings)
+    if isinstance(state, Replay):
+        action, plan = Action.REPLAY, state.plan
+    elif isinstance(state, Supersede):
+        action, plan, reason = Action.SUPERSEDE, plan_superseding(state, snapshot, settings, now_ms=now_ms), state.reason
+    else:
+        found = plan_next(snapshot, state, settings, uid=snapshot.ledger.uid or uid, now_ms=now_ms)
+        if found is None:
+            return replace(step, action=Action.NOTHING)
+        action, plan = Action.STORE, with_id(found)
+    soon = expiring(plan.ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms)
+    return replace(step, action=action, plan=plan, reason=reason, expires_soon=soon)
+
+
+def _foreseen(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
+    """What a run sees that looks again after these steps; `snapshot` is what it saw at first."""
+    for step in steps:
+        snapshot = repaired(snapshot, step.repair)
+        if step.plan:
+            snapshot = _once_committed(step.plan, snapshot)
+    return snapshot
+
+
+def _once_committed(plan: Plan, snapshot: Snapshot) -> Snapshot:
+    moved = {log: plan.moved(log) for log in plan.offsets_to_move}
+    there = {log: moved.get(log, plan.seen[log]) for log in plan.positions} if plan.moves_offsets else {}
+    known = snapshot.table or Table(plan.table_id or "", -1, None)
+    table = replace(known, version=known.version + 1, transaction_version=plan.number, metadata=None, foreign=())
+    applied = Applied(plan.number, plan.id, table.version, table.id, (NOT_COUNTED,) * len(plan.ranges))
+    ledger = replace(snapshot.ledger, uid=plan.uid, newest=plan, applied=applied)
+    return replace(snapshot, committed={**snapshot.committed, **there}, ledger=ledger, table=table)

@@ -1,0 +1,59 @@
+"""Finishes what an earlier run left half done: the ledger that is behind the table, the record of a plan, the offsets.
+
+What there is to repair is decided in `next_step`; a crash in between leaves less of it to the next run.
+"""
+
+from __future__ import annotations
+
+from etl.decisions.next_step import Repair
+from etl.model.plans import Plan
+from etl.report.phases import Verb
+from etl.report.run_report import Outcome, Report
+from etl.report.sentences import doubt_of
+from etl.run.world import World
+
+
+def finish_repair(world: World, repair: Repair | None, report: Report) -> None:
+    """Nothing where nothing was left."""
+    if repair is None:
+        return
+    if repair.adopts:
+        with report.timed(Verb.RECONCILE):
+            _rebuild_ledger(world, repair, repair.adopts, report)
+    with report.timed(Verb.COMMIT):
+        if repair.lacks_record:
+            _record(world, repair.plan, report)
+        for log, offset in sorted(repair.followed.items()):
+            by = offset - repair.plan.positions[log]
+            report.add(Outcome.FOLLOWED, f"{log.topic} {log.partition}: somebody else moved the offset by {by:+,} to {offset}, followed")
+        if not repair.adopts:
+            _move_offsets(world, repair, report)
+
+
+def _rebuild_ledger(world: World, repair: Repair, adopted: Plan, report: Report) -> None:
+    """Offsets first: once the ledger holds the plan, an offset below its position would count as moved by another client."""
+    if repair.knew and repair.knew.number == adopted.number:
+        sentence = f"the table holds another plan {adopted.number} ({adopted.id}) than ZooKeeper ({repair.knew.id}): it was adopted"
+        report.add(Outcome.ADOPTED, sentence)
+    else:
+        knew = f"knew plan {repair.knew.number} as the newest" if repair.knew else "knew no plan"
+        report.add(Outcome.REBUILT, f"ZooKeeper {knew}: the ledger was rebuilt from the table's commits up to plan {adopted.number}")
+    _move_offsets(world, repair, report)
+    report.lost(adopted)
+    if world.adopt(adopted).applied is None:
+        _record(world, repair.plan, report)
+
+
+def _record(world: World, plan: Plan, report: Report) -> None:
+    report.lost(plan)
+    recounted = world.recount(plan)
+    world.record(plan, recounted)
+    if recounted:
+        what = f"the record of plan {plan.number} was missing: its rows were counted from the table's files"
+        report.add(Outcome.REPAIRED, what + doubt_of(recounted))
+
+
+def _move_offsets(world: World, repair: Repair, report: Report) -> None:
+    if repair.offsets:
+        moved = world.commit(repair.plan, repair.offsets)
+        report.add(Outcome.REPAIRED, f"{len(moved)} offsets of plan {repair.plan.number} were not committed: they are now")

@@ -25,10 +25,13 @@ from etl.decisions.replay import replay_or_supersede
 from etl.errors import EtlError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import NOT_COUNTED, Applied, Plan
-from etl.model.snapshot import PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Settings
+
+Settled = FirstRun | Replay | Supersede | UpToDate
+"""Where the pipeline stands once there is nothing to adopt."""
 
 
 class Action(str, Enum):
@@ -145,7 +148,7 @@ def plan_superseding(state: Supersede, snapshot: Snapshot, settings: Settings, *
     return with_id(plan_instead(state, snapshot, settings, now_ms=now_ms))
 
 
-def _planned(step: NextStep, state: PipelineState, settings: Settings, *, now_ms: int, uid: str) -> NextStep:
+def _planned(step: NextStep, state: Settled, settings: Settings, *, now_ms: int, uid: str) -> NextStep:
     snapshot, reason = step.snapshot, None
     if isinstance(state, Replay):
         refuse_owned_ranges(state.plan, snapshot)

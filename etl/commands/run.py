@@ -31,7 +31,8 @@ def run(
     what is left to do.
     """
     run_id = new_run_id()
-    report = Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms(), this_process(conf), strict=strict)
+    report = Report(
+        run_id, settings.pipeline, settings.group, settings.table.path, now_ms(), this_process(conf), strict=strict, settings=settings)
     kept = kept_in(settings.report.path, report, keep=settings.report.keep)
     with kept, run_context.progress(report.watch.doing):
         for left in reversed(range(SESSIONS_MAX)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import json
 import os
 import platform
 import socket
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from etl import __version__
 from etl.errors import EtlError, SettingsError, Stopped
+from etl.report.incident import as_text
 from etl.report.phases import Verb
 from etl.report.run_report import Outcome, Process, Report, outdated
 
@@ -81,7 +81,7 @@ def _write(path: Path, report: Report) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".tmp")
-        unfinished.write_text(json.dumps(report.as_json(), indent=2), encoding="utf-8")
+        unfinished.write_text(as_text(report.as_json(), report.saw_as_json()), encoding="utf-8")
         unfinished.replace(path)
     except OSError as error:
         what = f"the run's report cannot be written: {error.strerror}"

@@ -1,11 +1,70 @@
-"""A plan and the offsets of logs, for people and programs."""
+"""A plan for people and programs; and what a run decided from, as JSON that is read back to the same values: a test in a report.
+
+What is written to be read back names no broker's address and none of ZooKeeper's, and of the settings those that decide, no other.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from etl.model.plans import Applied, Plan, Receipt
+from etl.model.snapshot import Snapshot
+from etl.report.value_json import read_value, write_value
 from etl.report.words import at
+from etl.settings.sections import Settings
+
+_DECIDING: dict[str, Any] = {
+    "version": True, "pipeline": True, "cluster": True, "group": True, "transform": True, "limits": True, "ownership": True,
+    "source": {"dialect", "topics", "start", "start_new_topics", "on_data_loss", "on_moved", "on_no_leader", "isolation",
+               "expiry_warning_s", "compacted_topics"},
+    "table": {"path", "partition_by", "on_rows_removed"},
+}
+_AS_IN_LEDGER = "the newest plan of the ledger"
+
+
+def write_plan(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON: as it is stored, without the brokers' addresses."""
+    return write_value(plan)  # type: ignore[no-any-return]
+
+
+def read_plan(found: dict[str, Any]) -> Plan:
+    """The plan that `write_plan` wrote; its id is not checked, so that a test may change something in it."""
+    return read_value(Plan, found)
+
+
+def write_snapshot(snapshot: Snapshot) -> dict[str, Any]:
+    """What a run saw as JSON; the table's plan is not said again where the ledger has it."""
+    newest, table = snapshot.ledger.newest, snapshot.table
+    metadata = table.metadata if table else None
+    is_known = bool(newest and metadata and metadata.document is not None and metadata.plan_id == newest.id)
+    if table and metadata and is_known:
+        snapshot = replace(snapshot, table=replace(table, metadata=replace(metadata, document=None)))
+    found: dict[str, Any] = write_value(snapshot)
+    if is_known:
+        found["table"]["metadata"]["document"] = _AS_IN_LEDGER
+    return found
+
+
+def read_snapshot(found: dict[str, Any]) -> Snapshot:
+    """The snapshot that `write_snapshot` wrote."""
+    table = found["table"]
+    if table and table.get("metadata", {}).get("document") == _AS_IN_LEDGER:
+        metadata = {**table["metadata"], "document": found["ledger"]["newest"]}
+        found = {**found, "table": {**table, "metadata": metadata}}
+    return read_value(Snapshot, found)
+
+
+def write_settings(settings: Settings) -> dict[str, Any]:
+    """The settings that decide, as JSON; the table's path in full, so that it means the same place elsewhere."""
+    # pydantic warns of `source.start`, of which it cannot tell what our own validator makes
+    found = settings.model_dump(mode="json", include=_DECIDING, warnings=False)
+    return {**found, "table": {**found["table"], "path": settings.table.place}}
+
+
+def read_settings(found: dict[str, Any]) -> Settings:
+    """Settings that decide as those did which `write_settings` wrote. They lead nowhere."""
+    return Settings.model_validate({**found, "zookeeper": {"connect": "left-out:2181"}})
 
 
 def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:

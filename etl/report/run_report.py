@@ -1,6 +1,6 @@
 """What a run says of itself: its state, outcomes, timings, records and bytes per log, lag, and the plan. Values to JSON.
 
-A report holds the snapshot's decisive facts and the whole plan, so that a run can be looked at again on a desk. Every time in a
+Its file also keeps what the run saw (`incident`), so that what it decided can be decided again on a desk. Every time in a
 document of ours is text (`at`) under a name that ends in `_at`, every duration a number of seconds.
 """
 
@@ -9,20 +9,19 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from etl.decisions.lag import Reached, lag_of, reached
 from etl.decisions.other_pipelines import name_of
 from etl.errors import DataLost, EtlError
-from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, Plan, PlanKind, LossReason
 from etl.model.snapshot import Snapshot, PipelineState
+from etl.report.looks import Looks
 from etl.report.phases import Stopwatch, Verb
 from etl.report.plan_json import describe_plan
 from etl.report.sentences import (
-    doubt_of, logs_of, told_by_owner, told_extent, told_leaderless, told_lost, told_open, told_purpose, told_vanished,
+    doubt_of, told_by_owner, told_leaderless, told_lost, told_open, told_purpose, told_vanished,
 )
 from etl.report.words import at
 from etl.settings.sections import Settings
@@ -112,8 +111,9 @@ class Report:
     """`--strict`: a loss that policy allowed is an exit code of its own."""
     why_lost: set[LossReason] = field(default_factory=set)
     """Why offsets are lost that this run let go, or said again."""
-    _began: _Stand | None = None
-    _stands: _Stand | None = None
+    settings: Settings | None = None
+    """By which the run decides; None: what it saw is not kept."""
+    looks: Looks = field(default_factory=Looks)
 
     def timed(self, verb: Verb) -> contextlib.AbstractContextManager[None]:
         """Add what passes inside to the verb's seconds, however it ends."""
@@ -126,15 +126,11 @@ class Report:
 
     def saw(self, snapshot: Snapshot) -> None:
         """The world at the start, and again at each later look."""
-        self._stands = _Stand(snapshot)
-        self._began = self._began or self._stands
+        self.looks.saw(snapshot)
 
     def stands(self, state: PipelineState, settings: Settings) -> None:
         """Where the pipeline stood at that look."""
-        if self._stands:
-            is_first = self._began is self._stands
-            self._stands = replace(self._stands, reached=reached(state, self._stands.snapshot), settings=settings)
-            self._began = self._stands if is_first else self._began
+        self.looks.stands(state, settings)
 
     def left(self, snapshot: Snapshot) -> None:
         """The logs that this run leaves alone: to whom, or because nobody leads them; and what an open transaction holds back.
@@ -166,8 +162,7 @@ class Report:
     def applied(self, applied: Applied) -> None:
         """The plan is in the table."""
         self.plans[-1].applied, plan = applied, self.plans[-1].plan
-        if self._stands:
-            self._stands = replace(self._stands, reached=Reached(plan, plan.positions))
+        self.looks.reached(plan)
         number, rows = applied.number, applied.rows
         how_many = "its" if rows is None else f"{rows:,}"
         in_table = f"records are in the table at version {applied.delta_version}"
@@ -281,31 +276,12 @@ class Report:
             "offsets_committed": self.offsets_committed,
             "delta_version": self.result.delta_version if self.result else None,
             "plan": plans[-1] if plans else None, "earlier_plans": plans[:-1],
-            "lag": self._lag(),
+            "lag": self.looks.lag_as_json(),
         }
 
-    def _lag(self) -> list[dict[str, Any]]:
-        """Offsets between position and readable end per log, before and after."""
-        began, stands = self._began, self._stands
-        if not began or not stands:
-            return []
-        return [
-            {"topic": log.topic, "partition": log.partition, **told_extent(stands.snapshot, log),
-             "before": began.lag_of(log), "after": stands.lag_of(log)} for log in sorted(logs_of(stands.snapshot))]
-
-
-@dataclass(frozen=True, slots=True)
-class _Stand:
-    """What one look saw, and how far the pipeline was then; None: nobody knows, the run ended before it was decided."""
-
-    snapshot: Snapshot
-    reached: Reached | None = None
-    settings: Settings | None = None
-
-    def lag_of(self, log: BrokerPartition) -> int | None:
-        if self.reached is None or self.settings is None:
-            return None
-        return lag_of(log, self.snapshot, self.reached, self.settings)
+    def saw_as_json(self) -> dict[str, Any] | None:
+        """What the run saw, as its report's file keeps it; None while it has seen nothing."""
+        return self.looks.as_json(self.settings)
 
 
 def outdated(names: Iterable[str], pipeline: str, keep: int) -> list[str]:

@@ -54,7 +54,7 @@ def plan_id(plan: Plan, form: int = FORMAT) -> str:
 
 def render_plan(plan: Plan) -> bytes:
     """The znode of a plan. Raises SettingsError for one so large that it, or what comes of it, could not be read again."""
-    document = _canonical({**_content(plan), "id": plan.id})
+    document = _canonical(plan_content(plan))
     if len(document) > WRITTEN_MAX_BYTES:
         what = f"the plan knows {len(plan.positions):,} logs and would take {len(document):,} bytes of {WRITTEN_MAX_BYTES:,}"
         raise SettingsError(what, key="source.topics", check=FEWER_TOPICS)
@@ -65,6 +65,11 @@ def render_plan(plan: Plan) -> bytes:
     return zlib.compress(document, 6)
 
 
+def plan_content(plan: Plan) -> dict[str, Any]:
+    """A plan as it is stored, before it is compressed."""
+    return {**_content(plan), "id": plan.id}
+
+
 def parse_plan(payload: bytes, *, path: str) -> Plan:
     """The plan of a znode. Raises LedgersDisagree when it is not one, or its content does not hash to its id."""
     return _parsed(payload, path, _plan)
@@ -72,9 +77,14 @@ def parse_plan(payload: bytes, *, path: str) -> Plan:
 
 def render_applied(applied: Applied) -> bytes:
     """The znode that says what came of a plan. Where all gaps do not fit, as many ranges as can be keep theirs."""
-    document = _applied_content(applied, ((),) * len(applied.receipts))
+    document = applied_content(applied)
     left = (WRITTEN_MAX_BYTES - len(_canonical(document))) // _GAP_BYTES
     return zlib.compress(_canonical(_applied_content(applied, _gaps_that_fit(applied.receipts, left))), 6)
+
+
+def applied_content(applied: Applied) -> dict[str, Any]:
+    """What came of a plan as it is stored, without the gaps and before it is compressed."""
+    return _applied_content(applied, ((),) * len(applied.receipts))
 
 
 def _gaps_that_fit(receipts: Sequence[Receipt], left: int) -> list[tuple[tuple[int, int], ...]]:
@@ -104,7 +114,7 @@ def _applied_content(applied: Applied, gaps: Sequence[tuple[tuple[int, int], ...
 
 def parse_applied(payload: bytes, *, path: str) -> Applied:
     """What came of a plan. Raises LedgersDisagree when the znode does not say."""
-    return _parsed(payload, path, _applied)
+    return _parsed(payload, path, applied_of)
 
 
 def render_coverage(coverage: Coverage) -> bytes:
@@ -209,6 +219,14 @@ def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
 
 
 def _plan(document: dict[str, Any]) -> Plan:
+    plan = plan_of(document)
+    if plan_id(plan, document["format"]) != plan.id:
+        raise ValueError("its content does not hash to its id")
+    return plan
+
+
+def plan_of(document: dict[str, Any]) -> Plan:
+    """The plan of `plan_content`, whatever its id says."""
     logs = _parse_logs(document["logs"])
     brokers = [Broker(*columns) for columns in document["leaders"]]
     columns = document["ranges"]
@@ -222,7 +240,7 @@ def _plan(document: dict[str, Any]) -> Plan:
         for log, position, behind, version in zip(logs, positions, document["behind"], document["seen_version"], strict=True)
     }
     kept, epochs = document.get("kept") or [None] * len(logs), document.get("epochs") or {}
-    plan = Plan(
+    return Plan(
         number=document["number"], uid=document["uid"], kind=PlanKind(document["kind"]), created_at_ms=document["created_at_ms"],
         dialect=Dialect(document["dialect"]), cluster=document["cluster"], shape=document["shape"], table_id=document["table_id"],
         topic_ids=document["topic_ids"], previous=document["previous"], supersedes=document["supersedes"], reason=document["reason"],
@@ -239,9 +257,6 @@ def _plan(document: dict[str, Any]) -> Plan:
         took_over=TookOver(*document["took_over"]) if document.get("took_over") else None,
         heir_of=tuple(TookOver(*one) for one in document.get("heir_of", ())), table_version=document.get("table_version"),
     )
-    if plan_id(plan, document["format"]) != plan.id:
-        raise ValueError("its content does not hash to its id")
-    return plan
 
 
 def _flat(pairs: Iterable[tuple[int, int]]) -> list[int]:
@@ -269,7 +284,8 @@ def _known_of(logs: list[BrokerPartition], column: list[int | None] | None) -> d
     return {log: value for log, value in zip(logs, column, strict=True) if value is not None} if column else {}
 
 
-def _applied(document: dict[str, Any]) -> Applied:
+def applied_of(document: dict[str, Any]) -> Applied:
+    """What came of a plan, of the document that says it."""
     columns = ("rows", "fetched_bytes", "control_records", "aborted_records", "missing_offsets", "gaps", "gaps_complete")
     last = document.get("last_epoch") or [None] * len(document["rows"])
     epochs = document.get("epochs") or [[]] * len(document["rows"])

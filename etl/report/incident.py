@@ -1,0 +1,82 @@
+"""What a run saw, kept in its report: whoever has the report can decide again what the run decided, in a test and without its world.
+
+Kept are the first look and the last one, as they were before any decision, and the settings that decide. What lies between them is left
+out: a run looks again behind each plan, and where retention or another driver overtook it, a few times at most. A look that takes more
+than `LOOK_MAX_BYTES` is left out, which the report then says; those of some ten thousand partitions fit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from etl.model.snapshot import Snapshot
+from etl.report.plan_json import read_settings, read_snapshot, write_settings, write_snapshot
+from etl.settings.sections import Settings
+
+LOOK_MAX_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan that the run executed, or began to."""
+
+    id: str
+    uid: str
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """What a report tells of a run, to be decided again."""
+
+    settings: Settings
+    looks: tuple[Snapshot, ...]
+    """The first and the last, where there was more than one and both are in the report."""
+    plans: tuple[Planned, ...]
+    """In the order in which the run executed them."""
+    began_at_ms: int
+    error: Mapping[str, Any] | None
+    """What ended the run."""
+
+
+def saw_as_json(first: Snapshot, last: Snapshot, looks: int, settings: Settings) -> dict[str, Any]:
+    """What a report keeps of what its run saw."""
+    seen = {"first": first} if first is last else {"first": first, "last": last}
+    return {"looks": looks, "settings": write_settings(settings), **{name: _bounded(one) for name, one in seen.items()}}
+
+
+def _bounded(snapshot: Snapshot) -> dict[str, Any]:
+    found = write_snapshot(snapshot)
+    size = len(_line(found))
+    return found if size <= LOOK_MAX_BYTES else {"left_out": f"it would take {size:,} bytes of {LOOK_MAX_BYTES:,}"}
+
+
+def as_text(report: Mapping[str, Any], saw: Mapping[str, Any] | None) -> str:
+    """A report as its file has it: for people, and what the run saw in a line for each look."""
+    text = json.dumps(report, indent=2)
+    if saw is None:
+        return text
+    lines = ",\n".join(f"    {json.dumps(name)}: {_line(value)}" for name, value in saw.items())
+    return text.removesuffix("\n}") + f',\n  "saw": {{\n{lines}\n  }}\n}}'
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def read_incident(report: Mapping[str, Any]) -> Incident:
+    """The incident that a report's file tells of. Raises KeyError for one without looks: its run ended before it had seen anything."""
+    saw = report["saw"]
+    looks = tuple(read_snapshot(saw[name]) for name in ("first", "last") if name in saw and "left_out" not in saw[name])
+    plans = [*report["earlier_plans"], *([report["plan"]] if report["plan"] else [])]
+    return Incident(
+        read_settings(saw["settings"]), looks, tuple(Planned(plan["id"], plan["uid"], _ms(plan["created_at"])) for plan in plans),
+        _ms(report["started_at"]), report["error"])
+
+
+def _ms(told: str) -> int:
+    return round(datetime.fromisoformat(told).timestamp() * 1000)

@@ -1,0 +1,122 @@
+"""Reports that were pasted into `reports`: what a run decided is decided again from its report alone, and is the same."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from etl.errors import EtlError
+from etl.model.snapshot import Replay, Supersede, UpToDate
+from etl.report import incident as incidents
+from etl.report.incident import Incident, Planned, as_text, read_incident
+from etl.report.run_report import Report
+from etl.run.ingest import ingest
+from tests.fakes.outside import Outside
+from tests.fakes.world import Crash, FakeWorld, When
+from tests.unit.incidents.replaying import REPORTS, decide, incident_of
+from tests.unit.run.test_ingest import CRASHES, SETTINGS, crash_at, grow, outside_of
+
+NO_PLAN = Planned("", "unnamed", 0)
+PASTED = sorted(path.stem for path in REPORTS.glob("*.json"))
+
+
+def decided_as_then(incident: Incident) -> list[str]:
+    """For each look what it comes to: that there is nothing new, the run's plan, or the run's error. Fails where it is another."""
+    found = []
+    for snapshot in incident.looks:
+        for then in (*incident.plans, NO_PLAN):
+            try:
+                plan = decide(snapshot, incident.settings, then.created_at_ms, then.uid).plan
+            except EtlError as error:
+                assert incident.error and (type(error).__name__, error.what) == (incident.error["error"], incident.error["what"])
+                found.append(type(error).__name__)
+                break
+            if plan is None or plan.id in {one.id for one in incident.plans}:
+                found.append(f"plan {plan.number}" if plan else "nothing new")
+                break
+        else:
+            raise AssertionError("the run made another plan")
+    return found
+
+
+@pytest.mark.parametrize("name", PASTED)
+def test_a_pasted_report_is_decided_as_its_run_decided(name: str) -> None:
+    incident = incident_of(name)
+    assert incident.looks
+    decided_as_then(incident)
+
+
+def test_a_plan_that_was_left_is_replayed_word_for_word_and_then_the_run_makes_its_own() -> None:
+    incident = incident_of("replayed_plan")
+    first, last = incident.looks
+    left = decide(first, incident.settings, incident.began_at_ms)
+    assert isinstance(left.state, Replay) and left.plan and left.plan == first.ledger.newest
+    then = decide(last, incident.settings, incident.plans[-1].created_at_ms)
+    assert isinstance(then.state, UpToDate) and then.plan and then.plan.previous == left.plan.id
+    assert decided_as_then(incident) == ["plan 2", "plan 3"]
+
+
+def test_a_table_that_was_restored_from_a_copy_is_refused_as_it_was() -> None:
+    incident = incident_of("table_restored_from_a_copy")
+    assert decided_as_then(incident) == ["LedgersDisagree"]
+
+
+def test_a_range_that_expired_meanwhile_is_let_go_by_the_plan_that_takes_the_number() -> None:
+    incident = incident_of("expired_range")
+    decided = decide(incident.looks[0], incident.settings, incident.plans[0].created_at_ms)
+    assert isinstance(decided.state, Supersede) and decided.plan
+    assert [(loss.log.partition, loss.from_offset, loss.until_offset) for loss in decided.plan.losses] == [(0, 5000, 6200)]
+    assert decided_as_then(incident) == ["plan 2", "nothing new"]
+
+
+def file_of(report: Report) -> Incident:
+    return read_incident(json.loads(as_text(report.as_json(), report.saw_as_json())))
+
+
+def reported(outside: Outside) -> Report:
+    report = Report("run-2", "clicks", "group", "clicks", 1_700_000_000_000, settings=SETTINGS)
+    try:
+        ingest(FakeWorld(outside, SETTINGS), SETTINGS, report)
+    except EtlError as error:
+        report.failed(error)
+    return report
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_whatever_a_crash_left_the_report_of_the_next_run_is_decided_as_that_run_did(step: str, when: When) -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        ingest(FakeWorld(outside, SETTINGS, crash_at(step, when)), SETTINGS, reported(outside_of()))
+    grow(outside, 2, 0, 1)
+    incident = file_of(reported(outside))
+    assert f"plan {len(outside.plans)}" in decided_as_then(incident)
+
+
+def test_a_run_that_is_refused_keeps_what_it_saw() -> None:
+    outside = outside_of(5, 3, 4)
+    reported(outside)
+    outside.table = None
+    incident = file_of(reported(outside))
+    assert incident.error and not incident.plans
+    assert decided_as_then(incident) == ["LedgersDisagree"]
+
+
+def test_a_look_that_takes_too_much_is_left_out_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incidents, "LOOK_MAX_BYTES", 100)
+    report = reported(outside_of(5, 3, 4))
+    document = json.loads(as_text(report.as_json(), report.saw_as_json()))
+    assert document["saw"]["first"]["left_out"].endswith("bytes of 100")
+    assert read_incident(document).looks == ()
+
+
+def test_a_report_without_looks_is_as_it_was() -> None:
+    report = Report("run-1", "clicks", "group", "clicks", 0, settings=SETTINGS)
+    assert json.loads(as_text(report.as_json(), report.saw_as_json())) == report.as_json()
+
+
+def test_what_a_run_saw_is_not_in_the_document_for_programs() -> None:
+    report = reported(outside_of(5, 3, 4))
+    document = json.loads(as_text(report.as_json(), report.saw_as_json()))
+    assert document.pop("saw")["looks"] == 1
+    assert document == json.loads(json.dumps(report.as_json()))

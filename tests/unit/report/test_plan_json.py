@@ -1,0 +1,164 @@
+"""What a run decided from, as JSON and back: the same values but for addresses and gaps, and so the same decisions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etl.model.ledger import Acknowledgement, Ledger, Retirement
+from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Leader, OpenTransaction, Retention
+from etl.model.plans import Applied, Plan, TookOver
+from etl.model.snapshot import Snapshot
+from etl.model.table import CommitMetadata, ForeignCommit, OtherPipeline, Table
+from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan
+from etl.report.plan_json import read_plan, read_settings, read_snapshot, write_plan, write_settings, write_snapshot
+from etl.settings.loader import parse_settings
+from etl.settings.sections import Settings
+from tests.unit.protocol.test_plan_documents import APPLIED, COMMITTED, LOGS, NAMES, OFFSETS, TOPICS, plans
+
+SMALL = st.integers(0, 9)
+WORDS = st.text(max_size=6)
+LEADERS = st.builds(Leader, st.builds(Broker, SMALL, st.just("broker-7.example.org"), st.just(9092)), st.none() | SMALL)
+FOREIGN = st.builds(ForeignCommit, SMALL, WORDS, WORDS, st.none() | st.builds(TookOver, WORDS, SMALL))
+
+
+def by_log(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[BrokerPartition, Any]]:
+    return st.dictionaries(LOGS, values, max_size=3)
+
+
+EXTENTS = by_log(st.builds(Extent, OFFSETS, OFFSETS, st.none() | OFFSETS))
+LEDGERS = st.builds(
+    Ledger, NAMES, st.none() | plans(), st.none() | APPLIED, st.none() | SMALL, st.none() | SMALL,
+    st.none() | st.builds(
+        Acknowledgement, NAMES, st.none() | SMALL, SMALL, WORDS, OFFSETS, st.booleans(), NAMES, st.none() | SMALL,
+        st.none() | st.booleans(), NAMES, NAMES),
+    st.none() | st.builds(Retirement, WORDS, OFFSETS, NAMES))
+TABLES = st.builds(
+    Table, WORDS, SMALL, st.none() | SMALL,
+    st.none() | st.builds(
+        CommitMetadata, SMALL, WORDS, WORDS, SMALL, WORDS, document=st.none() | plans().map(render_plan), run_id=NAMES),
+    st.lists(FOREIGN, max_size=2).map(tuple),
+    st.lists(st.builds(OtherPipeline, WORDS, SMALL, st.none() | SMALL, st.none() | plans()), max_size=1).map(tuple),
+    st.frozensets(TOPICS, max_size=2), st.booleans(), NAMES)
+SNAPSHOTS = st.builds(
+    Snapshot, cluster=WORDS, extents=EXTENTS, leaders=by_log(LEADERS), leaderless=st.frozensets(LOGS, max_size=3),
+    topic_ids=st.dictionaries(TOPICS, WORDS, max_size=2), bytes_per_offset=by_log(st.floats(0, 1e9)), committed=by_log(COMMITTED),
+    starts=by_log(OFFSETS), owners=by_log(WORDS), live_consumers=st.lists(WORDS, max_size=2).map(tuple), ledger=LEDGERS,
+    table=st.none() | TABLES, other_pipelines=st.dictionaries(WORDS, st.frozensets(TOPICS, max_size=2), max_size=2),
+    retention=st.dictionaries(TOPICS, st.builds(Retention, st.none() | SMALL, st.none() | SMALL, st.booleans(), st.booleans()), max_size=2),
+    leader_epochs=by_log(SMALL), epoch_ends=by_log(st.builds(EpochEnd, SMALL, SMALL, OFFSETS)), retained_from=by_log(OFFSETS),
+    open_transactions=by_log(st.builds(OpenTransaction, SMALL, OFFSETS, NAMES, st.none() | OFFSETS)), extents_of_owned=EXTENTS,
+    gone_topics=st.frozensets(TOPICS, max_size=2), parallelism=st.none() | SMALL)
+
+
+def through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value, allow_nan=False))
+
+
+def no_address(leader: Leader) -> Leader:
+    return replace(leader, broker=Broker(leader.broker.id, "", 0))
+
+
+def kept_of(plan: Plan) -> Plan:
+    """What is kept of a plan: all but where its brokers listen."""
+    return replace(plan, ranges=tuple(replace(r, leader=r.leader and no_address(r.leader)) for r in plan.ranges))
+
+
+def kept_of_result(applied: Applied) -> Applied:
+    """All but the gaps."""
+    return replace(applied, receipts=tuple(
+        replace(receipt, gaps=(), gaps_complete=receipt.gaps_complete and not receipt.gaps) for receipt in applied.receipts))
+
+
+def kept(snapshot: Snapshot) -> Snapshot:
+    """What is kept of a look; the table's own plan as a plan, since its bytes may be others."""
+    ledger, table = snapshot.ledger, snapshot.table
+    ledger = replace(
+        ledger, newest=ledger.newest and kept_of(ledger.newest), applied=ledger.applied and kept_of_result(ledger.applied))
+    if table:
+        others = tuple(replace(other, plan=other.plan and kept_of(other.plan)) for other in table.others)
+        table = replace(table, metadata=table.metadata and replace(table.metadata, document=None), others=others)
+    return replace(snapshot, ledger=ledger, table=table, leaders={log: no_address(leader) for log, leader in snapshot.leaders.items()})
+
+
+def plan_in_table(snapshot: Snapshot) -> Plan | None:
+    document = snapshot.table.metadata.document if snapshot.table and snapshot.table.metadata else None
+    return kept_of(parse_plan(document, path="table")) if document else None
+
+
+@settings(max_examples=30, deadline=None)
+@given(plans())
+def test_a_plan_comes_back_without_its_brokers_addresses(plan: Plan) -> None:
+    assert read_plan(through_json(write_plan(plan))) == kept_of(plan)
+
+
+@settings(max_examples=30, deadline=None)
+@given(SNAPSHOTS)
+def test_what_a_run_saw_comes_back_without_addresses_and_gaps(snapshot: Snapshot) -> None:
+    document = write_snapshot(snapshot)
+    back = read_snapshot(through_json(document))
+    assert (kept(back), plan_in_table(back)) == (kept(snapshot), plan_in_table(snapshot))
+    assert "broker-7.example.org" not in json.dumps(document)
+
+
+@settings(max_examples=30, deadline=None)
+@given(plans())
+def test_the_tables_plan_is_said_once_where_the_ledger_has_it(plan: Plan) -> None:
+    metadata = CommitMetadata(3, "app", plan.uid, plan.number, plan.id, document=render_plan(plan))
+    snapshot = Snapshot("c", {}, {}, frozenset(), {}, {}, {}, {}, {}, (), Ledger(plan.uid, plan), Table("t", 3, plan.number, metadata))
+    document = through_json(write_snapshot(snapshot))
+    assert document["table"]["metadata"]["document"] == "the newest plan of the ledger"
+    assert plan_in_table(read_snapshot(document)) == kept_of(plan)
+
+
+def test_a_plan_that_nobody_can_read_stays_unreadable() -> None:
+    metadata = CommitMetadata(3, "app", "u", 1, "id", document=b"\\x00")
+    snapshot = Snapshot("c", {}, {}, frozenset(), {}, {}, {}, {}, {}, (), Ledger(), Table("t", 3, 1, metadata))
+    back = read_snapshot(through_json(write_snapshot(snapshot)))
+    assert back.table and back.table.metadata and back.table.metadata.document == b"no plan"
+
+
+CONF: dict[str, Any] = {
+    "version": 1, "pipeline": "p", "cluster": "c", "group": "g", "zookeeper": {"connect": "secret-host:2181/chroot"},
+    "source": {
+        "bootstrap": "secret-host:9092", "topics": {"allow": ["clicks.*"], "deny": ["clicks-old"]},
+        "start": {"timestamp": "2026-01-31T12:00:00+01:00"}, "start_new_topics": "latest", "on_data_loss": "skip", "on_moved": "follow",
+        "on_no_leader": "skip", "isolation": "read_uncommitted", "expiry_warning_s": 7, "compacted_topics": ["clicks-c"]},
+    "table": {"path": "/warehouse/clicks", "partition_by": ["event_date"], "on_rows_removed": "record", "losses_path": "/secret-host"},
+    "limits": {"max_records_per_run": 5, "max_bytes_per_run": 6, "target_task_bytes": 7},
+    "ownership": {"mode": "observe", "on_owned": "skip", "on_live_group": "unowned", "wait_for_driver_s": 3},
+    "transform": "m:f", "report": {"path": "/secret-host/reports"}, "spark": {"spark.password": "secret-word"},
+}
+LEFT_OUT = {
+    "zookeeper", "report", "spark", "source.bootstrap", "source.wait_for_leader_s", "source.fetch_max_bytes", "source.fetch_limit_bytes",
+    "source.max_record_bytes", "source.timeout_s", "table.writer", "table.losses_path"}
+"""How a run reaches its world and what it may be told in secret; no decision asks for them."""
+
+
+def keys_of(settings: dict[str, Any]) -> set[str]:
+    nested = {section: settings[section] for section in ("source", "table") if section in settings}
+    return (settings.keys() - nested.keys()) | {f"{section}.{key}" for section, keys in nested.items() for key in keys}
+
+
+def test_settings_that_decide_come_back_and_no_secret_is_told() -> None:
+    conf = parse_settings(CONF)
+    document = through_json(write_settings(conf))
+    assert write_settings(read_settings(document)) == document
+    assert "secret" not in json.dumps(document)
+    assert keys_of(document) == keys_of(conf.model_dump(warnings=False)) - LEFT_OUT
+
+
+def test_a_start_by_time_is_the_same_moment_when_it_comes_back() -> None:
+    conf = parse_settings(CONF)
+    assert read_settings(through_json(write_settings(conf))).source.start == conf.source.start
+
+
+def test_every_key_of_a_conf_is_either_kept_or_left_out_on_purpose() -> None:
+    known = {f"{name}.{key}" if name in ("source", "table") else name
+             for name, field in Settings.model_fields.items()
+             for key in (getattr(field.annotation, "model_fields", None) or {name: None})}
+    assert known - LEFT_OUT == keys_of(write_settings(parse_settings(CONF)))

@@ -39,7 +39,7 @@ from etl.model.logs import Cleanup, Isolation
 from etl.model.plans import OffsetRange, Receipt
 from etl.model.raw_table import COLUMNS
 from etl.protocol.messages import FetchedPartition, Meaning, Refusal
-from etl.protocol.records.batch_v2 import MAX_UNPACKED_BYTES, Counts, Selection, Walk, decode, walk
+from etl.protocol.records.decode import MAX_UNPACKED_BYTES, Counts, Selection, Walk, decode, walk
 from etl.protocol.records.kernel import MAX_GAPS, MAX_RECORD_BYTES, Tally
 
 EMPTY_ANSWERS_THAT_PROVE = 3

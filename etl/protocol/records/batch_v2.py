@@ -43,11 +43,9 @@ GROUP_RECORDS = 1 << 18
 """... or to this many records. How much of them one Arrow batch takes is `columns`'."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_START_OF_ENTRY = struct.Struct(">qiib")
-_LENGTH_AT = 12
+_BEFORE_LENGTH_COUNTS = 12
 _CRC_FROM = 21
-_SMALLEST_LENGTH = _HEADER.size - _LENGTH_AT
-_SMALLEST_V0_LENGTH = 14
+SMALLEST_LENGTH = _HEADER.size - _BEFORE_LENGTH_COUNTS
 _MAX_OFFSET = 2**63 - 1
 
 _CODEC_BITS, _APPEND_TIME_BIT, _TRANSACTIONAL_BIT, _CONTROL_BIT = 0x07, 0x08, 0x10, 0x20
@@ -89,15 +87,6 @@ class BatchHeader(NamedTuple):
         return self.attributes & _CODEC_BITS
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """The whole record batches of one answer, and what the one cut off at its end would need."""
-
-    batches: tuple[BatchHeader, ...]
-    cut_off_bytes: int = 0
-    """0: nothing is cut off. 1: too little is there to tell. Else the whole size of the record batch that is cut off."""
-
-
 @dataclass(slots=True)
 class Counts:
     """Records that became no rows, of one walk through a range."""
@@ -121,68 +110,30 @@ class Selection:
     """What one record may have in the chosen columns."""
 
 
-def walk(fetched: FetchedPartition, until_offset: int) -> Walk:
-    """Read the headers of the whole record batches of an answer until they reach `until_offset`.
-
-    A record batch that begins at or beyond `until_offset` ends the list: it proves that the log has nothing more
-    below. What follows is not looked at, so damage beyond a range does not stop it. The CRCs are not looked at yet.
-
-    Raises CorruptData with topic, partition and base offset for fields that cannot be, and for magic 0 and 1.
-    """
-    records = fetched.records
-    size, at, last_offset = len(records), 0, -1
-    batches: list[BatchHeader] = []
-    while size - at >= _START_OF_ENTRY.size and last_offset + 1 < until_offset:
-        base_offset, length, _, magic = _START_OF_ENTRY.unpack_from(records, at)
-        if magic != 2 or length < _SMALLEST_LENGTH:
-            raise _strange_entry(fetched, base_offset, length, magic)
-        until = at + _LENGTH_AT + length
-        if until > size:
-            return Walk(tuple(batches), cut_off_bytes=_LENGTH_AT + length)
-        header = _read_header(fetched, at, until)
-        if header.base_offset <= last_offset:
-            raise _corrupt(
-                fetched, header.base_offset, f"a record batch begins at or below offset {last_offset}, where the one before it ends")
-        batches.append(header)
-        at, last_offset = until, header.last_offset
-    return Walk(tuple(batches), cut_off_bytes=1 if at < size and last_offset + 1 < until_offset else 0)
-
-
-def _read_header(fetched: FetchedPartition, at: int, until: int) -> BatchHeader:
+def read_header(fetched: FetchedPartition, at: int, until: int) -> BatchHeader:
     (base_offset, _, leader_epoch, _, crc, attributes, last_delta, base_timestamp, max_timestamp, producer_id, _, _,
      count) = _HEADER.unpack_from(fetched.records, at)
     header = BatchHeader(
         base_offset, at, until, crc, attributes, base_offset + last_delta, base_timestamp, max_timestamp, producer_id, count,
         leader_epoch)
     if base_offset < 0 or last_delta < 0 or header.last_offset >= _MAX_OFFSET:
-        raise _corrupt(fetched, base_offset, f"a record batch reaches from offset {base_offset} to {header.last_offset}")
+        raise corrupt(fetched, base_offset, f"a record batch reaches from offset {base_offset} to {header.last_offset}")
     if not 0 <= count <= last_delta + 1:
-        raise _corrupt(fetched, base_offset, f"a record batch of {last_delta + 1} offsets claims {count} records")
+        raise corrupt(fetched, base_offset, f"a record batch of {last_delta + 1} offsets claims {count} records")
     if header.codec == 0:
         _check_count(fetched, header, until - at - _HEADER.size)
     elif header.codec not in codecs.NAMES:
-        raise _corrupt(fetched, base_offset, f"compression codec {header.codec} does not exist")
+        raise corrupt(fetched, base_offset, f"compression codec {header.codec} does not exist")
     return header
-
-
-def _strange_entry(fetched: FetchedPartition, base_offset: int, length: int, magic: int) -> CorruptData:
-    if magic in (0, 1) and length >= _SMALLEST_V0_LENGTH:
-        return CorruptData(
-            f"the log holds message format v{magic}, which this version does not read yet",
-            check="formats v0 and v1 (Kafka 0.8 to 0.10, or a topic with an old message.format.version) come with a later version",
-            topic=fetched.topic, partition=fetched.partition, offset=base_offset)
-    if magic not in (0, 1, 2):
-        return _corrupt(fetched, base_offset, f"magic {magic} is no message format")
-    return _corrupt(fetched, base_offset, f"a record batch with a length of {length} cannot be")
 
 
 def _check_count(fetched: FetchedPartition, header: BatchHeader, size: int) -> None:
     """Refuse a number of records that the bytes cannot hold: no memory is reserved for it. Raises CorruptData."""
     if header.records * SMALLEST_RECORD > size:
-        raise _corrupt(fetched, header.base_offset, f"a record batch claims {header.records} records in {size} bytes")
+        raise corrupt(fetched, header.base_offset, f"a record batch claims {header.records} records in {size} bytes")
 
 
-def _corrupt(fetched: FetchedPartition, offset: int, what: str) -> CorruptData:
+def corrupt(fetched: FetchedPartition, offset: int, what: str) -> CorruptData:
     return CorruptData(what, check=_LOG, topic=fetched.topic, partition=fetched.partition, offset=offset)
 
 
@@ -253,7 +204,7 @@ class _Group:
         # A numpy slice goes in without a copy; google_crc32c takes no memoryview of a writable buffer.
         found = google_crc32c.value(self._plain[header.start + _CRC_FROM:header.until])
         if found != header.crc:
-            raise _corrupt(self._fetched, header.base_offset, f"CRC-32C of a record batch is {found:08x}, its header says {header.crc:08x}")
+            raise corrupt(self._fetched, header.base_offset, f"CRC-32C of a record batch is {found:08x}, its header says {header.crc:08x}")
 
     def add(self, header: BatchHeader) -> None:
         """Make the records of `header` part of the group, decompressed where they are compressed."""
@@ -354,7 +305,7 @@ def _decompress(fetched: FetchedPartition, header: BatchHeader, content: Bytes, 
             check="who produced it (such a ratio is rare for data and usual for a decompression bomb)",
             topic=fetched.topic, partition=fetched.partition, offset=header.base_offset) from error
     except ValueError as error:
-        raise _corrupt(fetched, header.base_offset, f"a record batch is no {codecs.NAMES[header.codec]}: {error}") from error
+        raise corrupt(fetched, header.base_offset, f"a record batch is no {codecs.NAMES[header.codec]}: {error}") from error
 
 
 def _control_type(fetched: FetchedPartition, header: BatchHeader, record: bytes) -> int:
@@ -371,7 +322,7 @@ def _control_type(fetched: FetchedPartition, header: BatchHeader, record: bytes)
         if size < 4 or at + 4 > len(record):
             raise IndexError
     except IndexError:
-        raise _corrupt(fetched, header.base_offset, "a control batch holds no control record") from None
+        raise corrupt(fetched, header.base_offset, "a control batch holds no control record") from None
     return int.from_bytes(record[at + 2:at + 4], "big", signed=True)
 
 

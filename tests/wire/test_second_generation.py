@@ -1,0 +1,90 @@
+"""A second generation of brokers is read through everything above without a change there: it is registered, and that is all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.errors import NotKafka, RanOutBeforeUntil, SettingsError
+from etl.model.logs import BrokerPartition, Extent, Isolation
+from etl.model.plans import OffsetRange, Receipt
+from etl.protocol.generations import choice
+from etl.protocol.messages import EARLIEST, LATEST, Meaning
+from etl.reader.fetch import read_ranges
+from tests.fakes.broker import FakeBroker
+from tests.fakes.listening import listening
+from tests.fakes.pebble import Pebble, PebbleBroker
+
+LOGS = [BrokerPartition("stones", number) for number in range(2)]
+
+
+@pytest.fixture(autouse=True)
+def two_generations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "GENERATIONS", (*choice.GENERATIONS, Pebble()))
+
+
+@pytest.fixture
+def broker() -> Iterator[PebbleBroker]:
+    with PebbleBroker({("stones", 0): 30, ("stones", 1): 50}).listening() as running:
+        yield running
+
+
+@pytest.fixture
+def consumer(broker: PebbleBroker) -> Iterator[SimpleConsumer]:
+    with SimpleConsumer("127.0.0.1", broker.port, timeout_s=5) as connected:
+        yield connected
+
+
+def test_a_broker_is_asked_in_the_words_of_its_generation(consumer: SimpleConsumer) -> None:
+    assert consumer.introduction() == "a pebble"
+    assert consumer.earliest_or_latest_offset("stones", 1, EARLIEST) == 0
+    assert consumer.earliest_or_latest_offset("stones", 1, LATEST) == 50
+    assert sorted(consumer.topic_metadata().leaders) == LOGS
+
+
+def test_a_broker_that_the_newest_generation_knows_is_of_that_one() -> None:
+    with FakeBroker() as kafka, SimpleConsumer(kafka.host, kafka.port, timeout_s=5) as consumer:
+        assert consumer.introduction().startswith("Kafka ")
+
+
+def test_a_port_of_no_generation_fails_as_the_newest_says() -> None:
+    with listening(lambda connection: None) as port, SimpleConsumer("127.0.0.1", port, timeout_s=5) as consumer:
+        with pytest.raises(NotKafka, match="closed on the first request"):
+            consumer.topic_metadata()
+
+
+def test_a_refusal_means_the_same_in_every_generation(consumer: SimpleConsumer) -> None:
+    refusal = consumer.topic_metadata(["no-such-topic"]).topics["no-such-topic"].refusal
+    assert refusal is not None and refusal.meaning is Meaning.UNKNOWN_TOPIC
+
+
+def test_a_question_that_a_generation_does_not_know_says_so(consumer: SimpleConsumer) -> None:
+    with pytest.raises(SettingsError, match="cannot tell the sizes of logs"):
+        consumer.log_sizes(LOGS)
+    assert consumer.epoch_ends({LOGS[0]: 1}, {}) == {}
+
+
+def test_a_cluster_of_it_tells_where_its_logs_start_and_end(broker: PebbleBroker) -> None:
+    with Cluster([("127.0.0.1", broker.port)], timeout_s=5) as cluster:
+        found = cluster.extents(LOGS, isolation=Isolation.READ_COMMITTED)
+        assert dict(found.extents) == {LOGS[0]: Extent(0, 30), LOGS[1]: Extent(0, 50)}
+        assert (cluster.bytes_per_offset(found), cluster.retention(["stones"])) == ({}, {})
+
+
+def test_a_task_reads_its_ranges_to_the_row(broker: PebbleBroker) -> None:
+    receipts: dict[int, Receipt] = {}
+    ranges = [OffsetRange(LOGS[0], 3, 27), OffsetRange(LOGS[1], 40, 50)]
+    rows = [(row["partition"], row["offset"], int(row["value"])) for arrow_batch in read_ranges(
+        ranges, isolation=Isolation.READ_COMMITTED, on_receipt=receipts.__setitem__, bootstrap=[("127.0.0.1", broker.port)],
+        columns=("partition", "offset", "value")) for row in arrow_batch.to_pylist()]
+    assert sorted(rows) == [(0, offset, offset) for offset in range(3, 27)] + [(1, offset, offset) for offset in range(40, 50)]
+    assert {index: receipt.rows for index, receipt in receipts.items()} == {0: 24, 1: 10}
+
+
+def test_a_range_beyond_the_log_ran_out(broker: PebbleBroker) -> None:
+    with pytest.raises(RanOutBeforeUntil):
+        list(read_ranges([OffsetRange(LOGS[0], 35, 40)], isolation=Isolation.READ_COMMITTED, on_receipt=lambda index, receipt: None,
+                         bootstrap=[("127.0.0.1", broker.port)]))

@@ -143,7 +143,7 @@ def repaired(snapshot: Snapshot, repair: Repair | None) -> Snapshot:
 
 
 def plan_superseding(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
-    """The plan in the place of one that cannot be finished, by policy or by an operator's word. Raises as `plan_instead`, and Owned."""
+    """The plan in the place of one that cannot be finished, by policy or by an operator's decision. Raises as `plan_instead`, and Owned."""
     refuse_owned_ranges(state.plan, snapshot)
     return with_id(plan_instead(state, snapshot, settings, now_ms=now_ms))
 

@@ -148,6 +148,13 @@ def test_the_page_of_settings_has_each_key_once() -> None:
     assert sorted(re.findall(r"`([^`]+)`", " ".join(firsts))) == sorted(keys_of(Settings))
 
 
+def test_the_map_has_each_folder_and_each_decision() -> None:
+    text = DESIGN.read_text()
+    folders = {f"`{place(path)}/`" for path in (ROOT / "etl").iterdir() if (path / "__init__.py").exists()}
+    decisions = {f"`{place(path)}`" for path in MODULES if path.parent.name == "decisions" and path.stem != "__init__"}
+    assert sorted(name for name in folders | decisions if name not in text) == []
+
+
 def test_each_test_that_the_map_names_is_there() -> None:
     tests = {node.name for path in (ROOT / "tests").rglob("*.py") for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)}
     files = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}

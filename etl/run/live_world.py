@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etl.decisions.other_pipelines import app_id_of
-from etl.edges.delta import empty_commit, losses, spark_writer
-from etl.edges.delta.features import takes_commits_of_delta_rs
+from etl.edges.delta import losses
+from etl.edges.delta.features import unknown_to_delta_rs
 from etl.edges.delta.outcome import Outcome, Result, read_back
 from etl.edges.delta.path import check_writable
+from etl.edges.delta.writers import Destination, Load, Writer, append, choose_writer
 from etl.edges.zookeeper import coverage
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.group import ConsumerGroup
@@ -28,7 +29,7 @@ from etl.errors import LedgersDisagree, OffsetMoved, Owned, TableUnreachable
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, Committed, Plan
-from etl.model.raw_table import arrow_schema, spark_schema
+from etl.model.raw_table import spark_schema
 from etl.model.snapshot import Snapshot
 from etl.model.table import ForeignCommit, Table
 from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
@@ -44,7 +45,7 @@ from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from etl.edges.delta.recount import Recount
 
@@ -116,7 +117,7 @@ class LiveWorld:
     def store(self, plan: Plan) -> None:
         """See `world.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""
         self._refuse_unwritable(plan)
-        if self.settings.transform and (plan.ranges or self._takes_spark_to_commit_nothing(plan.table_id)):
+        if self.settings.transform and self._writer_of(plan).takes_spark:
             # stored, the plan would bind the conf to a transform that never works
             format_rows(self.spark().createDataFrame([], spark_schema()), self.settings)
         self.ledger.store_plan(plan, beside=self._pipelines_version)
@@ -147,33 +148,28 @@ class LiveWorld:
             return contextlib.nullcontext()
         return self._owners.claiming({r.log for r in plan.ranges}, self.run_id)
 
-    def fetch(self, plan: Plan, snapshot: Snapshot) -> DataFrame | None:
-        """See `world.World`. None where the plan has no ranges and its empty commit needs no Spark."""
-        if not plan.ranges and not self._takes_spark_to_commit_nothing(plan.table_id):
-            return None
+    def fetch(self, plan: Plan, snapshot: Snapshot) -> Load:
+        """See `world.World`. Spark is not started for a plan whose writer does not take its rows."""
+        writer = self._writer_of(plan)
+        if not writer.takes_spark:
+            return Load(writer)
         spark = self.spark()
         with self._phases.timed(Verb.FIRST_JOB):
             bootstrap = bootstrap_of(self.settings, self.zookeeper)
             rows, self._reading = read_rows(spark, plan, snapshot, self.settings, bootstrap, now_ms=self.now_ms())
-            return format_rows(rows, self.settings)
+            return Load(writer, format_rows(rows, self.settings))
 
-    def _takes_spark_to_commit_nothing(self, table_id: str | None) -> bool:
-        """A new table may have a transform's columns, an old one features that delta-rs cannot commit to."""
-        return self.settings.transform is not None if table_id is None else not takes_commits_of_delta_rs(self.settings.table.path)
+    def _writer_of(self, plan: Plan) -> Writer:
+        return choose_writer(plan, self.settings, lambda: unknown_to_delta_rs(self.settings.table.path))
 
-    def append(self, plan: Plan, rows: DataFrame | None) -> tuple[Applied | None, Table | None]:
+    def append(self, plan: Plan, rows: Load) -> tuple[Applied | None, Table | None]:
         """See `world.World`. Raises TableUnreachable when the append left no trace."""
-        table = self.settings.table
-        app_id, path, known, word = self.app_id, table.path, self._seen_ledger.known_version, self._seen_ledger.acknowledged
-        if rows is None:
-            outcome = empty_commit.append_empty(
-                plan, app_id=app_id, path=path, schema=arrow_schema(), partition_by=table.partition_by, known=known, run_id=self.run_id,
-                is_ours=self.settings.source.topics.admits, word=word)
-        else:
-            with self._read_meanwhile(), translating_transform_errors(self.settings.transform):
-                outcome = spark_writer.append(
-                    rows, plan, app_id=app_id, path=path, partition_by=table.partition_by, known=known, run_id=self.run_id,
-                    is_ours=self.settings.source.topics.admits, word=word)
+        table, ledger = self.settings.table, self._seen_ledger
+        to = Destination(
+            table.path, self.app_id, partition_by=table.partition_by, known=ledger.known_version, run_id=self.run_id,
+            is_ours=self.settings.source.topics.admits, word=ledger.acknowledged)
+        with self._read_meanwhile() if rows.rows is not None else contextlib.nullcontext():
+            outcome = append(rows, plan, to)
         if outcome.result is Result.NOT_APPLIED:
             check = "who changed or replaced the table during the run; the next run appends the same plan again"
             raise TableUnreachable(f"plan {plan.number} did not reach the table", path=table.path, check=check)
@@ -259,7 +255,7 @@ class LiveWorld:
             return
         began = time.monotonic()
         try:
-            with self._phases.reading(reading.doing):
+            with self._phases.reading(reading.doing), translating_transform_errors(self.settings.transform):
                 yield
         finally:
             reading.port.close()

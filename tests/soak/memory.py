@@ -1,7 +1,7 @@
 """The outside that is not real in the fast soak: logs in memory in place of the brokers, and a writer on delta-rs in place of Spark.
 
-Everything else of a run is the product's own: `wiring.LiveWorld` with its ledger, group, lock, and the reading of the table.
-The writer commits as `edges.delta.append_empty` does: application transaction and stamp, on the very object that was looked at.
+Everything else of a run is the product's own: `live_world.LiveWorld` with its ledger, group, lock, and the reading of the table.
+The writer commits as `EmptyCommit` does: application transaction and metadata, on the very object that was looked at.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from unittest import mock
 
 import pyarrow
 import pyarrow.parquet
+from deltalake import DeltaTable
 
 from etl.decisions import coverage
 from etl.edges.brokers.cluster import Extents
-from etl.edges.delta import log as delta_log, losses, outcome, spark_writer
-from etl.edges.delta.others import IsOurs
+from etl.edges.delta import log as delta_log, losses, writers
 from etl.edges.delta.path import open_table
+from etl.edges.delta.writers import Destination, Load
 from etl.edges.zookeeper import driver_lock
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import ExpiredOffsets
-from etl.model.ledger import Acknowledgement
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, KafkaGroup, Leader, OpenTransaction, Retention
 from etl.model.plans import OffsetRange, Plan, Receipt
 from etl.model.raw_table import arrow_schema
 from etl.model.snapshot import Snapshot
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.reader.following import Following
 from etl.run import context, live_world, observe
 from etl.settings.sections import Settings
@@ -179,13 +178,12 @@ class MemoryWorld(live_world.LiveWorld):
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Any:
         """Nothing is read before the append, as with Spark."""
-        del snapshot
         if not plan.ranges:
-            return None
+            return super().fetch(plan, snapshot)
         rows = Rows(_places[observe.bootstrap_of(self.settings, self.zookeeper)[0][0]], plan.ranges)
         self._reading = Following(plan.id, plan.ranges, [range(len(plan.ranges))])
         self._reading.receipts = cast(Any, rows)
-        return rows
+        return Load(MemoryWriter(), rows)
 
 
 @contextlib.contextmanager
@@ -194,8 +192,7 @@ def in_place_of_brokers_and_spark() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for owner, name, replacement in [
             (observe, "Cluster", MemoryCluster),
-            (spark_writer, "append", append),
-            (spark_writer, "open_table", wrapped("open table", open_table)),
+            (writers, "open_table", wrapped("open table to write", open_table)),
             (delta_log, "read_commit_file", wrapped("read commit", delta_log.read_commit_file)),
             (losses, "open_table", wrapped("open losses", open_table)),
             (losses, "_append", wrapped("append losses", losses._append, changes=True)),
@@ -216,37 +213,29 @@ def serving(host: str, logs: dict[BrokerPartition, MemoryLog]) -> Iterator[None]
         del _places[host]
 
 
-def append(
-    frame: Rows, plan: Plan, *, app_id: str, path: str, partition_by: Sequence[str], known: int | None,
-    run_id: str | None = None, is_ours: IsOurs = lambda topic: False, word: Acknowledgement | None = None,
-    storage_options: Any = None,
-) -> outcome.Outcome:
-    """`edges.delta.append` by delta-rs: files first, then one commit with the plan's number."""
-    del partition_by
-    from deltalake import CommitProperties, Schema, Transaction
-    from deltalake.transaction import create_table_with_add_actions
+class MemoryWriter:
+    """The writer in place of Spark's, by delta-rs: files first, then one commit with the plan's number."""
 
-    table = through("open table to write", lambda: open_table(path))
-    if outcome.holds(plan, table, app_id):
-        return outcome.read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word)
-    transaction = Transaction(app_id, plan.number, last_updated=int(time.time() * 1000))
-    said = CommitProperties(custom_metadata={"userMetadata": render_commit_metadata(plan, app_id, run_id)}, app_transactions=[transaction])
-    rows = frame.read()
-    Path(path, "_delta_log").mkdir(parents=True, exist_ok=True)
-    added = through("write file", lambda: [_write_file(path, rows)], changes=True)
-    failure = None
+    takes_spark = False
+    writes_files = True
 
-    def commit() -> None:
-        if table is None:
-            create_table_with_add_actions(path, Schema.from_arrow(_SCHEMA), added, mode="error", commit_properties=said)
-        else:
-            table.create_write_transaction(added, "append", table.schema(), commit_properties=said)
+    def commit(self, plan: Plan, rows: Rows, table: DeltaTable | None, metadata: str, to: Destination) -> None:
+        """See `Writer`."""
+        from deltalake import CommitProperties, Schema, Transaction
+        from deltalake.transaction import create_table_with_add_actions
 
-    try:
+        transaction = Transaction(to.app_id, plan.number, last_updated=int(time.time() * 1000))
+        said = CommitProperties(custom_metadata={"userMetadata": metadata}, app_transactions=[transaction])
+        read = rows.read()
+        added = through("write file", lambda: [_write_file(to.path, read)], changes=True)
+
+        def commit() -> None:
+            if table is None:
+                create_table_with_add_actions(to.path, Schema.from_arrow(_SCHEMA), added, mode="error", commit_properties=said)
+            else:
+                table.create_write_transaction(added, "append", table.schema(), commit_properties=said)
+
         through("commit to the table", commit, changes=True)
-    except Exception as error:  # whatever it is, the table decides
-        failure = error
-    return outcome.decide(failure, plan, app_id, path, known, is_ours, word, storage_options)
 
 
 def _write_file(path: str, rows: pyarrow.Table) -> Any:

@@ -11,13 +11,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from etl.audit.audit import AuditedLog, Expected, LogFindings, audit
-from etl.edges.delta import spark_writer
 from etl.edges.delta.recount import Recount, recount, recount_commit
 from etl.edges.delta.scan import Scan, doubled_offsets
 from etl.errors import FileLost, SettingsError, TableUnreachable
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, Receipt
+from tests.spark.appending import append_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> str:
 def filled(path: str, make_plan: Callable[..., Plan], rows_of: Callable[[Plan], DataFrame]) -> DataFrame:
     """The rows of one plan, in the table but for offsets 5 to 7 and 33,000, which the log never gave."""
     rows = rows_of(make_plan(1, ranges=RANGES)).where("topic = 'views' or not (offset between 5 and 7 or offset = 33000)")
-    spark_writer.append(rows, make_plan(1, ranges=RANGES), app_id=APP, path=path, partition_by=("topic",), known=None)
+    append_rows(rows, make_plan(1, ranges=RANGES), app_id=APP, path=path, partition_by=("topic",), known=None)
     return rows
 
 

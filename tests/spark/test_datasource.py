@@ -13,7 +13,6 @@ import pytest
 from deltalake import DeltaTable
 
 from etl import OffsetRanges
-from etl.edges.delta import spark_writer
 from etl.edges.delta.outcome import Result
 from etl.edges.delta.shape import with_event_date_field
 from etl.embedded.server import wait_until
@@ -25,6 +24,7 @@ from etl.reader.source import RangesReader, TaskFailed, read_tasks
 from etl.reader.tasks import INLINE_BYTES, NAME, Task, parse_tasks, render_tasks
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
+from tests.spark.appending import append_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -214,7 +214,7 @@ def test_a_plans_rows_reach_the_table_and_its_receipts_come_back(
     plan, path = make_plan(1, ranges=tuple(ranges[:2])), str(tmp_path / "table")
     frame, received = read_tasks(spark, ranges, tasks, bootstrap=[cluster.bootstrap], isolation=Isolation.READ_COMMITTED)
     assert received.in_order(3) is None
-    outcome = spark_writer.append(frame, plan, app_id="app", path=path, partition_by=("partition",), known=None)
+    outcome = append_rows(frame, plan, app_id="app", path=path, partition_by=("partition",), known=None)
     assert outcome.result is Result.APPLIED
     receipts = received.in_order(3 + padding)
     assert receipts is not None
@@ -246,7 +246,7 @@ def test_a_failure_in_a_task_comes_back_as_itself(
     plan = make_plan(1, ranges=beyond)
     frame, received = read_tasks(spark, beyond, [[0]], bootstrap=[cluster.bootstrap], isolation=Isolation.READ_COMMITTED)
     with pytest.raises(NeedsDecision) as caught:
-        spark_writer.append(frame, plan, app_id="app", path=str(tmp_path / "table"), partition_by=(), known=None)
+        append_rows(frame, plan, app_id="app", path=str(tmp_path / "table"), partition_by=(), known=None)
     assert (caught.value.where["topic"], caught.value.where["partition"]) == (filled, 0)
     assert received.in_order(1) is None
 
@@ -269,7 +269,7 @@ def test_settings_of_the_session_change_no_row(
         try:
             rows, _ = read_tasks(
                 spark, plan.ranges, [[0]], bootstrap=[f"127.0.0.1:{broker.port}"], isolation=Isolation.READ_COMMITTED)
-            spark_writer.append(rows, plan, app_id="app", path=path, partition_by=["event_date"], known=None)
+            append_rows(rows, plan, app_id="app", path=path, partition_by=["event_date"], known=None)
         finally:
             spark.conf.set(key, before)
     assert DeltaTable(path).schema() == expected.schema()

@@ -14,14 +14,17 @@ from typing import Any
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from etl.edges.delta import empty_commit, spark_writer, state
+from etl.edges.delta import state, writers
+from etl.edges.delta.empty_commit import EmptyCommit
 from etl.edges.delta.files import rows_in_null_partition
 from etl.edges.delta.outcome import Outcome, Result, read_back
 from etl.edges.delta.shape import check_shape
+from etl.edges.delta.writers import Destination, Load
 from etl.errors import CorruptData, LedgersDisagree, NotOurTable, SettingsError, TableUnreachable
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.raw_table import arrow_schema
+from tests.spark.appending import append_nothing, append_rows
 
 APP = "offset-range-etl/cluster/group/clicks"
 LOG = BrokerPartition("clicks", 0)
@@ -33,7 +36,7 @@ def append(rows_of: Callable[[Plan], Any], tmp_path: Path) -> Callable[..., Outc
 
     def do(plan: Plan, frame: Any = None, partition_by: tuple[str, ...] = (), known: int | None = None) -> Outcome:
         rows = rows_of(plan) if frame is None else frame
-        return spark_writer.append(rows, plan, app_id=APP, path=str(tmp_path / "table"), partition_by=partition_by, known=known)
+        return append_rows(rows, plan, app_id=APP, path=str(tmp_path / "table"), partition_by=partition_by, known=known)
 
     return do
 
@@ -50,7 +53,7 @@ def made(rows_of: Callable[[Plan], Any], make_plan: Callable[..., Plan], tmp_pat
     for number in (1, 2):
         table = state.read_table(str(folder), APP, known=None)
         plan = make_plan(number, table_id=table.id if table else None)
-        spark_writer.append(rows_of(plan), plan, app_id=APP, path=str(folder), partition_by=(), known=None)
+        append_rows(rows_of(plan), plan, app_id=APP, path=str(folder), partition_by=(), known=None)
     return folder
 
 
@@ -96,7 +99,7 @@ def test_spark_itself_skips_a_used_number_without_a_word(
 ) -> None:
     append(make_plan(1))
     late = make_plan(1, created_at_ms=7)
-    monkeypatch.setattr(spark_writer, "_holds", lambda *_: False)
+    monkeypatch.setattr(writers, "holds", lambda *_: False)
     assert append(late).result is Result.APPLIED_BY_ANOTHER
     assert offsets(spark, path) == list(range(10))
 
@@ -142,12 +145,12 @@ def _commit_meanwhile(plan: Plan, path: str) -> Any:
     """A function of the rows that commits `plan` while they are being written."""
     from pyspark.sql.functions import udf
 
-    schema, columns = arrow_schema(), ()
+    load = Load(EmptyCommit(arrow_schema()))
 
     @udf("binary")
     def commit(value: bytes) -> bytes:
         if not os.path.exists(f"{path}/_delta_log/{0:020}.json"):
-            empty_commit.append_empty(plan, app_id=APP, path=path, schema=schema, partition_by=columns, known=None)
+            writers.append(load, plan, Destination(path, APP))
         return value
 
     return commit
@@ -177,17 +180,17 @@ def test_an_empty_plan_makes_the_very_table_that_sparks_append_would_make(
 ) -> None:
     partition_by = ("topic", "event_date")
     start = make_plan(1, ranges=())
-    schema, other = arrow_schema(), str(tmp_path / "by-spark")
-    outcome = empty_commit.append_empty(start, app_id=APP, path=path, schema=schema, partition_by=partition_by, known=None)
+    other = str(tmp_path / "by-spark")
+    outcome = append_nothing(start, app_id=APP, path=path, partition_by=partition_by, known=None)
     assert (outcome.result, outcome.delta_version) == (Result.APPLIED, 0)
-    spark_writer.append(rows_of(make_plan(1)), make_plan(1), app_id=APP, path=other, partition_by=partition_by, known=None)
+    append_rows(rows_of(make_plan(1)), make_plan(1), app_id=APP, path=other, partition_by=partition_by, known=None)
     assert DeltaTable(path).schema().to_json() == DeltaTable(other).schema().to_json()
     assert DeltaTable(path).metadata().partition_columns == DeltaTable(other).metadata().partition_columns == list(partition_by)
     assert DeltaTable(path).protocol() == DeltaTable(other).protocol()
 
     assert append(make_plan(2, table_id=read(path).id), partition_by=partition_by).result is Result.APPLIED
     third = make_plan(3, table_id=read(path).id, ranges=())
-    applied = empty_commit.append_empty(third, app_id=APP, path=path, schema=schema, partition_by=partition_by, known=1)
+    applied = append_nothing(third, app_id=APP, path=path, partition_by=partition_by, known=1)
     assert (applied.result, applied.delta_version) == (Result.APPLIED, 2)
     assert read(path).transaction_version == 3
     assert append(make_plan(4, table_id=read(path).id), partition_by=partition_by).result is Result.APPLIED
@@ -195,10 +198,9 @@ def test_an_empty_plan_makes_the_very_table_that_sparks_append_would_make(
 
 
 def test_an_empty_plan_is_applied_once(make_plan: Any, path: str) -> None:
-    schema = arrow_schema()
     for at in (1, 2):
         plan = make_plan(1, ranges=(), created_at_ms=at)
-        outcome = empty_commit.append_empty(plan, app_id=APP, path=path, schema=schema, partition_by=(), known=None)
+        outcome = append_nothing(plan, app_id=APP, path=path, partition_by=(), known=None)
         assert outcome.result is (Result.APPLIED if at == 1 else Result.APPLIED_BY_ANOTHER)
     assert DeltaTable(path).version() == 0
 
@@ -306,11 +308,10 @@ def test_delta_rs_takes_a_lower_number_so_we_must_look_first(two_plans: str) -> 
 
 
 def test_of_two_empty_plans_at_a_time_the_later_one_is_refused_by_the_table(make_plan: Any, path: str) -> None:
-    schema = arrow_schema()
-    empty_commit.append_empty(make_plan(1, ranges=()), app_id=APP, path=path, schema=schema, partition_by=(), known=None)
+    append_nothing(make_plan(1, ranges=()), app_id=APP, path=path, partition_by=(), known=None)
     stale = DeltaTable(path)
     second = make_plan(2, table_id=read(path).id, ranges=())
-    empty_commit.append_empty(second, app_id=APP, path=path, schema=schema, partition_by=(), known=0)
+    append_nothing(second, app_id=APP, path=path, partition_by=(), known=0)
     with pytest.raises(Exception, match="(?i)transaction"):
         stale.create_write_transaction(
             [], "append", stale.schema(), commit_properties=CommitProperties(app_transactions=[Transaction(APP, 2)]))
@@ -346,7 +347,7 @@ def test_a_folder_that_cannot_be_made_is_told_before_and_after(append: Any, make
     (tmp_path / "file").write_text("x")
     path = str(tmp_path / "file" / "table")
     with pytest.raises(NotOurTable, match="file/table"):
-        spark_writer.append(rows_of(make_plan(1)), make_plan(1), app_id=APP, path=path, partition_by=(), known=None)
+        append_rows(rows_of(make_plan(1)), make_plan(1), app_id=APP, path=path, partition_by=(), known=None)
 
 
 def test_a_table_of_another_shape_is_refused_by_the_first_column_that_differs(spark: Any, append: Any, make_plan: Any, path: str) -> None:

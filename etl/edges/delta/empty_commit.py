@@ -3,47 +3,51 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from etl.edges.delta.others import IsOurs
-from etl.edges.delta.outcome import Outcome, decide, holds
-from etl.edges.delta.path import open_table, rust_path
+from etl.edges.delta.path import rust_path
 from etl.edges.delta.shape import with_event_date_field
-from etl.edges.delta.state import StorageOptions
-from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 
 if TYPE_CHECKING:
     import pyarrow
+    from deltalake import DeltaTable
+
+    from etl.edges.delta.writers import Destination
 
 
-def append_empty(
-    plan: Plan, *, app_id: str, path: str, schema: pyarrow.Schema, partition_by: Sequence[str], known: int | None,
-    run_id: str | None = None, is_ours: IsOurs = lambda topic: False, word: Acknowledgement | None = None,
-    storage_options: StorageOptions = None,
-) -> Outcome:
-    """Commit a plan without ranges, at most once; where there is no table, the commit that creates it is the plan's.
+@dataclass(frozen=True, slots=True)
+class EmptyCommit:
+    """The writer of plans without ranges; where there is no table, the commit that creates it is the plan's."""
 
-    delta-rs judges a conflict by the version of the table object it is given and takes a number that was used, or a lower one:
-    so number and table id are looked at on that very object.
-    """
-    from deltalake import CommitProperties, DeltaTable, Transaction
+    columns: pyarrow.Schema
+    """Those of a new table, without the built-in ones."""
 
-    transaction = Transaction(app_id, plan.number, last_updated=int(time.time() * 1000))
-    said = CommitProperties(custom_metadata={"userMetadata": render_commit_metadata(plan, app_id, run_id)}, app_transactions=[transaction])
-    table = open_table(path, storage_options)
-    failure = None
-    if not holds(plan, table, app_id):
-        try:
-            if table is None:
-                columns, place = with_event_date_field(schema, partition_by), rust_path(path)
-                DeltaTable.create(
-                    place, columns, partition_by=list(partition_by), storage_options=dict(storage_options or {}), commit_properties=said)
-            else:
-                kept = table.metadata().partition_columns
-                table.create_write_transaction([], "append", table.schema(), partition_by=kept, commit_properties=said)
-        except Exception as error:  # as in append
-            failure = error
-    return decide(failure, plan, app_id, path, known, is_ours, word, storage_options)
+    @property
+    def takes_spark(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def writes_files(self) -> bool:
+        """No."""
+        return False
+
+    def commit(self, plan: Plan, rows: Any, table: DeltaTable | None, metadata: str, to: Destination) -> None:
+        """See `Writer`. There are no rows.
+
+        delta-rs judges a conflict by the version of the table object it is given and takes a number that was used, or a lower one:
+        so number and table id were looked at on that very object.
+        """
+        from deltalake import CommitProperties, DeltaTable, Transaction
+
+        transaction = Transaction(to.app_id, plan.number, last_updated=int(time.time() * 1000))
+        said = CommitProperties(custom_metadata={"userMetadata": metadata}, app_transactions=[transaction])
+        if table is None:
+            columns, options = with_event_date_field(self.columns, to.partition_by), dict(to.storage_options or {})
+            DeltaTable.create(
+                rust_path(to.path), columns, partition_by=list(to.partition_by), storage_options=options, commit_properties=said)
+        else:
+            kept = table.metadata().partition_columns
+            table.create_write_transaction([], "append", table.schema(), partition_by=kept, commit_properties=said)

@@ -44,7 +44,7 @@ def not_by_delta_rs(table: DeltaTable) -> frozenset[str]:
     return features_of(table) - WRITTEN_BY_DELTA_RS if table.protocol().min_writer_version >= 7 else frozenset()
 
 
-def takes_commits_of_delta_rs(path: str) -> bool:
-    """Whether delta-rs can commit to the table, or make it. Raises as `open_table`."""
+def unknown_to_delta_rs(path: str) -> frozenset[str]:
+    """The features that keep delta-rs from committing to the table at `path`; none where there is no table. Raises as `open_table`."""
     table = open_table(path)
-    return table is None or not not_by_delta_rs(table)
+    return not_by_delta_rs(table) if table is not None else frozenset()

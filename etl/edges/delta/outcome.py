@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from etl.edges.delta.failures import translate
 from etl.edges.delta.log import open_log
 from etl.edges.delta.others import IsOurs
 from etl.edges.delta.path import rust_path
@@ -84,23 +83,10 @@ def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
 
 
 def another_table(plan: Plan, found: str, path: str) -> LedgersDisagree:
+    """Another table lies there than the plan was made for."""
     check = "who replaced the table, and which of the two is right"
     if plan.table_id is None:
         what = f"plan {plan.number} was made when there was no table, at this path there is one with id {found} by now"
         return TableAppeared(what, path=path, check=check)
     what = f"plan {plan.number} was made for the table with id {plan.table_id}, at this path there is one with id {found}"
     return LedgersDisagree(what, path=path, check=check)
-
-
-def decide(
-    failure: Exception | None, plan: Plan, app_id: str, path: str, known: int | None, is_ours: IsOurs, word: Acknowledgement | None,
-    storage_options: StorageOptions,
-) -> Outcome:
-    outcome = read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word, storage_options=storage_options)
-    if outcome.result is not Result.NOT_APPLIED:
-        return outcome
-    if plan.table_id is None and outcome.table and outcome.table.transaction_version is None:
-        raise another_table(plan, outcome.table.id, path) from failure
-    if failure is None:
-        return outcome
-    raise translate(failure, path) from failure

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from etl.edges.delta.others import IsOurs
-from etl.edges.delta.outcome import Outcome, decide, holds, read_back
-from etl.edges.delta.path import announce_first_write, open_table, spark_path
+from etl.edges.delta.path import spark_path
 from etl.edges.delta.shape import EVENT_DATE, refuse_unknown
-from etl.edges.delta.state import StorageOptions
-from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame
+
+    from etl.edges.delta.writers import Destination
 
 _MICROS_PER_DAY = 86_400_000_000
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
@@ -29,28 +27,23 @@ table knows (`event_date=+55840-11-08` is none for delta-rs), and the arithmetic
 """
 
 
-def append(
-    frame: DataFrame, plan: Plan, *, app_id: str, path: str, partition_by: Sequence[str], known: int | None,
-    run_id: str | None = None, is_ours: IsOurs = lambda topic: False, word: Acknowledgement | None = None,
-    storage_options: StorageOptions = None,
-) -> Outcome:
-    """Append `frame` as plan `plan.number`, at most once, and say what the table holds afterwards.
+class SparkWriter:
+    """The writer of rows that Spark's tasks read: files first, by the executors, then one commit by the driver."""
 
-    Where the table already holds that number Spark is not even asked. When the plan is not in the table afterwards, what Spark
-    raised is raised: the executor's own EtlError, TableUnreachable for a place that cannot be written, anything else as it is.
-    Without an exception and without the plan the outcome is NOT_APPLIED: somebody replaced the table meanwhile.
-    """
-    metadata = render_commit_metadata(plan, app_id, run_id)
-    if holds(plan, open_table(path, storage_options), app_id):
-        return read_back(plan, app_id=app_id, path=path, known=known, is_ours=is_ours, word=word, storage_options=storage_options)
-    announce_first_write(path)
-    failure = None
-    try:
-        writer = with_event_date(frame, partition_by).write.format("delta").mode("append").partitionBy(*partition_by)
-        writer.option("txnAppId", app_id).option("txnVersion", plan.number).option("userMetadata", metadata).save(spark_path(path))
-    except Exception as error:  # whatever it is, the table decides first: the commit may have happened before it
-        failure = error
-    return decide(failure, plan, app_id, path, known, is_ours, word, storage_options)
+    @property
+    def takes_spark(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def writes_files(self) -> bool:
+        """Yes."""
+        return True
+
+    def commit(self, plan: Plan, rows: DataFrame, table: DeltaTable | None, metadata: str, to: Destination) -> None:
+        """See `Writer`. Spark opens the table itself, and skips a number at or below the table's without a word."""
+        writer = with_event_date(rows, to.partition_by).write.format("delta").mode("append").partitionBy(*to.partition_by)
+        writer.option("txnAppId", to.app_id).option("txnVersion", plan.number).option("userMetadata", metadata).save(spark_path(to.path))
 
 
 def with_event_date(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:

@@ -26,6 +26,7 @@ from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
+from etl.run.observe import bootstrap_of
 from etl.settings.address import split_address
 from etl.settings.loader import parse_settings
 from tests.conftest import TopicFactory
@@ -90,7 +91,7 @@ class RealStage:
         from kafka import TopicPartition
         from kafka.admin import KafkaAdminClient
 
-        bootstrap = [":".join(map(str, address)) for address in self.world()._bootstrap()]
+        bootstrap = [":".join(map(str, address)) for address in bootstrap_of(self.settings, self._session())]
         with KafkaAdminClient(bootstrap_servers=bootstrap) as admin:
             admin.delete_records({TopicPartition(log.topic, log.partition): until})
 

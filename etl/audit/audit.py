@@ -16,7 +16,7 @@ from itertools import groupby
 import numpy
 from numpy.typing import NDArray
 
-from etl.errors import LedgersDisagree
+from etl.audit.pieces import Piece, is_covered, pieces_of, rows_of
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Receipt
@@ -108,21 +108,6 @@ class LogFindings:
 
 
 @dataclass(slots=True)
-class _Piece:
-    """Offsets [from, until) of which either all have a row (`rows` None), or `rows` do, and nobody knows which; or it is `open`."""
-
-    from_offset: int
-    until_offset: int
-    rows: int | None
-    interval: tuple[int, int]
-    """Of the ledger's interval that it is a part of: from, until."""
-    is_open: bool = False
-    """Its rows were never counted: any of its offsets may have one."""
-    found: int = 0
-    missing: int = 0
-
-
-@dataclass(slots=True)
 class _Named:
     """How many offsets, and the first of them."""
 
@@ -156,7 +141,7 @@ def audit(expected: Mapping[AuditedLog, Expected], found: Iterable[tuple[Audited
 
 def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]) -> LogFindings:
     """Compare one log. `buckets` are in ascending order; where one is absent its offsets have no row."""
-    pieces = _pieces(audited, expected)
+    pieces = pieces_of(audited.log, expected.coverage, expected.applied)
     missing, unexpected = _Named(), _Named()
     found_rows, double_rows, double_buckets = 0, 0, []
     reached, first, given_up_rows = 0, 0, 0
@@ -179,56 +164,9 @@ def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]
     short = _short(pieces)
     unexpected.count += sum(max(0, u.found_rows - u.expected_rows) for u in unequal)
     return LogFindings(
-        audited, sum(_rows(piece) for piece in pieces), found_rows, sum(s.missing for s in short), tuple(missing.first), double_rows,
+        audited, sum(rows_of(piece) for piece in pieces), found_rows, sum(s.missing for s in short), tuple(missing.first), double_rows,
         tuple(double_buckets), unexpected.count, tuple(unexpected.first), unequal, short, given_up_rows, _unproven(expected, pieces),
     )
-
-
-def _pieces(audited: AuditedLog, expected: Expected) -> list[_Piece]:
-    """The expected offsets, ascending. A range that a crash left both in a plan and in the coverage counts once."""
-    covered = [(i.from_offset, i.until_offset) for i in expected.coverage]
-    pieces = [
-        _Piece(i.from_offset, i.until_offset, _unless_all(i.rows, i.until_offset - i.from_offset), (i.from_offset, i.until_offset),
-               is_open=i.rows is None)
-        for i in expected.coverage]
-    for applied, receipt in expected.applied:
-        if not _is_covered(applied, covered):
-            pieces.extend(_pieces_of(applied, receipt))
-    pieces = sorted((p for p in pieces if p.from_offset < p.until_offset), key=lambda piece: piece.from_offset)
-    for before, after in zip(pieces, pieces[1:], strict=False):
-        if after.from_offset < before.until_offset:
-            raise LedgersDisagree(
-                "two applied plans hold the same offsets", topic=audited.log.topic, partition=audited.log.partition,
-                offset=after.from_offset, check="the plans of this pipeline in ZooKeeper; their rows are in the table twice",
-            )
-    return pieces
-
-
-def _pieces_of(applied: OffsetRange, receipt: Receipt) -> list[_Piece]:
-    """The pieces of a range: without its gaps where the receipt names all of them."""
-    interval = applied.from_offset, applied.until_offset
-    if receipt.rows is None:
-        return [_Piece(*interval, None, interval, is_open=True)]
-    known = applied.size - sum(until - start for start, until in receipt.gaps)
-    if not receipt.gaps_complete or known != receipt.rows:
-        return [_Piece(*interval, receipt.rows, interval)]
-    starts = [applied.from_offset, *(until for _, until in receipt.gaps)]
-    ends = [*(start for start, _ in receipt.gaps), applied.until_offset]
-    return [_Piece(start, end, None, interval) for start, end in zip(starts, ends, strict=True)]
-
-
-def _is_covered(applied: OffsetRange, covered: Iterable[tuple[int, int]]) -> bool:
-    return any(start <= applied.from_offset and applied.until_offset <= end for start, end in covered)
-
-
-def _unless_all(rows: int | None, size: int) -> int | None:
-    return None if rows == size else rows
-
-
-def _rows(piece: _Piece) -> int:
-    if piece.is_open:
-        return piece.found
-    return piece.until_offset - piece.from_offset if piece.rows is None else piece.rows
 
 
 def _flags(bucket: Bucket) -> NDArray[numpy.bool_]:
@@ -238,14 +176,14 @@ def _flags(bucket: Bucket) -> NDArray[numpy.bool_]:
     return numpy.unpackbits(packed, bitorder="little", count=BUCKET_OFFSETS).view(numpy.bool_)
 
 
-def _skip(pieces: Sequence[_Piece], first: int, start: int) -> int:
+def _skip(pieces: Sequence[Piece], first: int, start: int) -> int:
     """The index of the first piece that reaches beyond `start`."""
     while first < len(pieces) and pieces[first].until_offset <= start:
         first += 1
     return first
 
 
-def _miss(pieces: Sequence[_Piece], first: int, start: int, end: int | None, missing: _Named) -> None:
+def _miss(pieces: Sequence[Piece], first: int, start: int, end: int | None, missing: _Named) -> None:
     """Note what is expected between `start` and `end`, where the table holds nothing."""
     for index in range(first, len(pieces)):
         piece = pieces[index]
@@ -258,7 +196,7 @@ def _miss(pieces: Sequence[_Piece], first: int, start: int, end: int | None, mis
             piece.missing += absent_until - absent_from
 
 
-def _compare(pieces: Sequence[_Piece], first: int, flags: NDArray[numpy.bool_], start: int, missing: _Named) -> NDArray[numpy.bool_]:
+def _compare(pieces: Sequence[Piece], first: int, flags: NDArray[numpy.bool_], start: int, missing: _Named) -> NDArray[numpy.bool_]:
     """Note what a bucket lacks, count what it holds of counted pieces, and return what it holds beyond all pieces."""
     beyond = flags.copy()
     for index in range(first, len(pieces)):
@@ -283,13 +221,13 @@ def _take_out(intervals: Iterable[Interval], beyond: NDArray[numpy.bool_], start
     return before - int(numpy.count_nonzero(beyond))
 
 
-def _unequal(pieces: Iterable[_Piece]) -> tuple[Unequal, ...]:
+def _unequal(pieces: Iterable[Piece]) -> tuple[Unequal, ...]:
     return tuple(
         Unequal(p.from_offset, p.until_offset, p.rows, p.found) for p in pieces if p.rows is not None and p.rows != p.found
     )
 
 
-def _short(pieces: Iterable[_Piece]) -> tuple[IncompleteInterval, ...]:
+def _short(pieces: Iterable[Piece]) -> tuple[IncompleteInterval, ...]:
     """The pieces that lack rows, those of one interval together; pieces are in order."""
     found: dict[tuple[int, int], int] = {}
     for p in pieces:
@@ -299,11 +237,11 @@ def _short(pieces: Iterable[_Piece]) -> tuple[IncompleteInterval, ...]:
     return tuple(IncompleteInterval(*interval, missing) for interval, missing in found.items())
 
 
-def _unproven(expected: Expected, pieces: Iterable[_Piece]) -> tuple[IncompleteInterval, ...]:
+def _unproven(expected: Expected, pieces: Iterable[Piece]) -> tuple[IncompleteInterval, ...]:
     """Intervals that were never counted and are not whole, and those that were counted behind a transform and lacked offsets."""
     opened = {p.interval: p.until_offset - p.from_offset - p.found for p in pieces if p.is_open}
     covered = [(i.from_offset, i.until_offset) for i in expected.coverage]
     counted = {(i.from_offset, i.until_offset): i.unproven for i in expected.coverage} | {
         (r.from_offset, r.until_offset): receipt.missing_offsets
-        for r, receipt in expected.applied if receipt.behind_transform and not _is_covered(r, covered)}
+        for r, receipt in expected.applied if receipt.behind_transform and not is_covered(r, covered)}
     return tuple(IncompleteInterval(*interval, lacking) for interval, lacking in sorted({**counted, **opened}.items()) if lacking)

@@ -1,0 +1,78 @@
+"""What the ledger expects of one log, as pieces in which each offset has a row, or so many of them have. No table is asked here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from etl.errors import LedgersDisagree
+from etl.model.ledger import Interval
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange, Receipt
+
+
+@dataclass(slots=True)
+class Piece:
+    """Offsets [from, until) of which either all have a row (`rows` None), or `rows` do, and nobody knows which; or it is `open`."""
+
+    from_offset: int
+    until_offset: int
+    rows: int | None
+    interval: tuple[int, int]
+    """Of the ledger's interval that it is a part of: from, until."""
+    is_open: bool = False
+    """Its rows were never counted: any of its offsets may have one."""
+    found: int = 0
+    missing: int = 0
+
+
+def pieces_of(log: BrokerPartition, coverage: Sequence[Interval], ranges: Iterable[tuple[OffsetRange, Receipt]]) -> list[Piece]:
+    """The expected offsets, ascending. A range that a crash left both in a plan and in the coverage counts once.
+
+    Raises LedgersDisagree where two of them hold the same offsets.
+    """
+    covered = [(i.from_offset, i.until_offset) for i in coverage]
+    pieces = [
+        Piece(i.from_offset, i.until_offset, _unless_all(i.rows, i.until_offset - i.from_offset), (i.from_offset, i.until_offset),
+              is_open=i.rows is None)
+        for i in coverage]
+    for applied, receipt in ranges:
+        if not is_covered(applied, covered):
+            pieces.extend(_pieces_of_range(applied, receipt))
+    pieces = sorted((p for p in pieces if p.from_offset < p.until_offset), key=lambda piece: piece.from_offset)
+    for before, after in zip(pieces, pieces[1:], strict=False):
+        if after.from_offset < before.until_offset:
+            raise LedgersDisagree(
+                "two applied plans hold the same offsets", topic=log.topic, partition=log.partition,
+                offset=after.from_offset, check="the plans of this pipeline in ZooKeeper; their rows are in the table twice",
+            )
+    return pieces
+
+
+def _pieces_of_range(applied: OffsetRange, receipt: Receipt) -> list[Piece]:
+    """The pieces of a range: without its gaps where the receipt names all of them."""
+    interval = applied.from_offset, applied.until_offset
+    if receipt.rows is None:
+        return [Piece(*interval, None, interval, is_open=True)]
+    known = applied.size - sum(until - start for start, until in receipt.gaps)
+    if not receipt.gaps_complete or known != receipt.rows:
+        return [Piece(*interval, receipt.rows, interval)]
+    starts = [applied.from_offset, *(until for _, until in receipt.gaps)]
+    ends = [*(start for start, _ in receipt.gaps), applied.until_offset]
+    return [Piece(start, end, None, interval) for start, end in zip(starts, ends, strict=True)]
+
+
+def is_covered(applied: OffsetRange, covered: Iterable[tuple[int, int]]) -> bool:
+    """Whether one of these intervals holds the whole range."""
+    return any(start <= applied.from_offset and applied.until_offset <= end for start, end in covered)
+
+
+def _unless_all(rows: int | None, size: int) -> int | None:
+    return None if rows == size else rows
+
+
+def rows_of(piece: Piece) -> int:
+    """How many rows are expected; of an open piece, those that were found."""
+    if piece.is_open:
+        return piece.found
+    return piece.until_offset - piece.from_offset if piece.rows is None else piece.rows

@@ -14,8 +14,10 @@ from pathlib import Path
 from etl import __version__
 from etl.errors import EtlError, SettingsError, Stopped
 from etl.report.incident import as_text
+from etl.report.old_reports import outdated
 from etl.report.phases import Verb
-from etl.report.run_report import Outcome, Process, Report, outdated
+from etl.report.run_report import Outcome, Report
+from etl.report.run_state import Process
 
 
 def this_process(conf: str | None) -> Process:

@@ -7,12 +7,12 @@ document of ours is text (`at`) under a name that ends in `_at`, every duration 
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from etl.decisions.lag import Reached, lag_of
 from etl.decisions.other_pipelines import name_of
 from etl.errors import DataLost, EtlError
 from etl.model.plans import Applied, Plan, PlanKind, LossReason
@@ -20,29 +20,12 @@ from etl.model.snapshot import Snapshot, PipelineState
 from etl.report.looks import Looks
 from etl.report.phases import Stopwatch, Verb
 from etl.report.plan_json import describe_plan
+from etl.report.run_state import Executed, Process, State
 from etl.report.sentences import (
-    doubt_of, told_by_owner, told_leaderless, told_lost, told_open, told_purpose, told_vanished,
+    doubt_of, told_by_owner, told_capped, told_leaderless, told_lost, told_open, told_purpose, told_vanished,
 )
 from etl.report.words import at
 from etl.settings.sections import Settings
-
-
-class State(str, Enum):
-    """How far a run is. A report that says `running` of a process that is gone is that of a run that was killed."""
-
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """The process that runs: where, by which conf, of which versions."""
-
-    host: str | None = None
-    pid: int | None = None
-    conf: str | None = None
-    versions: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class Outcome(str, Enum):
@@ -75,19 +58,6 @@ class Outcome(str, Enum):
 
 
 _LEFT = (Outcome.LEFT_TO_OWNER, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION)
-
-
-@dataclass(slots=True)
-class Executed:
-    """One plan of the run, and what came of it; None: it is not known to be in the table."""
-
-    plan: Plan
-    applied: Applied | None = None
-
-    @property
-    def records(self) -> int:
-        """Rows that the plan gave."""
-        return sum(r.rows or 0 for r in self.applied.receipts) if self.applied else 0
 
 
 @dataclass(slots=True)
@@ -190,12 +160,10 @@ class Report:
 
     def left_by_caps(self, plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
         """What the run's own plan did not take on of what could be read: the lag behind it."""
-        limits, behind = settings.limits, Reached(plan, plan.positions)
+        behind = Reached(plan, plan.positions)
         left = {log: lag for log in plan.positions if (lag := lag_of(log, snapshot, behind, settings))}
         if left:
-            caps = {"limits.max_records_per_run": limits.max_records_per_run, "limits.max_bytes_per_run": limits.max_bytes_per_run}
-            set_to = " and ".join(f"{key} ({cap:,})" for key, cap in caps.items() if cap is not None)
-            self.add(Outcome.CAPPED, f"{set_to} left {sum(left.values()):,} offsets of {len(left):,} partitions to the next run")
+            self.add(Outcome.CAPPED, told_capped(left, settings.limits))
 
     def found_nothing_new(self) -> None:
         """The run has no plan of its own; said where it had none to finish either."""
@@ -282,14 +250,3 @@ class Report:
     def saw_as_json(self) -> dict[str, Any] | None:
         """What the run saw, as its report's file keeps it; None while it has seen nothing."""
         return self.looks.as_json(self.settings)
-
-
-def outdated(names: Iterable[str], pipeline: str, keep: int) -> list[str]:
-    """Of the files in the folder of reports those of this pipeline's oldest runs and their logs, beyond the newest `keep` reports.
-
-    A run's name begins with its start in UTC, so their order is that of time.
-    """
-    ours = re.compile(re.escape(pipeline) + r"-(\d{8}T\d{6}-[0-9a-f]{6})(?:-verify)?(\.json|\.spark\.log)")
-    runs = {name: (found[1], found[2]) for name in names if (found := ours.fullmatch(name))}
-    kept = sorted(run_id for run_id, kind in runs.values() if kind == ".json")[-keep:]
-    return sorted(name for name, (run_id, _) in runs.items() if kept and run_id < kept[0])

@@ -9,6 +9,7 @@ from etl.model.logs import BrokerPartition, OpenTransaction
 from etl.model.plans import Applied, Loss, Plan, Vanished, LossReason
 from etl.model.snapshot import Snapshot
 from etl.report.words import at, counted
+from etl.settings.sections import Limits
 
 _NAMED = 5
 """How many partitions one sentence names."""
@@ -75,6 +76,13 @@ def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
 def told_leaderless(logs: Collection[BrokerPartition]) -> Iterator[str]:
     """Which logs have no leader: one sentence for each topic."""
     return _told_together(dict.fromkeys(logs, "no leader"))
+
+
+def told_capped(left: Mapping[BrokerPartition, int], limits: Limits) -> str:
+    """How many offsets of each log the caps leave to the next run."""
+    caps = {"limits.max_records_per_run": limits.max_records_per_run, "limits.max_bytes_per_run": limits.max_bytes_per_run}
+    set_to = " and ".join(f"{key} ({cap:,})" for key, cap in caps.items() if cap is not None)
+    return f"{set_to} left {sum(left.values()):,} offsets of {len(left):,} partitions to the next run"
 
 
 def told_open(snapshot: Snapshot) -> Iterator[str]:

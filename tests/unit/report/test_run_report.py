@@ -14,9 +14,11 @@ from etl.model.ledger import Ledger
 from etl.model.logs import Broker, BrokerPartition, Dialect, Extent, Leader, OpenTransaction
 from etl.model.plans import NOT_COUNTED, Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, LossReason
 from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, PipelineState
+from etl.report.old_reports import outdated
 from etl.report.phases import Verb
 from etl.report.plan_json import describe_plan
-from etl.report.run_report import Outcome, Process, Report, outdated
+from etl.report.run_report import Outcome, Report
+from etl.report.run_state import Process
 from etl.report.sentences import doubt_of, told_open, told_who_let_go
 from etl.report.words import at
 from etl.settings.loader import parse_settings

@@ -13,7 +13,8 @@ from etl.decisions.reconcile import plan_in_force
 from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decisions.replay import topics_left_to_read
 from etl.decisions.start import moments_to_ask
-from etl.edges.brokers.cluster import Cluster, Extents, chosen_topics, names_of_topics, unknown_topics
+from etl.edges.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
+from etl.edges.brokers.offsets import Extents
 from etl.edges.delta import state
 from etl.edges.delta.others import with_others
 from etl.edges.delta.shape import check_shape

@@ -21,7 +21,7 @@ import pyarrow.parquet
 from deltalake import DeltaTable
 
 from etl.decisions import coverage
-from etl.edges.brokers.cluster import Extents
+from etl.edges.brokers.offsets import Extents
 from etl.edges.delta import log as delta_log, losses, writers
 from etl.edges.delta.path import open_table
 from etl.edges.delta.writers import Destination, Load

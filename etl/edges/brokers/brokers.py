@@ -1,0 +1,84 @@
+"""All brokers behind a list of addresses: one connection to each, asked one after the other or side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self, TypeVar
+
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.errors import BrokerUnreachable, SettingsError
+from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.protocol.messages import ClusterMetadata
+
+Answer = TypeVar("Answer")
+Subject = TypeVar("Subject")
+MOST_AT_A_TIME = 8
+
+
+class Brokers:
+    """All brokers behind a list of addresses. Keeps one connection per broker until it is closed.
+
+    Every question raises BrokerUnreachable when nobody answers, and NotKafka when a port speaks something else.
+    """
+
+    def __init__(self, bootstrap: Sequence[tuple[str, int]], *, client_id: str = "offset-range-etl",
+                 connect_timeout_s: float = 10.0, timeout_s: float = 30.0) -> None:
+        if not bootstrap:
+            raise SettingsError("there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper")
+        self._bootstrap = tuple(bootstrap)
+        self._client_id = client_id
+        self._connect_timeout_s = connect_timeout_s
+        self._timeout_s = timeout_s
+        self._consumers: dict[tuple[str, int], SimpleConsumer] = {}
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def describe(self, topics: Collection[str] | None = None) -> ClusterMetadata:
+        """One Metadata request to the first broker that answers; None: of all topics. Creates none."""
+        return self.first(lambda consumer: consumer.topic_metadata(topics))
+
+    def first(self, ask: Callable[[SimpleConsumer], Answer]) -> Answer:
+        """The answer of the first broker that gives one."""
+        silent: list[str] = []
+        for host, port in self._bootstrap:
+            try:
+                return ask(self.consumer(host, port))
+            except BrokerUnreachable as error:
+                silent.append(str(error))
+        raise BrokerUnreachable(f"no broker answers: {'; '.join(silent)}", check="that brokers run at these addresses",
+                                brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap))
+
+    def of_each(self, leaders: Mapping[BrokerPartition, Leader],
+                ask: Callable[[SimpleConsumer, Collection[BrokerPartition]], Answer]) -> list[Answer]:
+        """One answer per broker, brokers asked side by side; each has a connection of its own."""
+        by_broker: dict[Broker, list[BrokerPartition]] = {}
+        for log, leader in leaders.items():
+            by_broker.setdefault(leader.broker, []).append(log)
+        return self.side_by_side([(self.consumer(broker.host, broker.port), logs) for broker, logs in by_broker.items()], ask)
+
+    @staticmethod
+    def side_by_side(asked: Sequence[tuple[SimpleConsumer, Subject]], ask: Callable[[SimpleConsumer, Subject], Answer]) -> list[Answer]:
+        """One answer per question, in the order of the questions."""
+        if len(asked) < 2:
+            return [ask(consumer, subject) for consumer, subject in asked]
+        with ThreadPoolExecutor(min(MOST_AT_A_TIME, len(asked))) as pool:
+            return list(pool.map(lambda each: ask(*each), asked))
+
+    def consumer(self, host: str, port: int) -> SimpleConsumer:
+        """The one connection to this address."""
+        if (host, port) not in self._consumers:
+            self._consumers[host, port] = SimpleConsumer(host, port, client_id=self._client_id, timeout_s=self._timeout_s,
+                                                         connect_timeout_s=self._connect_timeout_s)
+        return self._consumers[host, port]

@@ -1,0 +1,205 @@
+"""Offsets of logs, asked of all their leaders: where logs start and end, what lies at a time, where an epoch ends.
+
+One ListOffsets or OffsetForLeaderEpoch request per leader and question, never one per partition. A log without a leader, or whose leader
+has just moved, is asked for again until a deadline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from etl.edges.brokers.brokers import Brokers
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, TopicMissing
+from etl.model.logs import BrokerPartition, EpochEnd, Extent, Isolation, Leader
+from etl.protocol.messages import EARLIEST, LATEST, ClusterMetadata, ListedOffset, Meaning, ToldEpochEnd, ToldEpochEnds
+
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """Where logs start and end, and who leads them; `leaderless` had no leader until the deadline."""
+
+    extents: Mapping[BrokerPartition, Extent]
+    leaders: Mapping[BrokerPartition, Leader]
+    leaderless: frozenset[BrokerPartition]
+    epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The epoch of the leader that told the end, by its own word."""
+
+    def without(self, logs: Collection[BrokerPartition]) -> Extents:
+        """The same where these logs have lost their leader since."""
+        if not logs:
+            return self
+        extents = {log: extent for log, extent in self.extents.items() if log not in logs}
+        leaders = {log: leader for log, leader in self.leaders.items() if log not in logs}
+        return Extents(extents, leaders, self.leaderless | frozenset(logs), self.epochs)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What ListOffsets came to: an offset (None: no record that late) and the leader that named it, log by log."""
+
+    offsets: dict[BrokerPartition, int | None]
+    leaders: dict[BrokerPartition, Leader]
+    leaderless: frozenset[BrokerPartition]
+    epochs: dict[BrokerPartition, int] = field(default_factory=dict)
+
+
+class LogOffsets(Brokers):
+    """The offsets that the leaders of logs tell."""
+
+    def extents(self, logs: Collection[BrokerPartition], *, isolation: Isolation, wait_for_leader_s: float = 30.0,
+                metadata: ClusterMetadata | None = None) -> Extents:
+        """Log start and readable end of each log, the end under the same isolation as the fetches to come.
+
+        Two ListOffsets requests per leader, and under read_committed one more for the high watermarks. Logs without a
+        leader, or whose leader has just moved, are asked for again until `wait_for_leader_s` has passed, and are then
+        reported. `metadata`: a fresh answer of `describe` that covers `logs`, to save the request.
+
+        Raises TopicMissing, PermissionRefused, or BrokerUnreachable when a leader stays silent.
+        """
+        starts = self.listed(dict.fromkeys(logs, EARLIEST), isolation, wait_for_leader_s, metadata)
+        ends = self.listed(dict.fromkeys(starts.offsets, LATEST), isolation, wait_for_leader_s, None, starts.leaders)
+        above = ends
+        if isolation is Isolation.READ_COMMITTED:
+            above = self.listed(dict.fromkeys(ends.offsets, LATEST), Isolation.READ_UNCOMMITTED, wait_for_leader_s, None, ends.leaders)
+        extents = {log: _extent(log, starts.offsets[log], ends.offsets[log], high) for log, high in above.offsets.items()}
+        return Extents(extents, above.leaders, starts.leaderless | ends.leaderless | above.leaderless, ends.epochs)
+
+    def offsets_at(self, moments: Mapping[BrokerPartition, int], *, wait_for_leader_s: float = 30.0) -> dict[BrokerPartition, int]:
+        """The first offset of each log whose record is at its moment (in milliseconds) or later; the high watermark where none is.
+
+        Asked without isolation: under read_committed brokers answer "none" for a record behind an open transaction, as for one that is
+        not there, and the end that they then tell lies below records that are older. Logs that stay without a leader are left out.
+        """
+        found = self.listed(moments, Isolation.READ_UNCOMMITTED, wait_for_leader_s, None)
+        late = {log: LATEST for log, offset in found.offsets.items() if offset is None}
+        ends = self.listed(late, Isolation.READ_UNCOMMITTED, wait_for_leader_s, None, found.leaders)
+        return {log: offset for log, offset in {**found.offsets, **ends.offsets}.items() if offset is not None}
+
+    def first_at(self, times_ms: Mapping[BrokerPartition, int], *, isolation: Isolation = Isolation.READ_COMMITTED,
+                 wait_for_leader_s: float = 30.0) -> dict[BrokerPartition, int | None]:
+        """The first offset of each log whose record is at its time or later; None where none is.
+
+        Logs that stay without a leader are left out.
+        """
+        return self.listed(times_ms, isolation, wait_for_leader_s, None).offsets
+
+    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], *, wait_for_leader_s: float = 30.0,
+                   leaders: Mapping[BrokerPartition, Leader] | None = None) -> dict[BrokerPartition, EpochEnd]:
+        """Where the records up to a leader epoch end in each leader's log now (KIP-320): one request per leader.
+
+        Left out are logs whose leader cannot tell: a broker before 2.1, or an epoch that its log does not know. `leaders` saves the
+        Metadata request. Raises what `extents` raises, and for a log that stays without a leader: not to know is no answer here.
+        """
+        deadline, attempt, told = time.monotonic() + wait_for_leader_s, 0, ToldEpochEnds()
+        while waiting := {log: epoch for log, epoch in epochs.items() if log not in told}:
+            known = self.describe({log.topic for log in waiting}).leaders if leaders is None else leaders
+            failure = self._ask_epochs({log: known[log] for log in waiting if log in known}, waiting, told)
+            left = deadline - time.monotonic()
+            if told.keys() >= epochs.keys():
+                break
+            if left <= 0:
+                lost = min(log for log in epochs if log not in told)
+                raise failure or BrokerError("nobody leads the log", topic=lost.topic, partition=lost.partition, check="its brokers")
+            time.sleep(min(left, _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]))
+            leaders, attempt = None, attempt + 1
+        return {log: EpochEnd(epochs[log], end.epoch, end.end_offset) for log, end in told.items()
+                if end.epoch is not None and end.end_offset is not None}
+
+    def _ask_epochs(self, leaders: Mapping[BrokerPartition, Leader], epochs: Mapping[BrokerPartition, int],
+                    told: ToldEpochEnds) -> EtlError | None:
+        """One round over the brokers into `told`; the error of a log that may still come, if there is one."""
+        def ask(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> ToldEpochEnds | EtlError:
+            try:
+                answer = consumer.epoch_ends({log: epochs[log] for log in logs}, {log: leaders[log].epoch for log in logs})
+                return {log: answer.get(log, ToldEpochEnd(None, None, None)) for log in logs}
+            except BrokerUnreachable as error:
+                return error
+
+        failure: EtlError | None = None
+        for answer in self.of_each(leaders, ask):
+            if isinstance(answer, EtlError):
+                failure = answer
+                continue
+            for log, end in answer.items():
+                if end.refusal is None:
+                    told[log] = end
+                    continue
+                failure = end.refusal.error("tell where an epoch ends", topic=log.topic, partition=log.partition,
+                                            broker=leaders[log].broker)
+                if not end.refusal.is_retriable:
+                    raise failure
+        return failure
+
+    def listed(self, times: Mapping[BrokerPartition, int], isolation: Isolation, wait_s: float,
+               known: ClusterMetadata | None, led: Mapping[BrokerPartition, Leader] | None = None) -> Listed:
+        """One offset per log, asked for again where a leader is missing or has moved, until the deadline.
+
+        `known` and `led` save the first Metadata request.
+        """
+        deadline, attempt = time.monotonic() + wait_s, 0
+        found = Listed({}, {}, frozenset())
+        while waiting := {log: when for log, when in times.items() if log not in found.offsets}:
+            if led is None:
+                known = known or self.describe({log.topic for log in waiting})
+                led = known.leaders
+            failure = self._list_once({log: led[log] for log in waiting if log in led}, waiting, isolation, found)
+            waiting = {log: when for log, when in waiting.items() if log not in found.offsets}
+            left = deadline - time.monotonic()
+            if waiting and left <= 0:
+                _give_up(failure, known, waiting)
+                return replace(found, leaderless=frozenset(waiting))
+            if waiting:
+                time.sleep(min(left, _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]))
+            known, led, attempt = None, None, attempt + 1
+        return found
+
+    def _list_once(self, leaders: Mapping[BrokerPartition, Leader], times: Mapping[BrokerPartition, int],
+                   isolation: Isolation, found: Listed) -> EtlError | None:
+        """One round over the brokers into `found`; the error of a log that may still come, if there is one."""
+        def ask(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, ListedOffset] | BrokerUnreachable:
+            try:
+                return consumer.list_offsets({log: times[log] for log in logs}, isolation=isolation,
+                                             epochs={log: leaders[log].epoch for log in logs})
+            except BrokerUnreachable as error:
+                return error
+
+        failure: EtlError | None = None
+        for answer in self.of_each(leaders, ask):
+            if isinstance(answer, BrokerUnreachable):
+                failure = answer
+                continue
+            for log, listed in answer.items():
+                if listed.refusal is None:
+                    found.offsets[log], found.leaders[log] = listed.offset, leaders[log]
+                    if listed.leader_epoch is not None:
+                        found.epochs[log] = listed.leader_epoch
+                    continue
+                failure = listed.refusal.error("list offsets", topic=log.topic, partition=log.partition, broker=leaders[log].broker)
+                if not listed.refusal.is_retriable:
+                    raise failure
+        return failure
+
+
+def _extent(log: BrokerPartition, start: int | None, end: int | None, high: int | None) -> Extent:
+    if start is None or end is None or high is None:
+        raise CorruptData("the broker names no offset for a log's start or end", topic=log.topic, partition=log.partition)
+    # Retention may have moved the start in between, a truncation the end; an extent never ends before it starts.
+    end = max(start, end)
+    return Extent(start, end, high if high > end else None)
+
+
+def _give_up(failure: EtlError | None, known: ClusterMetadata | None, waiting: Collection[BrokerPartition]) -> None:
+    """At the deadline: a leader that is named and does not answer, or a topic that is not there, is an error of its own."""
+    if failure is not None:
+        raise failure
+    for log in sorted(waiting):
+        topic = known.topics.get(log.topic) if known is not None else None
+        if topic is None:
+            raise TopicMissing("the brokers do not tell of the topic", topic=log.topic, check="its name, and whether it was deleted")
+        if topic.refusal and topic.refusal.meaning in (Meaning.UNKNOWN_TOPIC, Meaning.NOT_ALLOWED):
+            raise topic.refusal.error("tell of the topic", topic=log.topic)

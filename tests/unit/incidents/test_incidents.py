@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from etl.decisions.next_step import Action
 from etl.errors import EtlError
-from etl.model.snapshot import Replay, Supersede, UpToDate
 from etl.report import incident as incidents
 from etl.report.incident import Incident, Planned, as_text, read_incident
 from etl.report.run_report import Report
@@ -51,9 +51,9 @@ def test_a_plan_that_was_left_is_replayed_word_for_word_and_then_the_run_makes_i
     incident = incident_of("replayed_plan")
     first, last = incident.looks
     left = decide(first, incident.settings, incident.began_at_ms)
-    assert isinstance(left.state, Replay) and left.plan and left.plan == first.ledger.newest
+    assert left.action is Action.REPLAY and left.plan and left.plan == first.ledger.newest
     then = decide(last, incident.settings, incident.plans[-1].created_at_ms)
-    assert isinstance(then.state, UpToDate) and then.plan and then.plan.previous == left.plan.id
+    assert then.action is Action.STORE and then.plan and then.plan.previous == left.plan.id
     assert decided_as_then(incident) == ["plan 2", "plan 3"]
 
 
@@ -65,7 +65,7 @@ def test_a_table_that_was_restored_from_a_copy_is_refused_as_it_was() -> None:
 def test_a_range_that_expired_meanwhile_is_let_go_by_the_plan_that_takes_the_number() -> None:
     incident = incident_of("expired_range")
     decided = decide(incident.looks[0], incident.settings, incident.plans[0].created_at_ms)
-    assert isinstance(decided.state, Supersede) and decided.plan
+    assert decided.action is Action.SUPERSEDE and decided.plan
     assert [(loss.log.partition, loss.from_offset, loss.until_offset) for loss in decided.plan.losses] == [(0, 5000, 6200)]
     assert decided_as_then(incident) == ["plan 2", "nothing new"]
 

@@ -40,6 +40,7 @@ from etl.run.context import RunContext
 from etl.run.observe import Observer, bootstrap_of, observe_table
 from etl.run.recount import applied_by, count_again
 from etl.run.rows import format_rows, read_rows
+from etl.run.spark import RunSpark
 from etl.run.transform import translating_transform_errors
 from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
@@ -58,32 +59,24 @@ class LiveWorld:
     ) -> None:
         self.settings = settings
         self.run_id = name
-        self.spark_log = Path(settings.report.path, f"{settings.pipeline}-{name}.spark.log")
         self.zookeeper = zookeeper
-        self._surroundings = run_context
         self._phases = phases or Stopwatch()
         self.group = ConsumerGroup(zookeeper, settings.group)
         self.ledger = PlanLedger(zookeeper, settings.group, settings.pipeline)
         self._lock = DriverLock(zookeeper, settings.group, settings.pipeline)
         self._owners = Owners(zookeeper, settings.group, settings.pipeline)
         self._observer = Observer(settings, zookeeper, self.group, self.ledger, now_ms=self.now_ms)
-        self._cluster_name = ""
-        self._seen_ledger = Ledger()
+        self._cluster_name, self._seen_ledger = "", Ledger()
         self._pipelines_version: int | None = None
         self._reading: Following | None = None
-        self._spark: SparkSession | None = None
+        log = Path(settings.report.path, f"{settings.pipeline}-{name}.spark.log")
+        self._spark = RunSpark(settings, run_context.spark_defaults, self._phases, log=log)
 
     def close(self) -> None:
-        """Stop the Spark session, if this run made one.
-
-        Its JVM may be gone already: who stops a run with SIGTERM, Airflow among them, often stops all processes of its group.
-        """
+        """Stop the Spark session, if this run made one."""
         if self._reading is not None:
             self._reading.port.close()
-        if self._spark is not None:
-            with self._phases.timed(Verb.CLOSE), contextlib.suppress(Exception):  # whatever py4j says of it
-                self._spark.stop()
-            self._spark = None
+        self._spark.stop()
 
     def driving(self, run_id: str) -> contextlib.AbstractContextManager[None]:
         """Be the only driver of the pipeline. Raises Owned."""
@@ -92,8 +85,6 @@ class LiveWorld:
         else:
             self.zookeeper.ensure("/")
         return self._lock.driving(run_id, wait_s=self.settings.ownership.wait_for_driver_s)
-
-    # -- world.World -----------------------------------------------------------------------------------------------
 
     def observe(self) -> Snapshot:
         """See `world.World`."""
@@ -168,7 +159,7 @@ class LiveWorld:
         to = Destination(
             table.path, self.app_id, partition_by=table.partition_by, known=ledger.known_version, run_id=self.run_id,
             is_ours=self.settings.source.topics.admits, word=ledger.acknowledged)
-        with self._read_meanwhile() if rows.rows is not None else contextlib.nullcontext():
+        with self._read_meanwhile(self._reading) if self._reading and rows.rows is not None else contextlib.nullcontext():
             outcome = append(rows, plan, to)
         if outcome.result is Result.NOT_APPLIED:
             check = "who changed or replaced the table during the run; the next run appends the same plan again"
@@ -209,8 +200,6 @@ class LiveWorld:
         """See `world.World`."""
         coverage.prune(self.ledger)
 
-    # -- parts -----------------------------------------------------------------------------------------------------
-
     @property
     def app_id(self) -> str:
         """The table's application id of this pipeline."""
@@ -224,16 +213,7 @@ class LiveWorld:
 
     def spark(self) -> SparkSession:
         """The session of this run, built when it is first needed; one that was there before is used and left alone."""
-        from etl.edges.spark.session import build_session, session_there
-
-        there = self._spark or session_there()
-        if there is not None:
-            return there
-        wanted = self.settings.spark
-        with self._phases.timed(Verb.START_SPARK):
-            settings = {**self._surroundings.spark_defaults(wanted), **wanted}
-            self._spark = build_session(f"etl {self.settings.pipeline}", settings, log=self.spark_log)
-        return self._spark
+        return self._spark.session()
 
     def _record_losses(self, plan: Plan) -> None:
         losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
@@ -247,12 +227,8 @@ class LiveWorld:
             check_writable(self.settings.table.losses_at)
 
     @contextlib.contextmanager
-    def _read_meanwhile(self) -> Iterator[None]:
+    def _read_meanwhile(self, reading: Following) -> Iterator[None]:
         """Rows are read while they are written: what the tasks tell says how much of that time was reading."""
-        reading = self._reading
-        if reading is None:
-            yield
-            return
         began = time.monotonic()
         try:
             with self._phases.reading(reading.doing), translating_transform_errors(self.settings.transform):

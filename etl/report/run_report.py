@@ -21,9 +21,7 @@ from etl.report.looks import Looks
 from etl.report.phases import Stopwatch, Verb
 from etl.report.plan_json import describe_plan
 from etl.report.run_state import Executed, Process, State
-from etl.report.sentences import (
-    doubt_of, told_by_owner, told_capped, told_leaderless, told_lost, told_open, told_purpose, told_vanished,
-)
+from etl.report.sentences import doubt_of, told_by_owner, told_capped, told_leaderless, told_lost, told_open, told_purpose, told_vanished
 from etl.report.words import at
 from etl.settings.sections import Settings
 
@@ -241,8 +239,7 @@ class Report:
             "seconds": {verb.value: round(self.seconds.get(verb, 0.0), 3) for verb in Verb}, "seconds_in_all": round(seconds, 3),
             "records": self.records, "bytes": self.fetched_bytes,
             "records_per_second": round(self.records / seconds) if ended and seconds else None,
-            "offsets_committed": self.offsets_committed,
-            "delta_version": self.result.delta_version if self.result else None,
+            "offsets_committed": self.offsets_committed, "delta_version": self.result.delta_version if self.result else None,
             "plan": plans[-1] if plans else None, "earlier_plans": plans[:-1],
             "lag": self.looks.lag_as_json(),
         }

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -26,7 +25,6 @@ from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
-from etl.run.observe import bootstrap_of
 from etl.settings.address import split_address
 from etl.settings.loader import parse_settings
 from tests.conftest import TopicFactory
@@ -41,12 +39,12 @@ PIPELINE = "clicks"
 class RealStage:
     """`world_stage.Stage` on ZooKeeper and Delta."""
 
-    def __init__(self, connect: str, group: str, topic: str, folder: Path, opened: contextlib.ExitStack, source: Mapping[str, Any]) -> None:
-        self._connect, self._group, self._opened, self._table = connect, group, opened, folder / "table"
+    def __init__(self, connect: str, bootstrap: str, group: str, topic: str, folder: Path, opened: contextlib.ExitStack) -> None:
+        self._connect, self._bootstrap, self._group, self._opened, self._table = connect, bootstrap, group, opened, folder / "table"
         self.logs = tuple(BrokerPartition(topic, partition) for partition in range(len(SIZES)))
         self.settings = parse_settings({
             "version": 1, "pipeline": PIPELINE, "group": group, "zookeeper": {"connect": connect},
-            "source": {"topics": {"allow": [topic]}, "timeout_s": 20, **source}, "table": {"path": str(self._table)},
+            "source": {"topics": {"allow": [topic]}, "timeout_s": 20, "bootstrap": bootstrap}, "table": {"path": str(self._table)},
             "report": {"path": str(folder / "reports")}, "ownership": {"wait_for_driver_s": 0},
         })
         self._ours = opened.enter_context(ZooKeeper(connect))
@@ -91,8 +89,7 @@ class RealStage:
         from kafka import TopicPartition
         from kafka.admin import KafkaAdminClient
 
-        bootstrap = [":".join(map(str, address)) for address in bootstrap_of(self.settings, self._session())]
-        with KafkaAdminClient(bootstrap_servers=bootstrap) as admin:
+        with KafkaAdminClient(bootstrap_servers=self._bootstrap) as admin:
             admin.delete_records({TopicPartition(log.topic, log.partition): until})
 
     def replace_table(self) -> None:
@@ -110,7 +107,7 @@ class SoaksStage(RealStage):
     """The same with logs in memory."""
 
     def __init__(self, connect: str, group: str, folder: Path, opened: contextlib.ExitStack) -> None:
-        super().__init__(connect, group, "clicks", folder, opened, {"bootstrap": f"{group}:1"})
+        super().__init__(connect, f"{group}:1", group, "clicks", folder, opened)
         self._memory = {log: MemoryLog(size) for log, size in zip(self.logs, SIZES, strict=True)}
         opened.enter_context(serving(group, self._memory))
 
@@ -137,7 +134,7 @@ class TestTheRealWorld(WorldContract):
     @pytest.fixture
     def stage(self, cluster: Cluster, filled: str, unused_group: str, tmp_path: Path, spark: SparkSession) -> Iterator[RealStage]:
         with contextlib.ExitStack() as opened:
-            yield RealStage(cluster.zookeeper_connect, unused_group, filled, tmp_path, opened, {})
+            yield RealStage(cluster.zookeeper_connect, cluster.bootstrap, unused_group, filled, tmp_path, opened)
 
 
 class TestTheSoaksWorld(WorldContract):

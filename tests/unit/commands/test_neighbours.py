@@ -16,8 +16,8 @@ from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan, TookOver
 from etl.model.snapshot import FirstRun, UpToDate, Snapshot
 from etl.model.table import ForeignCommit, OtherPipeline, Table
-from tests.unit.run.test_ingest import SETTINGS, outside_of, run
-from tests.unit.decisions.test_succession import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
+from tests.fakes.stories import SETTINGS, outside_of, run
+from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
 
 AUDITED = AuditedLog(BrokerPartition("clicks", 0))
 RETIRED = Ledger("u", retired=Retirement("taken over", 1, "new/clicks"))

@@ -20,9 +20,9 @@ from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld, When
-from tests.unit.run.test_ingest import LOGS, SETTINGS, crash_at, grow, new_report, outside_of, run, settings_of
-from tests.unit.decisions.test_plan import A, B, onward, snapshot_of
-from tests.unit.decisions.test_plan import settings_of as plan_settings
+from tests.fakes.stories import LOGS, SETTINGS, crash_at, grow, new_report, outside_of, run, settings_of
+from tests.fakes.planning import A, B, onward, snapshot_of
+from tests.fakes.planning import settings_of as plan_settings
 
 AT_NOON = {"timestamp": "2026-01-31T12:00:00+00:00"}
 NOON_MS = 1_769_860_800_000

@@ -13,7 +13,7 @@ from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, EpochEnd
 from etl.model.plans import Applied, OffsetRange, Plan, Receipt
 from etl.model.snapshot import UpToDate, Snapshot
-from tests.unit.decisions.test_plan import A, B, SETTINGS, last_plan, next_plan, onward, planned, settings_of, snapshot_of
+from tests.fakes.planning import A, B, SETTINGS, last_plan, next_plan, onward, planned, settings_of, snapshot_of
 
 
 def read_to(until: int, *, leader: int | None = None, record: int | None = None, **changes: Any) -> tuple[Plan, Applied]:

@@ -23,7 +23,7 @@ from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld, When
-from tests.unit.run.test_ingest import LOGS, SETTINGS, At, crash_at, new_report, outcomes, outside_of, run, settings_of
+from tests.fakes.stories import LOGS, SETTINGS, At, crash_at, new_report, outcomes, outside_of, run, settings_of
 
 A, B, C = LOGS
 

@@ -19,9 +19,9 @@ from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, When
-from tests.unit.run.test_ingest import LOGS, crash_at, outcomes, outside_of, refuse_unfinished, run, settings_of
-from tests.unit.decisions.test_plan import A, B, NOW_MS, OTHER, onward, planned, snapshot_of
-from tests.unit.decisions.test_plan import settings_of as plan_settings
+from tests.fakes.stories import LOGS, crash_at, outcomes, outside_of, refuse_unfinished, run, settings_of
+from tests.fakes.planning import A, B, NOW_MS, OTHER, onward, planned, snapshot_of
+from tests.fakes.planning import settings_of as plan_settings
 
 NOON_MS = 1_769_860_800_000
 AT_NOON = {"timestamp": "2026-01-31T12:00:00+00:00"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -13,47 +12,16 @@ from etl.decisions.replacement import plan_instead
 from etl.decisions.succession import Loaded, ours_apart, plan_taking_over, refuse_what_neither_loaded, state_of_itself, taken_from
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Committed, OffsetRange, Plan, PlanKind, TookOver
+from etl.model.plans import Committed, Plan, PlanKind, TookOver
 from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, PipelineState, Supersede
 from etl.model.table import ForeignCommit, OtherPipeline, CommitMetadata, Table
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.run_report import Outcome
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import APP_ID, CLUSTER, Outside
-from tests.fakes.world import Crash, FakeWorld, When
-from tests.unit.run.test_ingest import (
-    LOGS, SETTINGS, crash_at, grow, outcomes, outside_of, run, settings_of,
-)
-
-OLD = f"offset-range-etl/{CLUSTER}/old-group/clicks"
-ENDED = {LOGS[0]: 5, LOGS[1]: 3, LOGS[2]: 4}
-
-
-def old_pipeline(positions: Mapping[BrokerPartition, int] = ENDED, **changes: object) -> OtherPipeline:
-    """The pipeline of another group that has loaded this table until now."""
-    loaded = outside_of(*(1 for _ in LOGS))
-    run(loaded)
-    newest = loaded.newest_plan()
-    assert newest is not None
-    plan = replace(
-        newest, number=4, positions=dict(positions), seen={log: Committed() for log in positions},
-        ranges=tuple(OffsetRange(log, 0, position) for log, position in positions.items()),
-        log_starts={}, leader_epochs={}, record_epochs={}, topic_ids={"clicks": "id-1"}, log_epochs={LOGS[0]: 1},
-        **changes)  # type: ignore[arg-type]
-    return OtherPipeline(OLD, 4, 9, with_id(plan))
-
-
-def loaded_by_another(*ends: int, other: OtherPipeline | None = None) -> Outside:
-    """Logs that another pipeline has loaded up to `ENDED`, and a ledger that knows nothing of it."""
-    outside = outside_of(*ends)
-    outside.table = []
-    outside.others = (other or old_pipeline(),)
-    outside.topic_ids = {"clicks": "id-1"}
-    return outside
-
-
-def snapshot_of(outside: Outside) -> Snapshot:
-    return FakeWorld(outside, SETTINGS).observe()
+from tests.fakes.world import Crash, When
+from tests.fakes.stories import LOGS, SETTINGS, crash_at, grow, outcomes, outside_of, run, settings_of
+from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
 
 
 def taking_over(outside: Outside) -> Plan:

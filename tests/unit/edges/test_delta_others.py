@@ -13,27 +13,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from etl.edges.delta.others import holds_rows_of, is_of_others_alone, loaded_by, other_pipelines, with_others
 from etl.edges.delta.state import read_table
-from etl.model.logs import BrokerPartition, Dialect
-from etl.model.plans import Committed, OffsetRange, Plan, PlanKind, TookOver
+from etl.model.logs import BrokerPartition
+from etl.model.plans import TookOver
 from etl.model.table import ForeignCommit, OtherPipeline, Table
-from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
-from etl.protocol.zookeeper.plan_documents import with_id
-
-OURS, OLD, NEW = (f"offset-range-etl/c/{name}" for name in ("ours/clicks", "old/clicks", "new/clicks"))
-ROWS = pyarrow.table({"topic": ["clicks"], "offset": [1]})
-
-
-def plan_of(number: int, topic: str = "clicks", *, reads: bool = True, took_over: TookOver | None = None) -> Plan:
-    log = BrokerPartition(topic, 0)
-    return with_id(Plan(
-        number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
-        ranges=(OffsetRange(log, 0, number),) if reads else (), positions={log: number}, seen={log: Committed()}, took_over=took_over))
-
-
-def commit(path: Path, app_id: str, plan: Plan) -> None:
-    said = CommitProperties(
-        custom_metadata={"userMetadata": render_commit_metadata(plan, app_id)}, app_transactions=[Transaction(app_id, plan.number)])
-    write_deltalake(str(path), ROWS, mode="append", commit_properties=said)
+from tests.fakes.commits import NEW, OLD, OURS, ROWS, commit, plan_of
 
 
 def log_files(path: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from etl.edges.delta.state import read_table
 from etl.errors import FileLost
 from etl.model.ledger import Acknowledgement
 from etl.model.table import ForeignCommit, Table
-from tests.unit.edges.test_delta_others import OURS, commit, plan_of
+from tests.fakes.commits import OURS, commit, plan_of
 
 
 def put_back(copy: Path, path: Path) -> None:

@@ -13,7 +13,7 @@ from etl.report.run_report import Outcome
 from etl.run.ingest import EXPIRIES_MAX, ingest
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld, When
-from tests.unit.run.test_ingest import (
+from tests.fakes.stories import (
     LOGS, SETTINGS, SKIPPING, At, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, refuse_broken, refuse_unfinished, run,
 )
 

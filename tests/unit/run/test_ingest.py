@@ -6,7 +6,6 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -17,23 +16,23 @@ from etl.model.plans import Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import Supersede
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.plan_documents import parse_applied, with_id
-from etl.report.run_report import Outcome, Report
+from etl.report.run_report import Outcome
 from etl.run.ingest import ingest
-from etl.settings.loader import parse_settings
 from etl.settings.policies import OnOwned
-from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import FakeCommit, Outside
 from tests.fakes.world import Crash, FakeWorld, When
+from tests.fakes.stories import (
+    LOGS, SETTINGS, SKIPPING, At, crash_at, crash_at_moment, expired_plan, grow, new_report, outcomes, outside_of, refuse_broken,
+    refuse_unfinished, run, settings_of,
+)
 
-LOGS = [BrokerPartition("clicks", p) for p in range(3)]
 STEPS = [
     "observe", "store plan", "claim", "fetch", "open table", "append", "record", "commit from 0", "commit from 2", "tidy",
     "release"]
 """Every change of a first run. A new one makes the test of this list fail: it needs its crash rows."""
 CRASHES = [(step, when) for step in STEPS for when in When]
 Moment = tuple[str, When]
-At = Callable[[str, When], None]
 
 
 def beside(crash: Moment) -> list[Moment]:
@@ -44,82 +43,6 @@ def beside(crash: Moment) -> list[Moment]:
 
 followed_by = pytest.mark.parametrize("seconds", [
     pytest.param(beside, id="beside"), pytest.param(lambda crash: CRASHES, id="any", marks=pytest.mark.long)])
-
-
-def settings_of(**source: Any) -> Settings:
-    """A pipeline over topics whose name starts with `clicks`."""
-    limits, table = source.pop("limits", {}), source.pop("table", {})
-    return parse_settings({
-        "version": 1, "pipeline": "clicks", "group": "group", "zookeeper": {"connect": "127.0.0.1:2181"},
-        "source": {"topics": {"allow": ["clicks.*"]}, **source}, "table": {"path": "clicks", **table}, "limits": limits,
-    })
-
-
-SETTINGS = settings_of()
-
-
-def outside_of(*ends: int) -> Outside:
-    return Outside({LOGS[i]: FakeLog(end) for i, end in enumerate(ends)})
-
-
-def new_report() -> Report:
-    return Report("run-1", "clicks", "group", "clicks", 0)
-
-
-def run(outside: Outside, settings: Settings = SETTINGS, at: At | None = None, *, logs_per_request: int = 2) -> Report:
-    report = new_report()
-    ingest(FakeWorld(outside, settings, at or (lambda step, when: None), logs_per_request=logs_per_request), settings, report)
-    return report
-
-
-def outcomes(report: Report) -> list[Outcome]:
-    return [outcome for outcome, _ in report.outcomes]
-
-
-def crash_at(step: str, when: When) -> At:
-    """Crash the first time this change is reached."""
-
-    def at(reached: str, side: When) -> None:
-        if (reached, side) == (step, when):
-            raise Crash(f"{side.value} {reached}")
-
-    return at
-
-
-def crash_at_moment(number: int) -> At:
-    """Crash at the moment of that number, counted from 0; each change has one before it and one after it."""
-    moments = itertools.count()
-
-    def at(reached: str, side: When) -> None:
-        if next(moments) == number:
-            raise Crash(f"{side.value} {reached}")
-
-    return at
-
-
-def grow(outside: Outside, *more: int) -> None:
-    for log, count in zip(LOGS, more, strict=True):
-        outside.logs[log].end += count
-
-
-def refuse_broken(outside: Outside) -> None:
-    """What must hold at every moment: no record twice, and no offset ahead of the table."""
-    rows = outside.rows()
-    assert not [row for row, times in rows.items() if times > 1]
-    for log, (offset, _) in outside.offsets.items():
-        loaded = {row[1] for row in rows if row[0] == log}
-        assert loaded >= set(range(outside.logs[log].log_start, offset)) - outside.logs[log].missing - outside.logs[log].lost
-
-
-def refuse_unfinished(outside: Outside) -> None:
-    """What must hold after a quiet run: each record once, and the offsets at the end of the table."""
-    refuse_broken(outside)
-    there = {(log, offset) for log, found in outside.logs.items() for offset in found.read(found.log_start, found.end)}
-    assert set(outside.rows()) == there
-    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
-    assert set(outside.applied) == set(outside.plans)
-    assert {commit.uid for commit in outside.table or ()} == {outside.uid}
-    assert outside.losses == [(commit.number, loss) for commit in outside.table or () for loss in commit.plan.losses]
 
 
 def test_a_log_without_a_leader_is_named_and_what_it_holds_is_read_when_it_has_one_again() -> None:
@@ -700,18 +623,6 @@ def test_a_rebuilt_ledger_keeps_the_uid_of_the_table() -> None:
     uid, outside.uid, outside.plans, outside.applied = outside.uid, None, {}, {}
     run(outside)
     assert outside.uid == uid is not None
-
-
-SKIPPING = settings_of(on_data_loss="skip")
-
-
-def expired_plan(settings: Settings = SKIPPING) -> Outside:
-    """A plan is stored, its driver died, and retention took the start of one of its ranges."""
-    outside = outside_of(5, 3, 4)
-    with pytest.raises(Crash):
-        run(outside, settings, at=crash_at("store plan", When.AFTER))
-    outside.logs[LOGS[0]].log_start = 2
-    return outside
 
 
 def test_a_stored_plan_whose_range_expired_is_superseded_where_policy_lets_the_gap_go() -> None:

@@ -13,7 +13,7 @@ from etl.report.run_report import Outcome, Report
 from etl.run.ingest import ingest
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld, When
-from tests.unit.run.test_ingest import SETTINGS, crash_at, new_report, outcomes, outside_of, refuse_unfinished, run
+from tests.fakes.stories import SETTINGS, crash_at, new_report, outcomes, outside_of, refuse_unfinished, run
 
 SOMEBODYS = Table("table-1", 0, None)
 OTHER_PIPELINES = Table("table-1", 0, None, is_of_others_alone=True)

@@ -1,0 +1,29 @@
+"""Commits of several pipelines in a real table, made without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.plans import Committed, OffsetRange, Plan, PlanKind, TookOver
+from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
+from etl.protocol.zookeeper.plan_documents import with_id
+
+OURS, OLD, NEW = (f"offset-range-etl/c/{name}" for name in ("ours/clicks", "old/clicks", "new/clicks"))
+ROWS = pyarrow.table({"topic": ["clicks"], "offset": [1]})
+
+
+def plan_of(number: int, topic: str = "clicks", *, reads: bool = True, took_over: TookOver | None = None) -> Plan:
+    log = BrokerPartition(topic, 0)
+    return with_id(Plan(
+        number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
+        ranges=(OffsetRange(log, 0, number),) if reads else (), positions={log: number}, seen={log: Committed()}, took_over=took_over))
+
+
+def commit(path: Path, app_id: str, plan: Plan) -> None:
+    said = CommitProperties(
+        custom_metadata={"userMetadata": render_commit_metadata(plan, app_id)}, app_transactions=[Transaction(app_id, plan.number)])
+    write_deltalake(str(path), ROWS, mode="append", commit_properties=said)

@@ -1,0 +1,109 @@
+"""Runs on the fake world: logs that grow, runs that crash at a change, and what must hold at every moment and in the end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from etl.model.logs import BrokerPartition
+from etl.report.run_report import Outcome, Report
+from etl.run.ingest import ingest
+from etl.settings.loader import parse_settings
+from etl.settings.sections import Settings
+from tests.fakes.fake_log import FakeLog
+from tests.fakes.outside import Outside
+from tests.fakes.world import Crash, FakeWorld, When
+
+LOGS = [BrokerPartition("clicks", p) for p in range(3)]
+At = Callable[[str, When], None]
+
+
+def settings_of(**source: Any) -> Settings:
+    """A pipeline over topics whose name starts with `clicks`."""
+    limits, table = source.pop("limits", {}), source.pop("table", {})
+    return parse_settings({
+        "version": 1, "pipeline": "clicks", "group": "group", "zookeeper": {"connect": "127.0.0.1:2181"},
+        "source": {"topics": {"allow": ["clicks.*"]}, **source}, "table": {"path": "clicks", **table}, "limits": limits,
+    })
+
+
+SETTINGS = settings_of()
+
+
+def outside_of(*ends: int) -> Outside:
+    return Outside({LOGS[i]: FakeLog(end) for i, end in enumerate(ends)})
+
+
+def new_report() -> Report:
+    return Report("run-1", "clicks", "group", "clicks", 0)
+
+
+def run(outside: Outside, settings: Settings = SETTINGS, at: At | None = None, *, logs_per_request: int = 2) -> Report:
+    report = new_report()
+    ingest(FakeWorld(outside, settings, at or (lambda step, when: None), logs_per_request=logs_per_request), settings, report)
+    return report
+
+
+def outcomes(report: Report) -> list[Outcome]:
+    return [outcome for outcome, _ in report.outcomes]
+
+
+def crash_at(step: str, when: When) -> At:
+    """Crash the first time this change is reached."""
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == (step, when):
+            raise Crash(f"{side.value} {reached}")
+
+    return at
+
+
+def crash_at_moment(number: int) -> At:
+    """Crash at the moment of that number, counted from 0; each change has one before it and one after it."""
+    moments = itertools.count()
+
+    def at(reached: str, side: When) -> None:
+        if next(moments) == number:
+            raise Crash(f"{side.value} {reached}")
+
+    return at
+
+
+def grow(outside: Outside, *more: int) -> None:
+    for log, count in zip(LOGS, more, strict=True):
+        outside.logs[log].end += count
+
+
+def refuse_broken(outside: Outside) -> None:
+    """What must hold at every moment: no record twice, and no offset ahead of the table."""
+    rows = outside.rows()
+    assert not [row for row, times in rows.items() if times > 1]
+    for log, (offset, _) in outside.offsets.items():
+        loaded = {row[1] for row in rows if row[0] == log}
+        assert loaded >= set(range(outside.logs[log].log_start, offset)) - outside.logs[log].missing - outside.logs[log].lost
+
+
+def refuse_unfinished(outside: Outside) -> None:
+    """What must hold after a quiet run: each record once, and the offsets at the end of the table."""
+    refuse_broken(outside)
+    there = {(log, offset) for log, found in outside.logs.items() for offset in found.read(found.log_start, found.end)}
+    assert set(outside.rows()) == there
+    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
+    assert set(outside.applied) == set(outside.plans)
+    assert {commit.uid for commit in outside.table or ()} == {outside.uid}
+    assert outside.losses == [(commit.number, loss) for commit in outside.table or () for loss in commit.plan.losses]
+
+
+SKIPPING = settings_of(on_data_loss="skip")
+
+
+def expired_plan(settings: Settings = SKIPPING) -> Outside:
+    """A plan is stored, its driver died, and retention took the start of one of its ranges."""
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at("store plan", When.AFTER))
+    outside.logs[LOGS[0]].log_start = 2
+    return outside

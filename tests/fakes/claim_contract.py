@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import pytest
 
 from etl.errors import Owned
-from etl.model.logs import BrokerPartition, Dialect
-from etl.model.plans import OffsetRange, Plan, PlanKind
-from etl.settings.loader import parse_settings
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange, Plan
 from etl.settings.sections import Settings
+from tests.builders import plain_plan, plain_settings
 
 GROUP, PIPELINE = "group", "clicks"
 LOGS = [BrokerPartition("clicks", 0), BrokerPartition("clicks", 1), BrokerPartition("other", 0)]
@@ -19,19 +19,15 @@ FOREIGN = "group_host-1-0"
 
 
 def settings_of(**ownership: Any) -> Settings:
-    return parse_settings({
-        "version": 1, "pipeline": PIPELINE, "group": GROUP, "zookeeper": {"connect": "127.0.0.1:2181"},
-        "source": {"topics": {"allow": ["clicks", "other"]}, "bootstrap": "127.0.0.1:1"}, "table": {"path": "clicks"},
-        "ownership": {"wait_for_driver_s": 0, **ownership},
-    })
+    return plain_settings(
+        pipeline=PIPELINE, group=GROUP, source={"topics": {"allow": ["clicks", "other"]}, "bootstrap": "127.0.0.1:1"},
+        ownership={"wait_for_driver_s": 0, **ownership})
 
 
 def plan_of(*logs: BrokerPartition) -> Plan:
     """Two ranges of each log."""
     ranges = tuple(OffsetRange(log, start, start + 1) for log in logs for start in range(2))
-    return Plan(
-        number=1, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=ranges,
-        positions={log: 2 for log in logs}, seen={})
+    return plain_plan(ranges=ranges, positions={log: 2 for log in logs})
 
 
 class Stage(Protocol):

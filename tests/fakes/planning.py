@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from etl.decisions.plan import plan_next
-from etl.model.ledger import Ledger
-from etl.model.logs import Broker, BrokerPartition, Dialect, Extent, Leader
-from etl.model.plans import Committed, Plan, PlanKind
+from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.model.plans import Committed, Plan
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.protocol.zookeeper.plan_documents import with_id
-from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
+from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
 OTHER = BrokerPartition("other", 0)
@@ -22,27 +21,20 @@ NOW_MS = 1_700_000_000_000
 
 
 def settings_of(limits: Mapping[str, Any] | None = None, table: Mapping[str, Any] | None = None, **source: Any) -> Settings:
-    return parse_settings({
-        "version": 1, "pipeline": "p", "group": "g", "zookeeper": {"connect": "h:1"}, "limits": dict(limits or {}),
-        "source": {"topics": {"allow": ["clicks", "oth.*"]}, **source}, "table": {"path": "t", **(table or {})},
-    })
+    return plain_settings(
+        pipeline="p", group="g", limits=limits or {}, source={"topics": {"allow": ["clicks", "oth.*"]}, **source},
+        table={"path": "t", **(table or {})})
 
 
 SETTINGS = settings_of()
 
 
 def snapshot_of(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: Any) -> Snapshot:
-    found = Snapshot(
-        cluster="c", extents={log: Extent(*extent) for log, extent in extents.items()},
-        leaders={log: Leader(BROKER, 4) for log in extents}, leaderless=frozenset(), topic_ids={}, bytes_per_offset={}, committed={},
-        starts={}, owners={}, live_consumers=(), ledger=Ledger(), table=None)
-    return replace(found, **changes)
+    return plain_snapshot(extents, **{"leaders": {log: Leader(BROKER, 4) for log in extents}, **changes})
 
 
 def last_plan(positions: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
-    plan = Plan(
-        number=4, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=(),
-        positions=dict(positions), seen={log: Committed() for log in positions})
+    plan = plain_plan(4, positions=dict(positions), seen={log: Committed() for log in positions})
     return with_id(replace(plan, **changes))
 
 

@@ -11,8 +11,8 @@ import pytest
 from etl.model.logs import BrokerPartition
 from etl.report.run_report import Outcome, Report
 from etl.run.ingest import ingest
-from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
+from tests.builders import plain_settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld, When
@@ -24,10 +24,7 @@ At = Callable[[str, When], None]
 def settings_of(**source: Any) -> Settings:
     """A pipeline over topics whose name starts with `clicks`."""
     limits, table = source.pop("limits", {}), source.pop("table", {})
-    return parse_settings({
-        "version": 1, "pipeline": "clicks", "group": "group", "zookeeper": {"connect": "127.0.0.1:2181"},
-        "source": {"topics": {"allow": ["clicks.*"]}, **source}, "table": {"path": "clicks", **table}, "limits": limits,
-    })
+    return plain_settings(source={"topics": {"allow": ["clicks.*"]}, **source}, table=table, limits=limits)
 
 
 SETTINGS = settings_of()

@@ -19,8 +19,9 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.embedded.server import free_port
 from etl.errors import BadOffset, CommitUnknown, OffsetMoved, PermissionRefused, SessionLost, WrongChroot, ZooKeeperUnreachable
-from etl.model.logs import Broker, BrokerPartition, Dialect
-from etl.model.plans import Committed, Plan, PlanKind
+from etl.model.logs import Broker, BrokerPartition
+from etl.model.plans import Committed, Plan
+from tests.builders import plain_plan
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
 OTHER = BrokerPartition("other", 7)
@@ -47,9 +48,7 @@ def group(zookeeper: ZooKeeper, client: KazooClient) -> ConsumerGroup:
 
 
 def plan_of(positions: Mapping[BrokerPartition, int], seen: Mapping[BrokerPartition, Committed], **changes: Any) -> Plan:
-    return Plan(
-        number=3, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=(),
-        positions=dict(positions), seen={log: seen.get(log, Committed()) for log in positions}, **changes)
+    return plain_plan(3, positions=dict(positions), seen={log: seen.get(log, Committed()) for log in positions}, **changes)
 
 
 def set_offset(client: KazooClient, log: BrokerPartition, text: bytes) -> None:

@@ -16,10 +16,11 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
 from etl.model.ledger import Acknowledgement, Coverage, Interval, Ledger, Retirement
-from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
-from etl.model.plans import Applied, Committed, OffsetRange, Plan, PlanKind, Receipt
+from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.model.plans import Applied, Committed, OffsetRange, Plan, Receipt
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
+from tests.builders import plain_plan
 
 LOG = BrokerPartition("clicks", 0)
 ROOT = "/consumers/g/etl/clicks"
@@ -31,10 +32,10 @@ def ledger(zookeeper: ZooKeeper) -> PlanLedger:
 
 
 def plan_of(number: int, **changes: Any) -> Plan:
-    plan = Plan(
-        number=number, uid="feedbeef", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
-        ranges=(OffsetRange(LOG, number * 10, number * 10 + 10, Leader(Broker(0, "h", 9092), 1)),), positions={LOG: number * 10 + 10},
-        seen={LOG: Committed(number * 10, number)}, table_id="t", table_transaction_version=number - 1)
+    plan = plain_plan(
+        number, uid="feedbeef", ranges=(OffsetRange(LOG, number * 10, number * 10 + 10, Leader(Broker(0, "h", 9092), 1)),),
+        positions={LOG: number * 10 + 10}, seen={LOG: Committed(number * 10, number)}, table_id="t",
+        table_transaction_version=number - 1)
     return with_id(replace(plan, **changes))
 
 

@@ -12,19 +12,19 @@ from etl.commands import verify
 from etl.decisions.coverage import fold
 from etl.errors import Owned
 from etl.model.ledger import Coverage, Ledger
-from etl.model.logs import BrokerPartition, Dialect
-from etl.model.plans import Applied, OffsetRange, Plan, PlanKind, Receipt
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Applied, OffsetRange, Plan, Receipt
 from etl.model.table import Table
 from etl.run.live_world import LiveWorld
+from tests.builders import plain_plan
 
 LOG = BrokerPartition("clicks", 0)
 
 
 def plan_of(number: int) -> Plan:
     start = number * 10
-    return Plan(
-        number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
-        ranges=(OffsetRange(LOG, start, start + 10),), positions={LOG: start + 10}, seen={}, id=f"plan-{number}",
+    return plain_plan(
+        number, ranges=(OffsetRange(LOG, start, start + 10),), positions={LOG: start + 10}, id=f"plan-{number}",
         table_transaction_version=number - 1)
 
 

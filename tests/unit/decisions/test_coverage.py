@@ -15,17 +15,16 @@ from etl.decisions.coverage import (
 )
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Coverage, Interval
-from etl.model.logs import BrokerPartition, Dialect
-from etl.model.plans import NOT_COUNTED, Applied, OffsetRange, Plan, PlanKind, Receipt, Vanished
+from etl.model.logs import BrokerPartition
+from etl.model.plans import NOT_COUNTED, Applied, OffsetRange, Plan, Receipt, Vanished
 from etl.model.table import ForeignCommit
+from tests.builders import plain_plan
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
 
 def plan_of(number: int, *ranges: tuple[BrokerPartition, int, int]) -> tuple[Plan, Applied]:
-    plan = Plan(
-        number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
-        ranges=tuple(OffsetRange(*r) for r in ranges), positions={}, seen={}, id=f"plan-{number}", table_transaction_version=number - 1)
+    plan = plain_plan(number, ranges=tuple(OffsetRange(*r) for r in ranges), id=f"plan-{number}", table_transaction_version=number - 1)
     return plan, Applied(number, plan.id, number, "t", tuple(Receipt(rows=until - start - 1) for _, start, until in ranges))
 
 

@@ -11,15 +11,14 @@ import pytest
 from etl.commands.preview import Preview
 from etl.decisions.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
 from etl.errors import Owned, SettingsError
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition, Extent
+from etl.model.logs import BrokerPartition
 from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.payloads import DriverNode, OwnerNode, parse_owner, render_owner
 from etl.report.run_report import Outcome, Report
 from etl.report.sentences import told_by_owner
 from etl.run.ingest import ingest
-from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
+from tests.builders import plain_settings, plain_snapshot
 from tests.fakes.claim_contract import ClaimContract, plan_of
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
@@ -32,16 +31,11 @@ At = Callable[[str, When], None]
 
 
 def settings_of(**ownership: Any) -> Settings:
-    return parse_settings({
-        "version": 1, "pipeline": "clicks", "group": "group", "zookeeper": {"connect": "127.0.0.1:2181"},
-        "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "clicks"}, "ownership": ownership,
-    })
+    return plain_settings(ownership=ownership)
 
 
 def snapshot_of(owners: dict[BrokerPartition, str] | None = None, *live: str) -> Snapshot:
-    return Snapshot(
-        cluster="c", extents={log: Extent(0, 1) for log in LOGS}, leaders={}, leaderless=frozenset(), topic_ids={}, bytes_per_offset={},
-        committed={}, starts={}, owners=owners or {}, live_consumers=live, ledger=Ledger(), table=None)
+    return plain_snapshot({log: (0, 1) for log in LOGS}, owners=owners or {}, live_consumers=live)
 
 
 def driver_of(pipeline: str) -> str:

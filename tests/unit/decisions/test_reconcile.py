@@ -16,12 +16,13 @@ from etl.decisions.moved_offsets import NO_ENDS, Ends
 from etl.decisions.reconcile import reconcile
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model.ledger import Acknowledgement, Ledger
-from etl.model.logs import BrokerPartition, Dialect
+from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, Committed, Plan, PlanKind, TookOver, Vanished
 from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, PipelineState, Supersede
 from etl.model.table import ForeignCommit, CommitMetadata, Table
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from etl.settings.policies import OnMoved, OnRowsRemoved
+from tests.builders import plain_plan
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
 UID, APP_ID, PLACE = "feedbeef", "app", "/warehouse/clicks"
@@ -31,9 +32,8 @@ COMPLETE = {A: Committed(5, 2), B: Committed(2, 0), C: Committed(9, 4)}
 
 
 def plan_of(number: int, **changes: Any) -> Plan:
-    plan = Plan(
-        number=number, uid=UID, kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=(),
-        positions=POSITIONS, seen=SEEN, table_id="t1" if number > 1 else None, table_transaction_version=number - 1)
+    plan = plain_plan(
+        number, uid=UID, positions=POSITIONS, seen=SEEN, table_id="t1" if number > 1 else None, table_transaction_version=number - 1)
     return with_id(replace(plan, **changes))
 
 

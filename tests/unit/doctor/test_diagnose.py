@@ -26,20 +26,18 @@ from etl.errors import (
     BrokerUnreachable, EtlError, LedgersDisagree, NotOurTable, Owned, PermissionRefused, SettingsError, TableUnreachable,
     ZooKeeperUnreachable,
 )
-from etl.model.logs import BrokerPartition, Dialect
-from etl.model.plans import Plan, PlanKind
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan
 from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, PipelineState, Supersede
 from etl.protocol.generations.kafka.versions import release
-from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
+from tests.builders import plain_plan, plain_settings
 
 ROOT = Path(__file__).parents[3]
 
 
 def settings(**sections: object) -> Settings:
-    return parse_settings({
-        "version": 1, "pipeline": "clicks", "group": "g", "zookeeper": {"connect": "127.0.0.1:2181"},
-        "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "table"}, **sections})
+    return plain_settings(**{"group": "g", "table": {"path": "table"}, **sections})
 
 
 def said(look: object, **sections: object) -> list[Line]:
@@ -271,7 +269,7 @@ def test_a_brokers_release_is_guessed_from_the_requests_it_speaks(spoken: dict[i
 
 
 def _plan(number: int) -> Plan:
-    return Plan(number, "uid", PlanKind.INGEST, 0, Dialect.KAFKA, "c", "s", (), {}, {})
+    return plain_plan(number)
 
 
 _LOG = BrokerPartition("clicks", 0)

@@ -11,7 +11,7 @@ import pytest
 
 from etl.errors import EtlError, SettingsError, Stopped, TableUnreachable
 from etl.model.ledger import Ledger
-from etl.model.logs import Broker, BrokerPartition, Dialect, Extent, Leader, OpenTransaction
+from etl.model.logs import Broker, BrokerPartition, Extent, Leader, OpenTransaction
 from etl.model.plans import NOT_COUNTED, Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, LossReason
 from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, PipelineState
 from etl.report.old_reports import outdated
@@ -21,19 +21,15 @@ from etl.report.run_report import Outcome, Report
 from etl.report.run_state import Process
 from etl.report.sentences import doubt_of, told_open, told_who_let_go
 from etl.report.words import at
-from etl.settings.loader import parse_settings
+from tests.builders import plain_plan, plain_settings, plain_snapshot
 
-SETTINGS = parse_settings({
-    "version": 1, "pipeline": "p", "group": "g", "zookeeper": {"connect": "h:1"}, "source": {"topics": {"allow": ["clicks"]}},
-    "table": {"path": "t"}})
+SETTINGS = plain_settings()
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
 
 def plan_of(number: int, positions: dict[BrokerPartition, int], *ranges: OffsetRange, **changes: Any) -> Plan:
-    plan = Plan(
-        number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=ranges,
-        positions=positions, seen={log: Committed() for log in positions}, id=f"plan-{number}")
-    return replace(plan, **changes)
+    seen = {log: Committed() for log in positions}
+    return replace(plain_plan(number, ranges=ranges, positions=positions, seen=seen, id=f"plan-{number}"), **changes)
 
 
 FIRST = plan_of(1, {A: 10, B: 6}, OffsetRange(A, 2, 10, Leader(Broker(0, "h", 9092), 4)), OffsetRange(B, 0, 6))
@@ -42,10 +38,9 @@ APPLIED = Applied(1, "plan-1", 0, "t", (Receipt(rows=7, fetched_bytes=90, gaps=(
 
 
 def snapshot_of(ends: tuple[int, int], committed: dict[BrokerPartition, int] | None = None, newest: Plan | None = None) -> Snapshot:
-    return Snapshot(
-        cluster="c", extents={B: Extent(0, ends[1]), A: Extent(2, ends[0])}, leaders={}, leaderless=frozenset(), topic_ids={},
-        bytes_per_offset={}, committed={log: Committed(o, 0) for log, o in (committed or {}).items()}, starts={}, owners={},
-        live_consumers=(), ledger=Ledger("u", newest), table=None)
+    return plain_snapshot(
+        {B: (0, ends[1]), A: (2, ends[0])}, committed={log: Committed(o, 0) for log, o in (committed or {}).items()},
+        ledger=Ledger("u", newest))
 
 
 def new_report() -> Report:

@@ -15,8 +15,8 @@ from pyspark.sql.types import ArrayType, IntegerType, StringType, StructType
 from etl.errors import NotOurTable, SettingsError
 from etl.model.raw_table import arrow_schema
 from etl.run.transform import apply_transform, fitting_rows, load_transform, of_a_row, unprovable
-from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
+from tests.builders import plain_settings
 
 JAVA = "\n\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:665)\n"
 
@@ -64,9 +64,7 @@ OURS = {
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return parse_settings({
-        "version": 1, "pipeline": "clicks", "group": "g", "zookeeper": {"connect": "127.0.0.1:1"},
-        "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": str(tmp_path / "table")}, "transform": "shaping:shaped"})
+    return plain_settings(table={"path": str(tmp_path / "table")}, transform="shaping:shaped")
 
 
 def made(monkeypatch: pytest.MonkeyPatch, **changed: str | None) -> Any:

@@ -40,7 +40,8 @@ from etl.model.plans import OffsetRange, Receipt
 from etl.model.raw_table import COLUMNS
 from etl.protocol.messages import FetchedPartition, Meaning, Refusal
 from etl.protocol.records.decode import MAX_UNPACKED_BYTES, Counts, Selection, Walk, decode, walk
-from etl.protocol.records.kernel import MAX_GAPS, MAX_RECORD_BYTES, Tally
+from etl.protocol.records.kernel import MAX_GAPS, Tally
+from etl.settings.fetch_sizes import MAX_RECORD_BYTES
 
 EMPTY_ANSWERS_THAT_PROVE = 3
 """Empty answers in a row after which the rest of a range counts as compacted away."""

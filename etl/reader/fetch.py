@@ -22,23 +22,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from etl.edges.brokers.simple_consumer import MIB, SimpleConsumer
+from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, RanOutBeforeUntil
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation
 from etl.model.plans import OffsetRange, Receipt
 from etl.protocol.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, FetchTarget, Meaning
 from etl.protocol.records.decode import MAX_UNPACKED_BYTES
-from etl.protocol.records.kernel import MAX_RECORD_BYTES
 from etl.reader.cursor import Cursor
 from etl.reader.leaders import by_broker, find_leaders
 from etl.reader.range_progress import FetchSettings, RangeProgress, lose_all, place_of
 from etl.reader.refusals import check_patience, refuse_cut_logs, refuse_missing, refuse_other_topics
+from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MAX_RECORD_BYTES, MIB, TIMEOUT_S
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_FETCH_BYTES = 256 * MIB
-"""What a fetch may grow to for one record batch."""
 _LEAST_SHARE_BYTES = MIB
 _MOST_LOGS_PER_REQUEST = 64
 _LONGEST_PAUSE_S = 1.0
@@ -46,9 +44,9 @@ _SHORTEST_PAUSE_S = 0.05
 
 
 def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_receipt: Callable[[int, Receipt], None],
-                bootstrap: Sequence[tuple[str, int]] = (), fetch_max_bytes: int = 16 * MIB, max_fetch_bytes: int = MAX_FETCH_BYTES,
+                bootstrap: Sequence[tuple[str, int]] = (), fetch_max_bytes: int = FETCH_MAX_BYTES, max_fetch_bytes: int = FETCH_LIMIT_BYTES,
                 columns: tuple[str, ...] | None = None, log_epochs: Mapping[BrokerPartition, int] | None = None, retry: int = 8,
-                backoff_s: float = 0.25, deadline_s: float = 120.0, connect_timeout_s: float = 10.0, timeout_s: float = 30.0,
+                backoff_s: float = 0.25, deadline_s: float = 120.0, connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S,
                 max_wait_ms: int = 500, client_id: str = "offset-range-etl",
                 topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
                 cleanups: Mapping[str, Cleanup] | None = None, fails_on_loss: bool = True,

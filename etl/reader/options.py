@@ -20,17 +20,19 @@ from etl.errors import SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.raw_table import raw_columns
+from etl.settings import fetch_sizes
 from etl.settings.address import split_address
 
 T = TypeVar("T")
-MIB = 1 << 20
 SIZES: Mapping[str, int] = {
-    "fetch_max_bytes": 16 * MIB, "fetch_limit_bytes": 256 * MIB, "max_record_bytes": 32 * MIB, "target_task_bytes": 256 * MIB}
+    "fetch_max_bytes": fetch_sizes.FETCH_MAX_BYTES, "fetch_limit_bytes": fetch_sizes.FETCH_LIMIT_BYTES,
+    "max_record_bytes": fetch_sizes.MAX_RECORD_BYTES, "target_task_bytes": fetch_sizes.TARGET_TASK_BYTES}
 """Options that are a number of bytes, and their defaults."""
-_MOST: Mapping[str, int] = {"fetch_max_bytes": 2**30, "fetch_limit_bytes": 2**31 - MIB, "max_record_bytes": 2**30}
-"""A fetch says its size as an int32, and an answer is a little longer than that."""
+_MOST: Mapping[str, int] = {
+    "fetch_max_bytes": fetch_sizes.FETCH_MAX_BYTES_MOST, "fetch_limit_bytes": fetch_sizes.FETCH_LIMIT_BYTES_MOST,
+    "max_record_bytes": fetch_sizes.MAX_RECORD_BYTES_MOST}
 _MOST_OF_ANYTHING = 2**62
-TIMEOUT_S, _LONGEST_TIMEOUT_S = 30.0, 86_400.0
+_LONGEST_TIMEOUT_S = 86_400.0
 INTERNAL = ("tasks", "tasks_file")
 """How a run hands over the tasks that it has planned."""
 
@@ -364,7 +366,7 @@ def _positive(options: Mapping[str, str], name: str, default: int, what: str) ->
 
 
 def _seconds(options: Mapping[str, str], name: str) -> float:
-    said = options.get(name, str(TIMEOUT_S))
+    said = options.get(name, str(fetch_sizes.TIMEOUT_S))
     try:
         seconds = float(said)
     except ValueError:

@@ -30,9 +30,10 @@ from etl.model.plans import OffsetRange, Receipt
 from etl.model.raw_table import spark_schema
 from etl.reader.advice import for_a_pipeline, for_options
 from etl.reader.alone import tasks_of
-from etl.reader.options import INTERNAL, SIZES, TIMEOUT_S, parse_options
+from etl.reader.options import INTERNAL, parse_options
 from etl.reader.receipts import Merge, ReceiptAccumulator
 from etl.reader.tasks import INLINE_BYTES, NAME, keep_file, render_tasks
+from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MAX_RECORD_BYTES, TIMEOUT_S
 
 if TYPE_CHECKING:
     import pyarrow
@@ -139,11 +140,11 @@ def receiving(spark: SparkSession, address: ProgressAddress | None = None) -> tu
 
 def read_tasks(
     spark: SparkSession, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], *, bootstrap: Sequence[str],
-    isolation: Isolation, columns: Sequence[str] | None = None, fetch_max_bytes: int = SIZES["fetch_max_bytes"],
-    fetch_limit_bytes: int = SIZES["fetch_limit_bytes"], timeout_s: float = TIMEOUT_S,
+    isolation: Isolation, columns: Sequence[str] | None = None, fetch_max_bytes: int = FETCH_MAX_BYTES,
+    fetch_limit_bytes: int = FETCH_LIMIT_BYTES, timeout_s: float = TIMEOUT_S,
     topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
     log_epochs: Mapping[BrokerPartition, int] | None = None, cleanups: Mapping[str, Cleanup] | None = None,
-    progress: ProgressAddress | None = None, max_record_bytes: int = SIZES["max_record_bytes"],
+    progress: ProgressAddress | None = None, max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> tuple[DataFrame, ReceiptAccumulator]:
     """The rows of a plan's ranges, packed as `tasks` says (indices of `ranges`), and the receipts to come.
 

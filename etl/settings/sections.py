@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, field_validator, model_validator
 
 from etl.model.logs import Dialect, Isolation
+from etl.settings import fetch_sizes
 from etl.settings.address import split_address
 from etl.settings.places import check_place, place_of
 from etl.settings.policies import OnDataLoss, OnLiveGroup, OnMoved, OnNoLeader, OnOwned, OnRowsRemoved, OwnershipMode, StartAt
@@ -151,12 +152,12 @@ class SourceSettings(_Section):
     on_no_leader: OnNoLeader = OnNoLeader.FAIL
     wait_for_leader_s: float = Field(default=30, ge=0, le=_DAY_S)
     isolation: Isolation = Isolation.READ_COMMITTED
-    fetch_max_bytes: int = Field(default=16 * 2**20, ge=1024, le=2**30)
+    fetch_max_bytes: int = Field(default=fetch_sizes.FETCH_MAX_BYTES, ge=1024, le=fetch_sizes.FETCH_MAX_BYTES_MOST)
     """Bytes asked for in one Fetch; doubled for a record batch that does not fit, up to `fetch_limit_bytes`."""
-    fetch_limit_bytes: int = Field(default=256 * 2**20, ge=1024, le=2**31 - 2**20)
-    max_record_bytes: int = Field(default=32 * 2**20, ge=1024, le=2**30)
+    fetch_limit_bytes: int = Field(default=fetch_sizes.FETCH_LIMIT_BYTES, ge=1024, le=fetch_sizes.FETCH_LIMIT_BYTES_MOST)
+    max_record_bytes: int = Field(default=fetch_sizes.MAX_RECORD_BYTES, ge=1024, le=fetch_sizes.MAX_RECORD_BYTES_MOST)
     """A record of more bytes stops the run; a task's JVM takes about ten times as much memory for one."""
-    timeout_s: float = Field(default=30, gt=0, le=_DAY_S)
+    timeout_s: float = Field(default=fetch_sizes.TIMEOUT_S, gt=0, le=_DAY_S)
     """Deadline of one request to a broker."""
     expiry_warning_s: float = Field(default=3600, ge=0, le=_TEN_YEARS_S)
     """Ranges whose start may expire within this time are told and read first; 0 tells of none."""
@@ -235,7 +236,7 @@ class Limits(_Section):
     """Counted in offsets, so an upper bound of the rows."""
     max_bytes_per_run: int | None = Field(default=None, ge=1, le=_INT64)
     """By the brokers' own sizes of the logs where they tell them, else by an assumed record size."""
-    target_task_bytes: int = Field(default=256 * 2**20, ge=1, le=_INT64)
+    target_task_bytes: int = Field(default=fetch_sizes.TARGET_TASK_BYTES, ge=1, le=_INT64)
 
 
 class OwnershipSettings(_Section):

@@ -11,6 +11,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.protocol.messages import ClusterMetadata
+from etl.settings.fetch_sizes import TIMEOUT_S
 
 Answer = TypeVar("Answer")
 Subject = TypeVar("Subject")
@@ -24,7 +25,7 @@ class Brokers:
     """
 
     def __init__(self, bootstrap: Sequence[tuple[str, int]], *, client_id: str = "offset-range-etl",
-                 connect_timeout_s: float = 10.0, timeout_s: float = 30.0) -> None:
+                 connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S) -> None:
         if not bootstrap:
             raise SettingsError("there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper")
         self._bootstrap = tuple(bootstrap)

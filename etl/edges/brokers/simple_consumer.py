@@ -19,8 +19,7 @@ from etl.protocol.messages import (
     EARLIEST, LATEST, ClusterMetadata, Fetch, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, Refusal, ToldEpochEnds, ToldMembers,
     in_serving_order,
 )
-
-MIB = 1 << 20
+from etl.settings.fetch_sizes import FETCH_MAX_BYTES, MIB, TIMEOUT_S
 
 
 class SimpleConsumer:
@@ -41,7 +40,7 @@ class SimpleConsumer:
     """
 
     def __init__(self, host: str, port: int, *, client_id: str = "offset-range-etl", connect_timeout_s: float = 10.0,
-                 timeout_s: float = 30.0, max_response_bytes: int = 320 * MIB) -> None:
+                 timeout_s: float = TIMEOUT_S, max_response_bytes: int = 320 * MIB) -> None:
         self.host = host
         self.port = port
         self._timeout_s = timeout_s
@@ -67,7 +66,7 @@ class SimpleConsumer:
 
     # Records
 
-    def fetch(self, topic: str, partition: int, offset: int, *, max_bytes: int = 16 * MIB,
+    def fetch(self, topic: str, partition: int, offset: int, *, max_bytes: int = FETCH_MAX_BYTES,
               isolation: Isolation = Isolation.READ_COMMITTED, max_wait_ms: int = 500) -> FetchedPartition:
         """Records of one log from `offset` on; raises what the broker's error code means.
 
@@ -83,7 +82,7 @@ class SimpleConsumer:
         return fetched
 
     def multifetch(self, wanted: Sequence[FetchTarget], *, isolation: Isolation = Isolation.READ_COMMITTED,
-                   max_bytes: int = 16 * MIB, max_wait_ms: int = 500, min_bytes: int = 1) -> FetchAnswer:
+                   max_bytes: int = FETCH_MAX_BYTES, max_wait_ms: int = 500, min_bytes: int = 1) -> FetchAnswer:
         """Records of several logs in one request; each partition of the answer carries its own error code.
 
         An answer that says it was throttled may name no partition at all (KIP-219): then ask again.
@@ -92,7 +91,7 @@ class SimpleConsumer:
         return self.end_fetch()
 
     def begin_fetch(self, wanted: Sequence[FetchTarget], *, isolation: Isolation = Isolation.READ_COMMITTED,
-                    max_bytes: int = 16 * MIB, max_wait_ms: int = 500, min_bytes: int = 1) -> None:
+                    max_bytes: int = FETCH_MAX_BYTES, max_wait_ms: int = 500, min_bytes: int = 1) -> None:
         """Send a fetch and do not wait: the broker reads while the answer before is decoded. `end_fetch` must follow.
 
         max_bytes bounds the whole answer, each `FetchTarget.max_bytes` its part. The first log with records gets its

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from etl.errors import CorruptData, RecordTooLarge
 from etl.protocol.records.kernel import (
-    AT, BASE_OFFSET, BATCH, FILLED, FULL, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, KEY_BYTES, LOWEST, MAX_RECORD_BYTES,
+    AT, BASE_OFFSET, BATCH, FILLED, FULL, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, KEY_BYTES, LOWEST,
     MAX_RECORD_HEADERS, MORE_HEADERS, MOST_BYTES, MOST_HEADERS, MOST_ROWS, NON_ASCII, NO_HEADERS, NO_HEADER_VALUE, NO_KEY, NO_TIMESTAMP,
     NO_VALUE, OFFSET, RECORD, ROWS, STATE_WIDTH, TOO_LARGE, TOO_MANY_HEADERS, VALUE_BYTES, WRONG, Bytes, Ints, Tally,
 )
+from etl.settings.fetch_sizes import MAX_RECORD_BYTES
 
 _HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _HEADERS_TYPE = pa.list_(pa.field("element", _HEADER_TYPE))

@@ -33,7 +33,8 @@ from etl.errors import CorruptData, RecordTooLarge
 from etl.protocol.messages import FetchedPartition
 from etl.protocol.records import codecs
 from etl.protocol.records.arrow import ColumnBuffers
-from etl.protocol.records.kernel import MAX_RECORD_BYTES, SMALLEST_RECORD, TABLE_WIDTH, Bytes, Tally, count_records
+from etl.protocol.records.kernel import SMALLEST_RECORD, TABLE_WIDTH, Bytes, Tally, count_records
+from etl.settings.fetch_sizes import MAX_RECORD_BYTES
 
 MAX_UNPACKED_BYTES = 128 << 20
 """What one record batch may decompress to. Reserved once per thread; only what is used becomes resident memory."""

@@ -38,11 +38,6 @@ MOST_HEADERS = 1 << 20
 """Headers in one Arrow batch, those of its last record not counted."""
 MAX_RECORD_HEADERS = 100_000
 """Headers of one record. A JVM with the default memory still takes 4,000,000 and dies of 8,000,000, which come in a few hundred bytes."""
-MAX_RECORD_BYTES = 32 << 20
-"""Bytes of one record as long as nobody says otherwise. A JVM with the default memory takes one of 64 MiB and dies of 120 MiB.
-
-More than 1 GiB nobody may say: offsets into the buffers of a column are int32.
-"""
 SMALLEST_RECORD = 7
 """length, attributes, two deltas, two lengths, header count: a byte each."""
 MAX_GAPS = 1000

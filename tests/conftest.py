@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from etl.edges.spark.session import build_session
 from etl.embedded.cluster import Cluster
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # The gate tries the same examples each time, enough to find what a change broke; `make fuzz` looks for others, and longer.
-settings.register_profile("gate", max_examples=40, deadline=None, derandomize=True)
-settings.register_profile("random", max_examples=500, deadline=None)
+# How quickly examples come says only how busy the machine is.
+settings.register_profile("gate", max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("random", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gate")
 
 _numbers = itertools.count(1)

@@ -59,7 +59,9 @@ def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pi
     said = pipeline.ran()
     [written] = (pipeline.folder / "reports").glob("*.json")
     report = json.loads(written.read_text())
+    saw = report.pop("saw")  # what the run saw is kept in the file alone
     assert report == said.document
+    assert saw["first"]["extents"]
     assert (report["state"], report["conf"], report["versions"]["offset_range_etl"]) == ("done", str(pipeline.conf), etl.__version__)
     assert abs(sum(report["seconds"].values()) - report["seconds_in_all"]) < 0.01
     assert report["bytes"] == sum(r["fetched_bytes"] for r in report["plan"]["ranges"])

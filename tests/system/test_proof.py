@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ class Losing:
         return getattr(self._world, name)
 
     def fetch(self, *arguments: Any) -> Any:
-        return self._world.fetch(*arguments).where("not (partition = 2 and offset = 7)")
+        load = self._world.fetch(*arguments)
+        return replace(load, rows=load.rows.where("not (partition = 2 and offset = 7)"))
 
 
 # -- offsets without a row -----------------------------------------------------------------------------------------------

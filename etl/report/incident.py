@@ -18,6 +18,7 @@ from etl.report.plan_json import read_settings, read_snapshot, write_settings, w
 from etl.settings.sections import Settings
 
 LOOK_MAX_BYTES = 8 * 2**20
+_LOOKS = ("first", "last")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +45,9 @@ class Incident:
 
 
 def saw_as_json(first: Snapshot, last: Snapshot, looks: int, settings: Settings) -> dict[str, Any]:
-    """What a report keeps of what its run saw."""
+    """What a report keeps of what its run saw; `as_text` leaves out a look that is too large."""
     seen = {"first": first} if first is last else {"first": first, "last": last}
-    return {"looks": looks, "settings": write_settings(settings), **{name: _bounded(one) for name, one in seen.items()}}
-
-
-def _bounded(snapshot: Snapshot) -> dict[str, Any]:
-    found = write_snapshot(snapshot)
-    size = len(_line(found))
-    return found if size <= LOOK_MAX_BYTES else {"left_out": f"it would take {size:,} bytes of {LOOK_MAX_BYTES:,}"}
+    return {"looks": looks, "settings": write_settings(settings), **{name: write_snapshot(one) for name, one in seen.items()}}
 
 
 def as_text(report: Mapping[str, Any], saw: Mapping[str, Any] | None) -> str:
@@ -60,8 +55,13 @@ def as_text(report: Mapping[str, Any], saw: Mapping[str, Any] | None) -> str:
     text = json.dumps(report, indent=2)
     if saw is None:
         return text
-    lines = ",\n".join(f"    {json.dumps(name)}: {_line(value)}" for name, value in saw.items())
+    lines = ",\n".join(f"    {json.dumps(name)}: {_bounded(value) if name in _LOOKS else _line(value)}" for name, value in saw.items())
     return text.removesuffix("\n}") + f',\n  "saw": {{\n{lines}\n  }}\n}}'
+
+
+def _bounded(look: Any) -> str:
+    text = _line(look)
+    return text if len(text) <= LOOK_MAX_BYTES else _line({"left_out": f"it would take {len(text):,} bytes of {LOOK_MAX_BYTES:,}"})
 
 
 def _line(value: Any) -> str:
@@ -71,7 +71,7 @@ def _line(value: Any) -> str:
 def read_incident(report: Mapping[str, Any]) -> Incident:
     """The incident that a report's file tells of. Raises KeyError for one without looks: its run ended before it had seen anything."""
     saw = report["saw"]
-    looks = tuple(read_snapshot(saw[name]) for name in ("first", "last") if name in saw and "left_out" not in saw[name])
+    looks = tuple(read_snapshot(saw[name]) for name in _LOOKS if name in saw and "left_out" not in saw[name])
     plans = [*report["earlier_plans"], *([report["plan"]] if report["plan"] else [])]
     return Incident(
         read_settings(saw["settings"]), looks, tuple(Planned(plan["id"], plan["uid"], _ms(plan["created_at"])) for plan in plans),

@@ -36,7 +36,7 @@ from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.reader.following import Following
 from etl.report.phases import Phases, Stopwatch, Verb
 from etl.run.adopt import adopt_commits
-from etl.run.context import RunContext
+from etl.run.context import RunContext, now_ms
 from etl.run.observe import Observer, bootstrap_of, observe_table
 from etl.run.recount import applied_by, count_again
 from etl.run.rows import format_rows, read_rows
@@ -103,7 +103,7 @@ class LiveWorld:
 
     def now_ms(self) -> int:
         """See `world.World`."""
-        return int(time.time() * 1000)
+        return now_ms()
 
     def store(self, plan: Plan) -> None:
         """See `world.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
+from tests.model.ways import way_to
+
 
 class At(IntEnum):
     """What a driver does next."""
@@ -217,20 +219,12 @@ def explore() -> tuple[int, str | None]:
             quiet[there] = broken_law(there)
         law = quiet[there]
         if law:
-            return len(before), "\n".join([law, *_way_to(s, before)])
+            return len(before), "\n".join([law, *way_to(s, before)])
         for what, after in steps(s):
             if after not in before:
                 before[after] = what, s
                 queue.append(after)
     return len(before), None
-
-
-def _way_to(s: State, before: dict[State, tuple[str, State] | None]) -> list[str]:
-    way: list[str] = []
-    while origin := before[s]:
-        what, s = origin
-        way.insert(0, what)
-    return way
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
+from tests.model.ways import way_to
+
 TURNS = 3
 """How often one run looks, as in `etl.run.ingest`."""
 
@@ -311,17 +313,9 @@ def explore(left: Left) -> tuple[int, str | None]:
             if broken_law(last) or not last.ledger.offset == last.table.end == s.end:
                 bad = f"a quiet run ends with {last.ledger}, {last.table}"
         if bad:
-            return len(before), "\n".join([bad, *_way_to(s, before)])
+            return len(before), "\n".join([bad, *way_to(s, before)])
         for what, after in steps(s):
             if after not in before:
                 before[after] = what, s
                 queue.append(after)
     return len(before), None
-
-
-def _way_to(s: State, before: dict[State, tuple[str, State] | None]) -> list[str]:
-    way: list[str] = []
-    while found := before[s]:
-        what, s = found
-        way.insert(0, what)
-    return way

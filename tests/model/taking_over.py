@@ -20,6 +20,8 @@ from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
+from tests.model.ways import way_to
+
 OPERATOR = "operator"
 END = 2
 """How far a log grows."""
@@ -404,11 +406,7 @@ def explore(scenario: Scenario) -> tuple[int, str | None]:
         s = left.popleft()
         wrong = broken(scenario, s)
         if wrong:
-            way, at = [], came[s]
-            while at:
-                way.append(at[0])
-                at = came[at[1]]
-            return len(came), f"{wrong} after: {', '.join(reversed(way))}"
+            return len(came), f"{wrong} after: {', '.join(way_to(s, came))}"
         for what, after in steps(scenario, s):
             if after not in came:
                 came[after] = what, s

@@ -22,10 +22,8 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 CEILING_LINES = 250
 CODEC_CEILING_LINES = 400
 LONGER = {
-    "etl/audit/audit.py": 310, "etl/cli.py": 430, "etl/commands/verify.py": 270, "etl/decisions/plan.py": 310,
-    "etl/edges/brokers/cluster.py": 410, "etl/edges/brokers/simple_consumer.py": 460, "etl/edges/spark/session.py": 260,
-    "etl/edges/zookeeper/ledger.py": 390, "etl/errors.py": 285, "etl/reader/cursor.py": 270, "etl/reader/options.py": 390,
-    "etl/report/run_report.py": 320, "etl/run/live_world.py": 430, "etl/settings/sections.py": 300}
+    "etl/cli.py": 425, "etl/commands/verify.py": 266, "etl/edges/spark/session.py": 254, "etl/errors.py": 281, "etl/reader/cursor.py": 261,
+    "etl/reader/options.py": 385, "etl/settings/sections.py": 292}
 """What is above the ceiling today: it may shrink, and nothing may join it."""
 CODECS = ("etl/protocol/records/", "etl/protocol/generations/", "etl/protocol/zookeeper/")
 JOB_CEILING_LINES = 40

@@ -65,23 +65,23 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         found = () if is_told(ledger, table) else _looked_for(world, ledger.newest)
         lacks_plan = not is_told(ledger, table) and not any(receipt.rows for receipt in found)
         place = (table.id if table else None), (table.version if table else None)
-        word = Acknowledgement(
+        acknowledgement = Acknowledgement(
             place[0], place[1], ledger.newest.number, reason, now_ms(), lacks_plan, plan_id=ledger.newest.id,
             transaction_version=(table.transaction_version or 0) if table else 0, was_recorded=ledger.applied is not None,
             commit=hash_of_commit(open_log(rust_path(settings.table.path)), table.version) if table else None, place=settings.table.place)
         world.note_removals(done)
         if table and found and not lacks_plan:
             world.record(ledger.newest, Applied(ledger.newest.number, ledger.newest.id, table.version, table.id, found))
-        world.ledger.acknowledge(word)
+        world.ledger.acknowledge(acknowledgement)
     what = "that there is no table" if table is None else f"the table {table.id} at version {table.version}"
-    says = f"acknowledged {what}, after plan {word.number}: {reason}"
+    says = f"acknowledged {what}, after plan {acknowledgement.number}: {reason}"
     says += _given_up(ledger, ledger.newest, table, lacks_plan=lacks_plan)
     if found:
         rows = sum(receipt.rows or 0 for receipt in found)
         says += f"; {rows:,} rows of that plan are in it, " + ("so it counts as done" if rows else "so another one takes its place")
     return Ruling(says, {
-        "says": says, "table_id": word.table_id, "delta_version": word.delta_version, "after_plan": word.number, "reason": reason,
-        "accepted": [_describe(found) for found in done]})
+        "says": says, "table_id": acknowledgement.table_id, "delta_version": acknowledgement.delta_version,
+        "after_plan": acknowledgement.number, "reason": reason, "accepted": [_describe(found) for found in done]})
 
 
 def _given_up(ledger: Ledger, plan: Plan, table: Table | None, *, lacks_plan: bool) -> str:

@@ -37,11 +37,11 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
             before = world.ledger.read_retirement()
             if before:
                 raise SettingsError(f"pipeline {chosen.pipeline} is retired already: {before.reason}", check="`etl pipelines list CONF`")
-            word = Retirement(reason, now_ms())
-            world.ledger.retire(word)
+            retirement = Retirement(reason, now_ms())
+            world.ledger.retire(retirement)
             left = sorted(world.ledger.topics())
     says = f"pipeline {chosen.pipeline} loads no more, and other pipelines of the group may read {', '.join(left)}: {reason}"
-    return Ruling(says, {"says": says, "pipeline": chosen.pipeline, "retired_at": at(word.at_ms), "reason": reason, "topics": left})
+    return Ruling(says, {"says": says, "pipeline": chosen.pipeline, "retired_at": at(retirement.at_ms), "reason": reason, "topics": left})
 
 
 def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
@@ -79,7 +79,7 @@ def _refuse_unknown(world: LiveWorld) -> None:
 
 
 def _described(ledger: PlanLedger) -> dict[str, Any]:
-    word = ledger.read_retirement()
+    retirement = ledger.read_retirement()
     return {
         "pipeline": ledger.pipeline, "newest_plan": max(ledger.plan_numbers(), default=None), "topics": sorted(ledger.topics()),
-        "retired": word.reason if word else None, "retired_at": at(word.at_ms) if word else None}
+        "retired": retirement.reason if retirement else None, "retired_at": at(retirement.at_ms) if retirement else None}

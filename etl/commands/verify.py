@@ -222,8 +222,8 @@ def _explained(
 
 
 def _doubt(told: _Told, table: Table, loaded: Sequence[_Loaded], found: LogFindings) -> Doubt:
-    word = told.ledger.acknowledged
-    accepted = word.number if word and word.table_id == table.id else 0
+    acknowledgement = told.ledger.acknowledged
+    accepted = acknowledgement.number if acknowledgement and acknowledgement.table_id == table.id else 0
     plans = {(r.from_offset, r.until_offset): one.plan.number for one in loaded for r in one.plan.ranges
              if audited_as(one.plan, r) == found.audited}
     return doubt_of(found.unproven, plans, pruned=told.coverage.unproven_through, accepted=accepted)
@@ -252,14 +252,14 @@ def _removals(
     from etl.edges.delta.log import open_log, removals_since
     from etl.edges.delta.path import rust_path
 
-    settings, word = world.settings.table, ledger.acknowledged
+    settings, acknowledgement = world.settings.table, ledger.acknowledged
     noted = world.ledger.read_coverage().removals
     versions = [o.delta_version for o in origins]
     known = [version for version in versions if version is not None]
     after = min(known) if known and len(known) == len(versions) else None
     logged = removals_since(open_log(rust_path(settings.path)), table.version, after, world.app_id)
     found = sorted({*logged, *noted}, key=lambda one: one.delta_version)
-    accepted = accepted_version(word, table)
+    accepted = accepted_version(acknowledgement, table)
     allowed = frozenset(
         one.delta_version for one in found
         if one in noted or is_let_pass(one, settings.on_rows_removed) or (accepted is not None and one.delta_version <= accepted))

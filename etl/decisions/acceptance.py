@@ -15,21 +15,25 @@ def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> 
 
     It is about one moment: what came of the plan after it, and a copy from before it that was put back, need one of their own.
     """
-    word = ledger.acknowledged
-    if word is None or word.number != plan.number or word.plan_id not in (None, plan.id) or not _is_of(word, table, place):
+    acknowledgement = ledger.acknowledged
+    if acknowledgement is None or not _is_of(acknowledgement, table, place):
+        return False
+    if acknowledgement.number != plan.number or acknowledgement.plan_id not in (None, plan.id):
         return False
     in_table, version = (table.transaction_version or 0, table.version) if table else (0, 0)
-    return in_table >= (word.transaction_version or 0) and version >= (word.delta_version or 0) and not _came_after(ledger.applied, word)
+    if in_table < (acknowledgement.transaction_version or 0) or version < (acknowledgement.delta_version or 0):
+        return False
+    return not _came_after(ledger.applied, acknowledgement)
 
 
-def accepted_version(word: Acknowledgement | None, table: Table) -> int | None:
+def accepted_version(acknowledgement: Acknowledgement | None, table: Table) -> int | None:
     """The version up to which the acknowledgement is about this table; None where it is about another one.
 
     A version number comes back where a copy was put back and somebody wrote again, so the commit itself must be the one that was seen.
     """
-    if word is None or word.table_id != table.id or word.commit not in (None, table.said_commit):
+    if acknowledgement is None or acknowledgement.table_id != table.id or acknowledgement.commit not in (None, table.said_commit):
         return None
-    return word.delta_version
+    return acknowledgement.delta_version
 
 
 def is_told(ledger: Ledger, table: Table | None) -> bool:
@@ -56,14 +60,14 @@ def is_recorded(ledger: Ledger, plan: Plan) -> bool:
     return ledger.applied is not None and ledger.applied.number == plan.number
 
 
-def _is_of(word: Acknowledgement, table: Table | None, place: str) -> bool:
+def _is_of(acknowledgement: Acknowledgement, table: Table | None, place: str) -> bool:
     if table is None:
-        return word.table_id is None and word.place in (None, place)
-    return accepted_version(word, table) is not None
+        return acknowledgement.table_id is None and acknowledgement.place in (None, place)
+    return accepted_version(acknowledgement, table) is not None
 
 
-def _came_after(applied: Applied | None, word: Acknowledgement) -> bool:
+def _came_after(applied: Applied | None, acknowledgement: Acknowledgement) -> bool:
     """Whether the plan reached a table, or this version of it, only after the acknowledgement."""
-    if applied is None or word.was_recorded is not False:
+    if applied is None or acknowledgement.was_recorded is not False:
         return False
-    return applied.table_id != word.table_id or applied.delta_version > (word.delta_version or 0)
+    return applied.table_id != acknowledgement.table_id or applied.delta_version > (acknowledgement.delta_version or 0)

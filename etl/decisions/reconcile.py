@@ -182,14 +182,14 @@ def _adopt(number: int, in_table: int, table: Table) -> RebuildFromTable:
 
 def _go_on(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> Replay | Supersede | UpToDate:
     """The state where an operator accepted the table as it is, or that there is none, after `plan`."""
-    word = ledger.acknowledged
+    acknowledgement = ledger.acknowledged
     if in_table == plan.number or is_recorded(ledger, plan):
         return UpToDate(plan, plan.positions)
     if in_table == plan.table_transaction_version and plan.table_id == (table.id if table else None):
         return Replay(plan)
-    if table is None or (word and word.lacks_plan):
+    if table is None or (acknowledgement and acknowledgement.lacks_plan):
         gone = "the table is gone" if table is None else "the table is another one, without a row of this plan"
-        return Supersede(plan, f"{gone}, and that was accepted: {word.reason if word else ''}")
+        return Supersede(plan, f"{gone}, and that was accepted: {acknowledgement.reason if acknowledgement else ''}")
     what = f"nobody knows whether plan {plan.number} is in the table at this path: it has another history"
     check = f"which table this is; to accept it, and have its rows looked at: etl plans acknowledge CONF {table.version} --reason ..."
     raise LedgersDisagree(what, table_version=table.version, check=check)

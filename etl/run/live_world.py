@@ -158,7 +158,7 @@ class LiveWorld:
         table, ledger = self.settings.table, self._seen_ledger
         to = Destination(
             table.path, self.app_id, partition_by=table.partition_by, known=ledger.known_version, run_id=self.run_id,
-            is_ours=self.settings.source.topics.admits, word=ledger.acknowledged)
+            is_ours=self.settings.source.topics.admits, acknowledgement=ledger.acknowledged)
         with self._read_meanwhile(self._reading) if self._reading and rows.rows is not None else contextlib.nullcontext():
             outcome = append(rows, plan, to)
         if outcome.result is Result.NOT_APPLIED:

@@ -143,7 +143,7 @@ def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | No
         check_shape(table.path, arrow_schema(), table.partition_by)
     return state.read_table(
         table.path, app_id, known=ledger.known_version, is_ours=settings.source.topics.admits, plan=ledger.newest,
-        word=ledger.acknowledged)
+        acknowledgement=ledger.acknowledged)
 
 
 def bootstrap_of(settings: Settings, zookeeper: ZooKeeper) -> list[tuple[str, int]]:

@@ -388,9 +388,9 @@ def test_the_outcome_of_another_plan_of_that_number_is_not_this_ones(ledger: Pla
 def test_an_operators_last_word_is_kept(ledger: PlanLedger) -> None:
     ledger.store_plan(plan_of(1))
     assert ledger.read_ledger().acknowledged is None
-    for word in (Acknowledgement("t", 7, 1, "it was me", 5), Acknowledgement(None, None, 1, "it is gone", 6)):
-        ledger.acknowledge(word)
-        assert ledger.read_ledger().acknowledged == word
+    for acknowledgement in (Acknowledgement("t", 7, 1, "it was me", 5), Acknowledgement(None, None, 1, "it is gone", 6)):
+        ledger.acknowledge(acknowledgement)
+        assert ledger.read_ledger().acknowledged == acknowledgement
 
 
 def test_what_others_removed_is_kept_in_the_coverage_and_pruning_keeps_it(

@@ -52,13 +52,14 @@ class Outcome:
 
 def read_back(
     plan: Plan, *, app_id: str, path: str, known: int | None, is_ours: IsOurs = lambda topic: False,
-    word: Acknowledgement | None = None, storage_options: StorageOptions = None,
+    acknowledgement: Acknowledgement | None = None, storage_options: StorageOptions = None,
 ) -> Outcome:
     """What became of `plan`, by the table alone: is its number in there, and under which plan's id.
 
     Raises LedgersDisagree when another table lies there than the plan was made for.
     """
-    table = read_table(path, app_id, known=known, is_ours=is_ours, plan=plan, word=word, storage_options=storage_options)
+    table = read_table(
+        path, app_id, known=known, is_ours=is_ours, plan=plan, acknowledgement=acknowledgement, storage_options=storage_options)
     if table and plan.table_id and table.id != plan.table_id:
         raise another_table(plan, table.id, path)
     if table is None or table.transaction_version is None or table.transaction_version < plan.number:

@@ -28,7 +28,7 @@ StorageOptions = Mapping[str, str] | None
 
 def read_table(
     path: str, app_id: str, *, known: int | None, is_ours: IsOurs = lambda topic: False, plan: Plan | None = None,
-    word: Acknowledgement | None = None, storage_options: StorageOptions = None,
+    acknowledgement: Acknowledgement | None = None, storage_options: StorageOptions = None,
 ) -> Table | None:
     """Where the table stands; None when there is none.
 
@@ -36,15 +36,16 @@ def read_table(
     between it and a newer one of ours; without it, those after our newest. Commit files that clean-up removed are passed over.
     `is_ours` tells the topics that no other pipeline should load into this table. `plan` is the newest that we know: what the
     pipelines loaded whose place it took is ours, and where no commit is known others' loads are looked for from where it was made.
-    Of the version that an operator's `word` names the commit is looked at, too. Raises NotOurTable, TableUnreachable, PermissionRefused.
+    Of the version that an operator's `acknowledgement` names the commit is looked at, too.
+    Raises NotOurTable, TableUnreachable, PermissionRefused.
     """
     table = open_table(path, storage_options)
     if table is None:
         return None
     found = _found(table, path, app_id, known, is_ours, plan, storage_options)
-    if word is None or word.delta_version is None:
+    if acknowledgement is None or acknowledgement.delta_version is None:
         return found
-    return replace(found, said_commit=hash_of_commit(open_log(rust_path(path), storage_options), word.delta_version))
+    return replace(found, said_commit=hash_of_commit(open_log(rust_path(path), storage_options), acknowledgement.delta_version))
 
 
 def _found(

@@ -48,7 +48,7 @@ class Destination:
     known: int | None = None
     run_id: str | None = None
     is_ours: IsOurs = _nobodys
-    word: Acknowledgement | None = None
+    acknowledgement: Acknowledgement | None = None
     storage_options: StorageOptions = None
 
 
@@ -111,7 +111,8 @@ def append(load: Load, plan: Plan, to: Destination) -> Outcome:
 
 def _decide(failure: Exception | None, plan: Plan, to: Destination) -> Outcome:
     outcome = read_back(
-        plan, app_id=to.app_id, path=to.path, known=to.known, is_ours=to.is_ours, word=to.word, storage_options=to.storage_options)
+        plan, app_id=to.app_id, path=to.path, known=to.known, is_ours=to.is_ours, acknowledgement=to.acknowledgement,
+        storage_options=to.storage_options)
     if outcome.result is not Result.NOT_APPLIED:
         return outcome
     if plan.table_id is None and outcome.table and outcome.table.transaction_version is None:

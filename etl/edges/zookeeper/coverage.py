@@ -76,8 +76,8 @@ def _may_be_in_pieces(ledger: PlanLedger) -> list[str]:
 
 def _is_given_up(ledger: PlanLedger, number: int) -> bool:
     """Whether later plans tell that an operator gave this one up; nobody did where no acknowledgement came after it."""
-    word = ledger.read_acknowledgement()
-    if word is None or word.number < number:
+    acknowledgement = ledger.read_acknowledgement()
+    if acknowledgement is None or acknowledgement.number < number:
         return False
     later = [plan for n in ledger.plan_numbers() if n >= number and (plan := ledger.read_plan(n))]
     bits = {plan.number: plan.table_transaction_version for plan in later}

@@ -193,9 +193,9 @@ class PlanLedger:
         found = self.zookeeper.read(self.paths.retired)
         return plan_documents.parse_retirement(found[0], path=self.paths.retired) if found else None
 
-    def retire(self, word: Retirement) -> None:
+    def retire(self, retirement: Retirement) -> None:
         """Take the pipeline out of service; nothing of it is deleted."""
-        if not self.zookeeper.create(self.paths.retired, plan_documents.render_retirement(word)):
+        if not self.zookeeper.create(self.paths.retired, plan_documents.render_retirement(retirement)):
             raise Owned("somebody else retired this pipeline at this moment", znode=self.paths.retired, check="nothing; look again")
 
     def resume(self, *, beside: int) -> None:
@@ -217,9 +217,9 @@ class PlanLedger:
             if not self.documents.put(path, payload):
                 raise Owned(f"another driver changed plan {plan.number} at this moment", znode=path, check="nothing; run again")
 
-    def acknowledge(self, word: Acknowledgement) -> None:
+    def acknowledge(self, acknowledgement: Acknowledgement) -> None:
         """Keep an operator's acknowledgement; it takes the place of an earlier one."""
-        if not self.documents.put(self.paths.acknowledged, plan_documents.render_acknowledgement(word)):
+        if not self.documents.put(self.paths.acknowledged, plan_documents.render_acknowledgement(acknowledgement)):
             raise Owned("somebody else acknowledged at this moment", znode=self.paths.acknowledged, check="nothing; look again")
 
     def record_applied(self, applied: Applied) -> None:

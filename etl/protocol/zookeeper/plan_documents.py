@@ -140,13 +140,14 @@ def parse_coverage(payload: bytes, *, path: str) -> Coverage:
     return _parsed(payload, path, _coverage)
 
 
-def render_acknowledgement(word: Acknowledgement) -> bytes:
+def render_acknowledgement(acknowledgement: Acknowledgement) -> bytes:
     """The znode of an acknowledgement, readable as it is."""
     return json.dumps({
-        "format": FORMAT, "table_id": word.table_id, "delta_version": word.delta_version, "number": word.number,
-        "reason": word.reason, "at_ms": word.at_ms, "lacks_plan": word.lacks_plan,
-        "plan_id": word.plan_id, "transaction_version": word.transaction_version, "was_recorded": word.was_recorded,
-        "commit": word.commit, "place": word.place},
+        "format": FORMAT, "table_id": acknowledgement.table_id, "delta_version": acknowledgement.delta_version,
+        "number": acknowledgement.number, "reason": acknowledgement.reason, "at_ms": acknowledgement.at_ms,
+        "lacks_plan": acknowledgement.lacks_plan, "plan_id": acknowledgement.plan_id,
+        "transaction_version": acknowledgement.transaction_version, "was_recorded": acknowledgement.was_recorded,
+        "commit": acknowledgement.commit, "place": acknowledgement.place},
         sort_keys=True).encode()
 
 
@@ -158,9 +159,9 @@ def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
         found.get("commit"), found.get("place")))
 
 
-def render_retirement(word: Retirement) -> bytes:
+def render_retirement(retirement: Retirement) -> bytes:
     """The znode of a pipeline that was taken out of service, readable as it is."""
-    said = {"format": 1, "reason": word.reason, "at_ms": word.at_ms, "taken_over_by": word.taken_over_by}
+    said = {"format": 1, "reason": retirement.reason, "at_ms": retirement.at_ms, "taken_over_by": retirement.taken_over_by}
     return json.dumps(said, sort_keys=True).encode()
 
 

@@ -52,7 +52,7 @@ def stamp_of(plan: Plan) -> CommitMetadata:
     return CommitMetadata(7, APP_ID, plan.uid, plan.number, plan.id, document=render_plan(plan))
 
 
-def word_of(number: int, **changes: Any) -> Acknowledgement:
+def acknowledgement_of(number: int, **changes: Any) -> Acknowledgement:
     return replace(Acknowledgement("t1", 7, number, "it was me", 1), **changes)
 
 
@@ -385,25 +385,26 @@ def test_a_delete_passes_under_record_and_nothing_else_does(ledger: Ledger) -> N
 
 def test_what_others_did_up_to_an_acknowledged_version_stops_nothing() -> None:
     table = table_of(2, version=9, foreign=(ForeignCommit(8, "RESTORE", "removed rows"), ForeignCommit(9, "WRITE", "removed rows")))
-    told = replace(ledger_of(2), acknowledged=word_of(2, delta_version=9))
+    told = replace(ledger_of(2), acknowledged=acknowledgement_of(2, delta_version=9))
     assert stand(told, table) == UpToDate(plan_of(2), POSITIONS)
-    assert stand(replace(ledger_of(3, applied=False), acknowledged=word_of(2, delta_version=9)), table) == Replay(plan_of(3))
+    assert stand(replace(ledger_of(3, applied=False), acknowledged=acknowledgement_of(2, delta_version=9)), table) == Replay(plan_of(3))
 
 
-@pytest.mark.parametrize("word", [word_of(2, delta_version=8), word_of(2, delta_version=99, table_id="t0"), word_of(2, table_id=None)])
-def test_what_came_after_the_acknowledged_version_or_was_said_of_another_table_stops(word: Acknowledgement) -> None:
+@pytest.mark.parametrize("acknowledgement", [
+    acknowledgement_of(2, delta_version=8), acknowledgement_of(2, delta_version=99, table_id="t0"), acknowledgement_of(2, table_id=None)])
+def test_what_came_after_the_acknowledged_version_or_was_said_of_another_table_stops(acknowledgement: Acknowledgement) -> None:
     table = table_of(2, version=9, foreign=(ForeignCommit(8, "RESTORE", "removed rows"), ForeignCommit(9, "WRITE", "removed rows")))
-    disagreement(replace(ledger_of(2), acknowledged=word), table, "(RESTORE|WRITE) removed rows")
+    disagreement(replace(ledger_of(2), acknowledged=acknowledgement), table, "(RESTORE|WRITE) removed rows")
 
 
 @pytest.mark.parametrize("table", [table_of(None), table_of(None, id="clone"), table_of(1, id="old copy"), None])
 def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(table: Table | None) -> None:
-    word = word_of(2, table_id=table.id if table else None, delta_version=table.version if table else None)
-    assert stand(replace(ledger_of(2), acknowledged=word), table) == UpToDate(plan_of(2), POSITIONS)
-    disagreement(replace(ledger_of(2), acknowledged=replace(word, number=1)), table, ".")
+    acknowledgement = acknowledgement_of(2, table_id=table.id if table else None, delta_version=table.version if table else None)
+    assert stand(replace(ledger_of(2), acknowledged=acknowledgement), table) == UpToDate(plan_of(2), POSITIONS)
+    disagreement(replace(ledger_of(2), acknowledged=replace(acknowledgement, number=1)), table, ".")
 
 
-@pytest.mark.parametrize("word, table", [
+@pytest.mark.parametrize("acknowledgement, table", [
     pytest.param({"transaction_version": 2, "was_recorded": True}, table_of(1, version=0), id="an older copy"),
     pytest.param({"transaction_version": 1, "delta_version": 6, "was_recorded": False}, table_of(1, version=6), id="a copy from then"),
     pytest.param({"table_id": None, "delta_version": None, "transaction_version": 0, "was_recorded": False}, None, id="dropped again"),
@@ -412,50 +413,50 @@ def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(table: 
     pytest.param({"commit": "of then"}, table_of(1), id="a commit that the log does not hold any more"),
     pytest.param({"table_id": None, "delta_version": None, "place": "/warehouse/old"}, None, id="no table at another place"),
 ])
-def test_a_word_does_not_cover_a_table_that_holds_less_than_when_it_was_said(word: dict[str, Any], table: Table | None) -> None:
-    said = replace(ledger_of(2), acknowledged=word_of(2, **{"plan_id": plan_of(2).id, **word}))
+def test_a_word_does_not_cover_a_table_that_holds_less_than_when_it_was_said(acknowledgement: dict[str, Any], table: Table | None) -> None:
+    said = replace(ledger_of(2), acknowledged=acknowledgement_of(2, **{"plan_id": plan_of(2).id, **acknowledgement}))
     disagreement(said, table, "plan 2 was in the table as version 7")
 
 
-@pytest.mark.parametrize("word, table", [
+@pytest.mark.parametrize("acknowledgement, table", [
     ({"commit": "of then"}, table_of(1, said_commit="of then")), ({"table_id": None, "delta_version": None, "place": PLACE}, None),
 ])
-def test_a_word_covers_the_very_commit_and_the_very_place_that_were_seen(word: dict[str, Any], table: Table | None) -> None:
-    said = replace(ledger_of(2), acknowledged=word_of(2, **{"plan_id": plan_of(2).id, **word}))
+def test_a_word_covers_the_very_commit_and_the_very_place_that_were_seen(acknowledgement: dict[str, Any], table: Table | None) -> None:
+    said = replace(ledger_of(2), acknowledged=acknowledgement_of(2, **{"plan_id": plan_of(2).id, **acknowledgement}))
     assert stand(said, table) == UpToDate(plan_of(2), POSITIONS)
 
 
 def test_what_others_did_in_a_commit_of_an_acknowledged_number_that_is_another_one_stops() -> None:
     table = table_of(2, version=9, foreign=(ForeignCommit(9, "DELETE", "removed rows"),), said_commit="the second one")
-    said = replace(ledger_of(2), acknowledged=word_of(2, delta_version=9, commit="the first one"))
+    said = replace(ledger_of(2), acknowledged=acknowledgement_of(2, delta_version=9, commit="the first one"))
     disagreement(said, table, "DELETE removed rows")
     assert stand(said, replace(table, said_commit="the first one")) == UpToDate(plan_of(2), POSITIONS)
 
 
 def test_a_word_stays_in_force_when_the_record_of_its_plan_is_made_up_for() -> None:
-    word = word_of(2, plan_id=plan_of(2).id, transaction_version=2, was_recorded=False)
-    assert stand(replace(ledger_of(2), acknowledged=word), table_of(2)) == UpToDate(plan_of(2), POSITIONS)
+    acknowledgement = acknowledgement_of(2, plan_id=plan_of(2).id, transaction_version=2, was_recorded=False)
+    assert stand(replace(ledger_of(2), acknowledged=acknowledgement), table_of(2)) == UpToDate(plan_of(2), POSITIONS)
 
 
 def test_a_plan_whose_table_is_gone_and_acknowledged_is_superseded() -> None:
-    word = word_of(3, table_id=None, delta_version=None)
-    found = stand(replace(ledger_of(3, applied=False), acknowledged=word), None)
+    acknowledgement = acknowledgement_of(3, table_id=None, delta_version=None)
+    found = stand(replace(ledger_of(3, applied=False), acknowledged=acknowledgement), None)
     assert found == Supersede(plan_of(3), "the table is gone, and that was accepted: it was me")
 
 
 def test_a_plan_of_which_nobody_knows_whether_another_table_holds_it_needs_more_than_an_acknowledgement() -> None:
-    word = word_of(3, table_id="clone")
-    disagreement(replace(ledger_of(3, applied=False), acknowledged=word), table_of(None, id="clone"), "nobody knows whether plan 3")
+    said = replace(ledger_of(3, applied=False), acknowledged=acknowledgement_of(3, table_id="clone"))
+    disagreement(said, table_of(None, id="clone"), "nobody knows whether plan 3")
 
 
 def test_a_plan_without_a_row_in_the_accepted_table_gives_its_number_to_another_one_made_for_that_table() -> None:
-    word = word_of(1, table_id="by DDL", delta_version=0, lacks_plan=True)
+    acknowledgement = acknowledgement_of(1, table_id="by DDL", delta_version=0, lacks_plan=True)
     made = table_of(None, id="by DDL", version=0)
-    first = replace(ledger_of(1, applied=False), acknowledged=word)
+    first = replace(ledger_of(1, applied=False), acknowledged=acknowledgement)
     assert not is_told(first, made)
     assert stand(first, made) == Supersede(
         plan_of(1), "the table is another one, without a row of this plan, and that was accepted: it was me")
-    instead = replace(ledger_of(1, applied=False, table_id="by DDL"), acknowledged=word)
+    instead = replace(ledger_of(1, applied=False, table_id="by DDL"), acknowledged=acknowledgement)
     assert stand(instead, made) == Replay(plan_of(1, table_id="by DDL"))
 
 

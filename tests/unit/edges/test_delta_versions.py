@@ -22,14 +22,14 @@ def put_back(copy: Path, path: Path) -> None:
     shutil.copytree(copy, path)
 
 
-def word_on(path: Path) -> Acknowledgement:
+def acknowledgement_on(path: Path) -> Acknowledgement:
     table = DeltaTable(str(path))
     version = table.version()
     return Acknowledgement(str(table.metadata().id), version, 1, "seen", 1, commit=hash_of_commit(open_log(str(path)), version))
 
 
-def read(path: Path, known: int | None, word: Acknowledgement | None = None) -> Table:
-    table = read_table(str(path), OURS, known=known, word=word)
+def read(path: Path, known: int | None, acknowledgement: Acknowledgement | None = None) -> Table:
+    table = read_table(str(path), OURS, known=known, acknowledgement=acknowledgement)
     assert table is not None
     return table
 
@@ -45,25 +45,25 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_word_covers_a_copy_of_the_commit_that_was_seen_and_no_other_one_of_its_number(places: tuple[Path, Path]) -> None:
     path, copy = places
     DeltaTable(str(path)).delete("offset = 1")
-    word = word_on(path)
+    acknowledgement = acknowledgement_on(path)
     shutil.copytree(path, path.with_name("later copy"))
     put_back(copy, path)
-    assert accepted_version(word, read(path, 0, word)) is None
+    assert accepted_version(acknowledgement, read(path, 0, acknowledgement)) is None
     DeltaTable(str(path)).delete("offset = 1")
-    assert accepted_version(word, read(path, 0, word)) is None
+    assert accepted_version(acknowledgement, read(path, 0, acknowledgement)) is None
     put_back(path.with_name("later copy"), path)
-    assert accepted_version(word, read(path, 0, word)) == 1
+    assert accepted_version(acknowledgement, read(path, 0, acknowledgement)) == 1
 
 
 def test_a_word_is_about_nothing_once_clean_up_took_the_commit_that_it_names(places: tuple[Path, Path]) -> None:
     path, _ = places
     DeltaTable(str(path)).delete("offset = 1")
-    word = word_on(path)
+    acknowledgement = acknowledgement_on(path)
     DeltaTable(str(path)).restore(0)
     DeltaTable(str(path)).create_checkpoint()
     for version in (0, 1):
         (path / "_delta_log" / f"{version:020}.json").unlink()
-    assert accepted_version(word, read(path, 0, word)) is None
+    assert accepted_version(acknowledgement, read(path, 0, acknowledgement)) is None
     assert read(path, 0).foreign == (ForeignCommit(2, "RESTORE", "brought rows back"),)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from hypothesis import strategies as st
+
 from etl.decisions.plan import plan_next
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.model.plans import Committed, Plan
@@ -18,6 +20,12 @@ A, B, C = (BrokerPartition("clicks", p) for p in range(3))
 OTHER = BrokerPartition("other", 0)
 BROKER = Broker(0, "h", 9092)
 NOW_MS = 1_700_000_000_000
+
+LOGS = st.builds(BrokerPartition, st.sampled_from(["clicks", "other"]), st.integers(0, 5))
+EXTENT = st.tuples(st.integers(0, 50), st.integers(0, 300)).map(lambda e: (e[0], e[0] + e[1]))
+EXTENTS = st.dictionaries(LOGS, EXTENT, min_size=1, max_size=8)
+COSTS = st.dictionaries(LOGS, st.one_of(st.floats(0, 2000), st.just(0.0)), max_size=8)
+CAPS = st.none() | st.integers(1, 400)
 
 
 def settings_of(limits: Mapping[str, Any] | None = None, table: Mapping[str, Any] | None = None, **source: Any) -> Settings:

@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
+from etl.decisions.next_step import repair_of, repaired
+from etl.decisions.reconcile import where_we_stand
+from etl.decisions.reset import Accepting, parse_named, plan_reset
 from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan
+from etl.model.snapshot import Replay, UpToDate
+from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Outcome, Report
 from etl.run.ingest import ingest
+from etl.run.repair import finish_repair
 from etl.settings.sections import Settings
 from tests.builders import plain_settings
 from tests.fakes.fake_log import FakeLog
@@ -19,6 +26,12 @@ from tests.fakes.world import Crash, FakeWorld, When
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]
 At = Callable[[str, When], None]
+
+STEPS = [
+    "observe", "store plan", "claim", "fetch", "open table", "append", "record", "commit from 0", "commit from 2", "tidy",
+    "release"]
+"""Every change of a first run. A new one makes the test of this list fail: it needs its crash rows."""
+CRASHES = [(step, when) for step in STEPS for when in When]
 
 
 def settings_of(**source: Any) -> Settings:
@@ -104,3 +117,24 @@ def expired_plan(settings: Settings = SKIPPING) -> Outside:
         run(outside, settings, at=crash_at("store plan", When.AFTER))
     outside.logs[LOGS[0]].log_start = 2
     return outside
+
+
+def accept(
+    outside: Outside, *names: str, at_offset: int | None = None, is_same_log: bool = False, settings: Settings = SETTINGS,
+    at: At | None = None,
+) -> Plan:
+    """What `etl plans accept-log` does with the outside."""
+    world = FakeWorld(outside, settings, at or (lambda step, when: None))
+    snapshot = world.observe()
+    state = where_we_stand(snapshot, settings)
+    assert isinstance(state, (UpToDate, Replay))
+    repair = repair_of(state, snapshot)
+    finish_repair(world, repair, new_report())
+    snapshot = repaired(snapshot, repair)
+    wanted = Accepting(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
+    plan = with_id(plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms()))
+    if isinstance(state, Replay):
+        world.supersede(plan, snapshot.ledger)
+    else:
+        world.store(plan)
+    return plan

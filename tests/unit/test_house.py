@@ -84,6 +84,12 @@ def test_a_test_is_a_sentence(test: Path) -> None:
     assert sorted(set(told)) == sorted(told), "a second one of the same name would hide the first"
 
 
+def test_what_tests_share_is_in_no_file_of_tests() -> None:
+    modules = {place(path): ast.walk(ast.parse(path.read_text())) for path in (ROOT / "tests").rglob("*.py")}
+    named = {path: [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)] for path, nodes in modules.items()}
+    assert {path: found for path, names in named.items() if (found := [name for name in names if ".test_" in name])} == {}
+
+
 def test_the_package_is_installed_under_the_version_it_says() -> None:
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")

@@ -15,8 +15,7 @@ from etl.commands import pipelines
 from etl.edges.report_file import kept_in
 from etl.errors import SettingsError, TableUnreachable
 from etl.report.run_report import Outcome, Report
-from etl.settings.loader import load_settings
-from tests.unit.settings.test_settings import LEAST
+from tests.builders import plain_settings
 
 ETL = [sys.executable, "-m", "etl"]
 
@@ -104,9 +103,7 @@ def _in_the_way(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "..", "../x", "a/b", "é"])
-def test_a_name_that_no_pipeline_can_have_is_refused_before_zookeeper_is_asked(name: str, tmp_path: Path) -> None:
-    (tmp_path / "conf.yaml").write_text(LEAST)
-    settings = load_settings(tmp_path / "conf.yaml")
+def test_a_name_that_no_pipeline_can_have_is_refused_before_zookeeper_is_asked(name: str) -> None:
     for door in pipelines.retire, pipelines.resume:
         with pytest.raises(SettingsError, match="no pipeline's name"):
-            door(settings, name, "r")
+            door(plain_settings(), name, "r")

@@ -12,9 +12,9 @@ from etl.commands.preview import Preview
 from etl.console import text
 from etl.doctor.check import Line, Verdict
 from etl.doctor.diagnose import Diagnosis
-from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
-from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
-from tests.unit.report.test_run_report import snapshot_of
+from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.model.plans import Committed, OffsetRange
+from tests.builders import plain_plan, plain_snapshot
 
 PLANS: list[dict[str, Any]] = [
     {"number": number, "id": "0123456789abcdef", "kind": "ingest", "created_at": "2026-01-31T10:20:30.123+00:00", "ranges": 1200,
@@ -58,9 +58,7 @@ def test_what_is_folded_on_a_terminal_is_whole(monkeypatch: pytest.MonkeyPatch) 
 ])
 def test_a_preview_counts_in_words(monkeypatch: pytest.MonkeyPatch, tasks: tuple[int, int], words: str) -> None:
     log = BrokerPartition("clicks", 0)
-    plan = Plan(
-        number=1, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
-        ranges=(OffsetRange(log, 0, 1, Leader(Broker(0, "h", 9092))),), positions={log: 1}, seen={log: Committed()})
-    preview = Preview("the next run makes plan 1", (plan,), snapshot_of((10, 6)), tasks)
+    plan = plain_plan(ranges=(OffsetRange(log, 0, 1, Leader(Broker(0, "h", 9092))),), positions={log: 1}, seen={log: Committed()})
+    preview = Preview("the next run makes plan 1", (plan,), plain_snapshot({log: (0, 10)}), tasks)
     lines = seen(monkeypatch, text.show_preview, preview, terminal=False)
     assert lines[1] == f"1 record at most, about 1.0 KB, {words}"

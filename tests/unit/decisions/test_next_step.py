@@ -26,8 +26,9 @@ from etl.settings.policies import OnOwned
 from etl.settings.sections import Settings
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld, When
-from tests.unit.decisions.test_reset import accept
-from tests.fakes.stories import LOGS, SETTINGS, SKIPPING, crash_at, expired_plan, grow, new_report, outcomes, outside_of, run, settings_of
+from tests.fakes.stories import (
+    LOGS, SETTINGS, SKIPPING, accept, crash_at, expired_plan, grow, new_report, outcomes, outside_of, run, settings_of,
+)
 
 A, B, C = LOGS
 FOLLOWING = settings_of(on_moved="follow")

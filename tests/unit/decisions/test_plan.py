@@ -24,9 +24,9 @@ from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, Supersede
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Settings
-from tests.unit.decisions.test_tasks import CAPS, COSTS, EXTENTS
 from tests.fakes.planning import (
-    A, B, BROKER, C, NOW_MS, OTHER, SETTINGS, last_plan, next_plan, offsets_of, onward, planned, settings_of, snapshot_of,
+    BROKER, CAPS, COSTS, EXTENTS, NOW_MS, OTHER, SETTINGS, A, B, C, last_plan, next_plan, offsets_of, onward, planned, settings_of,
+    snapshot_of,
 )
 
 

@@ -20,40 +20,10 @@ from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, Committed, Plan, PlanKind, TookOver, Vanished
 from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, PipelineState, Supersede
 from etl.model.table import ForeignCommit, CommitMetadata, Table
-from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from etl.settings.policies import OnMoved, OnRowsRemoved
-from tests.builders import plain_plan
-
-A, B, C = (BrokerPartition("clicks", p) for p in range(3))
-UID, APP_ID, PLACE = "feedbeef", "app", "/warehouse/clicks"
-SEEN = {A: Committed(3, 1), B: Committed(), C: Committed(9, 4)}
-POSITIONS = {A: 5, B: 2, C: 9}
-COMPLETE = {A: Committed(5, 2), B: Committed(2, 0), C: Committed(9, 4)}
-
-
-def plan_of(number: int, **changes: Any) -> Plan:
-    plan = plain_plan(
-        number, uid=UID, positions=POSITIONS, seen=SEEN, table_id="t1" if number > 1 else None, table_transaction_version=number - 1)
-    return with_id(replace(plan, **changes))
-
-
-def ledger_of(number: int | None, *, applied: bool = True, **changes: Any) -> Ledger:
-    if number is None:
-        return Ledger(changes.get("uid"))
-    plan = plan_of(number, **changes)
-    return Ledger(UID, plan, Applied(number, plan.id, 7, "t1", ()) if applied else None)
-
-
-def table_of(bit: int | None, **changes: Any) -> Table:
-    return replace(Table("t1", 7, bit, stamp_of(plan_of(bit)) if bit else None), **changes)
-
-
-def stamp_of(plan: Plan) -> CommitMetadata:
-    return CommitMetadata(7, APP_ID, plan.uid, plan.number, plan.id, document=render_plan(plan))
-
-
-def acknowledgement_of(number: int, **changes: Any) -> Acknowledgement:
-    return replace(Acknowledgement("t1", 7, number, "it was me", 1), **changes)
+from tests.fakes.ledgers import (
+    APP_ID, COMPLETE, PLACE, POSITIONS, SEEN, UID, A, B, C, acknowledgement_of, ledger_of, plan_of, stamp_of, table_of,
+)
 
 
 def stand(

@@ -9,44 +9,17 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.next_step import repair_of, repaired
-from etl.decisions.reconcile import where_we_stand
-from etl.decisions.reset import Accepting, Named, parse_named, plan_reset
+from etl.decisions.reset import Named, parse_named
 from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Plan, PlanKind, Vanished
-from etl.model.snapshot import UpToDate, Replay
-from etl.protocol.zookeeper.plan_documents import with_id
+from etl.model.plans import PlanKind, Vanished
 from etl.report.run_report import Outcome
-from etl.run.repair import finish_repair
-from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
-from tests.fakes.world import Crash, FakeWorld, When
-from tests.fakes.stories import LOGS, SETTINGS, At, crash_at, new_report, outcomes, outside_of, run, settings_of
+from tests.fakes.world import Crash, When
+from tests.fakes.stories import LOGS, accept, crash_at, outcomes, outside_of, run, settings_of
 
 A, B, C = LOGS
-
-
-def accept(
-    outside: Outside, *names: str, at_offset: int | None = None, is_same_log: bool = False, settings: Settings = SETTINGS,
-    at: At | None = None,
-) -> Plan:
-    """What `etl plans accept-log` does with the outside."""
-    world = FakeWorld(outside, settings, at or (lambda step, when: None))
-    snapshot = world.observe()
-    state = where_we_stand(snapshot, settings)
-    assert isinstance(state, (UpToDate, Replay))
-    repair = repair_of(state, snapshot)
-    finish_repair(world, repair, new_report())
-    snapshot = repaired(snapshot, repair)
-    wanted = Accepting(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
-    plan = with_id(plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms()))
-    if isinstance(state, Replay):
-        world.supersede(plan, snapshot.ledger)
-    else:
-        world.store(plan)
-    return plan
 
 
 def refuse_broken(outside: Outside) -> None:

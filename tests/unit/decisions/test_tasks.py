@@ -12,15 +12,8 @@ from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET, ASSUMED_PARALLELISM, L
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
 from etl.settings.sections import Limits
+from tests.fakes.planning import A, B, BROKER, CAPS, COSTS, EXTENTS
 
-A, B = (BrokerPartition("clicks", p) for p in range(2))
-BROKER = Broker(0, "h", 9092)
-
-LOGS = st.builds(BrokerPartition, st.sampled_from(["clicks", "other"]), st.integers(0, 5))
-EXTENT = st.tuples(st.integers(0, 50), st.integers(0, 300)).map(lambda e: (e[0], e[0] + e[1]))
-EXTENTS = st.dictionaries(LOGS, EXTENT, min_size=1, max_size=8)
-COSTS = st.dictionaries(LOGS, st.one_of(st.floats(0, 2000), st.just(0.0)), max_size=8)
-CAPS = st.none() | st.integers(1, 400)
 TURNS = st.integers(1, 1000)
 
 

@@ -15,8 +15,7 @@ from etl.run.ingest import ingest
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld, When
 from tests.unit.incidents.replaying import REPORTS, decide, incident_of
-from tests.fakes.stories import SETTINGS, crash_at, grow, outside_of
-from tests.unit.run.test_ingest import CRASHES
+from tests.fakes.stories import CRASHES, SETTINGS, crash_at, grow, outside_of
 
 NO_PLAN = Planned("", "unnamed", 0)
 PASTED = sorted(path.stem for path in REPORTS.glob("*.json"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Committed
-from tests.unit.decisions.test_reconcile import COMPLETE, A, B, C, plan_of
+from tests.fakes.ledgers import COMPLETE, A, B, C, plan_of
 
 
 def test_a_plan_moves_the_offsets_that_are_not_at_its_positions_and_no_others() -> None:

@@ -18,7 +18,7 @@ from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan
 from etl.report.plan_json import read_plan, read_settings, read_snapshot, write_plan, write_settings, write_snapshot
 from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
-from tests.unit.protocol.test_plan_documents import APPLIED, COMMITTED, LOGS, NAMES, OFFSETS, TOPICS, plans
+from tests.fakes.any_plans import APPLIED, COMMITTED, LOGS, NAMES, OFFSETS, TOPICS, plans
 
 SMALL = st.integers(0, 9)
 WORDS = st.text(max_size=6)

@@ -23,15 +23,10 @@ from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import FakeCommit, Outside
 from tests.fakes.world import Crash, FakeWorld, When
 from tests.fakes.stories import (
-    LOGS, SETTINGS, SKIPPING, At, crash_at, crash_at_moment, expired_plan, grow, new_report, outcomes, outside_of, refuse_broken,
-    refuse_unfinished, run, settings_of,
+    CRASHES, LOGS, SETTINGS, SKIPPING, STEPS, At, crash_at, crash_at_moment, expired_plan, grow, new_report, outcomes, outside_of,
+    refuse_broken, refuse_unfinished, run, settings_of,
 )
 
-STEPS = [
-    "observe", "store plan", "claim", "fetch", "open table", "append", "record", "commit from 0", "commit from 2", "tidy",
-    "release"]
-"""Every change of a first run. A new one makes the test of this list fail: it needs its crash rows."""
-CRASHES = [(step, when) for step in STEPS for when in When]
 Moment = tuple[str, When]
 
 

@@ -1,0 +1,56 @@
+"""Plans and what came of them, with whatever they may hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
+from etl.model.plans import Applied, Committed, Loss, LossReason, OffsetRange, Plan, PlanKind, Receipt, Vanished
+from etl.protocol.zookeeper.plan_documents import with_id
+
+OFFSETS = st.integers(0, 2**63 - 1)
+TOPICS = st.text(st.sampled_from("ab.Z9_-"), min_size=1, max_size=4)
+LOGS = st.builds(BrokerPartition, TOPICS, st.integers(0, 30), st.none() | st.integers(0, 3))
+COMMITTED = st.just(Committed()) | st.builds(Committed, OFFSETS, st.integers(0, 2**31 - 1)) | st.builds(Committed, st.none(), st.just(0))
+LEADERS = st.none() | st.builds(
+    Leader, st.builds(Broker, st.integers(0, 3), st.text(max_size=5), st.integers(1, 65535)), st.none() | st.integers(0, 9))
+EPOCHS = st.none() | st.integers(0, 9)
+LINEAGES = st.lists(st.tuples(st.integers(0, 9), OFFSETS), min_size=1, max_size=3).map(tuple)
+NAMES = st.none() | st.text(max_size=10)
+RECEIPTS = st.builds(
+    Receipt, st.none() | st.integers(0), st.none() | st.integers(0), st.integers(0), st.integers(0), st.integers(0),
+    st.lists(st.tuples(OFFSETS, OFFSETS), max_size=3).map(tuple), st.booleans(), EPOCHS, st.booleans())
+APPLIED = st.builds(
+    Applied, st.integers(1), st.text(), st.integers(0), st.text(), st.lists(RECEIPTS, max_size=4).map(tuple), NAMES, NAMES)
+
+
+def one_dialect(logs: list[BrokerPartition]) -> list[BrokerPartition]:
+    """Logs of a cluster: all with a broker id, or none."""
+    old = bool(logs) and logs[0].broker_id is not None
+    return [replace(log, broker_id=(log.broker_id or 0) if old else None) for log in logs]
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    logs = sorted(set(one_dialect(draw(st.lists(LOGS, max_size=6)))))
+    positions = {log: draw(OFFSETS) for log in draw(st.permutations(logs))}
+    ranges = []
+    for log in draw(st.lists(st.sampled_from(logs), max_size=6)) if logs else []:
+        until = draw(st.integers(0, positions[log]))
+        ranges.append(OffsetRange(log, draw(st.integers(0, until)), until, draw(LEADERS)))
+    gone = sorted((draw(OFFSETS), draw(OFFSETS)))
+    return with_id(Plan(
+        number=draw(st.integers(1)), uid=draw(st.text(max_size=8)), kind=draw(st.sampled_from(PlanKind)),
+        created_at_ms=draw(st.integers(0)), dialect=draw(st.sampled_from(Dialect)), cluster=draw(st.text(max_size=8)),
+        shape=draw(st.text(max_size=8)), ranges=tuple(ranges), positions=positions, seen={log: draw(COMMITTED) for log in logs},
+        table_id=draw(NAMES), topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)), previous=draw(NAMES),
+        supersedes=draw(NAMES), reason=draw(NAMES), moves_offsets=draw(st.booleans()), run_key=draw(NAMES),
+        losses=tuple(Loss(log, gone[0], gone[1], draw(st.sampled_from(LossReason)), draw(st.integers(0, 2))) for log in logs[:1]),
+        table_transaction_version=draw(st.integers(0, 9)), log_starts={log: draw(OFFSETS) for log in logs[1:]},
+        leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]}, record_epochs={log: draw(LINEAGES) for log in logs[1:]},
+        log_epochs={log: draw(st.integers(1, 3)) for log in logs[:1]},
+        pending_starts=draw(st.dictionaries(LOGS.filter(lambda log: log.broker_id is None), st.none() | st.integers(0), max_size=2)),
+        vanished=tuple(Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]),
+    ))

@@ -8,17 +8,17 @@ from typing import Any
 
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, Dialect, Extent
-from etl.model.plans import Plan, PlanKind
+from etl.model.plans import NOTHING_COMMITTED, Plan, PlanKind
 from etl.model.snapshot import Snapshot
 from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
 
 
 def plain_plan(number: int = 1, **changes: Any) -> Plan:
-    """A plan without ranges, and without an id (`with_id` gives it one)."""
+    """A plan without ranges, and without an id (`with_id` gives it one). It saw nothing committed for the logs of its positions."""
     plan = Plan(
         number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=(),
-        positions={}, seen={})
+        positions={}, seen={log: NOTHING_COMMITTED for log in changes.get("positions", ())})
     return replace(plan, **changes)
 
 

@@ -8,7 +8,7 @@ import pyarrow
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Committed, OffsetRange, Plan, TookOver
+from etl.model.plans import OffsetRange, Plan, TookOver
 from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.protocol.zookeeper.plan_documents import with_id
 from tests.builders import plain_plan
@@ -20,8 +20,7 @@ ROWS = pyarrow.table({"topic": ["clicks"], "offset": [1]})
 def plan_of(number: int, topic: str = "clicks", *, reads: bool = True, took_over: TookOver | None = None) -> Plan:
     log = BrokerPartition(topic, 0)
     return with_id(plain_plan(
-        number, ranges=(OffsetRange(log, 0, number),) if reads else (), positions={log: number}, seen={log: Committed()},
-        took_over=took_over))
+        number, ranges=(OffsetRange(log, 0, number),) if reads else (), positions={log: number}, took_over=took_over))
 
 
 def commit(path: Path, app_id: str, plan: Plan) -> None:

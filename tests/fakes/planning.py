@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from etl.decisions.plan import plan_next
 from etl.model.logs import Broker, BrokerPartition, Leader
-from etl.model.plans import Committed, Plan
+from etl.model.plans import Plan
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Settings
@@ -42,7 +42,7 @@ def snapshot_of(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: A
 
 
 def last_plan(positions: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
-    plan = plain_plan(4, positions=dict(positions), seen={log: Committed() for log in positions})
+    plan = plain_plan(4, positions=dict(positions))
     return with_id(replace(plan, **changes))
 
 

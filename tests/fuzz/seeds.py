@@ -21,11 +21,12 @@ from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse
 from kafka.protocol.producer import ProduceResponse
 
 from etl.model.ledger import Acknowledgement, Coverage, Interval
-from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
-from etl.model.plans import Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, LossReason
+from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.model.plans import Applied, Committed, Loss, LossReason, OffsetRange, PlanKind, Receipt
 from etl.protocol.generations.kafka.fetch import FETCH_LAYOUTS
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.zookeeper import commit_metadata, plan_documents
+from tests.builders import plain_plan
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
 
 LOG, OTHER = BrokerPartition("clicks", 3), BrokerPartition("clicks", 4)
@@ -171,12 +172,11 @@ def bombs(size: int = 320 << 10) -> tuple[bytes, ...]:
     return tuple(encode(Batch(0, [Rec(0, bytes(size))], codec=codec)) for codec in Codec if codec)
 
 
-PLAN = plan_documents.with_id(Plan(
-    number=7, uid="feedbeef", kind=PlanKind.INGEST, created_at_ms=1_700_000_000_000, dialect=Dialect.KAFKA, cluster="c1", shape="s1",
+PLAN = plan_documents.with_id(plain_plan(
+    7, uid="feedbeef", created_at_ms=1_700_000_000_000,
     ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)), OffsetRange(OTHER, 0, 4)), positions={LOG: 9, OTHER: 4},
     seen={LOG: Committed(5, 1), OTHER: Committed()}, table_id="t1", topic_ids={"clicks": "x"}, previous="p" * 32,
-    table_transaction_version=6,
-    losses=(Loss(LOG, 1, 5, LossReason.EXPIRED),), log_starts={LOG: 5}))
+    table_transaction_version=6, losses=(Loss(LOG, 1, 5, LossReason.EXPIRED),), log_starts={LOG: 5}))
 START = plan_documents.with_id(
     replace(PLAN, number=1, kind=PlanKind.START, ranges=(), losses=(), log_starts={}, pending_starts={BrokerPartition("clicks", 9): 5}))
 APPLIED = Applied(7, PLAN.id, 12, "t1", (Receipt(3, 100, 1, 0, 0, ((6, 7),)), Receipt(0, None, 0, 2, 2, ((0, 4),), False)))

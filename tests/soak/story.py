@@ -25,8 +25,8 @@ from etl.errors import EtlError
 from etl.model.logs import BrokerPartition
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
-from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
+from tests.builders import plain_settings
 from tests.soak.memory import MemoryLog, MemoryWorld, alive, serving, value_of
 from tests.soak.points import Deed, Driver, Fate, Killed, at_work
 
@@ -125,10 +125,9 @@ class Story:
         limits = {"max_records_per_run": self.random.choice((None, 20, 80)), "target_task_bytes": self.random.choice((1_000, 2**28))}
         ownership = {"wait_for_driver_s": 0, "mode": self.random.choice(("observe", "claim"))}
         source = {"topics": {"allow": ["clicks"]}, "bootstrap": f"{self.name}:1", "on_data_loss": "skip" if self._forgets else "fail"}
-        return parse_settings({
-            "version": 1, "pipeline": "clicks", "group": self.name, "zookeeper": {"connect": connect}, "source": source,
-            "table": {"path": str(self._folder / "table")}, "limits": limits, "ownership": ownership,
-        })
+        return plain_settings(
+            group=self.name, zookeeper={"connect": connect}, source=source, table={"path": str(self._folder / "table")}, limits=limits,
+            ownership=ownership)
 
     def tell(self) -> bool:
         """A random story; True. Raises Broken, or whatever a run raised that nothing had happened to."""

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from etl.model.logs import BrokerPartition, Dialect
-from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange, Plan
 from etl.model.raw_table import spark_schema
 from etl.protocol.zookeeper.plan_documents import with_id
+from tests.builders import plain_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,10 +27,8 @@ def make_plan() -> Callable[..., Plan]:
         if ranges is None:
             ranges = (OffsetRange(LOG, number * 10 - 10, number * 10),)
         positions = {r.log: r.until_offset for r in ranges} or {LOG: number * 10}
-        return with_id(Plan(
-            number, "uid-1", PlanKind.INGEST, created_at_ms, Dialect.KAFKA, "cluster", "shape", ranges, positions,
-            {log: Committed() for log in positions}, table_id=table_id,
-        ))
+        return with_id(plain_plan(
+            number, uid="uid-1", created_at_ms=created_at_ms, ranges=ranges, positions=positions, table_id=table_id))
 
     return make
 

@@ -16,12 +16,13 @@ from etl.demo.crash_run import HALF_RECORD
 from etl.edges.delta import losses
 from etl.edges.delta.losses import read_losses, record_losses, recorded
 from etl.errors import FileLost, NotOurTable
-from etl.model.logs import BrokerPartition, Dialect
-from etl.model.plans import Committed, Loss, OffsetRange, Plan, PlanKind, LossReason
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Loss, LossReason, OffsetRange, Plan
 from etl.model.raw_table import arrow_schema
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Outcome
 from etl.settings.loader import load_settings
+from tests.builders import plain_plan
 from tests.system.driving import Before, Pipeline, broken_off_before
 
 APP = "offset-range-etl/cluster/group/clicks"
@@ -30,10 +31,7 @@ Rows = list[tuple[str, int, int, int, str, int]]
 
 
 def plan_of(number: int, *lost: Loss, uid: str = "uid-1") -> Plan:
-    return with_id(Plan(
-        number, uid, PlanKind.INGEST, 0, Dialect.KAFKA, "cluster", "shape", (OffsetRange(LOG, 5, 9),), {LOG: 9, OTHER: 2},
-        {LOG: Committed(), OTHER: Committed()},
-        losses=lost))
+    return with_id(plain_plan(number, uid=uid, ranges=(OffsetRange(LOG, 5, 9),), positions={LOG: 9, OTHER: 2}, losses=lost))
 
 
 LOSING = plan_of(3, Loss(LOG, 0, 5, LossReason.EXPIRED), Loss(LOG, 7, 8, LossReason.SKIPPED))

@@ -26,7 +26,7 @@ from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
 from etl.settings.address import split_address
-from etl.settings.loader import parse_settings
+from tests.builders import plain_settings
 from tests.conftest import TopicFactory
 from tests.fakes.world_contract import WorldContract
 from tests.fakes.world_stage import GROUP_OWNER, SIZES
@@ -42,11 +42,10 @@ class RealStage:
     def __init__(self, connect: str, bootstrap: str, group: str, topic: str, folder: Path, opened: contextlib.ExitStack) -> None:
         self._connect, self._bootstrap, self._group, self._opened, self._table = connect, bootstrap, group, opened, folder / "table"
         self.logs = tuple(BrokerPartition(topic, partition) for partition in range(len(SIZES)))
-        self.settings = parse_settings({
-            "version": 1, "pipeline": PIPELINE, "group": group, "zookeeper": {"connect": connect},
-            "source": {"topics": {"allow": [topic]}, "timeout_s": 20, "bootstrap": bootstrap}, "table": {"path": str(self._table)},
-            "report": {"path": str(folder / "reports")}, "ownership": {"wait_for_driver_s": 0},
-        })
+        self.settings = plain_settings(
+            pipeline=PIPELINE, group=group, zookeeper={"connect": connect}, table={"path": str(self._table)},
+            source={"topics": {"allow": [topic]}, "timeout_s": 20, "bootstrap": bootstrap}, report={"path": str(folder / "reports")},
+            ownership={"wait_for_driver_s": 0})
         self._ours = opened.enter_context(ZooKeeper(connect))
         self._ledger = PlanLedger(self._ours, group, PIPELINE)
         self._paths, self._offsets = PipelinePaths(group, PIPELINE), GroupPaths(group)

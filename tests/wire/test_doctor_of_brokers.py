@@ -9,7 +9,7 @@ import pytest
 from etl.doctor import brokers
 from etl.doctor.check import Findings, Verdict
 from etl.edges.brokers.cluster import Cluster
-from etl.settings.loader import parse_settings
+from tests.builders import plain_settings
 from tests.fakes.broker import FakeBroker
 
 
@@ -21,9 +21,7 @@ def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
     with FakeBroker() as broker, contextlib.ExitStack() as closing:
         broker.log("clicks")
         broker.world.configs = configs
-        findings = Findings(parse_settings({
-            "version": 1, "pipeline": "clicks", "group": "g", "zookeeper": {"connect": "127.0.0.1:2181"}, "table": {"path": "table"},
-            "source": {"topics": {"allow": ["clicks"]}, "compacted_topics": said}}), closing)
+        findings = Findings(plain_settings(source={"compacted_topics": said}), closing)
         with Cluster([(broker.host, broker.port)]) as cluster:
             findings.metadata = cluster.describe(None)
         lines = list(brokers.topics("topics", findings))

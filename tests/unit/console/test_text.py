@@ -13,7 +13,7 @@ from etl.console import text
 from etl.doctor.check import Line, Verdict
 from etl.doctor.diagnose import Diagnosis
 from etl.model.logs import Broker, BrokerPartition, Leader
-from etl.model.plans import Committed, OffsetRange
+from etl.model.plans import OffsetRange
 from tests.builders import plain_plan, plain_snapshot
 
 PLANS: list[dict[str, Any]] = [
@@ -58,7 +58,7 @@ def test_what_is_folded_on_a_terminal_is_whole(monkeypatch: pytest.MonkeyPatch) 
 ])
 def test_a_preview_counts_in_words(monkeypatch: pytest.MonkeyPatch, tasks: tuple[int, int], words: str) -> None:
     log = BrokerPartition("clicks", 0)
-    plan = plain_plan(ranges=(OffsetRange(log, 0, 1, Leader(Broker(0, "h", 9092))),), positions={log: 1}, seen={log: Committed()})
+    plan = plain_plan(ranges=(OffsetRange(log, 0, 1, Leader(Broker(0, "h", 9092))),), positions={log: 1})
     preview = Preview("the next run makes plan 1", (plan,), plain_snapshot({log: (0, 10)}), tasks)
     lines = seen(monkeypatch, text.show_preview, preview, terminal=False)
     assert lines[1] == f"1 record at most, about 1.0 KB, {words}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,29 +9,25 @@ import pytest
 from etl.decisions.expiry import Expiring, cleanup_of, expiring
 from etl.decisions.tasks import pack_tasks
 from etl.model.ledger import Ledger
-from etl.model.logs import Broker, BrokerPartition, Dialect, Extent, Leader, Retention
-from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
+from etl.model.logs import Broker, BrokerPartition, Leader, Retention
+from etl.model.plans import OffsetRange
 from etl.model.snapshot import Snapshot
+from tests.builders import plain_plan, plain_snapshot
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 NOW_MS, HOUR = 1_700_000_000_000, 3600
 
 
 def snapshot_of(**changes: Any) -> Snapshot:
-    found = Snapshot(
-        cluster="c", extents={A: Extent(100, 1_000), B: Extent(0, 50)}, leaders={}, leaderless=frozenset(), topic_ids={},
-        bytes_per_offset={A: 10.0, B: 10.0}, committed={}, starts={}, owners={}, live_consumers=(), ledger=Ledger(), table=None)
-    return replace(found, **changes)
+    return plain_snapshot({A: (100, 1_000), B: (0, 50)}, **{"bytes_per_offset": {A: 10.0, B: 10.0}, **changes})
 
 
 def soon(snapshot: Snapshot, *ranges: OffsetRange, within_s: float = HOUR) -> tuple[Expiring, ...]:
     return expiring(ranges, snapshot, within_s=within_s, now_ms=NOW_MS)
 
 
-def last_plan(log_starts: dict[BrokerPartition, int], ago_s: int) -> Ledger:
-    return Ledger("u", Plan(
-        number=1, uid="u", kind=PlanKind.INGEST, created_at_ms=NOW_MS - ago_s * 1000, dialect=Dialect.KAFKA, cluster="c", shape="s",
-        ranges=(), positions={A: 400}, seen={A: Committed()}, log_starts=log_starts))
+def ledger_of(log_starts: dict[BrokerPartition, int], ago_s: int) -> Ledger:
+    return Ledger("u", plain_plan(created_at_ms=NOW_MS - ago_s * 1000, positions={A: 400}, log_starts=log_starts))
 
 
 @pytest.mark.parametrize(("told", "said", "explains", "ends"), [
@@ -68,19 +63,19 @@ def test_a_start_expires_by_size_when_what_is_kept_from_it_on_nearly_fills_the_l
 @pytest.mark.parametrize(("ago_s", "is_told"), [(1_200, True), (1_201, False)])
 def test_where_brokers_do_not_tell_the_log_starts_own_movement_does(ago_s: int, is_told: bool) -> None:
     """It moved by 100 since the plan, and 300 are left: a third of the time that passed, three times over."""
-    found = soon(snapshot_of(ledger=last_plan({A: 0}, ago_s)), OffsetRange(A, 400, 1_000))
+    found = soon(snapshot_of(ledger=ledger_of({A: 0}, ago_s)), OffsetRange(A, 400, 1_000))
     assert bool(found) is is_told
     if found:
         assert found[0].why == "the log start moved by 100 in 20 min and may be there in 60 min"
 
 
-@pytest.mark.parametrize("ledger", [Ledger(), last_plan({}, 60), last_plan({A: 100}, 60), last_plan({A: 0}, 0)])
+@pytest.mark.parametrize("ledger", [Ledger(), ledger_of({}, 60), ledger_of({A: 100}, 60), ledger_of({A: 0}, 0)])
 def test_a_log_start_of_which_no_movement_is_known_tells_nothing(ledger: Ledger) -> None:
     assert soon(snapshot_of(ledger=ledger), OffsetRange(A, 100, 1_000)) == ()
 
 
 def test_a_topic_without_limits_never_expires() -> None:
-    snapshot = snapshot_of(retention={"clicks": Retention()}, ledger=last_plan({A: 0}, 60))
+    snapshot = snapshot_of(retention={"clicks": Retention()}, ledger=ledger_of({A: 0}, 60))
     assert soon(snapshot, OffsetRange(A, 100, 1_000)) == ()
 
 

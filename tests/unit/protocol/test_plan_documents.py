@@ -23,6 +23,7 @@ from etl.protocol.zookeeper.plan_documents import (
     FORMAT, RANGES_MAX, WRITTEN_MAX_BYTES, parse_applied, parse_coverage, parse_plan, plan_id, render_applied, render_coverage, render_plan,
     with_id,
 )
+from tests.builders import plain_plan
 from tests.fakes.any_plans import APPLIED, LOGS, OFFSETS, plans
 
 APP_ID = "offset-range-etl/cluster/group/clicks"
@@ -41,8 +42,8 @@ def plan_without_id(partitions: int) -> Plan:
     logs = [BrokerPartition("clicks", p) for p in range(partitions)]
     leaders = [Leader(Broker(i, f"broker-{i}.example.org", 9092), 5) for i in range(6)]
     starts = [10_000_000_000 + p * 7919 % 1_000_003 for p in range(partitions)]
-    return Plan(
-        number=7, uid="feedbeef", kind=PlanKind.INGEST, created_at_ms=1_700_000_000_000, dialect=Dialect.KAFKA, cluster="c", shape="s",
+    return plain_plan(
+        7, uid="feedbeef", created_at_ms=1_700_000_000_000,
         ranges=tuple(OffsetRange(log, start, start + 1000 + log.partition * 31 % 977, leaders[log.partition % 6])
                      for log, start in zip(logs, starts, strict=True)),
         positions={log: start + 1000 + log.partition * 31 % 977 for log, start in zip(logs, starts, strict=True)},

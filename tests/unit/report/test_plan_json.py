@@ -18,6 +18,7 @@ from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan
 from etl.report.plan_json import read_plan, read_settings, read_snapshot, write_plan, write_settings, write_snapshot
 from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
+from tests.builders import plain_snapshot
 from tests.fakes.any_plans import APPLIED, COMMITTED, LOGS, NAMES, OFFSETS, TOPICS, plans
 
 SMALL = st.integers(0, 9)
@@ -109,7 +110,7 @@ def test_what_a_run_saw_comes_back_without_addresses_and_gaps(snapshot: Snapshot
 @given(plans())
 def test_the_tables_plan_is_said_once_where_the_ledger_has_it(plan: Plan) -> None:
     metadata = CommitMetadata(3, "app", plan.uid, plan.number, plan.id, document=render_plan(plan))
-    snapshot = Snapshot("c", {}, {}, frozenset(), {}, {}, {}, {}, {}, (), Ledger(plan.uid, plan), Table("t", 3, plan.number, metadata))
+    snapshot = plain_snapshot({}, ledger=Ledger(plan.uid, plan), table=Table("t", 3, plan.number, metadata))
     document = through_json(write_snapshot(snapshot))
     assert document["table"]["metadata"]["document"] == "the newest plan of the ledger"
     assert plan_in_table(read_snapshot(document)) == kept_of(plan)
@@ -117,7 +118,7 @@ def test_the_tables_plan_is_said_once_where_the_ledger_has_it(plan: Plan) -> Non
 
 def test_a_plan_that_nobody_can_read_stays_unreadable() -> None:
     metadata = CommitMetadata(3, "app", "u", 1, "id", document=b"\\x00")
-    snapshot = Snapshot("c", {}, {}, frozenset(), {}, {}, {}, {}, {}, (), Ledger(), Table("t", 3, 1, metadata))
+    snapshot = plain_snapshot({}, table=Table("t", 3, 1, metadata))
     back = read_snapshot(through_json(write_snapshot(snapshot)))
     assert back.table and back.table.metadata and back.table.metadata.document == b"no plan"
 

@@ -28,8 +28,7 @@ A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
 
 def plan_of(number: int, positions: dict[BrokerPartition, int], *ranges: OffsetRange, **changes: Any) -> Plan:
-    seen = {log: Committed() for log in positions}
-    return replace(plain_plan(number, ranges=ranges, positions=positions, seen=seen, id=f"plan-{number}"), **changes)
+    return replace(plain_plan(number, ranges=ranges, positions=positions, id=f"plan-{number}"), **changes)
 
 
 FIRST = plan_of(1, {A: 10, B: 6}, OffsetRange(A, 2, 10, Leader(Broker(0, "h", 9092), 4)), OffsetRange(B, 0, 6))

@@ -12,20 +12,18 @@ from etl.edges.delta import outcome, recount
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
 from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition, Dialect
-from etl.model.plans import NOTHING_COMMITTED, OffsetRange, Plan, PlanKind, Receipt
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange, Receipt
 from etl.model.table import CommitMetadata, Table
 from etl.protocol.zookeeper import commit_metadata
 from etl.reader.following import Following
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
-from etl.settings.loader import parse_settings
+from tests.builders import plain_plan, plain_settings
 
 READ, COUNTED = Receipt(9, 100), Receipt(8, None, missing_offsets=2)
 LOG = BrokerPartition("clicks", 0)
-PLAN = Plan(
-    number=1, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s",
-    ranges=(OffsetRange(LOG, 0, 10),), positions={LOG: 10}, seen={LOG: NOTHING_COMMITTED}, id="plan-1")
+PLAN = plain_plan(ranges=(OffsetRange(LOG, 0, 10),), positions={LOG: 10}, id="plan-1")
 
 
 def reading_of(plan_id: str) -> Following:
@@ -37,10 +35,7 @@ def reading_of(plan_id: str) -> Following:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> LiveWorld:
-    settings = parse_settings({
-        "version": 1, "pipeline": "clicks", "group": "g", "zookeeper": {"connect": "127.0.0.1:1"},
-        "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "clicks"}})
-    world = LiveWorld(settings, ZooKeeper("127.0.0.1:1"), RunContext(), "run-1")
+    world = LiveWorld(plain_settings(), ZooKeeper("127.0.0.1:1"), RunContext(), "run-1")
     world._reading = reading_of(PLAN.id)
     monkeypatch.setattr(recount, "recount", lambda *arguments, **more: recount.Recount((COUNTED,)))
     return world

@@ -8,17 +8,14 @@ from etl.model.logs import BrokerPartition
 from etl.model.plans import Loss
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.plan_documents import parse_plan
-from etl.settings.loader import parse_settings
+from tests.builders import plain_settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import GROUP, PIPELINE, Outside
 from tests.fakes.world import FakeWorld
 from tests.fakes.world_contract import WorldContract
 from tests.fakes.world_stage import GROUP_OWNER, SIZES
 
-SETTINGS = parse_settings({
-    "version": 1, "pipeline": PIPELINE, "group": GROUP, "zookeeper": {"connect": "127.0.0.1:2181"},
-    "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "clicks"},
-})
+SETTINGS = plain_settings(pipeline=PIPELINE, group=GROUP)
 
 
 class FakeStage:

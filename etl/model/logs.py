@@ -31,6 +31,8 @@ class Broker:
     id: int
     host: str
     port: int
+    generation: str | None = field(default=None, compare=False)
+    """How it must be spoken to, as `protocol.generations.choice` names it; None: it tells that itself when it is greeted."""
 
     def __str__(self) -> str:
         return f"{self.id} at {self.host}:{self.port}"
@@ -52,6 +54,11 @@ class BrokerPartition:
         if self.partition < 0:
             raise ValueError(f"partition {self.partition} of topic {self.topic} is negative")
 
+    @property
+    def is_physical(self) -> bool:
+        """Its offsets are byte positions (0.7 family): most are no record's, several records may share one, none can be counted."""
+        return self.broker_id is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Leader:
@@ -70,6 +77,8 @@ class Extent:
     """One past the last offset that may be read: the last stable offset under read_committed, else the high watermark."""
     high_watermark: int | None = None
     """One past the last offset that all in-sync replicas have, where that lies above the readable end; None: nothing does."""
+    boundaries: tuple[int, ...] | None = None
+    """The only offsets at which a range of this log may begin or end, ascending, its start and end among them; None: all are."""
 
     @property
     def held_back(self) -> int:

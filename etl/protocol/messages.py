@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from etl.errors import EtlError
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.protocol.refusal import Refusal
 
 LATEST = -1
 """Instead of a time: the readable end (high watermark, or last stable offset under read_committed)."""
@@ -21,33 +20,13 @@ EARLIEST = -2
 _LOGS_NAMED = 5
 
 
-class Meaning(Enum):
-    """What a refusal means to whoever asked, where that changes what is done next."""
+class EntryLayout(Enum):
+    """How the entries of a records field begin: the one thing about records that only the broker's generation tells."""
 
-    OUT_OF_RANGE = "the offset is not in the log"
-    UNKNOWN_TOPIC = "the topic is not there"
-    NOT_ALLOWED = "we are known, and may not"
-    NOT_COORDINATOR = "another broker keeps this group"
-    OTHER = "nothing that is treated on its own"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a broker does not do what it is asked. Each generation has a table of its own."""
-
-    code: int
-    """The number on the wire, for people only: generations give the same numbers other meanings."""
-    name: str
-    is_retriable: bool
-    """Asking again may help, metadata refreshes counted; the one who asks again bounds it."""
-    kind: type[EtlError]
-    """Which error it is once nobody asks again."""
-    check: str
-    meaning: Meaning = Meaning.OTHER
-
-    def error(self, doing: str, **place: Any) -> EtlError:
-        """The error to raise once nobody asks again."""
-        return self.kind(f"the broker refused to {doing}: {self.name} (code {self.code})", check=self.check, **place)
+    LOGICAL = "offset, length, record batch or message"
+    """Kafka 0.8 and later; the magic byte, at the same place in all of them, tells the rest."""
+    PHYSICAL = "length, message"
+    """Jafka and Kafka 0.7: an entry's offset is the byte position at which it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +91,8 @@ class FetchedPartition:
     topic: str
     partition: int
     refusal: Refusal | None
-    high_watermark: int
+    high_watermark: int | None
+    """None: the generation's answers have no such field."""
     last_stable_offset: int | None
     """None: the version of the answer has no such field."""
     log_start_offset: int | None
@@ -127,6 +107,9 @@ class FetchedPartition:
     up the bytes (KIP-74). So this may be said only of a partition whose answer was not throttled and before which
     no other partition of the answer had records.
     """
+    layout: EntryLayout = EntryLayout.LOGICAL
+    broker_id: int | None = None
+    """Of the log, where its identity has one (0.7 family)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +181,8 @@ class ListedOffset:
     """None: no record that late."""
     timestamp_ms: int | None
     leader_epoch: int | None
+    boundaries: tuple[int, ...] | None = None
+    """Of LATEST where offsets are byte positions: every offset at which a range may be cut, ascending, the end among them."""
 
 
 @dataclass(frozen=True, slots=True)

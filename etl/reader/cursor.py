@@ -38,9 +38,10 @@ from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, Messa
 from etl.model.logs import Cleanup, Isolation
 from etl.model.plans import OffsetRange, Receipt
 from etl.model.raw_table import COLUMNS
-from etl.protocol.messages import FetchedPartition, Meaning, Refusal
+from etl.protocol.messages import FetchedPartition
 from etl.protocol.records.decode import MAX_UNPACKED_BYTES, Counts, Selection, Walk, decode, walk
 from etl.protocol.records.kernel import MAX_GAPS, Tally
+from etl.protocol.refusal import Meaning, Refusal
 from etl.settings.fetch_sizes import MAX_RECORD_BYTES
 
 EMPTY_ANSWERS_THAT_PROVE = 3
@@ -180,7 +181,7 @@ class Cursor:
     def _note_empty(self, fetched: FetchedPartition) -> None:
         if self._readable_end(fetched) < self.range.until_offset:
             self.starved, self._empty_answers = True, 0
-            self.is_held_back = fetched.high_watermark >= self.range.until_offset
+            self.is_held_back = (fetched.high_watermark or 0) >= self.range.until_offset
         elif fetched.proves_empty and not self.cleanup.ends_in_silence:
             self.silent = True
         elif fetched.proves_empty:
@@ -191,7 +192,7 @@ class Cursor:
     def _readable_end(self, fetched: FetchedPartition) -> int:
         if self._isolation is Isolation.READ_COMMITTED and fetched.last_stable_offset is not None:
             return fetched.last_stable_offset
-        return fetched.high_watermark
+        return self.position if fetched.high_watermark is None else fetched.high_watermark
 
     def _grow(self, fetched: FetchedPartition, needed: int) -> None:
         """Ask with more bytes next time: double, or as many as the cut-off record batch says it has."""

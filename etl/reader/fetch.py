@@ -26,8 +26,9 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, RanOutBeforeUntil
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation
 from etl.model.plans import OffsetRange, Receipt
-from etl.protocol.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, FetchTarget, Meaning
+from etl.protocol.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, FetchTarget
 from etl.protocol.records.decode import MAX_UNPACKED_BYTES
+from etl.protocol.refusal import Meaning
 from etl.reader.cursor import Cursor
 from etl.reader.leaders import by_broker, find_leaders
 from etl.reader.range_progress import FetchSettings, RangeProgress, lose_all, place_of
@@ -102,7 +103,8 @@ def _read_from(broker: Broker, walks: list[RangeProgress], manner: FetchSettings
                on_read: Callable[[int, int, int, int], None]) -> Iterator[pa.RecordBatch]:
     """Read all of `walks` from their leader, but for those that lose it on the way."""
     with SimpleConsumer(broker.host, broker.port, client_id=manner.client_id, connect_timeout_s=manner.connect_timeout_s,
-                        timeout_s=manner.timeout_s, max_response_bytes=manner.max_fetch_bytes + manner.fetch_max_bytes + MIB) as consumer:
+                        timeout_s=manner.timeout_s, max_response_bytes=manner.max_fetch_bytes + manner.fetch_max_bytes + MIB,
+                        generation=broker.generation) as consumer:
         asked, idle_answers, group = _ask(consumer, walks, manner), 0, walks
         while asked:
             try:

@@ -10,7 +10,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, MissingOffsets, NotYetReadable, RanOutBeforeUntil, TopicMadeAgain
 from etl.model.logs import BrokerPartition, Cleanup
 from etl.model.plans import OffsetRange
-from etl.protocol.messages import Meaning
+from etl.protocol.refusal import Meaning
 from etl.reader.cursor import MISSING_MAX, Cursor
 from etl.reader.range_progress import FetchSettings, RangeProgress, place_of
 

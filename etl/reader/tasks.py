@@ -80,12 +80,15 @@ def of_topics(told: Mapping[str, T], topics: Iterable[str]) -> dict[str, T]:
 
 def _row(r: OffsetRange) -> list[Any]:
     row: list[Any] = [r.log.topic, r.log.partition, r.log.broker_id, r.from_offset, r.until_offset]
-    return row + [r.leader.broker.id, r.leader.broker.host, r.leader.broker.port, r.leader.epoch] if r.leader else row
+    if r.leader is None:
+        return row
+    broker = r.leader.broker
+    return [*row, broker.id, broker.host, broker.port, r.leader.epoch, broker.generation]
 
 
 def _range(row: Sequence[Any]) -> OffsetRange:
     topic, partition, broker_id, start, until, *led = row
-    leader = Leader(Broker(led[0], led[1], led[2]), led[3]) if led else None
+    leader = Leader(Broker(led[0], led[1], led[2], led[4]), led[3]) if led else None
     return OffsetRange(BrokerPartition(topic, partition, broker_id), start, until, leader)
 
 

@@ -15,7 +15,8 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange, Receipt
-from etl.protocol.messages import EARLIEST, LATEST, FetchedPartition, FetchTarget, Meaning
+from etl.protocol.messages import EARLIEST, LATEST, FetchedPartition, FetchTarget
+from etl.protocol.refusal import Meaning
 from etl.reader.fetch import read_ranges
 
 

@@ -16,8 +16,9 @@ from etl.errors import BrokerError, TopicMissing
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.dialect import Dialect, Generation, Greeting, Reply, Request
 from etl.protocol.messages import (
-    EARLIEST, ClusterMetadata, Fetch, FetchAnswer, FetchedPartition, ListedOffset, Meaning, PartitionMetadata, Refusal, TopicMetadata,
+    EARLIEST, ClusterMetadata, Fetch, FetchAnswer, FetchedPartition, ListedOffset, PartitionMetadata, TopicMetadata,
 )
+from etl.protocol.refusal import Meaning, Refusal
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.listening import listening
 
@@ -31,7 +32,10 @@ REFUSALS = {
 class Pebble(Generation):
     """Greeted with the letter h."""
 
-    def greeting(self, client_id: str, address: str) -> Greeting:
+    names = ("pebble",)
+    is_told = False
+
+    def greeting(self, client_id: str, address: str, name: str | None = None) -> Greeting:
         return Greeting("hello", _framed("h", client_id), lambda start: bytes(start) == HELLO[:4], lambda answer: PebbleDialect())
 
 

@@ -119,7 +119,7 @@ def _fetch_to_rows(content: bytes) -> None:
         records = bytes(fetched.records)
         kept = records if content[0] & 0x80 else sealed(records)
         code = fetched.refusal.code if fetched.refusal else 0
-        _rows(answer(kept, error_code=code, aborted=fetched.aborted, high_watermark=fetched.high_watermark,
+        _rows(answer(kept, error_code=code, aborted=fetched.aborted, high_watermark=fetched.high_watermark or 0,
                      log_start_offset=fetched.log_start_offset))
 
 

@@ -11,7 +11,7 @@ from etl.decisions.ownership import members_as_owners
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import BrokerError, BrokerUnreachable, SettingsError, TopicMissing
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Isolation, KafkaGroup, Leader, OpenTransaction, Retention
-from etl.protocol.messages import Meaning
+from etl.protocol.refusal import Meaning
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
     CONFIGS, FIND_COORDINATOR, GROUPS, LEADER_EPOCHS, LIST_OFFSETS, LOG_DIRS, METADATA, PRODUCERS, TRANSACTION_LIST, TRANSACTIONS,

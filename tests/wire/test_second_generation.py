@@ -12,7 +12,8 @@ from etl.errors import NotKafka, RanOutBeforeUntil, SettingsError
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange, Receipt
 from etl.protocol.generations import choice
-from etl.protocol.messages import EARLIEST, LATEST, Meaning
+from etl.protocol.messages import EARLIEST, LATEST
+from etl.protocol.refusal import Meaning
 from etl.reader.fetch import read_ranges
 from tests.fakes.broker import FakeBroker
 from tests.fakes.listening import listening

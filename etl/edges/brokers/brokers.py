@@ -67,7 +67,8 @@ class Brokers:
         by_broker: dict[Broker, list[BrokerPartition]] = {}
         for log, leader in leaders.items():
             by_broker.setdefault(leader.broker, []).append(log)
-        return self.side_by_side([(self.consumer(broker.host, broker.port), logs) for broker, logs in by_broker.items()], ask)
+        asked = [(self.consumer(broker.host, broker.port, broker.generation), logs) for broker, logs in by_broker.items()]
+        return self.side_by_side(asked, ask)
 
     @staticmethod
     def side_by_side(asked: Sequence[tuple[SimpleConsumer, Subject]], ask: Callable[[SimpleConsumer, Subject], Answer]) -> list[Answer]:
@@ -77,9 +78,9 @@ class Brokers:
         with ThreadPoolExecutor(min(MOST_AT_A_TIME, len(asked))) as pool:
             return list(pool.map(lambda each: ask(*each), asked))
 
-    def consumer(self, host: str, port: int) -> SimpleConsumer:
-        """The one connection to this address."""
+    def consumer(self, host: str, port: int, generation: str | None = None) -> SimpleConsumer:
+        """The one connection to this address; `generation`: see `Broker`."""
         if (host, port) not in self._consumers:
             self._consumers[host, port] = SimpleConsumer(host, port, client_id=self._client_id, timeout_s=self._timeout_s,
-                                                         connect_timeout_s=self._connect_timeout_s)
+                                                         connect_timeout_s=self._connect_timeout_s, generation=generation)
         return self._consumers[host, port]

@@ -17,7 +17,8 @@ from etl.edges.brokers.offsets import Extents, LogOffsets
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
 from etl.model.logs import Broker, BrokerPartition, Isolation, KafkaGroup, OpenTransaction, Retention
-from etl.protocol.messages import ClusterMetadata, Meaning, ToldMembers, TopicMetadata
+from etl.protocol.messages import ClusterMetadata, ToldMembers, TopicMetadata
+from etl.protocol.refusal import Meaning
 from etl.settings.sections import TopicFilter
 
 
@@ -67,7 +68,7 @@ class Cluster(LogOffsets):
         except BrokerUnreachable:
             return told
         known: dict[int, tuple[str, int | None]] = {}
-        for begun in self.side_by_side([(self.consumer(one.host, one.port), producers) for one in brokers], _transactions):
+        for begun in self.side_by_side([(self.consumer(one.host, one.port, one.generation), producers) for one in brokers], _transactions):
             known.update(begun)
         return {log: _named(one, known) for log, one in told.items()}
 
@@ -101,12 +102,12 @@ class Cluster(LogOffsets):
 
         def ask(broker: Broker) -> ToldMembers | EtlError:
             try:
-                return self.consumer(broker.host, broker.port).members_of(group)
+                return self.consumer(broker.host, broker.port, broker.generation).members_of(group)
             except (SettingsError, BrokerUnreachable, CorruptData) as error:
                 return error
 
         for broker in brokers:
-            self.consumer(broker.host, broker.port)  # made here, so that no two threads make one
+            self.consumer(broker.host, broker.port, broker.generation)  # made here, so that no two threads make one
         with ThreadPoolExecutor(MOST_AT_A_TIME) as pool:
             answers = list(pool.map(ask, brokers))
         silent = [answer.what for answer in answers if isinstance(answer, EtlError)]

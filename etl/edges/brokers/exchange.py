@@ -41,10 +41,11 @@ class Exchange:
     """
 
     def __init__(self, host: str, port: int, *, client_id: str, connect_timeout_s: float, timeout_s: float,
-                 max_response_bytes: int) -> None:
+                 max_response_bytes: int, generation: str | None = None) -> None:
         self._host, self._port, self._client_id = host, port, client_id
         self._connect_timeout_s, self._timeout_s = connect_timeout_s, timeout_s
         self._max_response_bytes = max_response_bytes
+        self._generation = generation
         self._open: tuple[Connection, Dialect] | None = None
         self._last_number = 0
         self._throttled_until = 0.0
@@ -79,7 +80,7 @@ class Exchange:
     def _ask_once(self, ask: Ask[Answer], deadline: float) -> Answer:
         sent = self.send(ask, deadline)
         try:
-            response = self.receive(sent.number, deadline, _fresh)
+            response = self._receive_all(sent, deadline)
         except ImpossibleSize as size:
             raise absurd(self.address, size) from None
         return self.read(sent.request, response)
@@ -105,6 +106,19 @@ class Exchange:
                 raise CorruptData(f"an answer to request {found} came where {number} was asked", broker=self.address)
             return response
 
+    def _receive_all(self, sent: Sent[Answer], deadline: float) -> memoryview:
+        """Its one answer; of several, all of them, each behind its size."""
+        if sent.request.answers == 1:
+            return self.receive(sent.number, deadline, _fresh)
+        answers = bytearray()
+        for got in range(sent.request.answers):
+            try:
+                answer = self.receive(sent.number, deadline, _fresh)
+            except ConnectionBroken as broken:
+                raise ConnectionBroken(str(broken), answered=broken.answered or got > 0) from None
+            answers += len(answer).to_bytes(4, "big") + answer
+        return memoryview(answers)
+
     def read(self, request: Request[Answer], response: memoryview) -> Answer:
         """What the bytes say. Raises CorruptData."""
         reply = request.read(response)
@@ -123,7 +137,8 @@ class Exchange:
 
     def _connected(self, deadline: float) -> tuple[Connection, Dialect]:
         if self._open is None:
-            self._open = choose(lambda greeting: self._greet(greeting, deadline), client_id=self._client_id, address=self.address)
+            self._open = choose(lambda greeting: self._greet(greeting, deadline), client_id=self._client_id, address=self.address,
+                                told=self._generation)
         return self._open
 
     def _greet(self, greeting: Greeting, deadline: float) -> tuple[Connection, Dialect]:

@@ -14,7 +14,8 @@ from etl.edges.brokers.brokers import Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, TopicMissing
 from etl.model.logs import BrokerPartition, EpochEnd, Extent, Isolation, Leader
-from etl.protocol.messages import EARLIEST, LATEST, ClusterMetadata, ListedOffset, Meaning, ToldEpochEnd, ToldEpochEnds
+from etl.protocol.messages import EARLIEST, LATEST, ClusterMetadata, ListedOffset, ToldEpochEnd, ToldEpochEnds
+from etl.protocol.refusal import Meaning
 
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
 

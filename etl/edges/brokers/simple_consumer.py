@@ -16,9 +16,10 @@ from etl.edges.brokers.fetching import Fetching
 from etl.errors import BrokerUnreachable, CorruptData
 from etl.model.logs import Broker, BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.messages import (
-    EARLIEST, LATEST, ClusterMetadata, Fetch, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, Refusal, ToldEpochEnds, ToldMembers,
+    EARLIEST, LATEST, ClusterMetadata, Fetch, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, ToldEpochEnds, ToldMembers,
     in_serving_order,
 )
+from etl.protocol.refusal import Refusal
 from etl.settings.fetch_sizes import FETCH_MAX_BYTES, MIB, TIMEOUT_S
 
 
@@ -30,6 +31,7 @@ class SimpleConsumer:
     timeout_s             how long a call may take, the connect and the handshake included; a fetch may take
                           `max_wait_ms` longer, and so may what follows an answer that says it was throttled
     max_response_bytes    a larger answer is refused before a byte of memory is taken for it
+    generation            how the broker must be spoken to (`Broker.generation`); None: it tells itself
 
     Connects with the first call. A connection that broke before any byte of an answer came is made anew once per
     call (brokers close idle connections); `send` is the exception, because it may have happened.
@@ -40,12 +42,12 @@ class SimpleConsumer:
     """
 
     def __init__(self, host: str, port: int, *, client_id: str = "offset-range-etl", connect_timeout_s: float = 10.0,
-                 timeout_s: float = TIMEOUT_S, max_response_bytes: int = 320 * MIB) -> None:
+                 timeout_s: float = TIMEOUT_S, max_response_bytes: int = 320 * MIB, generation: str | None = None) -> None:
         self.host = host
         self.port = port
         self._timeout_s = timeout_s
         self._exchange = Exchange(host, port, client_id=client_id, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
-                                  max_response_bytes=max_response_bytes)
+                                  max_response_bytes=max_response_bytes, generation=generation)
         self._fetching = Fetching(self._exchange, max_response_bytes)
 
     @property

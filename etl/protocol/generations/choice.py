@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from etl.errors import NotKafka
+from etl.errors import NotKafka, SettingsError
 from etl.protocol.generations.dialect import Generation, Greeting
 from etl.protocol.generations.kafka.dialect import Kafka
 
@@ -14,16 +14,26 @@ GENERATIONS: tuple[Generation, ...] = (Kafka(),)
 """The newest first."""
 
 
-def choose(greet: Callable[[Greeting], Greeted], *, client_id: str, address: str) -> Greeted:
-    """What `greet` makes of the first generation whose greeting the broker answers.
+def choose(greet: Callable[[Greeting], Greeted], *, client_id: str, address: str, told: str | None = None) -> Greeted:
+    """What `greet` makes of the first generation whose greeting the broker answers; of the one that was `told`, if one was.
 
     `greet` raises NotKafka for an answer that is not of the generation. Where no generation fits, that of the newest is raised, which
-    most brokers are of.
+    most brokers are of. Raises SettingsError for a name that no generation has.
     """
     strangers: list[NotKafka] = []
-    for generation in GENERATIONS:
+    for generation in _asked(told):
         try:
-            return greet(generation.greeting(client_id, address))
+            return greet(generation.greeting(client_id, address, told))
         except NotKafka as stranger:
             strangers.append(stranger)
     raise strangers[0]
+
+
+def _asked(told: str | None) -> tuple[Generation, ...]:
+    if told is None:
+        return tuple(generation for generation in GENERATIONS if not generation.is_told)
+    found = tuple(generation for generation in GENERATIONS if told in generation.names)
+    if not found:
+        names = ", ".join(name for generation in GENERATIONS for name in generation.names)
+        raise SettingsError(f"there is no generation of brokers called {told}", check=f"one of {names}")
+    return found

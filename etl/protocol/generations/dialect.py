@@ -14,8 +14,9 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 from etl.errors import SettingsError
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.messages import (
-    ClusterMetadata, CommittedOffsets, Fetch, FetchAnswer, ListedOffset, Refusal, ToldCoordinator, ToldEpochEnds, ToldMembers,
+    ClusterMetadata, CommittedOffsets, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
 )
+from etl.protocol.refusal import Refusal
 
 Answer = TypeVar("Answer")
 
@@ -36,6 +37,9 @@ class Request(Generic[Answer]):
     """The bytes to send, size included, under the number that is given; a generation without numbers leaves it out."""
     read: Callable[[memoryview], Reply[Answer]]
     """The answer, from the bytes behind the size. Raises CorruptData where they are none."""
+    answers: int = 1
+    """How many answers belong to it, where the frame holds several requests of a generation that cannot ask for several logs in one; `read`
+    is then given all of them, each behind its own size."""
 
 
 class Dialect(Protocol):
@@ -130,5 +134,11 @@ class Greeting:
 class Generation(Protocol):
     """One family of brokers."""
 
-    def greeting(self, client_id: str, address: str) -> Greeting:
-        """How a connection begins; both are named in requests and errors."""
+    names: Collection[str]
+    """What `Broker.generation` calls it."""
+    is_told: bool
+    """A broker of this family cannot be found out by greeting it, since it hangs up on others' greetings as they do on its: whoever
+    connects must have been told."""
+
+    def greeting(self, client_id: str, address: str, name: str | None = None) -> Greeting:
+        """How a connection begins; client and address are named in requests and errors. `name`: which of its names it was told by."""

@@ -10,7 +10,8 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from etl.model.logs import Broker, BrokerPartition
 from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.small_messages import by_topic, or_none
-from etl.protocol.messages import CommittedOffset, CommittedOffsets, Refusal, ToldCoordinator
+from etl.protocol.messages import CommittedOffset, CommittedOffsets, ToldCoordinator
+from etl.protocol.refusal import Refusal
 
 
 def coordinator_fields(group: str) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from etl.protocol.generations.kafka import committed, configs, errors, groups, p
 from etl.protocol.generations.kafka.fetch import encode_fetch, parse_fetch
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
 from etl.protocol.messages import (
-    ClusterMetadata, CommittedOffsets, Fetch, FetchAnswer, ListedOffset, Refusal, ToldCoordinator, ToldEpochEnds, ToldMembers,
+    ClusterMetadata, CommittedOffsets, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
 )
+from etl.protocol.refusal import Refusal
 
 Answer = TypeVar("Answer")
 HANDSHAKE_CORRELATION_ID = 0x0D0A0D0A
@@ -26,7 +27,10 @@ answers at once, where it would else wait for more as we wait for it."""
 class Kafka(Generation):
     """Brokers that answer ApiVersions (KIP-35), which is every one from 0.10 on."""
 
-    def greeting(self, client_id: str, address: str) -> Greeting:
+    names = ("kafka",)
+    is_told = False
+
+    def greeting(self, client_id: str, address: str, name: str | None = None) -> Greeting:
         def dialect(answer: memoryview) -> Dialect:
             response = small_messages.decode(Api.API_VERSIONS, 0, answer, broker=address)
             return KafkaDialect(small_messages.parse_api_versions(response), client_id, address)

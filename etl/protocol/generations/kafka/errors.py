@@ -1,13 +1,13 @@
 """The error codes of Kafka 0.8 and later: name, whether asking again may help, which of our errors each one is, and what it means.
 
-Owns the table (Kafka protocol, error codes). Answers carry its rows (`messages.Refusal`), so nobody above knows a number.
+Owns the table (Kafka protocol, error codes). Answers carry its rows (`refusal.Refusal`), so nobody above knows a number.
 The codes of the 0.7 family have the same numbers and other meanings, and are not here.
 """
 
 from __future__ import annotations
 
 from etl.errors import BrokerError, CorruptData, EtlError, PermissionRefused, SettingsError, TopicMissing
-from etl.protocol.messages import Meaning, Refusal
+from etl.protocol.refusal import Meaning, Refusal
 
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1

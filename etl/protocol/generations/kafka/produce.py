@@ -10,7 +10,7 @@ from kafka.protocol.producer import ProduceRequest
 from etl.model.logs import BrokerPartition
 from etl.protocol.generations.kafka.errors import CODES, NONE, refusal_of
 from etl.protocol.generations.kafka.small_messages import or_none
-from etl.protocol.messages import Refusal
+from etl.protocol.refusal import Refusal
 
 
 def encode_records(records: Iterable[tuple[bytes | None, bytes | None]], *, timestamp_ms: int) -> bytes:

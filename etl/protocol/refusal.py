@@ -1,0 +1,38 @@
+"""Why a broker does not do what it is asked, in words of no generation. No I/O; each generation has a table of its own codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from etl.errors import EtlError
+
+
+class Meaning(Enum):
+    """What a refusal means to whoever asked, where that changes what is done next."""
+
+    OUT_OF_RANGE = "the offset is not in the log"
+    UNKNOWN_TOPIC = "the topic is not there"
+    NOT_ALLOWED = "we are known, and may not"
+    NOT_COORDINATOR = "another broker keeps this group"
+    OTHER = "nothing that is treated on its own"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a broker does not do what it is asked. Each generation has a table of its own."""
+
+    code: int
+    """The number on the wire, for people only: generations give the same numbers other meanings."""
+    name: str
+    is_retriable: bool
+    """Asking again may help, metadata refreshes counted; the one who asks again bounds it."""
+    kind: type[EtlError]
+    """Which error it is once nobody asks again."""
+    check: str
+    meaning: Meaning = Meaning.OTHER
+
+    def error(self, doing: str, **place: Any) -> EtlError:
+        """The error to raise once nobody asks again."""
+        return self.kind(f"the broker refused to {doing}: {self.name} (code {self.code})", check=self.check, **place)

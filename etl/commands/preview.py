@@ -1,9 +1,12 @@
-"""`etl plan`: what the next run would do, decided by the very function that a run goes by."""
+"""`etl plan`: what the next run would do, decided by the very function that a run goes by.
+
+Nothing starts Spark here. So of the transform it says what is known without it, and that the rest was not looked at.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.decisions.expiry import Expiring, expiring
@@ -11,14 +14,19 @@ from etl.decisions.lag import lag_in_all, reached
 from etl.decisions.next_step import Action, NextStep, steps_ahead
 from etl.decisions.plan_tasks import tasks_of_plan
 from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET
+from etl.edges.delta.features import unknown_to_delta_rs
+from etl.edges.delta.writers import choose_writer
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.commit_metadata import refuse_too_large
 from etl.report.plan_json import describe_plan
 from etl.report.sentences import told_by_owner, told_leaderless, told_let_go, told_open, told_purpose
 from etl.run.context import ALONE, now_ms
+from etl.run.transform import check_without_spark
 from etl.run.wiring import open_world
 from etl.settings.sections import Settings
+
+_UNTRIED = "what the transform makes of rows is not looked at here, for that takes Spark: `etl doctor` tries it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,8 @@ class Preview:
     leaderless: tuple[str, ...] = ()
     """Which logs it would leave out because nobody leads them, a sentence for each topic."""
     expires_soon: tuple[Expiring, ...] = ()
+    not_checked: tuple[str, ...] = ()
+    """What the run may still be refused for."""
 
     @property
     def open_transactions(self) -> tuple[str, ...]:
@@ -66,7 +76,7 @@ class Preview:
             "tasks_at_least": self.tasks[0], "tasks_at_most": self.tasks[1],
             "left_to_owners": list(self.left), "leaderless": list(self.leaderless),
             "expires_soon": [str(one) for one in self.expires_soon], "open_transactions": list(self.open_transactions),
-            "lag": self.lag,
+            "lag": self.lag, "not_checked": list(self.not_checked),
             "least_headroom": min((r.from_offset - self.snapshot.extents[r.log].log_start_offset
                                    for r in self.ranges if r.log in self.snapshot.extents), default=None),
             **{what: [{"plan": plan.number, **r} for plan in self.plans for r in describe_plan(plan, None)[what]]
@@ -77,7 +87,19 @@ class Preview:
 def preview(settings: Settings) -> Preview:
     """What the next run would do, decided by the very function that a run goes by; nothing is stored or moved."""
     with open_world(settings, ALONE) as world:
-        return preview_of(world.observe(), settings)
+        return with_transform_checked(preview_of(world.observe(), settings), settings)
+
+
+def with_transform_checked(found: Preview, settings: Settings) -> Preview:
+    """The same where a run would use the transform and can find it. Raises what is known to refuse it, as the run does."""
+    if not settings.transform or not any(_takes_spark(plan, settings) for plan in found.plans):
+        return found
+    check_without_spark(settings)
+    return replace(found, not_checked=(_UNTRIED,))
+
+
+def _takes_spark(plan: Plan, settings: Settings) -> bool:
+    return choose_writer(plan, settings, lambda: unknown_to_delta_rs(settings.table.path)).takes_spark
 
 
 def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:

@@ -40,7 +40,8 @@ def show_report(report: Report) -> None:
 def show_preview(preview: Preview) -> None:
     """What the next run would do."""
     screen.print(preview.says)
-    for sentence in (*preview.left, *preview.leaderless, *preview.open_transactions, *map(str, preview.expires_soon)):
+    for sentence in (
+            *preview.left, *preview.leaderless, *preview.open_transactions, *map(str, preview.expires_soon), *preview.not_checked):
         screen.print(sentence)
     for sentence in preview.let_go[:ROWS_SHOWN]:
         screen.print(sentence, style="bold red")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from etl.edges.delta.failures import whole_text
 from etl.edges.delta.path import open_table
-from etl.edges.delta.shape import check_columns
+from etl.edges.delta.shape import check_columns, check_partitioning
 from etl.edges.spark.session import is_stopped, translating_spark_errors
 from etl.errors import EtlError, SettingsError, unmark
 from etl.model.raw_table import misfit
@@ -42,6 +42,16 @@ def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
         raise SettingsError(what, key="transform", function=settings.transform, check=check)
     check_columns(settings.table.path, made.schema.json(), settings.table.partition_by, spark=settings.spark)
     return made
+
+
+def check_without_spark(settings: Settings) -> None:
+    """What `fitting_rows` refuses before it needs rows: a transform that is not there, a table of another partitioning.
+
+    Importing it runs its module, as a run does. Raises SettingsError, NotOurTable.
+    """
+    if settings.transform:
+        load_transform(settings.transform)
+        check_partitioning(settings.table.path, settings.table.partition_by)
 
 
 def unprovable(path: str) -> str | None:

@@ -56,8 +56,22 @@ def check_columns(
     if found is None:
         return
     refuse_other_columns(path, wanted.columns, found.columns)
-    if not is_there_so:
-        what = f"the table is partitioned by {_listed(found.partition_by)}, the conf says {_listed(wanted.partition_by)}"
+    _refuse_another_partitioning(found, wanted.partition_by, path)
+
+
+def check_partitioning(path: str, partition_by: Sequence[str], *, storage_options: StorageOptions = None) -> None:
+    """What `check_columns` refuses of the table that is there whatever columns the rows have. Raises NotOurTable, SettingsError."""
+    table = open_table(path, storage_options)
+    if table is None:
+        return
+    found = shape_of(table)
+    _refuse_another_partitioning(found, tuple(partition_by), path)
+    refuse_partitions(found.columns, partition_by, path=path)
+
+
+def _refuse_another_partitioning(found: Shape, partition_by: Sequence[str], path: str) -> None:
+    if found.partition_by != partition_by:
+        what = f"the table is partitioned by {_listed(found.partition_by)}, the conf says {_listed(partition_by)}"
         raise NotOurTable(what, path=path, key="table.partition_by", check="table.partition_by, or that table.path is the right table")
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
-from etl.commands.preview import preview_of
+from etl.commands.preview import Preview, preview_of, with_transform_checked
+from etl.console.text import screen, show_preview
 from etl.doctor.check import Verdict
 from etl.doctor.ledger import judged
-from etl.errors import NeedsDecision
+from etl.edges.spark.session import session_there
+from etl.errors import NeedsDecision, NotOurTable, SettingsError
+from etl.model.raw_table import arrow_schema
 from etl.report.run_report import Outcome
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
@@ -133,3 +138,68 @@ def test_an_owner_is_told_by_the_doctor_once_and_where_the_pipeline_stands_all_t
     outside = outside_of(5, 3, 4)
     outside.owners[LOGS[0]] = "somebody"
     assert [line.verdict for line in judged("x", FakeWorld(outside, SETTINGS).observe(), SETTINGS, preview_of)] == [Verdict.OK]
+
+
+# -- the transform, without Spark --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def by_transform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
+    """A conf that names a function of a module that lies there, and a table that does not."""
+    body = "number = 7\n\ndef fails(rows):\n    raise ValueError('no rows were asked for')\n"
+    name = f"shaping_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(body)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def made(function: str, *partition_by: str) -> Settings:
+        table = SETTINGS.table.model_copy(update={"path": str(tmp_path / "table"), "partition_by": partition_by})
+        return SETTINGS.model_copy(update={"transform": function.replace("shaping", name), "table": table})
+
+    return made
+
+
+def seen_by(settings: Settings, outside: Outside) -> Preview:
+    return with_transform_checked(preview_of(FakeWorld(outside, settings).observe(), settings), settings)
+
+
+@pytest.mark.parametrize(("function", "why"), [
+    ("nowhere_at_all:fails", "cannot be imported: ModuleNotFoundError"), ("shaping:missing", "cannot be imported: AttributeError"),
+    ("shaping:number", "is no function"),
+])
+def test_plan_refuses_a_transform_that_the_run_would_not_find(
+    by_transform: Callable[..., Settings], function: str, why: str,
+) -> None:
+    with pytest.raises(SettingsError, match=why) as refused:
+        seen_by(by_transform(function), outside_of(5, 3, 4))
+    assert refused.value.where["key"] == "transform"
+
+
+def test_plan_says_that_what_a_transform_makes_was_not_looked_at_and_starts_no_spark(
+    by_transform: Callable[..., Settings],
+) -> None:
+    found = seen_by(by_transform("shaping:fails", "colour"), outside_of(5, 3, 4))
+    [told] = found.as_json()["not_checked"]
+    assert "`etl doctor` tries it" in told and session_there() is None
+    with screen.capture() as shown:
+        show_preview(found)
+    assert told in shown.get()
+
+
+@pytest.mark.parametrize(("partition_by", "error", "why"), [
+    (("partition",), NotOurTable, "partitioned by key, the conf says partition"), (("key",), SettingsError, "bytes come back as others"),
+])
+def test_plan_refuses_a_table_that_no_transform_could_be_written_to(
+    by_transform: Callable[..., Settings], partition_by: tuple[str, ...], error: type[SettingsError], why: str,
+) -> None:
+    settings = by_transform("shaping:fails", *partition_by)
+    DeltaTable.create(settings.table.path, arrow_schema(), partition_by=["key"])
+    with pytest.raises(error, match=why):
+        seen_by(settings, outside_of(5, 3, 4))
+
+
+def test_a_transform_is_not_asked_for_where_the_run_would_not_use_it(by_transform: Callable[..., Settings]) -> None:
+    outside, settings = outside_of(5, 3, 4), by_transform("nowhere_at_all:fails")
+    run(outside, settings)
+    found = seen_by(settings, outside)
+    assert (found.says, found.not_checked) == ("the next run finds nothing new", ())
+    assert seen_by(SETTINGS, outside_of(5, 3, 4)).not_checked == ()

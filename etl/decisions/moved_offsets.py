@@ -1,14 +1,14 @@
 """What is said of a committed offset that another client moved, and how far one may be followed. Pure functions of values.
 
 An offset that is followed becomes a position, and what lies before it is told lost. So it must be one of the log: above the end nothing
-was passed over, and what comes there later would never be loaded.
+was passed over, and what comes there later would never be loaded. Where a log ends is asked for the topics that are read now, so an offset
+of any other is left where it is until its topic is read again: the position stays, and nothing is told lost of what nobody was to load.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from etl.errors import OffsetMoved
 from etl.model.logs import BrokerPartition
@@ -18,7 +18,6 @@ from etl.settings.policies import OnMoved
 
 Ends = Mapping[BrokerPartition, int | None]
 """Up to where each log reaches that the conf names, also behind an open transaction; None: nobody leads it, so nobody tells."""
-NO_ENDS: Ends = MappingProxyType({})
 
 
 def ends_of(snapshot: Snapshot) -> Ends:
@@ -29,7 +28,7 @@ def ends_of(snapshot: Snapshot) -> Ends:
 
 
 def refuse_beyond(plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: Ends) -> None:
-    """Raises OffsetMoved for an offset above its log's end, and for one of which nobody can tell."""
+    """Raises OffsetMoved for an offset above its log's end, and for one of which nobody can tell, where its topic is read now."""
     for log, found in sorted(moved.items()):
         end, ours = ends.get(log), plan.positions[log]
         if found.offset is None or log not in ends or (end is not None and found.offset <= end):
@@ -125,8 +124,9 @@ def up_to_date(
         refuse_beyond(plan, moved, ends)
     if on_moved is OnMoved.FAIL or back:
         raise moved_offset(plan, moved, min(back or moved))
-    followed = {log: found.offset for log, found in moved.items() if found.offset is not None}
-    return UpToDate(plan, {**plan.positions, **followed}, tuple(uncommitted), followed)
+    to = {log: found.offset for log, found in moved.items() if found.offset is not None}
+    followed, not_followed = ({log: at for log, at in to.items() if (log in ends) is is_read} for is_read in (True, False))
+    return UpToDate(plan, {**plan.positions, **followed}, tuple(uncommitted), followed, not_followed)
 
 
 def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:

@@ -63,6 +63,8 @@ class Repair:
     """What the ledger had as the newest one."""
     followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Logs whose offset somebody else moved, and where to: not repaired, gone on with."""
+    not_followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The same, not gone on with either: a plan expects them where we left them, so it moves none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +127,23 @@ def repair_of(state: PipelineState, snapshot: Snapshot) -> Repair | None:
     """What is finished first; None where the newest plan is not in the table."""
     if isinstance(state, RebuildFromTable):
         last, knew = state.state, snapshot.ledger.newest
-        return Repair(last.last, last.uncommitted, adopts=state.plan, knew=knew, followed=last.followed)
+        return replace(_left_by(last), adopts=state.plan, knew=knew)
     if isinstance(state, UpToDate):
-        return Repair(state.last, state.uncommitted, lacks_record=snapshot.ledger.applied is None, followed=state.followed)
+        return replace(_left_by(state), lacks_record=snapshot.ledger.applied is None)
     return None
+
+
+def _left_by(state: UpToDate) -> Repair:
+    return Repair(state.last, state.uncommitted, followed=state.followed, not_followed=state.not_followed)
 
 
 def repaired(snapshot: Snapshot, repair: Repair | None) -> Snapshot:
     """What is seen once the repair is done: offsets move by compare-and-set, so it is known before where they are then."""
     if repair is None:
         return snapshot
-    committed = {**snapshot.committed, **{log: repair.plan.moved(log) for log in repair.offsets}}
+    committed = {
+        **snapshot.committed, **{log: repair.plan.moved(log) for log in repair.offsets},
+        **{log: repair.plan.left(log) for log in repair.not_followed}}
     ledger = snapshot.ledger
     if repair.adopts:
         ledger = replace(ledger, uid=repair.adopts.uid, newest=repair.adopts, applied=None)

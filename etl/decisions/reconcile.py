@@ -10,7 +10,7 @@ made: plan N was applied exactly if D >= N.
              was made for                       its range has expired)
     N        D = N, offsets at its positions    UpToDate
     N        D = N, some offsets as N saw them  UpToDate with those offsets still to commit
-    N        D = N, an offset is larger         OffsetMoved, or UpToDate from there (policy `follow`)
+    N        D = N, an offset is larger         OffsetMoved, or UpToDate from there (policy `follow`), but for a log that is not read now
     N        D = N, an offset is smaller, gone  OffsetMoved: to follow it would load rows twice
     N        D = N or more, an offset may be    OffsetMoved: to follow it would pass over records of the log of now
              of a log from before a reset
@@ -40,7 +40,7 @@ from dataclasses import replace
 
 from etl.decisions.acceptance import is_accepted, is_recorded, is_waiting_for_a_table
 from etl.decisions.foreign_commits import refuse_what_others_did
-from etl.decisions.moved_offsets import NO_ENDS, Ends, ends_of, two_stories, up_to_date, up_to_date_once_rebuilt
+from etl.decisions.moved_offsets import Ends, ends_of, two_stories, up_to_date, up_to_date_once_rebuilt
 from etl.decisions.other_pipelines import names_in_command, refuse_topics_of_others
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger
@@ -80,11 +80,11 @@ def naming_table(settings: Settings) -> Iterator[None]:
 
 def reconcile(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
-    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, *, place: str, ends: Ends = NO_ENDS,
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, *, place: str, ends: Ends,
 ) -> PipelineState:
     """Decide where the pipeline stands; the table of cases is in the module's docstring. `place` is where the table is, or would be.
 
-    No offset is followed to where its log does not reach, by `ends`.
+    No offset is followed to where its log does not reach, by `ends`, nor one of a log of which they do not tell.
     Raises LedgersDisagree or OffsetMoved where a person must decide.
     """
     refuse_another_era(ledger, table)

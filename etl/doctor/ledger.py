@@ -75,6 +75,10 @@ def _onward(name: str, found: UpToDate) -> Line:
     if found.followed:
         to_do = "which other consumer of this group runs; source.on_moved: follow takes its offsets"
         return advice(name, f"{both}; somebody else moved {len(found.followed)} committed offsets", to_do)
+    if found.not_followed:
+        to_do = "nothing, while their topics are not read: our positions stay, and a run decides once they are"
+        what = f"somebody else moved {len(found.not_followed)} committed offsets of topics that are not read now"
+        return advice(name, f"{both}; {what}", to_do)
     if found.uncommitted:
         return ok(name, f"{both}; {len(found.uncommitted)} of its offsets are not committed: the next run moves them")
     return ok(name, f"{both}, and the offsets are its positions")

@@ -206,6 +206,10 @@ class Plan:
         version = self.seen[log].version
         return Committed(self.positions[log], 0 if version is None else version + 1)
 
+    def left(self, log: BrokerPartition) -> Committed:
+        """What ZooKeeper held for the log behind this plan, whether or not the plan had to move it."""
+        return self.seen[log] if self.seen[log].offset == self.positions[log] else self.moved(log)
+
     @property
     def taken(self) -> dict[str, int]:
         """Application id and number of each pipeline whose place was taken so far."""

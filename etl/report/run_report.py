@@ -38,6 +38,7 @@ class Outcome(str, Enum):
     REPLAYED = "replayed"
     REPAIRED = "repaired"
     FOLLOWED = "followed"
+    NOT_FOLLOWED = "not followed"
     ADOPTED = "adopted the table's plan"
     REBUILT = "rebuilt the ledger from the table"
     SUPERSEDED = "superseded"

@@ -24,6 +24,7 @@ from etl.report.run_report import Outcome, Report
 from etl.run.ingest import ingest
 from etl.settings.policies import OnOwned
 from etl.settings.sections import Settings
+from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld, When
 from tests.fakes.stories import (
@@ -86,6 +87,17 @@ def crashed(step: str, outside: Outside | None = None, settings: Settings = SETT
 def moved_to(offset: int, outside: Outside | None = None) -> Outside:
     outside = outside or loaded()
     outside.move_offset(A, offset)
+    return outside
+
+
+def unnamed_and_moved() -> Outside:
+    """Somebody moved the offset of a topic that was loaded, and that the conf names no longer."""
+    outside = outside_of(5, 3, 4)
+    orders = BrokerPartition("clicks-orders", 0)
+    outside.logs[orders] = FakeLog(2)
+    run(outside)
+    grow(outside, 1, 1, 1)
+    outside.move_offset(orders, 99)
     return outside
 
 
@@ -192,6 +204,8 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
     "N | D = N, an offset is larger": {
         "and policy fails": lambda: Situation(moved_to(6), stops=OffsetMoved),
         "and is followed": lambda: Situation(moved_to(6), FOLLOWING, finishes=(Outcome.FOLLOWED,)),
+        "and its topic is not read": lambda: Situation(
+            unnamed_and_moved(), settings_of(on_moved="follow", topics={"allow": ["clicks"]}), finishes=(Outcome.NOT_FOLLOWED,)),
         "and above the end": lambda: Situation(moved_to(99), FOLLOWING, stops=OffsetMoved),
     },
     "N | D = N, an offset is smaller, gone": {
@@ -237,7 +251,8 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
     },
 }
 OF_WHAT_WAS_LEFT = {
-    Outcome.REPLAYED, Outcome.REPAIRED, Outcome.FOLLOWED, Outcome.ADOPTED, Outcome.REBUILT, Outcome.SUPERSEDED, Outcome.ROWS_REMOVED}
+    Outcome.REPLAYED, Outcome.REPAIRED, Outcome.FOLLOWED, Outcome.NOT_FOLLOWED, Outcome.ADOPTED, Outcome.REBUILT, Outcome.SUPERSEDED,
+    Outcome.ROWS_REMOVED}
 CASES = [pytest.param(situation, id=f"{row}: {case}") for row, cases in ROWS.items() for case, situation in cases.items()]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from etl.decisions.acceptance import is_told
 from etl.decisions.foreign_commits import refuse_what_others_did
-from etl.decisions.moved_offsets import NO_ENDS, Ends
+from etl.decisions.moved_offsets import Ends
 from etl.decisions.reconcile import reconcile
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model.ledger import Acknowledgement, Ledger
@@ -25,10 +25,12 @@ from tests.fakes.ledgers import (
     APP_ID, COMPLETE, PLACE, POSITIONS, SEEN, UID, A, B, C, acknowledgement_of, ledger_of, plan_of, stamp_of, table_of,
 )
 
+ENDS: Ends = {A: 100, B: 100, C: 100}
+
 
 def stand(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed] = COMPLETE, on_moved: OnMoved = OnMoved.FAIL,
-    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, ends: Ends = NO_ENDS,
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, ends: Ends = ENDS,
 ) -> PipelineState:
     return reconcile(ledger, table, committed, on_moved, on_rows_removed, place=PLACE, ends=ends)
 
@@ -179,6 +181,14 @@ def test_an_offset_is_not_followed_to_where_the_log_is_not_known_to_reach(on_mov
 def test_an_offset_is_followed_up_to_the_end_of_its_log() -> None:
     found = stand(ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, OnMoved.FOLLOW, ends={A: 50})
     assert isinstance(found, UpToDate) and found.followed == {A: 50}
+
+
+def test_an_offset_of_a_log_that_nobody_asked_for_its_end_is_neither_followed_nor_moved() -> None:
+    committed = {**COMPLETE, A: Committed(50, 9), B: Committed(3, 1)}
+    found = stand(ledger_of(2), table_of(2), committed, OnMoved.FOLLOW, ends={B: 100, C: 100})
+    assert found == UpToDate(plan_of(2), {A: 5, B: 3, C: 9}, (), {B: 3}, {A: 50})
+    with pytest.raises(OffsetMoved, match="it is 50, ours is 5"):
+        stand(ledger_of(2), table_of(2), committed, OnMoved.FAIL, ends={B: 100, C: 100})
 
 
 @pytest.mark.parametrize("other", [Committed(2, 0), Committed(70, 9)])
@@ -486,12 +496,12 @@ TABLES = st.none() | st.builds(
     st.none() | st.integers(1, 5), st.sampled_from(["t1", "t2"]), st.none() | st.sampled_from([{}, {"reason": "x"}, {"table_id": None}]))
 
 
-@given(LEDGERS, TABLES, COMMITTED, st.sampled_from(OnMoved))
+@given(LEDGERS, TABLES, COMMITTED, st.sampled_from(OnMoved), st.sampled_from([ENDS, {B: 100, C: 100}]))
 def test_every_case_is_a_standing_or_a_decision_for_a_person(
-    ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
+    ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
 ) -> None:
     try:
-        state = stand(ledger, table, committed, on_moved)
+        state = stand(ledger, table, committed, on_moved, ends=ends)
     except NeedsDecision:
         return
     bit = table.transaction_version or 0 if table else 0
@@ -511,7 +521,7 @@ def test_every_case_is_a_standing_or_a_decision_for_a_person(
         for log, position in POSITIONS.items():
             assert state.positions[log] >= position or log in state.followed
             found = committed.get(log, Committed())
-            assert found.offset == state.positions[log] or (log in state.uncommitted and found == SEEN[log])
+            assert found.offset == state.positions[log] or (log in state.uncommitted and found == SEEN[log]) or log in state.not_followed
 
 
 @given(LEDGERS, TABLES, COMMITTED)

@@ -282,6 +282,7 @@ _LOG = BrokerPartition("clicks", 0)
     (UpToDate(_plan(4), {}), Verdict.OK, "plan 4 is the newest in both"),
     (UpToDate(_plan(4), {}, uncommitted=(_LOG,)), Verdict.OK, "1 of its offsets are not committed"),
     (UpToDate(_plan(4), {}, followed={_LOG: 9}), Verdict.ADVICE, "moved 1 committed offsets"),
+    (UpToDate(_plan(4), {}, not_followed={_LOG: 9}), Verdict.ADVICE, "moved 1 committed offsets of topics that are not read now"),
     (RebuildFromTable(_plan(4), UpToDate(_plan(4), {})), Verdict.ADVICE, "ZooKeeper does not know it"),
 ])
 def test_where_the_pipeline_stands_is_told_in_words(state: PipelineState, verdict: Verdict, words: str) -> None:

@@ -478,6 +478,52 @@ def test_an_offset_above_the_end_of_its_log_is_not_followed_whoever_has_the_log_
     refuse_unfinished(outside)
 
 
+@pytest.mark.parametrize(("moved_to", "named_again"), [(1_000_000, OffsetMoved), (7, Outcome.FOLLOWED)])
+def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_it_is_named_again(
+    moved_to: int, named_again: type[OffsetMoved] | Outcome,
+) -> None:
+    orders = BrokerPartition("clicks-orders", 0)
+    outside, both = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    outside.logs[orders] = FakeLog(2)
+    run(outside, both)
+    one = settings_of(on_moved="follow", topics={"allow": ["clicks"]})
+    outside.logs[orders].end = 9
+    outside.move_offset(orders, moved_to)
+    found = outside.offsets[orders]
+    for _ in range(2):
+        grow(outside, 1, 1, 1)
+        report = run(outside, one)
+        assert outcomes(report) == [Outcome.NOT_FOLLOWED, Outcome.INGESTED]
+        assert report.outcomes[0][1].startswith(f"clicks-orders 0: somebody else moved the offset by {moved_to - 2:+,} to {moved_to}, ")
+        assert report.plan is not None and (report.plan.positions[orders], outside.offsets[orders]) == (2, found)
+    assert not outside.losses
+    if named_again is OffsetMoved:
+        with pytest.raises(OffsetMoved) as caught:
+            run(outside, both)
+        assert caught.value.check.endswith("set it back to 2")
+        outside.move_offset(orders, 2)
+        run(outside, both)
+        refuse_unfinished(outside)
+    else:
+        assert outcomes(run(outside, both)) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+        assert [(loss.log, loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [(orders, 2, 7)]
+
+
+def test_an_offset_that_was_left_alone_and_is_set_back_is_ours_again() -> None:
+    orders = BrokerPartition("clicks-orders", 0)
+    outside, both = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    outside.logs[orders] = FakeLog(2)
+    run(outside, both)
+    outside.move_offset(orders, 50)
+    one = settings_of(on_moved="follow", topics={"allow": ["clicks"]})
+    assert outcomes(run(outside, one)) == [Outcome.NOT_FOLLOWED, Outcome.NOTHING_NEW]
+    outside.move_offset(orders, 2)
+    assert outcomes(run(outside, one)) == [Outcome.NOTHING_NEW]
+    outside.logs[orders].end = 9
+    assert outcomes(run(outside, both)) == [Outcome.INGESTED]
+    refuse_unfinished(outside)
+
+
 def test_a_follow_without_new_records_is_kept_in_a_plan_too() -> None:
     outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow")
     run(outside, settings)

@@ -47,8 +47,7 @@ _SHORTEST_PAUSE_S = 0.05
 def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_receipt: Callable[[int, Receipt], None],
                 bootstrap: Sequence[tuple[str, int]] = (), fetch_max_bytes: int = FETCH_MAX_BYTES, max_fetch_bytes: int = FETCH_LIMIT_BYTES,
                 columns: tuple[str, ...] | None = None, log_epochs: Mapping[BrokerPartition, int] | None = None, retry: int = 8,
-                backoff_s: float = 0.25, deadline_s: float = 120.0, connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S,
-                max_wait_ms: int = 500, client_id: str = "offset-range-etl",
+                backoff_s: float = 0.25, deadline_s: float = 120.0, timeout_s: float = TIMEOUT_S, max_wait_ms: int = 500,
                 topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
                 cleanups: Mapping[str, Cleanup] | None = None, fails_on_loss: bool = True,
                 max_record_bytes: int = MAX_RECORD_BYTES,
@@ -79,7 +78,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     """
     addresses = [*bootstrap, *((each.leader.broker.host, each.leader.broker.port) for each in ranges if each.leader is not None)]
     manner = FetchSettings(isolation, tuple(dict.fromkeys(addresses)), fetch_max_bytes, max_fetch_bytes, retry, backoff_s, deadline_s,
-                           connect_timeout_s, timeout_s, max_wait_ms, client_id, topic_ids or {}, fails_on_loss)
+                           timeout_s, max_wait_ms, topic_ids or {}, fails_on_loss)
     share = min(fetch_max_bytes, max(fetch_max_bytes // max(len(ranges), 1), _LEAST_SHARE_BYTES))
     walks = [RangeProgress(index, Cursor(each, isolation=isolation, fetch_max_bytes=share, max_fetch_bytes=max_fetch_bytes, columns=columns,
                                          log_epoch=(log_epochs or {}).get(each.log, 0), max_record_bytes=max_record_bytes,
@@ -102,9 +101,8 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
 def _read_from(broker: Broker, walks: list[RangeProgress], manner: FetchSettings, on_receipt: Callable[[int, Receipt], None],
                on_read: Callable[[int, int, int, int], None]) -> Iterator[pa.RecordBatch]:
     """Read all of `walks` from their leader, but for those that lose it on the way."""
-    with SimpleConsumer(broker.host, broker.port, client_id=manner.client_id, connect_timeout_s=manner.connect_timeout_s,
-                        timeout_s=manner.timeout_s, max_response_bytes=manner.max_fetch_bytes + manner.fetch_max_bytes + MIB,
-                        generation=broker.generation) as consumer:
+    with SimpleConsumer(broker.host, broker.port, timeout_s=manner.timeout_s, generation=broker.generation,
+                        max_response_bytes=manner.max_fetch_bytes + manner.fetch_max_bytes + MIB) as consumer:
         asked, idle_answers, group = _ask(consumer, walks, manner), 0, walks
         while asked:
             try:

@@ -27,8 +27,7 @@ def find_leaders(walks: Sequence[RangeProgress], manner: FetchSettings) -> None:
     if attempts > 1:
         time.sleep(min(manner.backoff_s * 2 ** (attempts - 2), _LONGEST_BACKOFF_S))
     try:
-        with Cluster(manner.bootstrap, client_id=manner.client_id, connect_timeout_s=manner.connect_timeout_s,
-                     timeout_s=manner.timeout_s) as cluster:
+        with Cluster(manner.bootstrap, timeout_s=manner.timeout_s) as cluster:
             metadata = cluster.describe({walk.log.topic for walk in lost})
     except BrokerUnreachable as silent:
         for walk in lost:

@@ -52,10 +52,8 @@ class FetchSettings:
     retry: int
     backoff_s: float
     deadline_s: float
-    connect_timeout_s: float
     timeout_s: float
     max_wait_ms: int
-    client_id: str
     topic_ids: Mapping[str, str]
     fails_on_loss: bool
 

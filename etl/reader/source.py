@@ -140,8 +140,7 @@ def receiving(spark: SparkSession, address: ProgressAddress | None = None) -> tu
 
 def read_tasks(
     spark: SparkSession, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], *, bootstrap: Sequence[str],
-    isolation: Isolation, columns: Sequence[str] | None = None, fetch_max_bytes: int = FETCH_MAX_BYTES,
-    fetch_limit_bytes: int = FETCH_LIMIT_BYTES, timeout_s: float = TIMEOUT_S,
+    isolation: Isolation, fetch_max_bytes: int = FETCH_MAX_BYTES, fetch_limit_bytes: int = FETCH_LIMIT_BYTES, timeout_s: float = TIMEOUT_S,
     topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
     log_epochs: Mapping[BrokerPartition, int] | None = None, cleanups: Mapping[str, Cleanup] | None = None,
     progress: ProgressAddress | None = None, max_record_bytes: int = MAX_RECORD_BYTES,
@@ -158,8 +157,6 @@ def read_tasks(
     reader = spark.read.format(source.name()).option("bootstrap", ",".join(bootstrap)).option("isolation", isolation.value)
     reader = reader.option("fetch_max_bytes", fetch_max_bytes).option("fetch_limit_bytes", fetch_limit_bytes)
     reader = reader.option("max_record_bytes", max_record_bytes).option("timeout_s", timeout_s)
-    if columns is not None:
-        reader = reader.option("columns", ",".join(columns))
     text = render_tasks(ranges, tasks, topic_ids or {}, leader_epochs or {}, log_epochs or {}, cleanups or {})
     reader = reader.option("tasks", text) if len(text) <= INLINE_BYTES else reader.option("tasks_file", keep_file(text))
     return _loaded(reader), receipts

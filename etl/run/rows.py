@@ -50,8 +50,7 @@ def format_rows(decoded: DataFrame, settings: Settings) -> DataFrame:
 
     Raises SettingsError, NotOurTable where the table, or whoever must count the rows, cannot live with the outcome.
     """
-    raw = decoded
-    return fitting_rows(settings, raw)
+    return fitting_rows(settings, decoded)
 
 
 def _cleanups(plan: Plan, snapshot: Snapshot, settings: Settings) -> dict[str, Cleanup]:

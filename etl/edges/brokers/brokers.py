@@ -24,12 +24,10 @@ class Brokers:
     Every question raises BrokerUnreachable when nobody answers, and NotKafka when a port speaks something else.
     """
 
-    def __init__(self, bootstrap: Sequence[tuple[str, int]], *, client_id: str = "offset-range-etl",
-                 connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, bootstrap: Sequence[tuple[str, int]], *, connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S) -> None:
         if not bootstrap:
             raise SettingsError("there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper")
         self._bootstrap = tuple(bootstrap)
-        self._client_id = client_id
         self._connect_timeout_s = connect_timeout_s
         self._timeout_s = timeout_s
         self._consumers: dict[tuple[str, int], SimpleConsumer] = {}
@@ -81,6 +79,6 @@ class Brokers:
     def consumer(self, host: str, port: int, generation: str | None = None) -> SimpleConsumer:
         """The one connection to this address; `generation`: see `Broker`."""
         if (host, port) not in self._consumers:
-            self._consumers[host, port] = SimpleConsumer(host, port, client_id=self._client_id, timeout_s=self._timeout_s,
-                                                         connect_timeout_s=self._connect_timeout_s, generation=generation)
+            self._consumers[host, port] = SimpleConsumer(
+                host, port, timeout_s=self._timeout_s, connect_timeout_s=self._connect_timeout_s, generation=generation)
         return self._consumers[host, port]

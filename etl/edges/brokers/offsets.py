@@ -18,6 +18,7 @@ from etl.protocol.messages import EARLIEST, LATEST, ClusterMetadata, ListedOffse
 from etl.protocol.refusal import Meaning
 
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
+_LEADER_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Listed:
 class LogOffsets(Brokers):
     """The offsets that the leaders of logs tell."""
 
-    def extents(self, logs: Collection[BrokerPartition], *, isolation: Isolation, wait_for_leader_s: float = 30.0,
+    def extents(self, logs: Collection[BrokerPartition], *, isolation: Isolation, wait_for_leader_s: float = _LEADER_WITHIN_S,
                 metadata: ClusterMetadata | None = None) -> Extents:
         """Log start and readable end of each log, the end under the same isolation as the fetches to come.
 
@@ -70,7 +71,8 @@ class LogOffsets(Brokers):
         extents = {log: _extent(log, starts.offsets[log], ends.offsets[log], high) for log, high in above.offsets.items()}
         return Extents(extents, above.leaders, starts.leaderless | ends.leaderless | above.leaderless, ends.epochs)
 
-    def offsets_at(self, moments: Mapping[BrokerPartition, int], *, wait_for_leader_s: float = 30.0) -> dict[BrokerPartition, int]:
+    def offsets_at(self, moments: Mapping[BrokerPartition, int], *,
+                   wait_for_leader_s: float = _LEADER_WITHIN_S) -> dict[BrokerPartition, int]:
         """The first offset of each log whose record is at its moment (in milliseconds) or later; the high watermark where none is.
 
         Asked without isolation: under read_committed brokers answer "none" for a record behind an open transaction, as for one that is
@@ -81,15 +83,15 @@ class LogOffsets(Brokers):
         ends = self.listed(late, Isolation.READ_UNCOMMITTED, wait_for_leader_s, None, found.leaders)
         return {log: offset for log, offset in {**found.offsets, **ends.offsets}.items() if offset is not None}
 
-    def first_at(self, times_ms: Mapping[BrokerPartition, int], *, isolation: Isolation = Isolation.READ_COMMITTED,
-                 wait_for_leader_s: float = 30.0) -> dict[BrokerPartition, int | None]:
+    def first_at(self, times_ms: Mapping[BrokerPartition, int], *,
+                 isolation: Isolation = Isolation.READ_COMMITTED) -> dict[BrokerPartition, int | None]:
         """The first offset of each log whose record is at its time or later; None where none is.
 
         Logs that stay without a leader are left out.
         """
-        return self.listed(times_ms, isolation, wait_for_leader_s, None).offsets
+        return self.listed(times_ms, isolation, _LEADER_WITHIN_S, None).offsets
 
-    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], *, wait_for_leader_s: float = 30.0,
+    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], *, wait_for_leader_s: float = _LEADER_WITHIN_S,
                    leaders: Mapping[BrokerPartition, Leader] | None = None) -> dict[BrokerPartition, EpochEnd]:
         """Where the records up to a leader epoch end in each leader's log now (KIP-320): one request per leader.
 

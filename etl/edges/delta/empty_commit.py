@@ -45,9 +45,8 @@ class EmptyCommit:
         transaction = Transaction(to.app_id, plan.number, last_updated=int(time.time() * 1000))
         said = CommitProperties(custom_metadata={"userMetadata": metadata}, app_transactions=[transaction])
         if table is None:
-            columns, options = with_event_date_field(self.columns, to.partition_by), dict(to.storage_options or {})
-            DeltaTable.create(
-                rust_path(to.path), columns, partition_by=list(to.partition_by), storage_options=options, commit_properties=said)
+            columns = with_event_date_field(self.columns, to.partition_by)
+            DeltaTable.create(rust_path(to.path), columns, partition_by=list(to.partition_by), commit_properties=said)
         else:
             kept = table.metadata().partition_columns
             table.create_write_transaction([], "append", table.schema(), partition_by=kept, commit_properties=said)

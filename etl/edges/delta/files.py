@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyarrow import fs
 
-StorageOptions = Mapping[str, str] | None
-
 NEEDED = ("topic", "partition", "offset")
 LOG_EPOCH = "log_epoch"
 """A table may lack it, or rows may have NULL there: they are of the log's first life, 0."""
@@ -64,60 +62,60 @@ class TableFiles:
             raise Uncountable(f"the file {one.path} is damaged: {str(error).splitlines()[0]}") from error
 
 
-def files_of_commit(path: str, delta_version: int, storage_options: StorageOptions = None) -> TableFiles | None:
+def files_of_commit(path: str, delta_version: int) -> TableFiles | None:
     """The files that one commit added; None where the commit or one of them is gone. Raises Uncountable, and as `open_table`."""
-    folder = open_log(rust_path(path), storage_options)
+    folder = open_log(rust_path(path))
     content = read_commit_file(folder, delta_version)
     added = parse_added(content) if content is not None else None
     if added is None or not all(_is_there(folder, one) for one in added):
         return None
-    table = _table_at(path, delta_version, storage_options)
+    table = _table_at(path, delta_version)
     physical = _names(table)
     return TableFiles(path, folder, added, physical)
 
 
-def rows_in_null_partition(path: str, delta_version: int, column: str, storage_options: StorageOptions = None) -> int | None:
+def rows_in_null_partition(path: str, delta_version: int, column: str) -> int | None:
     """How many rows one commit added whose value of this partition column is null; None where nobody knows. Raises as `open_table`."""
-    content = read_commit_file(open_log(rust_path(path), storage_options), delta_version)
+    content = read_commit_file(open_log(rust_path(path)), delta_version)
     if content is None:
         return None
     added = [one for one in parse_added(content) if None in one.partition_values.values()]
     if not added:
         return 0
-    fields = _table_at(path, delta_version, storage_options).schema().fields
+    fields = _table_at(path, delta_version).schema().fields
     name = next((str(field.metadata.get(_PHYSICAL_NAME, field.name)) for field in fields if field.name == column), column)
     rows = [one.rows for one in added if one.partition_values.get(name, "") is None]
     return None if None in rows else sum(count for count in rows if count is not None)
 
 
-def files_of_today(path: str, offsets: Sequence[tuple[int, int]], storage_options: StorageOptions = None) -> TableFiles:
+def files_of_today(path: str, offsets: Sequence[tuple[int, int]]) -> TableFiles:
     """The files that the table consists of now and that may hold offsets of these intervals [from, until).
 
     Raises Uncountable, and as `open_table`.
     """
-    table = _opened(path, storage_options)
+    table = _opened(path)
     names = _names(table)
     added = [
         Added(f["path"], _by_physical_name(f["partition"], names)) for f in _actions_of(table) if _may_hold(f, names["offset"], offsets)]
-    return TableFiles(path, open_log(rust_path(path), storage_options), added, names)
+    return TableFiles(path, open_log(rust_path(path)), added, names)
 
 
-def _opened(path: str, storage_options: StorageOptions) -> DeltaTable:
-    table = open_table(path, storage_options)
+def _opened(path: str) -> DeltaTable:
+    table = open_table(path)
     if table is None:
         raise TableUnreachable("the table is gone", path=path, check="who removed it, and whether it comes back")
     return table
 
 
-def _table_at(path: str, delta_version: int, storage_options: StorageOptions) -> DeltaTable:
+def _table_at(path: str, delta_version: int) -> DeltaTable:
     """The table as it was; as it is, where the log no longer reaches back. A physical name outlives a renaming, but not a column."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
-        return DeltaTable(rust_path(path), version=delta_version, storage_options=dict(storage_options or {}))
+        return DeltaTable(rust_path(path), version=delta_version)
     except (DeltaError, OSError):
-        return _opened(path, storage_options)
+        return _opened(path)
 
 
 def _names(table: DeltaTable) -> dict[str, str]:

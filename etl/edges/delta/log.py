@@ -61,11 +61,11 @@ class Commit:
     """None: the commit has no `metaData` action."""
 
 
-def open_log(path: str, storage_options: Mapping[str, str] | None = None) -> fs.FileSystem:
+def open_log(path: str) -> fs.FileSystem:
     """The table's folder as a file system whose paths are relative to it; the folder must exist."""
     from deltalake.fs import DeltaStorageHandler
 
-    return fs.PyFileSystem(DeltaStorageHandler(path, dict(storage_options or {})))
+    return fs.PyFileSystem(DeltaStorageHandler(path))
 
 
 def walk_back(files: fs.FileSystem, newest: int) -> Iterator[Commit]:

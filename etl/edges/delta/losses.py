@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from etl.edges.delta.path import not_supported, open_table, rust_path, unreachable
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import pyarrow
     from deltalake import DeltaTable
 
-StorageOptions = Mapping[str, str] | None
-
 ATTEMPTS = 3
 """A first write may meet another driver's first write, and the table it made must be opened again."""
 _LOG_EPOCH = "log_epoch"
@@ -35,7 +33,7 @@ _GONE = re.compile("Object at location (.+?) not found")
 _RETENTION = "delta.setTransactionRetentionDuration"
 
 
-def record_losses(plan: Plan, *, app_id: str, path: str, storage_options: StorageOptions = None) -> None:
+def record_losses(plan: Plan, *, app_id: str, path: str) -> None:
     """Write the plan's losses down, at most once, whoever else does it at this moment. A plan without losses makes no table.
 
     Only for a plan that is in the data's table, and in the order of the plans' numbers. Raises NotOurTable, TableUnreachable,
@@ -43,27 +41,27 @@ def record_losses(plan: Plan, *, app_id: str, path: str, storage_options: Storag
     """
     failure: Exception | None = None
     for _ in range(ATTEMPTS):
-        if recorded(plan, app_id=app_id, path=path, storage_options=storage_options):
+        if recorded(plan, app_id=app_id, path=path):
             return
         try:
-            _append(plan, app_id, path, storage_options)
+            _append(plan, app_id, path)
         except _refusals() as error:  # the table decides: the commit may have happened before it
             failure = error
-    if not recorded(plan, app_id=app_id, path=path, storage_options=storage_options):
+    if not recorded(plan, app_id=app_id, path=path):
         raise unreachable(failure or OSError("the commit left no trace"), path, "written") from failure
 
 
-def recorded(plan: Plan, *, app_id: str, path: str, storage_options: StorageOptions = None) -> bool:
+def recorded(plan: Plan, *, app_id: str, path: str) -> bool:
     """Whether the plan's losses are written down, or it has none. Raises as `record_losses`."""
     if not plan.losses:
         return True
-    table = open_losses(path, storage_options)
+    table = open_losses(path)
     return table is not None and _holds(table, plan, app_id)
 
 
-def read_losses(path: str, *, uid: str, storage_options: StorageOptions = None) -> tuple[Loss, ...]:
+def read_losses(path: str, *, uid: str) -> tuple[Loss, ...]:
     """All that the plans of this pipeline let go, in order. Raises FileLost, and as `record_losses`."""
-    table = open_losses(path, storage_options)
+    table = open_losses(path)
     if table is None:
         return ()
     columns = ["topic", "broker_id", "partition", "from_offset", "until_offset", "why", *_kept_epoch(table)]
@@ -118,15 +116,15 @@ def schema() -> pyarrow.Schema:
     return pyarrow.schema([pyarrow.field(name, kind, metadata={"comment": comment}) for name, kind, comment in columns])
 
 
-def _append(plan: Plan, app_id: str, path: str, storage_options: StorageOptions) -> None:
+def _append(plan: Plan, app_id: str, path: str) -> None:
     """One commit with all of the plan's losses; the table is made by a commit before it, where there is none."""
     from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-    options, now_ms = dict(storage_options or {}), int(time.time() * 1000)
-    table = open_losses(path, storage_options)
+    now_ms = int(time.time() * 1000)
+    table = open_losses(path)
     if table is None:
         name = "offsets that were let go, and why"
-        table = DeltaTable.create(rust_path(path), schema(), mode="ignore", description=name, storage_options=options)
+        table = DeltaTable.create(rust_path(path), schema(), mode="ignore", description=name)
     if _holds(table, plan, app_id):
         return
     said = {"app": "offset-range-etl losses", "app_id": app_id, "uid": plan.uid, "number": plan.number, "plan_id": plan.id}
@@ -149,9 +147,9 @@ def _rows(plan: Plan, app_id: str, now_ms: int) -> pyarrow.Table:
         for loss in plan.losses], schema=schema())
 
 
-def open_losses(path: str, storage_options: StorageOptions = None) -> DeltaTable | None:
+def open_losses(path: str) -> DeltaTable | None:
     """The losses table; None when there is none. Raises NotOurTable where another one lies there, or it forgets transaction ids."""
-    table = open_table(path, storage_options)
+    table = open_table(path)
     if table is None:
         return None
     there = {field.name for field in table.schema().fields} | {_LOG_EPOCH}

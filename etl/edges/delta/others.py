@@ -28,17 +28,16 @@ OURS = "offset-range-etl/"
 
 _CHECKPOINT = re.compile(r"(?P<version>\d{20})\.checkpoint(\.\d{10}\.(?P<parts>\d{10})|\.[0-9a-fA-F-]{36})?\.(?P<kind>parquet|json)")
 
-StorageOptions = Mapping[str, str] | None
 IsOurs = Callable[[str], bool]
 """Whether the pipeline reads a topic of this name."""
 
 
-def other_pipelines(path: str, app_id: str, *, storage_options: StorageOptions = None) -> tuple[OtherPipeline, ...]:
+def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
     """Every pipeline but ours that the table has a commit of, by its newest one. Raises TableUnreachable."""
-    table = open_table(path, storage_options)
+    table = open_table(path)
     if table is None:
         return ()
-    files = open_log(rust_path(path), storage_options)
+    files = open_log(rust_path(path))
     try:
         wanted = {one: version for one, version in _transactions(files, table.version()).items() if one.startswith(OURS) and one != app_id}
     except OSError as error:
@@ -52,29 +51,27 @@ def other_pipelines(path: str, app_id: str, *, storage_options: StorageOptions =
     return tuple(found.get(one) or OtherPipeline(one, number) for one, number in sorted(wanted.items()))
 
 
-def with_others(
-    table: Table, path: str, app_id: str, topics: Collection[str], *, is_awaited: bool = False, storage_options: StorageOptions = None,
-) -> Table:
+def with_others(table: Table, path: str, app_id: str, topics: Collection[str], *, is_awaited: bool = False) -> Table:
     """The table with its other pipelines, and where it is not known what they loaded, with those of `topics` that it has rows of.
 
     `is_awaited`: whether it is theirs alone is asked, too.
     """
-    others = other_pipelines(path, app_id, storage_options=storage_options)
+    others = other_pipelines(path, app_id)
     asked = topics if any(one.plan is None for one in others) else ()
-    held = frozenset(topic for topic in asked if holds_rows_of(path, topic, storage_options=storage_options))
-    is_theirs = is_awaited and is_of_others_alone(path, app_id, storage_options=storage_options)
+    held = frozenset(topic for topic in asked if holds_rows_of(path, topic))
+    is_theirs = is_awaited and is_of_others_alone(path, app_id)
     return replace(table, others=others, topics_with_rows=held, is_of_others_alone=is_theirs)
 
 
-def is_of_others_alone(path: str, app_id: str, *, storage_options: StorageOptions = None) -> bool:
+def is_of_others_alone(path: str, app_id: str) -> bool:
     """Whether every commit that ever added a row is another pipeline's; not where the log no longer reaches back to the first commit.
 
     A copy of a table of ours carries none of our commits, and all of our rows.
     """
-    table = open_table(path, storage_options)
+    table = open_table(path)
     if table is None:
         return False
-    files = open_log(rust_path(path), storage_options)
+    files = open_log(rust_path(path))
     for version in range(table.version(), -1, -1):
         content = read_commit_file(files, version)
         if content is None:
@@ -85,12 +82,10 @@ def is_of_others_alone(path: str, app_id: str, *, storage_options: StorageOption
     return True
 
 
-def loaded_by(
-    path: str, app_id: str, *, storage_options: StorageOptions = None,
-) -> dict[BrokerPartition, list[tuple[int, int, int]]]:
+def loaded_by(path: str, app_id: str) -> dict[BrokerPartition, list[tuple[int, int, int]]]:
     """What the plans of one pipeline loaded, as far as the table's log tells: life of the log, from, until."""
-    table, found = open_table(path, storage_options), dict[BrokerPartition, list[tuple[int, int, int]]]()
-    for commit in walk_back(open_log(rust_path(path), storage_options), table.version()) if table else ():
+    table, found = open_table(path), dict[BrokerPartition, list[tuple[int, int, int]]]()
+    for commit in walk_back(open_log(rust_path(path)), table.version()) if table else ():
         plan = plan_of(commit.user_metadata, commit.version) if app_id in commit.transactions else None
         for r in plan.ranges if plan else ():
             found.setdefault(r.log, []).append((plan.log_epochs.get(r.log, 0) if plan else 0, r.from_offset, r.until_offset))
@@ -166,12 +161,12 @@ def plan_of(user_metadata: str | None, delta_version: int) -> Plan | None:
         return None
 
 
-def holds_rows_of(path: str, topic: str, *, storage_options: StorageOptions = None) -> bool:
+def holds_rows_of(path: str, topic: str) -> bool:
     """Whether the table has a row of this topic; also where nobody can tell."""
     from deltalake.exceptions import DeltaError
     from pyarrow import ArrowException, dataset
 
-    table = open_table(path, storage_options)
+    table = open_table(path)
     if table is None:
         return False
     try:

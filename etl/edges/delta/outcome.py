@@ -14,7 +14,7 @@ from etl.edges.delta.log import open_log
 from etl.edges.delta.others import IsOurs
 from etl.edges.delta.path import rust_path
 from etl.edges.delta.shape import id_of
-from etl.edges.delta.state import StorageOptions, find_commit, read_table
+from etl.edges.delta.state import find_commit, read_table
 from etl.errors import LedgersDisagree, TableAppeared
 from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
@@ -52,21 +52,20 @@ class Outcome:
 
 def read_back(
     plan: Plan, *, app_id: str, path: str, known: int | None, is_ours: IsOurs = lambda topic: False,
-    acknowledgement: Acknowledgement | None = None, storage_options: StorageOptions = None,
+    acknowledgement: Acknowledgement | None = None,
 ) -> Outcome:
     """What became of `plan`, by the table alone: is its number in there, and under which plan's id.
 
     Raises LedgersDisagree when another table lies there than the plan was made for.
     """
-    table = read_table(
-        path, app_id, known=known, is_ours=is_ours, plan=plan, acknowledgement=acknowledgement, storage_options=storage_options)
+    table = read_table(path, app_id, known=known, is_ours=is_ours, plan=plan, acknowledgement=acknowledgement)
     if table and plan.table_id and table.id != plan.table_id:
         raise another_table(plan, table.id, path)
     if table is None or table.transaction_version is None or table.transaction_version < plan.number:
         return Outcome(Result.NOT_APPLIED, None, table)
     metadata = table.metadata
     if table.transaction_version > plan.number:
-        metadata, _ = find_commit(open_log(rust_path(path), storage_options), table.version, app_id, plan.number, None)
+        metadata, _ = find_commit(open_log(rust_path(path)), table.version, app_id, plan.number, None)
     ours = metadata is not None and metadata.plan_id == plan.id
     return Outcome(Result.APPLIED if ours else Result.APPLIED_BY_ANOTHER, metadata, table)
 

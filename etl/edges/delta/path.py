@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +57,7 @@ def rust_path(path: str) -> str:
     return path if local is None else str(local)
 
 
-def open_table(path: str, storage_options: Mapping[str, str] | None = None) -> DeltaTable | None:
+def open_table(path: str) -> DeltaTable | None:
     """The Delta table at `path`, or None where there is none yet: nothing, an empty folder, or a first write that never finished.
 
     Raises NotOurTable for anything else that lies there, TableUnreachable or PermissionRefused when nobody can tell.
@@ -69,11 +68,11 @@ def open_table(path: str, storage_options: Mapping[str, str] | None = None) -> D
     if not _may_be_table(path):
         return None
     try:
-        return DeltaTable(rust_path(path), storage_options=dict(storage_options or {}))
+        return DeltaTable(rust_path(path))
     except TableNotFoundError as error:
         if _NO_STORE.search(str(error)):
             raise _no_store(error, path) from error
-        _refuse_other_files(path, storage_options)
+        _refuse_other_files(path)
         return None
     except DeltaProtocolError as error:
         check = "the table's features (DESCRIBE DETAIL); delta-rs must be able to read them"
@@ -203,21 +202,21 @@ def _in_the_way(folder: Path, path: str) -> NotOurTable | None:
     return NotOurTable(what, path=path, check="table.path: every part above it must be a folder") if above else None
 
 
-def _refuse_other_files(path: str, storage_options: Mapping[str, str] | None) -> None:
-    found = [info.base_name for info in _entries(path, storage_options)]
+def _refuse_other_files(path: str) -> None:
+    found = [info.base_name for info in _entries(path)]
     if found and "_delta_log" not in found:
         shown = ", ".join(sorted(found)[:3]) + (", ..." if len(found) > 3 else "")
         what = f"the folder is no Delta table: it has no _delta_log, but holds {shown}"
         raise NotOurTable(what, path=path, check="table.path: it must name a Delta table, an empty folder or nothing")
 
 
-def _entries(path: str, storage_options: Mapping[str, str] | None) -> list[fs.FileInfo]:
+def _entries(path: str) -> list[fs.FileInfo]:
     """What lies in the folder. delta-rs lists no empty folders, so a local one is listed by the system."""
     folder = local_path(path)
     try:
         if folder is not None:
             return list(fs.LocalFileSystem().get_file_info(fs.FileSelector(str(folder))))
-        return list(open_log(path, storage_options).get_file_info(fs.FileSelector("", recursive=False)))
+        return list(open_log(path).get_file_info(fs.FileSelector("", recursive=False)))
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from etl.audit.seen_offsets import SeenOffsets
-from etl.edges.delta.files import StorageOptions, TableFiles, Uncountable, files_of_commit, files_of_today
+from etl.edges.delta.files import TableFiles, Uncountable, files_of_commit, files_of_today
 from etl.model.logs import BrokerPartition
 from etl.model.plans import NOT_COUNTED, OffsetRange, Receipt
 
@@ -44,7 +44,7 @@ class Recount:
 
 def recount(
     path: str, delta_version: int | None, ranges: Sequence[OffsetRange], log_epochs: LogEpochs = NO_EPOCHS, *,
-    behind_transform: bool = False, storage_options: StorageOptions = None, gaps_max: int = GAPS_MAX,
+    behind_transform: bool = False, gaps_max: int = GAPS_MAX,
 ) -> Recount:
     """The receipts of `ranges`, counted from the Parquet files that commit `delta_version` added (None: the log forgot which).
 
@@ -54,9 +54,9 @@ def recount(
     later try may help.
     """
     try:
-        found = files_of_commit(path, delta_version, storage_options) if delta_version is not None else None
+        found = files_of_commit(path, delta_version) if delta_version is not None else None
         if found is None:
-            found = files_of_today(path, [(r.from_offset, r.until_offset) for r in ranges], storage_options)
+            found = files_of_today(path, [(r.from_offset, r.until_offset) for r in ranges])
         receipts = _recounted(found, ranges, log_epochs, gaps_max)
     except Uncountable as why:
         return Recount((NOT_COUNTED,) * len(ranges), str(why))
@@ -64,12 +64,11 @@ def recount(
 
 
 def recount_commit(
-    path: str, delta_version: int, ranges: Sequence[OffsetRange], log_epochs: LogEpochs = NO_EPOCHS, *,
-    storage_options: StorageOptions = None,
+    path: str, delta_version: int, ranges: Sequence[OffsetRange], log_epochs: LogEpochs = NO_EPOCHS,
 ) -> tuple[Receipt, ...] | None:
     """The same from the commit's own files alone, whatever the table holds today; None where they are gone or cannot be counted."""
     try:
-        found = files_of_commit(path, delta_version, storage_options)
+        found = files_of_commit(path, delta_version)
         return _recounted(found, ranges, log_epochs, GAPS_MAX) if found else None
     except Uncountable:
         return None

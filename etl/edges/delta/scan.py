@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _FROM_STATISTICS = "spark.databricks.delta.optimizeMetadataQuery.enabled"
 _LOG_COLUMNS = ("topic", "log_epoch", "partition")
+_DOUBLES_SHOWN = 5
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class Scan:
 
 
 def doubled_offsets(
-    spark: SparkSession, path: str, audited: AuditedLog, bucket: int, *, shown: int = 5, delta_version: int | None = None
+    spark: SparkSession, path: str, audited: AuditedLog, bucket: int, *, delta_version: int | None = None
 ) -> list[tuple[int, int]]:
     """The first offsets of one bucket that have more than one row, each with its number of rows."""
     from pyspark.sql import functions as f
@@ -69,7 +70,7 @@ def doubled_offsets(
         rows = _read(spark, path, delta_version).where(
             (f.col("topic") == audited.log.topic) & (f.col("partition") == audited.log.partition)
             & (f.col("log_epoch") == audited.log_epoch) & (f.col("offset") >= start) & (f.col("offset") < start + BUCKET_OFFSETS))
-        counted = rows.groupBy("offset").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1").orderBy("offset").limit(shown)
+        counted = rows.groupBy("offset").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1").orderBy("offset").limit(_DOUBLES_SHOWN)
         return [(row["offset"], row["rows"]) for row in counted.collect()]
 
 

@@ -23,10 +23,8 @@ EVENT_DATE = "event_date"
 _EVENT_DATE = {"name": EVENT_DATE, "type": "date", "nullable": True, "metadata": {}}
 _MAPPING_OF_NEW_TABLES = "spark.databricks.delta.properties.defaults.columnMapping.mode"
 
-StorageOptions = Mapping[str, str] | None
 
-
-def check_shape(path: str, expected: pyarrow.Schema, partition_by: Sequence[str], *, storage_options: StorageOptions = None) -> None:
+def check_shape(path: str, expected: pyarrow.Schema, partition_by: Sequence[str]) -> None:
     """Refuse a table that our rows do not fit, before any work; where there is none, one that could not be made.
 
     `expected` are the columns of the rows without the built-in `event_date`. A column that we do not write is fine when it may be
@@ -34,20 +32,17 @@ def check_shape(path: str, expected: pyarrow.Schema, partition_by: Sequence[str]
     """
     from deltalake import Schema
 
-    check_columns(path, Schema.from_arrow(expected).to_json(), partition_by, storage_options=storage_options)
+    check_columns(path, Schema.from_arrow(expected).to_json(), partition_by)
 
 
-def check_columns(
-    path: str, expected: str, partition_by: Sequence[str], *, spark: Mapping[str, str] | None = None,
-    storage_options: StorageOptions = None,
-) -> None:
+def check_columns(path: str, expected: str, partition_by: Sequence[str], *, spark: Mapping[str, str] | None = None) -> None:
     """The same of columns as Spark or delta-rs writes a schema, JSON. `spark` are the conf's settings of that name."""
     fields = json.loads(expected)["fields"]
     names = [field["name"] for field in fields]
     refuse_unknown(partition_by, names)
     if EVENT_DATE in partition_by and EVENT_DATE not in names:
         fields.append(_EVENT_DATE)
-    table = open_table(path, storage_options)
+    table = open_table(path)
     refuse_impossible_columns(fields, with_mapping=table is not None or (spark or {}).get(_MAPPING_OF_NEW_TABLES, "none") != "none")
     wanted = parse_shape("", json.dumps({"fields": fields}), partition_by)
     found = shape_of(table) if table is not None else None
@@ -59,9 +54,9 @@ def check_columns(
     _refuse_another_partitioning(found, wanted.partition_by, path)
 
 
-def check_partitioning(path: str, partition_by: Sequence[str], *, storage_options: StorageOptions = None) -> None:
+def check_partitioning(path: str, partition_by: Sequence[str]) -> None:
     """What `check_columns` refuses of the table that is there whatever columns the rows have. Raises NotOurTable, SettingsError."""
-    table = open_table(path, storage_options)
+    table = open_table(path)
     if table is None:
         return
     found = shape_of(table)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 _RETENTION = "delta.setTransactionRetentionDuration"
-StorageOptions = Mapping[str, str] | None
 
 
 def read_table(
     path: str, app_id: str, *, known: int | None, is_ours: IsOurs = lambda topic: False, plan: Plan | None = None,
-    acknowledgement: Acknowledgement | None = None, storage_options: StorageOptions = None,
+    acknowledgement: Acknowledgement | None = None,
 ) -> Table | None:
     """Where the table stands; None when there is none.
 
@@ -39,18 +38,17 @@ def read_table(
     Of the version that an operator's `acknowledgement` names the commit is looked at, too.
     Raises NotOurTable, TableUnreachable, PermissionRefused.
     """
-    table = open_table(path, storage_options)
+    table = open_table(path)
     if table is None:
         return None
-    found = _found(table, path, app_id, known, is_ours, plan, storage_options)
+    found = _found(table, path, app_id, known, is_ours, plan)
     if acknowledgement is None or acknowledgement.delta_version is None:
         return found
-    return replace(found, said_commit=hash_of_commit(open_log(rust_path(path), storage_options), acknowledgement.delta_version))
+    return replace(found, said_commit=hash_of_commit(open_log(rust_path(path)), acknowledgement.delta_version))
 
 
 def _found(
     table: DeltaTable, path: str, app_id: str, known: int | None, is_ours: IsOurs, plan: Plan | None,
-    storage_options: StorageOptions,
 ) -> Table:
     if _RETENTION in table.metadata().configuration:
         check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_RETENTION}'): once an id has expired, a plan could be applied twice"
@@ -58,19 +56,19 @@ def _found(
     version, in_table = table.version(), table.transaction_version(app_id)
     if in_table is None and plan is None:
         return Table(id_of(table), version, None)
-    files, looked = open_log(rust_path(path), storage_options), known if known is not None and known <= version else None
+    files, looked = open_log(rust_path(path)), known if known is not None and known <= version else None
     metadata, since = find_commit(files, version, app_id, in_table, looked) if in_table is not None else (None, [])
-    foreign = _foreign(since, app_id, path, storage_options)
+    foreign = _foreign(since, app_id, path)
     made_at = plan.table_version if plan and looked is None and plan.table_id == id_of(table) else None
     newest = {one: table.transaction_version(one) for one in plan.taken} if plan and plan.took_over else {}
     loads = loads_of_others(files, version, app_id, is_ours, plan=plan, since=since, made_at=made_at, newest=newest)
     return Table(id_of(table), version, in_table, metadata, foreign + loads)
 
 
-def commits_of_ours(path: str, app_id: str, *, storage_options: StorageOptions = None) -> Iterator[CommitMetadata]:
+def commits_of_ours(path: str, app_id: str) -> Iterator[CommitMetadata]:
     """What our commits say of themselves, newest first, as far back as the table's log reaches and they carry their plan."""
-    table = open_table(path, storage_options)
-    for commit in walk_back(open_log(rust_path(path), storage_options), table.version()) if table else ():
+    table = open_table(path)
+    for commit in walk_back(open_log(rust_path(path)), table.version()) if table else ():
         if app_id in commit.transactions:
             metadata = _stamp(commit, app_id)
             if metadata is None or metadata.document is None:
@@ -102,18 +100,18 @@ def _stamp(commit: Commit, app_id: str) -> CommitMetadata | None:
     return metadata if metadata and metadata.app_id == app_id else None
 
 
-def _foreign(since: Sequence[Commit], app_id: str, path: str, storage_options: StorageOptions) -> tuple[ForeignCommit, ...]:
+def _foreign(since: Sequence[Commit], app_id: str, path: str) -> tuple[ForeignCommit, ...]:
     """What others did in these commits. The columns to compare with are those before the first of them."""
     redefined = any(commit.shape and app_id not in commit.transactions for commit in since)
-    before = _shape_at(since[0].version - 1, path, storage_options) if redefined else None
+    before = _shape_at(since[0].version - 1, path) if redefined else None
     return tuple(found for commit in since if (found := judge(commit, app_id, before)))
 
 
-def _shape_at(version: int, path: str, storage_options: StorageOptions) -> Shape | None:
+def _shape_at(version: int, path: str) -> Shape | None:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     with suppress(DeltaError, OSError):  # the log may no longer reach back to that version
         if version >= 0:
-            return shape_of(DeltaTable(rust_path(path), version=version, storage_options=dict(storage_options or {})))
+            return shape_of(DeltaTable(rust_path(path), version=version))
     return None

@@ -23,7 +23,6 @@ from etl.edges.delta.others import IsOurs
 from etl.edges.delta.outcome import Outcome, Result, another_table, holds, read_back
 from etl.edges.delta.path import announce_first_write, open_table
 from etl.edges.delta.spark_writer import SparkWriter
-from etl.edges.delta.state import StorageOptions
 from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
 from etl.model.raw_table import arrow_schema
@@ -49,7 +48,6 @@ class Destination:
     run_id: str | None = None
     is_ours: IsOurs = _nobodys
     acknowledgement: Acknowledgement | None = None
-    storage_options: StorageOptions = None
 
 
 class Writer(Protocol):
@@ -98,7 +96,7 @@ def append(load: Load, plan: Plan, to: Destination) -> Outcome:
     Without an exception and without the plan the outcome is NOT_APPLIED: somebody replaced the table meanwhile.
     """
     metadata = render_commit_metadata(plan, to.app_id, to.run_id)
-    table, failure = open_table(to.path, to.storage_options), None
+    table, failure = open_table(to.path), None
     if not holds(plan, table, to.app_id):
         if load.writer.writes_files:
             announce_first_write(to.path)
@@ -111,8 +109,7 @@ def append(load: Load, plan: Plan, to: Destination) -> Outcome:
 
 def _decide(failure: Exception | None, plan: Plan, to: Destination) -> Outcome:
     outcome = read_back(
-        plan, app_id=to.app_id, path=to.path, known=to.known, is_ours=to.is_ours, acknowledgement=to.acknowledgement,
-        storage_options=to.storage_options)
+        plan, app_id=to.app_id, path=to.path, known=to.known, is_ours=to.is_ours, acknowledgement=to.acknowledgement)
     if outcome.result is not Result.NOT_APPLIED:
         return outcome
     if plan.table_id is None and outcome.table and outcome.table.transaction_version is None:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 
 from etl.edges.report_file import kept_in, this_process
-from etl.edges.spark.session import translating_spark_errors
+from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import SessionLost
 from etl.report.run_report import Outcome, Report
 from etl.run.context import ALONE, RunContext, now_ms

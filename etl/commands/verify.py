@@ -18,7 +18,7 @@ from etl.decisions.coverage import Ancestry, ancestry
 from etl.decisions.foreign_commits import is_let_pass, unacknowledged
 from etl.decisions.shape import may_be_transformed
 from etl.decisions.reconcile import compare, naming_table
-from etl.edges.spark.session import translating_spark_errors
+from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import LedgersDisagree, Owned
 from etl.model.ledger import Coverage, Ledger
 from etl.model.plans import Applied, Loss, OffsetRange, Plan

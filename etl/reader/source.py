@@ -164,7 +164,7 @@ def read_tasks(
 
 def _loaded(reader: DataFrameReader) -> DataFrame:
     """Spark asks a Python worker for the schema. It tries a task again whose worker dies, and that question it does not."""
-    from etl.edges.spark.session import translating_spark_errors
+    from etl.edges.spark.failures import translating_spark_errors
 
     try:
         with translating_spark_errors():

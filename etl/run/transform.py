@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from etl.edges.delta.failures import whole_text
 from etl.edges.delta.path import open_table
 from etl.edges.delta.shape import check_columns, check_partitioning
-from etl.edges.spark.session import is_stopped, translating_spark_errors
+from etl.edges.spark.failures import translating_spark_errors
+from etl.edges.spark.session import is_stopped
 from etl.errors import EtlError, SettingsError, unmark
 from etl.model.raw_table import misfit
 from etl.settings.sections import Settings

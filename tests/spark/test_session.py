@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from etl.edges.spark.session import translating_spark_errors
+from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import SparkLost
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange

@@ -1,4 +1,4 @@
-"""One Spark session that can write Delta, from plain settings, and what is said when Spark loses a process of its own.
+"""One Spark session that can write Delta, from plain settings.
 
 Owns our defaults. What spark-submit or its files say wins over them, what the caller says wins over both, and a session that
 exists already is taken as it is.
@@ -13,13 +13,10 @@ import re
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
-
-from etl.errors import EtlError, SparkLost
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,36 +104,6 @@ def _log_what_the_accumulators_meet(session: SparkSession) -> None:
     server = session.sparkContext._accumulatorServer  # no public way to it
     if server is not None:
         server.handle_error = log_it  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
-def translating_spark_errors() -> Iterator[None]:
-    """Inside, the loss of a JVM, an executor or a worker is told as such and not as a bug. Raises SparkLost."""
-    try:
-        yield
-    except EtlError:
-        raise
-    except Exception as error:
-        found = _LOST.search(str(error))
-        if found is None and not _is_of_the_jvms_line(error):
-            raise
-        check = (
-            "memory on the machines that run driver and executors (what killed it?), and Spark's log beside the run's report; "
-            "in a notebook, begin a new process")
-        raise SparkLost(f"Spark lost a process of its own: {found[0] if found else type(error).__name__}", check=check) from error
-
-
-def _is_of_the_jvms_line(error: Exception) -> bool:
-    from py4j.protocol import Py4JNetworkError
-
-    if isinstance(error, ConnectionError):
-        return any("py4j" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
-    return isinstance(error, Py4JNetworkError)
-
-
-_LOST = re.compile(
-    r"ExecutorLostFailure|java\.lang\.OutOfMemoryError|Answer from Java side is empty|pyspark\.daemon's stdout"
-    r"|SparkContext was shut down|stopped SparkContext|Python worker (?:exited unexpectedly|failed to connect back)[^\n]*")
 
 
 def parallelism_of(settings: Mapping[str, str]) -> int | None:

@@ -7,32 +7,28 @@ missing, whether they were in their own commit and who removed rows since. What 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from etl.audit.audit import AuditedLog, Expected, LogFindings, IncompleteInterval, audit
 from etl.audit.explain import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
+from etl.commands.expected_rows import Loaded, Told, audited_as, expected_rows, loaded_plans, look
 from etl.commands.neighbours import refuse_lost_ledger, refuse_what_others_loaded, stops_a_run, without_others
 from etl.commands.run import new_run_id
 from etl.decisions.acceptance import accepted_version
-from etl.decisions.coverage import Ancestry, ancestry
 from etl.decisions.foreign_commits import is_let_pass, unacknowledged
-from etl.decisions.shape import may_be_transformed
 from etl.decisions.reconcile import compare, naming_table
 from etl.edges.spark.failures import translating_spark_errors
-from etl.errors import LedgersDisagree, Owned
-from etl.model.ledger import Coverage, Ledger
-from etl.model.plans import Applied, Loss, OffsetRange, Plan
+from etl.errors import LedgersDisagree
+from etl.model.ledger import Ledger
+from etl.model.plans import Loss
 from etl.model.snapshot import RebuildFromTable, FirstRun, Replay, PipelineState
 from etl.model.table import ForeignCommit, Table
 from etl.report.phases import Stopwatch
 from etl.report.proof import Proof
-from etl.report.sentences import told_vanished
 from etl.run.context import ALONE, RunContext
 from etl.run.live_world import LiveWorld
 from etl.run.wiring import open_world
 from etl.settings.sections import Settings
 
-_LOOKS_MAX = 3
 _Place = tuple[AuditedLog, int, int]
 """A range: its log, from, until."""
 
@@ -47,7 +43,7 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
     watch = Stopwatch()
     opened = open_world(settings, run_context, name=f"{new_run_id()}-verify", phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
-        told = _look(world)
+        told = look(world)
         ledger, table = told.ledger, told.table
         with naming_table(settings):
             state = _compared(ledger, table, settings.table.place)
@@ -60,8 +56,8 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
         by_others = tuple(
             found for found in unacknowledged(table, ledger.acknowledged)
             if stops_a_run(found, ledger) and not is_let_pass(found, settings.table.on_rows_removed))
-        loaded, led = _loaded(world, told, table)
-        expected, losses, notes = _expected(world, told, table, loaded, led)
+        loaded, led = loaded_plans(world, told, table)
+        expected, losses, notes = expected_rows(world, told, table, loaded, led)
         spark = world.spark()
         scan = Scan(spark, settings.table.path, table.version)
         found, others_rows = without_others(world, ledger, table, expected, tuple(audit(expected, scan.buckets())))
@@ -76,30 +72,6 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
             notes += (f"{given_up:,} rows are of plans that were given up: each is there once, and whether more of them came is not asked",)
         of_no_log = tuple(scan.first_of_no_log()) if scan.rows_of_no_log else ()
     return Proof(logs, doubles, table.version, notes, settings.transform, by_others, scan.rows_of_no_log, of_no_log)
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What both ledgers tell, each of the same moment."""
-
-    ledger: Ledger
-    table: Table | None
-    kept: tuple[tuple[Plan, Applied | None], ...]
-    """The kept plans, and the record of each."""
-    coverage: Coverage
-
-
-def _look(world: LiveWorld) -> _Told:
-    """Read both ledgers, and read them again where a run beside us stored a plan or pruned plans meanwhile. Raises Owned."""
-    for _ in range(_LOOKS_MAX):
-        before = world.ledger.mark()
-        ledger = world.ledger.read_ledger()
-        table = world.read_table(ledger)
-        kept = tuple((plan, world.ledger.read_record_of(plan)) for plan in world.ledger.read_plans())
-        coverage = world.ledger.read_coverage()  # after the plans: one that was pruned meanwhile is in it, and counts once
-        if world.ledger.mark() == before:
-            return _Told(ledger, table, tuple(one for one in kept if one[0].number > coverage.through), coverage)
-    raise Owned("runs of this pipeline change its ledger while it is read", check="nothing; verify again")
 
 
 def _compared(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
@@ -118,96 +90,8 @@ def _nothing_there(state: PipelineState) -> str:
     return "there is no table, and that was accepted: what its plans put there is given up"
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A kept plan and what came of it."""
-
-    plan: Plan
-    applied: Applied
-    was_recorded: bool
-    """Else it was counted again."""
-    is_given_up: bool
-    """It went to another table, or to a state of this one that an old copy replaced, and an operator accepted that."""
-
-
-def _loaded(world: LiveWorld, told: _Told, table: Table) -> tuple[list[_Loaded], Ancestry]:
-    """The kept plans that were applied, and which of all plans led to the table as it is."""
-    led = ancestry({plan.number: plan.table_transaction_version for plan, _ in told.kept}, table.transaction_version or 0)
-    found = []
-    for plan, recorded in told.kept:
-        if recorded is None and plan.number not in led.numbers:
-            continue
-        applied = recorded or world.recount(plan)
-        if applied is None:
-            what = f"the table holds another plan {plan.number} than ZooKeeper"
-            raise LedgersDisagree(what, path=world.settings.table.path, check="`etl plan CONF`; the next run takes over the table's")
-        is_given_up = plan.number not in led.numbers or applied.table_id != table.id
-        found.append(_Loaded(plan, _as_known_now(plan, applied, world.settings), recorded is not None, is_given_up))
-    return found, led
-
-
-def _covered(coverage: Coverage, table: Table, led: Ancestry) -> dict[AuditedLog, Expected]:
-    """What pruned plans loaded; where they did not all lead to this table nobody knows any more which of it should be there."""
-    held_through = coverage.through if coverage.held_through is None else coverage.held_through
-    is_judged = coverage.table_id in (None, table.id) and held_through <= led.before
-    expected: dict[AuditedLog, Expected] = {}
-    for intervals, is_held in ((coverage.intervals, is_judged), (coverage.given_up, False)):
-        for log, found in intervals.items():
-            for one in found:
-                audited = AuditedLog(log, one.log_epoch)
-                known = expected.get(audited, Expected())
-                expected[audited] = replace(known, coverage=(*known.coverage, one)) if is_held else (
-                    replace(known, given_up=(*known.given_up, one)))
-    return expected
-
-
-def _expected(
-    world: LiveWorld, told: _Told, table: Table, loaded: Sequence[_Loaded], led: Ancestry,
-) -> tuple[dict[AuditedLog, Expected], dict[AuditedLog, set[Loss]], tuple[str, ...]]:
-    """What the table should hold, what its plans let go, and what a reader of the proof should know."""
-    from etl.edges.delta.losses import read_losses, recorded
-
-    notes: list[str] = []
-    path = world.settings.table.losses_at
-    if world.settings.transform:
-        notes.append("the pipeline has a transform: the proof holds as long as it keeps topic, partition and offset and drops no row")
-    lost = set(read_losses(path, uid=told.ledger.uid) if told.ledger.uid else ())
-    expected = _covered(told.coverage, table, led)
-    for one in loaded:
-        plan = one.plan
-        if not one.was_recorded:
-            notes.append(
-                f"plan {plan.number} has no receipts, so its rows were counted from the commit's files: the next run writes them down")
-        if not recorded(plan, app_id=world.app_id, path=path):
-            notes.append(f"what plan {plan.number} let go is not in the losses table: the next run writes it down")
-        lost.update(plan.losses)
-        for r, receipt in zip(plan.ranges, one.applied.receipts, strict=True):
-            audited = audited_as(plan, r)
-            known = expected.get(audited, Expected())
-            expected[audited] = replace(known, applied=(*known.applied, (r, receipt)))
-    losses: dict[AuditedLog, set[Loss]] = {}
-    for loss in lost:
-        losses.setdefault(AuditedLog(loss.log, loss.log_epoch), set()).add(loss)
-        expected.setdefault(AuditedLog(loss.log, loss.log_epoch), Expected())
-    notes += told_vanished((*told.coverage.vanished, *(gone for one in loaded for gone in one.plan.vanished)))
-    return expected, losses, tuple(notes)
-
-
-def audited_as(plan: Plan, r: OffsetRange) -> AuditedLog:
-    """The life of the log that the range's rows are of."""
-    return AuditedLog(r.log, plan.log_epochs.get(r.log, 0))
-
-
-def _as_known_now(plan: Plan, applied: Applied, settings: Settings) -> Applied:
-    """The record, corrected: an older version did not write down that it had counted rows behind a transform."""
-    if not may_be_transformed(plan, settings):
-        return applied
-    return replace(applied, receipts=tuple(
-        replace(receipt, behind_transform=True) if receipt.fetched_bytes is None else receipt for receipt in applied.receipts))
-
-
 def _explained(
-    world: LiveWorld, told: _Told, table: Table, loaded: Sequence[_Loaded], found: Sequence[LogFindings],
+    world: LiveWorld, told: Told, table: Table, loaded: Sequence[Loaded], found: Sequence[LogFindings],
     expected: Mapping[AuditedLog, Expected], losses: Mapping[AuditedLog, set[Loss]],
 ) -> Iterator[LogProof]:
     """The findings with the reasons; only where rows are missing is anything more read."""
@@ -221,7 +105,7 @@ def _explained(
         yield LogProof(f, gaps, blame(mine, removals, allowed), _doubt(told, table, loaded, f) if f.unproven else Doubt())
 
 
-def _doubt(told: _Told, table: Table, loaded: Sequence[_Loaded], found: LogFindings) -> Doubt:
+def _doubt(told: Told, table: Table, loaded: Sequence[Loaded], found: LogFindings) -> Doubt:
     acknowledgement = told.ledger.acknowledged
     accepted = acknowledgement.number if acknowledgement and acknowledgement.table_id == table.id else 0
     plans = {(r.from_offset, r.until_offset): one.plan.number for one in loaded for r in one.plan.ranges
@@ -229,7 +113,7 @@ def _doubt(told: _Told, table: Table, loaded: Sequence[_Loaded], found: LogFindi
     return doubt_of(found.unproven, plans, pruned=told.coverage.unproven_through, accepted=accepted)
 
 
-def _origins(world: LiveWorld, loaded: Sequence[_Loaded], short: Mapping[_Place, IncompleteInterval]) -> Iterator[tuple[_Place, Origin]]:
+def _origins(world: LiveWorld, loaded: Sequence[Loaded], short: Mapping[_Place, IncompleteInterval]) -> Iterator[tuple[_Place, Origin]]:
     """Whether the commit that should hold the rows of a short range did hold them."""
     from etl.edges.delta.recount import recount_commit
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from etl.commands import verify
+from etl.commands import expected_rows
 from etl.decisions.coverage import fold
 from etl.errors import Owned
 from etl.model.ledger import Coverage, Ledger
@@ -94,7 +94,7 @@ def offsets_of(told: Any) -> list[tuple[int, int]]:
 
 
 def look(beside: RunsBeside) -> Any:
-    return verify._look(cast(LiveWorld, beside))
+    return expected_rows.look(cast(LiveWorld, beside))
 
 
 @pytest.mark.parametrize("when", ["ledger", "table", "plans", "record 1", "record 2", "coverage"])

@@ -1,0 +1,134 @@
+"""What the table should hold, by the ledger: the plans that led to it, what pruned plans loaded, and what was let go.
+
+Owns the one moment that both ledgers are read at. What `verify` makes of it, and what the table does hold, is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from etl.audit.audit import AuditedLog, Expected
+from etl.decisions.coverage import Ancestry, ancestry
+from etl.decisions.shape import may_be_transformed
+from etl.errors import LedgersDisagree, Owned
+from etl.model.ledger import Coverage, Ledger
+from etl.model.plans import Applied, Loss, OffsetRange, Plan
+from etl.model.table import Table
+from etl.report.sentences import told_vanished
+from etl.run.live_world import LiveWorld
+from etl.settings.sections import Settings
+
+_LOOKS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What both ledgers tell, each of the same moment."""
+
+    ledger: Ledger
+    table: Table | None
+    kept: tuple[tuple[Plan, Applied | None], ...]
+    """The kept plans, and the record of each."""
+    coverage: Coverage
+
+
+def look(world: LiveWorld) -> Told:
+    """Read both ledgers, and read them again where a run beside us stored a plan or pruned plans meanwhile. Raises Owned."""
+    for _ in range(_LOOKS_MAX):
+        before = world.ledger.mark()
+        ledger = world.ledger.read_ledger()
+        table = world.read_table(ledger)
+        kept = tuple((plan, world.ledger.read_record_of(plan)) for plan in world.ledger.read_plans())
+        coverage = world.ledger.read_coverage()  # after the plans: one that was pruned meanwhile is in it, and counts once
+        if world.ledger.mark() == before:
+            return Told(ledger, table, tuple(one for one in kept if one[0].number > coverage.through), coverage)
+    raise Owned("runs of this pipeline change its ledger while it is read", check="nothing; verify again")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A kept plan and what came of it."""
+
+    plan: Plan
+    applied: Applied
+    was_recorded: bool
+    """Else it was counted again."""
+    is_given_up: bool
+    """It went to another table, or to a state of this one that an old copy replaced, and an operator accepted that."""
+
+
+def loaded_plans(world: LiveWorld, told: Told, table: Table) -> tuple[list[Loaded], Ancestry]:
+    """The kept plans that were applied, and which of all plans led to the table as it is."""
+    led = ancestry({plan.number: plan.table_transaction_version for plan, _ in told.kept}, table.transaction_version or 0)
+    found = []
+    for plan, recorded in told.kept:
+        if recorded is None and plan.number not in led.numbers:
+            continue
+        applied = recorded or world.recount(plan)
+        if applied is None:
+            what = f"the table holds another plan {plan.number} than ZooKeeper"
+            raise LedgersDisagree(what, path=world.settings.table.path, check="`etl plan CONF`; the next run takes over the table's")
+        is_given_up = plan.number not in led.numbers or applied.table_id != table.id
+        found.append(Loaded(plan, _as_known_now(plan, applied, world.settings), recorded is not None, is_given_up))
+    return found, led
+
+
+def _covered(coverage: Coverage, table: Table, led: Ancestry) -> dict[AuditedLog, Expected]:
+    """What pruned plans loaded; where they did not all lead to this table nobody knows any more which of it should be there."""
+    held_through = coverage.through if coverage.held_through is None else coverage.held_through
+    is_judged = coverage.table_id in (None, table.id) and held_through <= led.before
+    expected: dict[AuditedLog, Expected] = {}
+    for intervals, is_held in ((coverage.intervals, is_judged), (coverage.given_up, False)):
+        for log, found in intervals.items():
+            for one in found:
+                audited = AuditedLog(log, one.log_epoch)
+                known = expected.get(audited, Expected())
+                expected[audited] = replace(known, coverage=(*known.coverage, one)) if is_held else (
+                    replace(known, given_up=(*known.given_up, one)))
+    return expected
+
+
+def expected_rows(
+    world: LiveWorld, told: Told, table: Table, loaded: Sequence[Loaded], led: Ancestry,
+) -> tuple[dict[AuditedLog, Expected], dict[AuditedLog, set[Loss]], tuple[str, ...]]:
+    """What the table should hold, what its plans let go, and what a reader of the proof should know."""
+    from etl.edges.delta.losses import read_losses, recorded
+
+    notes: list[str] = []
+    path = world.settings.table.losses_at
+    if world.settings.transform:
+        notes.append("the pipeline has a transform: the proof holds as long as it keeps topic, partition and offset and drops no row")
+    lost = set(read_losses(path, uid=told.ledger.uid) if told.ledger.uid else ())
+    expected = _covered(told.coverage, table, led)
+    for one in loaded:
+        plan = one.plan
+        if not one.was_recorded:
+            notes.append(
+                f"plan {plan.number} has no receipts, so its rows were counted from the commit's files: the next run writes them down")
+        if not recorded(plan, app_id=world.app_id, path=path):
+            notes.append(f"what plan {plan.number} let go is not in the losses table: the next run writes it down")
+        lost.update(plan.losses)
+        for r, receipt in zip(plan.ranges, one.applied.receipts, strict=True):
+            audited = audited_as(plan, r)
+            known = expected.get(audited, Expected())
+            expected[audited] = replace(known, applied=(*known.applied, (r, receipt)))
+    losses: dict[AuditedLog, set[Loss]] = {}
+    for loss in lost:
+        losses.setdefault(AuditedLog(loss.log, loss.log_epoch), set()).add(loss)
+        expected.setdefault(AuditedLog(loss.log, loss.log_epoch), Expected())
+    notes += told_vanished((*told.coverage.vanished, *(gone for one in loaded for gone in one.plan.vanished)))
+    return expected, losses, tuple(notes)
+
+
+def audited_as(plan: Plan, r: OffsetRange) -> AuditedLog:
+    """The life of the log that the range's rows are of."""
+    return AuditedLog(r.log, plan.log_epochs.get(r.log, 0))
+
+
+def _as_known_now(plan: Plan, applied: Applied, settings: Settings) -> Applied:
+    """The record, corrected: an older version did not write down that it had counted rows behind a transform."""
+    if not may_be_transformed(plan, settings):
+        return applied
+    return replace(applied, receipts=tuple(
+        replace(receipt, behind_transform=True) if receipt.fetched_bytes is None else receipt for receipt in applied.receipts))

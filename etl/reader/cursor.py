@@ -42,16 +42,11 @@ from etl.protocol.messages import FetchedPartition
 from etl.protocol.records.decode import MAX_UNPACKED_BYTES, Counts, Selection, Walk, decode, walk
 from etl.protocol.records.kernel import MAX_GAPS, Tally
 from etl.protocol.refusal import Meaning, Refusal
+from etl.reader.passed_batches import PassedBatches
 from etl.settings.fetch_sizes import MAX_RECORD_BYTES
 
 EMPTY_ANSWERS_THAT_PROVE = 3
 """Empty answers in a row after which the rest of a range counts as compacted away."""
-
-MISSING_MAX = 100
-"""How many stretches of missing offsets a cursor keeps; it counts all of them."""
-
-EPOCHS_KEPT = 16
-"""How many leader epochs of a range its receipt names, the newest."""
 
 
 class Cursor:
@@ -72,10 +67,7 @@ class Cursor:
         self._log_epoch, self._max_unpacked_bytes, self._max_record_bytes = log_epoch, max_unpacked_bytes, max_record_bytes
         self._tally, self._counts = Tally(range.from_offset), Counts()
         self._fetched_bytes, self._empty_answers, self._decoding = 0, 0, False
-        self._last_epoch: int | None = None
-        self._epochs: list[tuple[int, int]] = []
-        self._missing, self.missing_count = list[tuple[int, int]](), 0
-        self.cleanup = cleanup
+        self._passed, self.cleanup = PassedBatches(range, explains_missing=cleanup.explains_missing), cleanup
         self.position = range.from_offset
         """The next offset to ask."""
         self.max_bytes = fetch_max_bytes
@@ -94,7 +86,11 @@ class Cursor:
     @property
     def missing(self) -> list[tuple[int, int]]:
         """Intervals [from, until) that no record batch had and nothing explains, the first `MISSING_MAX`; `missing_count` are all."""
-        return list(self._missing)
+        return list(self._passed.missing)
+
+    @property
+    def missing_count(self) -> int:
+        return self._passed.missing_count
 
     def feed(self, fetched: FetchedPartition) -> Iterator[pa.RecordBatch]:
         """Take the answer to the last request, move on, and give its rows as Arrow batches.
@@ -143,9 +139,7 @@ class Cursor:
         reached = found.batches[-1].last_offset + 1 if found.batches else self.position
         if reached > self.position:
             self._empty_answers = 0
-            self._note_epochs(found)
-            if not self.cleanup.explains_missing:
-                self._note_missing(found)
+            self._passed.note(found, self.position)
             self.position = min(reached, self.range.until_offset)
         elif found.cut_off_bytes:
             self._empty_answers = 0
@@ -156,27 +150,6 @@ class Cursor:
                 check=f"offset {self.position} on the broker", **self._place)
         else:
             self._note_empty(fetched)
-
-    def _note_missing(self, found: Walk) -> None:
-        """Which offsets from the position on none of the record batches has; the last of them may lie beyond `until`."""
-        expected = self.position
-        for batch in found.batches:
-            if batch.base_offset > expected:
-                self._add_missing(expected, min(batch.base_offset, self.range.until_offset))
-            expected = max(expected, batch.last_offset + 1)
-
-    def _add_missing(self, from_offset: int, until_offset: int) -> None:
-        self.missing_count += 1
-        if len(self._missing) < MISSING_MAX:
-            self._missing.append((from_offset, until_offset))
-
-    def _note_epochs(self, found: Walk) -> None:
-        """Epochs only rise, so an answer that begins and ends with the one we have brings no other."""
-        self._last_epoch = _epoch_at(found, self.range.until_offset - 1)
-        if not self._epochs or self._epochs[-1][0] != found.batches[-1].leader_epoch:
-            for batch in found.batches:
-                if batch.base_offset < self.range.until_offset and (not self._epochs or self._epochs[-1][0] < batch.leader_epoch):
-                    self._epochs.append((batch.leader_epoch, max(batch.base_offset, self.range.from_offset)))
 
     def _note_empty(self, fetched: FetchedPartition) -> None:
         if self._readable_end(fetched) < self.range.until_offset:
@@ -252,11 +225,4 @@ class Cursor:
             rows=tally.rows, fetched_bytes=self._fetched_bytes, control_records=counts.control_records,
             aborted_records=counts.aborted_records,
             missing_offsets=walked - tally.rows - counts.control_records - counts.aborted_records,
-            gaps=tuple(gaps), gaps_complete=all_kept, last_epoch=self._last_epoch,
-            epochs=tuple(self._epochs[-EPOCHS_KEPT:]))
-
-
-def _epoch_at(found: Walk, offset: int) -> int | None:
-    """The leader epoch of the record batch that holds this offset, if one does; only the last two can."""
-    epochs = (b.leader_epoch for b in found.batches[-2:] if b.base_offset <= offset <= b.last_offset)
-    return next((epoch for epoch in epochs if epoch >= 0), None)
+            gaps=tuple(gaps), gaps_complete=all_kept, last_epoch=self._passed.last_epoch, epochs=self._passed.newest_epochs)

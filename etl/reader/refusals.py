@@ -11,7 +11,8 @@ from etl.errors import BrokerError, BrokerUnreachable, DataLoss, MissingOffsets,
 from etl.model.logs import BrokerPartition, Cleanup
 from etl.model.plans import OffsetRange
 from etl.protocol.refusal import Meaning
-from etl.reader.cursor import MISSING_MAX, Cursor
+from etl.reader.cursor import Cursor
+from etl.reader.passed_batches import MISSING_MAX
 from etl.reader.range_progress import FetchSettings, RangeProgress, place_of
 
 

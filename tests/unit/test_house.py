@@ -22,7 +22,7 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 CEILING_LINES = 250
 CODEC_CEILING_LINES = 400
 LONGER = {
-    "etl/cli.py": 425, "etl/errors.py": 281, "etl/reader/cursor.py": 262,
+    "etl/cli.py": 425, "etl/errors.py": 281,
     "etl/reader/options.py": 385, "etl/settings/sections.py": 292}
 """What is above the ceiling today: it may shrink, and nothing may join it."""
 CODECS = ("etl/protocol/records/", "etl/protocol/generations/", "etl/protocol/zookeeper/")

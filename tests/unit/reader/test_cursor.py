@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, PermissionRefused, RanOutBeforeUntil
 from etl.model.logs import Cleanup, Isolation
 from etl.model.plans import Receipt
-from etl.reader.cursor import EMPTY_ANSWERS_THAT_PROVE, MISSING_MAX, Cursor
+from etl.reader.cursor import EMPTY_ANSWERS_THAT_PROVE, Cursor
+from etl.reader.passed_batches import MISSING_MAX
 from tests.fakes.batches import Batch, Rec, answer, control, encode
 from tests.fakes.logs import cursor_of, encoded, logs, rows_in
 

@@ -11,7 +11,7 @@ from etl.decisions.tasks import cut_ranges, cut_to_offsets, pack_tasks, split_ta
 from etl.errors import BrokerUnreachable
 from etl.model.logs import BrokerPartition, Cleanup
 from etl.model.plans import OffsetRange
-from etl.reader.options import Reading, refuse_missing_partitions
+from etl.reader.reading import Reading, refuse_missing_partitions
 from etl.reader.ranges import inside, ranges_of
 from etl.reader.tasks import Task, of_topics, parse_tasks
 

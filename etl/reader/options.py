@@ -1,9 +1,7 @@
 """The options of the data source, text to values. No I/O.
 
-It owns the names of the options, ours and those of Spark's own Kafka source, and what each may hold. What they come to on the logs that
-there are is decided in `ranges`; `alone` asks the brokers and packs the ranges into tasks.
-
-Spark hands a source its options in small letters, so names are compared without regard to case.
+It owns what each option may hold; their names are in `option_names`. What they come to on the logs that there are is decided in `ranges`;
+`alone` asks the brokers and packs the ranges into tasks.
 """
 
 from __future__ import annotations
@@ -12,56 +10,23 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, TypeVar
 
-from etl.errors import SettingsError, TopicMissing
+from etl.errors import SettingsError
 from etl.model.logs import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.raw_table import raw_columns
+from etl.reader.option_names import INTERNAL, SIZES, SPELLED, under_our_names
+from etl.reader.reading import Bound, Bounds, Chosen, FirstAt, LogEnd, Reading
 from etl.settings import fetch_sizes
 from etl.settings.address import split_address
 
 T = TypeVar("T")
-SIZES: Mapping[str, int] = {
-    "fetch_max_bytes": fetch_sizes.FETCH_MAX_BYTES, "fetch_limit_bytes": fetch_sizes.FETCH_LIMIT_BYTES,
-    "max_record_bytes": fetch_sizes.MAX_RECORD_BYTES, "target_task_bytes": fetch_sizes.TARGET_TASK_BYTES}
-"""Options that are a number of bytes, and their defaults."""
 _MOST: Mapping[str, int] = {
     "fetch_max_bytes": fetch_sizes.FETCH_MAX_BYTES_MOST, "fetch_limit_bytes": fetch_sizes.FETCH_LIMIT_BYTES_MOST,
     "max_record_bytes": fetch_sizes.MAX_RECORD_BYTES_MOST}
 _MOST_OF_ANYTHING = 2**62
 _LONGEST_TIMEOUT_S = 86_400.0
-INTERNAL = ("tasks", "tasks_file")
-"""How a run hands over the tasks that it has planned."""
-
-SAME_AS = {
-    "kafka.bootstrap.servers": "bootstrap", "subscribe": "topics", "kafka.isolation.level": "isolation",
-}
-"""Spark's name -> ours, where both mean the same."""
-OURS = ("bootstrap", "topics", "ranges", "isolation", "compacted_topics", "columns", *SIZES, "timeout_s")
-OF_SPARK = (
-    *SAME_AS, "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss",
-    "minPartitions", "maxRecordsPerPartition", "includeHeaders",
-)
-WITHOUT_EFFECT = (
-    "groupIdPrefix", "kafka.group.id", "kafka.group.instance.id", "kafka.client.id", "kafka.client.rack", "kafka.client.dns.lookup",
-    "kafka.auto.offset.reset", "kafka.enable.auto.commit", "kafka.auto.commit.interval.ms", "kafka.check.crcs",
-    "kafka.allow.auto.create.topics", "kafka.partition.assignment.strategy", "kafka.metric.reporters",
-    "kafka.fetch.min.bytes", "kafka.fetch.max.wait.ms", "kafka.fetch.max.bytes", "kafka.max.partition.fetch.bytes",
-    "kafka.max.poll.records", "kafka.max.poll.interval.ms", "kafka.receive.buffer.bytes", "kafka.send.buffer.bytes",
-    "kafka.request.timeout.ms", "kafka.default.api.timeout.ms", "kafka.session.timeout.ms", "kafka.heartbeat.interval.ms",
-    "kafka.metadata.max.age.ms", "kafka.connections.max.idle.ms", "kafka.retry.backoff.ms", "kafka.retry.backoff.max.ms",
-    "kafka.reconnect.backoff.ms", "kafka.reconnect.backoff.max.ms", "kafka.socket.connection.setup.timeout.ms",
-    "kafka.socket.connection.setup.timeout.max.ms",
-    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-)
-"""Options of Spark's source that tune its Java consumer, or streams: taken, because they change no row of a batch query there either."""
-_SPELLED = {name.lower(): name for name in (*OURS, *OF_SPARK, *INTERNAL)}
-_NO_ENCRYPTION = ("kafka.security.protocol", "PLAINTEXT")
 _WHAT = ("topics", "subscribepattern", "assign", "ranges", *INTERNAL)
 """Exactly one of these says what to read."""
 _RANGES_FORM = '[{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]'
@@ -72,107 +37,9 @@ _LATEST, _EARLIEST = -1, -2
 _GREATEST = 2**63 - 1
 
 
-class LogEnd(str, Enum):
-    """One of the two ends of a log."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-
-
-@dataclass(frozen=True, slots=True)
-class FirstAt:
-    """The first record at that time or later."""
-
-    ms: int
-
-
-Bound = LogEnd | FirstAt | int
-"""Where reading a log starts or stops: one of its ends, a time, or an offset."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """One bound for every log, or one for each of those that are named."""
-
-    everywhere: Bound | None = None
-    by_log: Mapping[BrokerPartition, Bound] = field(default_factory=dict)
-    option: str = ""
-    """Which option said so."""
-
-    def of(self, log: BrokerPartition) -> Bound:
-        """The bound of one log. Raises SettingsError where logs are named and this one is not."""
-        if self.everywhere is not None:
-            return self.everywhere
-        if log not in self.by_log:
-            check = "name every partition that is read: -2 is its first offset, -1 its end"
-            raise SettingsError("a partition is not named", option=self.option, topic=log.topic, partition=log.partition, check=check)
-        return self.by_log[log]
-
-    def times(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, int]:
-        """Milliseconds since 1970 of those logs whose bound is a time."""
-        return {log: bound.ms for log in logs if isinstance(bound := self.of(log), FirstAt)}
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Which logs to read: topics by name, by a pattern that is somewhere in their name (as Spark's source has it), or partitions."""
-
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    logs: tuple[BrokerPartition, ...] = ()
-
-    @property
-    def asked(self) -> list[str] | None:
-        """Topics to ask the brokers for; None: all."""
-        return None if self.pattern is not None else sorted({*self.topics, *(log.topic for log in self.logs)})
-
-    def among(self, there: Iterable[BrokerPartition]) -> list[BrokerPartition]:
-        """The chosen ones of the logs that there are, in order. Raises TopicMissing for one that is named and not there."""
-        known = sorted(there)
-        names = {log.topic for log in known}
-        if self.pattern is not None:
-            found = [log for log in known if re.search(self.pattern, log.topic)]
-            if not found:
-                check = "the expression, and that this is the right cluster"
-                raise TopicMissing("no topic matches subscribePattern", pattern=self.pattern, check=check)
-            return found
-        for topic in (*self.topics, *(log.topic for log in self.logs)):
-            if topic not in names:
-                raise TopicMissing("the topic is not there", topic=topic, check="its name, and that this is the right cluster")
-        refuse_missing_partitions(self.logs, known)
-        return list(self.logs) or [log for log in known if log.topic in self.topics]
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The options, parsed."""
-
-    bootstrap: tuple[tuple[str, int], ...]
-    isolation: Isolation
-    columns: tuple[str, ...]
-    fetch_max_bytes: int
-    fetch_limit_bytes: int
-    max_record_bytes: int
-    target_task_bytes: int
-    timeout_s: float
-    chosen: Chosen = Chosen()
-    ranges: tuple[OffsetRange, ...] | None = None
-    """Exact ranges; None: `chosen` from `starting` to `ending`."""
-    starting: Bounds = Bounds(LogEnd.EARLIEST)
-    ending: Bounds = Bounds(LogEnd.LATEST)
-    late_start_is_latest: bool = False
-    """Where no record is as late as a starting time: start at the end instead of failing."""
-    compacted: frozenset[str] = frozenset()
-    """Topics whose missing offsets are compaction's, whatever the brokers tell."""
-    fails_on_data_loss: bool = True
-    least_tasks: int = 1
-    most_offsets: int | None = None
-    """In one Spark partition."""
-
-
 def parse_options(given: Mapping[str, str]) -> Reading:
     """The options as values. Raises SettingsError naming the option."""
-    options = _known(given)
+    options = under_our_names(given)
     _refuse_other_than_one(options)
     sizes = {name: _positive(options, name, default, "bytes") for name, default in SIZES.items()}
     starting, ending = _bounds(options, "starting", LogEnd.EARLIEST), _bounds(options, "ending", LogEnd.LATEST)
@@ -217,45 +84,14 @@ def _below(bound: int, said: Any) -> int:
     return number
 
 
-def refuse_missing_partitions(named: Iterable[BrokerPartition], there: Iterable[BrokerPartition]) -> None:
-    """Raises TopicMissing for the first partition that is named and not there."""
-    known = set(there)
-    for log in named:
-        if log not in known:
-            count = sum(other.topic == log.topic for other in known)
-            what = f"the topic has {count} partitions, numbered from 0, and not this one" if count else "the topic is not there"
-            raise TopicMissing(what, topic=log.topic, partition=log.partition, check="the option, and that this is the right cluster")
-
-
-def _known(given: Mapping[str, str]) -> dict[str, str]:
-    """The options under our names, in small letters. Raises SettingsError for an unknown one, and for one that is said twice."""
-    options: dict[str, str] = {}
-    for said, value in sorted(given.items()):
-        name = said.lower()
-        if name in (idle.lower() for idle in WITHOUT_EFFECT) or (name, value.strip().upper()) == _NO_ENCRYPTION:
-            continue
-        if name not in _SPELLED:
-            raise _unknown(said)
-        name = SAME_AS.get(name, name)
-        if options.setdefault(name, value) != value:
-            raise SettingsError(f"{said} and its other name say different things", option=said, check="leave one of the two out")
-    return options
-
-
-def _unknown(said: str) -> SettingsError:
-    if re.match(r"(?i)kafka\.(security|sasl|ssl)\.", said):
-        return SettingsError("this version speaks to brokers without login and encryption", option=said, check="a PLAINTEXT listener")
-    return SettingsError(f"there is no option {said!r}", option=said, check=f"the options are {', '.join((*OURS, *OF_SPARK))}")
-
-
 def _refuse_other_than_one(options: Mapping[str, str]) -> None:
     if sum(name in options for name in _WHAT) != 1:
         what = "exactly one of the options topics (or subscribe), subscribePattern, assign and ranges must say what to read"
         raise SettingsError(what, check="the options")
     bounded = next((name for name in options if name.startswith(("startingoffsets", "startingtime", "endingo", "endingt"))), None)
     if "ranges" in options and bounded:
-        what = f"ranges says where to start and to stop, and so does {_SPELLED[bounded]}"
-        raise SettingsError(what, option=_SPELLED[bounded], check="leave one of the two out")
+        what = f"ranges says where to start and to stop, and so does {SPELLED[bounded]}"
+        raise SettingsError(what, option=SPELLED[bounded], check="leave one of the two out")
 
 
 def _chosen(options: Mapping[str, str]) -> Chosen:
@@ -354,14 +190,14 @@ def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
     """What is said, else the first of what is allowed."""
     said = options.get(name, allowed[0])
     if said.lower() not in allowed:
-        raise SettingsError(f"{said!r} is no value of {_SPELLED[name]}", option=_SPELLED[name], check=f"it is {' or '.join(allowed)}")
+        raise SettingsError(f"{said!r} is no value of {SPELLED[name]}", option=SPELLED[name], check=f"it is {' or '.join(allowed)}")
     return said.lower()
 
 
 def _positive(options: Mapping[str, str], name: str, default: int, what: str) -> int:
     said, most = options.get(name, str(default)), _MOST.get(name, _MOST_OF_ANYTHING)
     if not (said.isascii() and said.isdecimal()) or len(said) > 18 or not 0 < int(said) <= most:
-        raise SettingsError(f"{said!r} is no number of {what}", option=_SPELLED[name], check=f"a whole number from 1 to {most}")
+        raise SettingsError(f"{said!r} is no number of {what}", option=SPELLED[name], check=f"a whole number from 1 to {most}")
     return int(said)
 
 

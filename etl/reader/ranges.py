@@ -12,7 +12,7 @@ from typing import Any
 from etl.errors import DataLoss, EtlError, NotYetReadable, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent
 from etl.model.plans import OffsetRange
-from etl.reader.options import Bound, FirstAt, LogEnd, Reading
+from etl.reader.reading import Bound, FirstAt, LogEnd, Reading
 
 
 def ranges_of(

@@ -30,7 +30,8 @@ from etl.model.plans import OffsetRange, Receipt
 from etl.model.raw_table import spark_schema
 from etl.reader.advice import for_a_pipeline, for_options
 from etl.reader.alone import tasks_of
-from etl.reader.options import INTERNAL, parse_options
+from etl.reader.option_names import INTERNAL
+from etl.reader.options import parse_options
 from etl.reader.receipts import Merge, ReceiptAccumulator
 from etl.reader.tasks import INLINE_BYTES, NAME, keep_file, render_tasks
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MAX_RECORD_BYTES, TIMEOUT_S

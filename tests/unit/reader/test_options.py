@@ -10,10 +10,10 @@ import pytest
 from etl.errors import DataLoss, EtlError, NotYetReadable, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange
-from etl.reader.options import (
-    OF_SPARK, OURS, WITHOUT_EFFECT, Bounds, Chosen, FirstAt, LogEnd, parse_options, parse_ranges, refuse_missing_partitions,
-)
+from etl.reader.option_names import OF_SPARK, OURS, WITHOUT_EFFECT
+from etl.reader.options import parse_options, parse_ranges
 from etl.reader.ranges import inside, ranges_of
+from etl.reader.reading import Bounds, Chosen, FirstAt, LogEnd, refuse_missing_partitions
 
 CLICKS = [BrokerPartition("clicks", p) for p in range(3)]
 EXTENTS = {CLICKS[0]: Extent(10, 40), CLICKS[1]: Extent(0, 50), CLICKS[2]: Extent(7, 7)}

@@ -1,0 +1,68 @@
+"""The names of the data source's options: ours, those of Spark's own Kafka source, and which of those change no row.
+
+Spark hands a source its options in small letters, so names are compared without regard to case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from etl.errors import SettingsError
+from etl.settings import fetch_sizes
+
+SIZES: Mapping[str, int] = {
+    "fetch_max_bytes": fetch_sizes.FETCH_MAX_BYTES, "fetch_limit_bytes": fetch_sizes.FETCH_LIMIT_BYTES,
+    "max_record_bytes": fetch_sizes.MAX_RECORD_BYTES, "target_task_bytes": fetch_sizes.TARGET_TASK_BYTES}
+"""Options that are a number of bytes, and their defaults."""
+INTERNAL = ("tasks", "tasks_file")
+"""How a run hands over the tasks that it has planned."""
+
+SAME_AS = {
+    "kafka.bootstrap.servers": "bootstrap", "subscribe": "topics", "kafka.isolation.level": "isolation",
+}
+"""Spark's name -> ours, where both mean the same."""
+OURS = ("bootstrap", "topics", "ranges", "isolation", "compacted_topics", "columns", *SIZES, "timeout_s")
+OF_SPARK = (
+    *SAME_AS, "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss",
+    "minPartitions", "maxRecordsPerPartition", "includeHeaders",
+)
+WITHOUT_EFFECT = (
+    "groupIdPrefix", "kafka.group.id", "kafka.group.instance.id", "kafka.client.id", "kafka.client.rack", "kafka.client.dns.lookup",
+    "kafka.auto.offset.reset", "kafka.enable.auto.commit", "kafka.auto.commit.interval.ms", "kafka.check.crcs",
+    "kafka.allow.auto.create.topics", "kafka.partition.assignment.strategy", "kafka.metric.reporters",
+    "kafka.fetch.min.bytes", "kafka.fetch.max.wait.ms", "kafka.fetch.max.bytes", "kafka.max.partition.fetch.bytes",
+    "kafka.max.poll.records", "kafka.max.poll.interval.ms", "kafka.receive.buffer.bytes", "kafka.send.buffer.bytes",
+    "kafka.request.timeout.ms", "kafka.default.api.timeout.ms", "kafka.session.timeout.ms", "kafka.heartbeat.interval.ms",
+    "kafka.metadata.max.age.ms", "kafka.connections.max.idle.ms", "kafka.retry.backoff.ms", "kafka.retry.backoff.max.ms",
+    "kafka.reconnect.backoff.ms", "kafka.reconnect.backoff.max.ms", "kafka.socket.connection.setup.timeout.ms",
+    "kafka.socket.connection.setup.timeout.max.ms",
+    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+)
+"""Options of Spark's source that tune its Java consumer, or streams: taken, because they change no row of a batch query there either."""
+SPELLED = {name.lower(): name for name in (*OURS, *OF_SPARK, *INTERNAL)}
+"""In small letters -> as it is written."""
+_NO_ENCRYPTION = ("kafka.security.protocol", "PLAINTEXT")
+
+
+def under_our_names(given: Mapping[str, str]) -> dict[str, str]:
+    """The options under our names, in small letters. Raises SettingsError for an unknown one, and for one that is said twice."""
+    options: dict[str, str] = {}
+    for said, value in sorted(given.items()):
+        name = said.lower()
+        if name in (idle.lower() for idle in WITHOUT_EFFECT) or (name, value.strip().upper()) == _NO_ENCRYPTION:
+            continue
+        if name not in SPELLED:
+            raise _unknown(said)
+        name = SAME_AS.get(name, name)
+        if options.setdefault(name, value) != value:
+            raise SettingsError(f"{said} and its other name say different things", option=said, check="leave one of the two out")
+    return options
+
+
+def _unknown(said: str) -> SettingsError:
+    if re.match(r"(?i)kafka\.(security|sasl|ssl)\.", said):
+        return SettingsError("this version speaks to brokers without login and encryption", option=said, check="a PLAINTEXT listener")
+    return SettingsError(f"there is no option {said!r}", option=said, check=f"the options are {', '.join((*OURS, *OF_SPARK))}")

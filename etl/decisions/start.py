@@ -24,7 +24,8 @@ from etl.model.logs import BrokerPartition
 from etl.model.plans import NOTHING_COMMITTED, Plan
 from etl.model.snapshot import Snapshot
 from etl.settings.policies import StartAt
-from etl.settings.sections import Settings, Timestamp
+from etl.settings.sections import Settings
+from etl.settings.source import Timestamp
 
 
 def start_of(log: BrokerPartition, snapshot: Snapshot, last: Plan | None, settings: Settings) -> int | None:

@@ -24,7 +24,8 @@ from etl.model.snapshot import Snapshot
 from etl.model.table import ForeignCommit, Table
 from etl.protocol.zookeeper import payloads
 from etl.settings.policies import OwnershipMode
-from etl.settings.sections import Settings, TopicFilter
+from etl.settings.sections import Settings
+from etl.settings.source import TopicFilter
 from tests.fakes import fake_ledger, fake_table
 from tests.fakes.outside import BROKER, CLUSTER, GROUP, PIPELINE, Outside
 

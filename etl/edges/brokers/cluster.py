@@ -19,7 +19,7 @@ from etl.errors import BrokerUnreachable, CorruptData, EtlError, PermissionRefus
 from etl.model.logs import Broker, BrokerPartition, Isolation, KafkaGroup, OpenTransaction, Retention
 from etl.protocol.messages import ClusterMetadata, ToldMembers, TopicMetadata
 from etl.protocol.refusal import Meaning
-from etl.settings.sections import TopicFilter
+from etl.settings.source import TopicFilter
 
 
 def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetadata:

@@ -20,7 +20,8 @@ from etl.settings.address import split_address
 from etl.settings.loader import load_settings, parse_settings
 from etl.settings.mistakes import MEANINGS
 from etl.settings.policies import OnDataLoss, OnMoved, OnNoLeader, OwnershipMode, StartAt
-from etl.settings.sections import Settings, Timestamp
+from etl.settings.sections import Settings
+from etl.settings.source import Timestamp
 from etl.settings.yaml_file import document_of
 
 LEAST = """

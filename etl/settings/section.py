@@ -1,0 +1,29 @@
+"""What the sections of a conf file have in common: frozen, no unknown key, no truth, and how large a number may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+DAY_S, TEN_YEARS_S, INT64 = 86_400, 10 * 366 * 86_400, 2**63 - 1
+"""Clocks and requests take no number of any size; offsets and sizes are int64 (Kafka protocol, "Primitive Types")."""
+
+
+class Section(BaseModel):
+    """Keys and what they may hold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any) -> Any:
+        """No key is true or false, but YAML reads `yes`, `no`, `on` and `off` as such, and pydantic true as 1."""
+        if isinstance(value, bool):
+            raise ValueError("is true or false, which this key never is; YAML takes yes, no, on and off for it: put the value in quotes")
+        return value
+
+
+def one_or_several(value: Any) -> Any:
+    """`allow: clicks` is a list of one."""
+    return (value,) if isinstance(value, str) and value else value

@@ -1,0 +1,151 @@
+"""The section `source` of a conf file: the brokers, the topics, where they start, and what to do when they surprise us."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainValidator, field_validator, model_validator
+
+from etl.model.logs import Dialect, Isolation
+from etl.settings import fetch_sizes
+from etl.settings.address import split_address
+from etl.settings.policies import OnDataLoss, OnMoved, OnNoLeader, StartAt
+from etl.settings.section import DAY_S, TEN_YEARS_S, Section, one_or_several
+
+
+class Timestamp(Section):
+    """A start by time: the first record at or after it."""
+
+    timestamp: datetime
+
+    @field_validator("timestamp", mode="before")
+    @classmethod
+    def _no_bare_number(cls, value: Any) -> Any:
+        if isinstance(value, (int, float)) or (isinstance(value, str) and re.fullmatch(r"\s*[-+]?[\d.]+\s*", value)):
+            raise ValueError("is a bare number, seconds or milliseconds nobody knows; write 2026-01-31T00:00:00+00:00")
+        return value
+
+    @field_validator("timestamp")
+    @classmethod
+    def _with_offset(cls, value: datetime) -> datetime:
+        if value.tzinfo is None:
+            raise ValueError("has no UTC offset; write it as 2026-01-31T00:00:00+00:00")
+        if value.timestamp() < 0:
+            raise ValueError("lies before 1970, where no record's timestamp lies")
+        return value
+
+    @property
+    def ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return round(self.timestamp.timestamp() * 1000)
+
+
+Start = StartAt | Timestamp
+
+
+def _start(value: Any) -> Any:
+    """Decide by the form which of the two it is, so that an error speaks of that one only."""
+    if isinstance(value, dict):
+        return Timestamp.model_validate(value)
+    if value not in tuple(StartAt):
+        raise ValueError("must be earliest, latest or {timestamp: ...}")
+    return StartAt(value)
+
+
+def _expressions(value: tuple[str, ...]) -> tuple[str, ...]:
+    for expression in value:
+        try:
+            re.compile(expression)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"{expression!r} is no regular expression: {error}") from error
+    return value
+
+
+class TopicFilter(Section):
+    """Which topics to read: full-match regular expressions."""
+
+    allow: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = Field(min_length=1)
+    deny: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
+
+    @field_validator("allow", "deny")
+    @classmethod
+    def _are_expressions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _expressions(value)
+
+    def admits(self, topic: str) -> bool:
+        """Whether a topic of this name is read."""
+        return any(re.fullmatch(e, topic) for e in self.allow) and not any(re.fullmatch(e, topic) for e in self.deny)
+
+    @property
+    def literal_names(self) -> tuple[str, ...]:
+        """The allowed expressions that can match one name only: those topics must exist."""
+        return tuple(e for e in self.allow if re.fullmatch(r"[A-Za-z0-9_-]+", e))
+
+
+def _addresses(value: Any) -> Any:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+class SourceSettings(Section):
+    """The brokers, the topics, and what to do when they surprise us."""
+
+    dialect: Dialect = Dialect.KAFKA
+    bootstrap: Annotated[tuple[str, ...] | None, BeforeValidator(_addresses)] = None
+    """`host:port,host:port`; from ZooKeeper's `/brokers/ids` unless given."""
+    topics: TopicFilter
+    start: Annotated[Start, PlainValidator(_start)] = StartAt.EARLIEST
+    """Logs that are there at the first run and have no committed offset."""
+    start_new_topics: StartAt = StartAt.EARLIEST
+    """Topics that appear later; a new partition of a known topic always starts at its first record."""
+    on_data_loss: OnDataLoss = OnDataLoss.FAIL
+    on_moved: OnMoved = OnMoved.FAIL
+    on_no_leader: OnNoLeader = OnNoLeader.FAIL
+    wait_for_leader_s: float = Field(default=30, ge=0, le=DAY_S)
+    isolation: Isolation = Isolation.READ_COMMITTED
+    fetch_max_bytes: int = Field(default=fetch_sizes.FETCH_MAX_BYTES, ge=1024, le=fetch_sizes.FETCH_MAX_BYTES_MOST)
+    """Bytes asked for in one Fetch; doubled for a record batch that does not fit, up to `fetch_limit_bytes`."""
+    fetch_limit_bytes: int = Field(default=fetch_sizes.FETCH_LIMIT_BYTES, ge=1024, le=fetch_sizes.FETCH_LIMIT_BYTES_MOST)
+    max_record_bytes: int = Field(default=fetch_sizes.MAX_RECORD_BYTES, ge=1024, le=fetch_sizes.MAX_RECORD_BYTES_MOST)
+    """A record of more bytes stops the run; a task's JVM takes about ten times as much memory for one."""
+    timeout_s: float = Field(default=fetch_sizes.TIMEOUT_S, gt=0, le=DAY_S)
+    """Deadline of one request to a broker."""
+    expiry_warning_s: float = Field(default=3600, ge=0, le=TEN_YEARS_S)
+    """Ranges whose start may expire within this time are told and read first; 0 tells of none."""
+    compacted_topics: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
+    """Expressions for topics whose missing offsets are compaction's, whatever the brokers tell: they refuse to tell `cleanup.policy`, or
+    it was `compact` once."""
+
+    @field_validator("dialect")
+    @classmethod
+    def _known_dialect(cls, value: Dialect) -> Dialect:
+        if value is not Dialect.KAFKA:
+            raise ValueError("jafka is not built yet; this version reads Kafka 0.11 and later (dialect: kafka)")
+        return value
+
+    @field_validator("bootstrap")
+    @classmethod
+    def _host_and_port(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and not value:
+            raise ValueError("names no broker; null takes them from ZooKeeper")
+        for address in value or ():
+            split_address(address)
+        return value
+
+    @field_validator("compacted_topics")
+    @classmethod
+    def _are_expressions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _expressions(value)
+
+    def says_compacted(self, topic: str) -> bool:
+        """Whether `compacted_topics` names the topic."""
+        return any(re.fullmatch(expression, topic) for expression in self.compacted_topics)
+
+    @model_validator(mode="after")
+    def _limit_holds_one_fetch(self) -> SourceSettings:
+        if self.fetch_limit_bytes < self.fetch_max_bytes:
+            raise ValueError("fetch_limit_bytes is below fetch_max_bytes")
+        return self

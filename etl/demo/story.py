@@ -89,7 +89,7 @@ class _Story:
     def _etl(self, door: str, why: str, *words: str) -> Any:
         began = time.monotonic()
         quiet = ["--quiet"] if door in ("run", "verify") else []
-        command = [sys.executable, "-m", "etl.cli", door, *words, str(self._conf), "--json", *quiet]
+        command = [sys.executable, "-m", "etl", door, *words, str(self._conf), "--json", *quiet]
         with self._screen.status(f"etl {door} {why}"):
             ended = _ended(command)
         if ended.returncode:

@@ -32,7 +32,7 @@ class Driver:
     def __init__(self, pipeline: Pipeline, *, sends: tuple[signal.Signals, str] | None = None, hold: Hold | None = None) -> None:
         self._pipeline = pipeline
         if sends is None:
-            self._words = ["etl.cli", "run", str(pipeline.conf), "--json"]
+            self._words = ["etl", "run", str(pipeline.conf), "--json"]
         else:
             kind, verb = sends
             self._words = ["etl.demo.crash_run", str(pipeline.conf), verb, kind.name.removeprefix("SIG")]

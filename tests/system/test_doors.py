@@ -115,7 +115,7 @@ def test_a_reader_that_hangs_up_gets_no_traceback(pipeline: Pipeline) -> None:
     pipeline.produce(40)
     pipeline.ran()
     door = subprocess.Popen(
-        [sys.executable, "-m", "etl.cli", "plans", "show", str(pipeline.conf), "--json"], cwd=ROOT, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "etl", "plans", "show", str(pipeline.conf), "--json"], cwd=ROOT, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True)
     assert door.stdout and door.stderr
     door.stdout.close()

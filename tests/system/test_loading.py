@@ -390,7 +390,7 @@ def test_verify_names_the_first_row_that_is_missing_and_the_first_that_is_double
 
 @pytest.mark.long
 def test_the_demo_tells_its_story_and_leaves_nothing_running(tmp_path: Path, pipeline: Pipeline) -> None:
-    child = pipeline.start("etl.cli", "demo", "--records", "8000", "--folder", str(tmp_path / "demo"), "--json")
+    child = pipeline.start("etl", "demo", "--records", "8000", "--folder", str(tmp_path / "demo"), "--json")
     out, err = child.communicate(timeout=300)
     assert child.returncode == 0, err
     told = json.loads(out)

@@ -95,7 +95,7 @@ def test_a_run_that_is_terminated_during_the_fetch_loses_nothing(spoiled: tuple[
     pipeline, broker = spoiled
     pipeline.settings["source"]["timeout_s"] = 120
     broker.script[FETCH].extend([never] * 50)
-    child = pipeline.start("etl.cli", "run", str(pipeline.conf), "--json")
+    child = pipeline.start("etl", "run", str(pipeline.conf), "--json")
     assert wait_until(lambda: any(key == FETCH for key, _ in broker.requests), 120), "the run never came to its fetch"
     child.terminate()
     _, err = child.communicate(timeout=60)
@@ -115,7 +115,7 @@ def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing
     pipeline, broker = spoiled
     pipeline.settings["source"]["timeout_s"] = 120
     broker.script[FETCH].extend([never] * 50)
-    child = pipeline.start("etl.cli", "run", str(pipeline.conf), "--json", "--quiet")
+    child = pipeline.start("etl", "run", str(pipeline.conf), "--json", "--quiet")
     try:
         assert wait_until(lambda: any(key == FETCH for key, _ in broker.requests), 120), "the run never came to its fetch"
         refused(pipeline.run(), 4, f"pid {child.pid}", "retry")
@@ -138,7 +138,7 @@ def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing
 
 def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(spoiled: tuple[Pipeline, FakeBroker]) -> None:
     pipeline, _ = spoiled
-    child = pipeline.start("etl.cli", "run", str(pipeline.conf), "--json")
+    child = pipeline.start("etl", "run", str(pipeline.conf), "--json")
     try:
         assert wait_until(lambda: any("deploy.SparkSubmit" in command_line(pid) for pid in of_session(child.pid)), 60)
         os.killpg(child.pid, signal.SIGINT)
@@ -155,7 +155,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(spoiled: tuple[Pipeline,
 def test_a_demo_that_is_stopped_stops_all_that_it_started(make_pipeline: Callable[..., Pipeline]) -> None:
     pipeline = make_pipeline()
     home = pipeline.folder / "demo"
-    child = pipeline.start("etl.cli", "demo", "--records", "8000", "--folder", str(home))
+    child = pipeline.start("etl", "demo", "--records", "8000", "--folder", str(home))
     assert wait_until(lambda: (home / "reports").exists(), 120), "the demo never came to its first run"
     os.killpg(child.pid, signal.SIGINT)
     _, err = child.communicate(timeout=60)

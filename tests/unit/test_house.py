@@ -21,7 +21,7 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
 CEILING_LINES = 250
 CODEC_CEILING_LINES = 400
-LONGER = {"etl/cli.py": 425, "etl/errors.py": 281}
+LONGER = {"etl/errors.py": 281}
 """What is above the ceiling today: it may shrink, and nothing may join it."""
 CODECS = ("etl/protocol/records/", "etl/protocol/generations/", "etl/protocol/zookeeper/")
 JOB_CEILING_LINES = 40

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from etl import cli
+from etl.cli import door, main
+from etl.cli.output import show
 from etl.commands import pipelines
 from etl.edges.report_file import kept_in
 from etl.errors import SettingsError, TableUnreachable
@@ -37,10 +38,10 @@ NO_ROOM, NOBODY = OSError(28, "No space left on device"), BrokenPipeError(32, "B
 
 def ended(error: OSError, monkeypatch: pytest.MonkeyPatch, *, is_done: bool) -> tuple[int, str]:
     """Exit code and standard error of a door that prints into that."""
-    monkeypatch.setattr(cli, "app", lambda **_: cli._show(True, {"a": 1}, lambda: None, is_done=is_done))
+    monkeypatch.setattr(door, "app", lambda **_: show(True, {"a": 1}, lambda: None, is_done=is_done))
     said = io.StringIO()
     with contextlib.redirect_stdout(Full(error)), contextlib.redirect_stderr(said):
-        return cli.main([]), said.getvalue()
+        return main([]), said.getvalue()
 
 
 @pytest.mark.parametrize(("error", "is_done", "code", "says"), [
@@ -104,6 +105,6 @@ def _in_the_way(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", [".", "..", "../x", "a/b", "é"])
 def test_a_name_that_no_pipeline_can_have_is_refused_before_zookeeper_is_asked(name: str) -> None:
-    for door in pipelines.retire, pipelines.resume:
+    for command in pipelines.retire, pipelines.resume:
         with pytest.raises(SettingsError, match="no pipeline's name"):
-            door(plain_settings(), name, "r")
+            command(plain_settings(), name, "r")

@@ -1,0 +1,114 @@
+"""The commands of a pipeline's every day, and the families of the others. Everything heavy is imported inside the command that needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from etl import __version__
+from etl.cli.arguments import AsJson, Conf, Quiet, run_context, settings_of
+from etl.cli.output import print_json, show
+from etl.cli.pipelines import pipelines
+from etl.cli.plans import plans
+from etl.errors import DataLost, VerifyFailed
+
+app = typer.Typer(name="etl", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+                  help="Exactly-once batches from Kafka into Delta Lake.", context_settings={"help_option_names": ["-h", "--help"]})
+offsets = typer.Typer(rich_markup_mode=None, help="Look at the group's committed offsets.")
+app.add_typer(offsets, name="offsets")
+app.add_typer(plans, name="plans")
+app.add_typer(pipelines, name="pipelines")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"offset-range-etl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which version this is.")] = False,
+) -> None:
+    """Exactly-once batches from Kafka into Delta Lake."""
+
+
+@app.command()
+def demo(
+    as_json: AsJson = False,
+    records: Annotated[int, typer.Option(min=8, help="How many click events to produce at first.")] = 1_000_000,
+    folder: Annotated[Path | None, typer.Option(help="Where the table, its conf and logs go; a new temporary folder by default.")] = None,
+) -> None:
+    """Real ZooKeeper, Kafka, Spark and Delta on this machine: load a million records, kill a run, prove nothing is lost."""
+    from etl.demo.story import run_demo
+
+    told = run_demo(records=records, folder=folder, quiet=as_json)
+    if as_json:
+        print_json(told)
+
+
+@app.command()
+def doctor(conf: Conf, as_json: AsJson = False) -> None:
+    """Look at everything a run needs, a line each: ok, or what to do; nothing is changed."""
+    from etl.console.text import show_doctor
+    from etl.doctor.diagnose import diagnose
+
+    diagnosis = diagnose(settings_of(conf), spark_defaults=run_context().spark_defaults)
+    show(as_json, diagnosis.as_json(), lambda: show_doctor(diagnosis))
+    if diagnosis.worst:
+        raise diagnosis.worst
+
+
+@app.command()
+def plan(conf: Conf, as_json: AsJson = False) -> None:
+    """Say what the next run would do, with numbers; nothing is stored or moved."""
+    from etl.commands import preview as previewing
+    from etl.console.text import show_preview
+
+    preview = previewing.preview(settings_of(conf))
+    show(as_json, preview.as_json(), lambda: show_preview(preview))
+
+
+@app.command()
+def run(
+    conf: Conf,
+    as_json: AsJson = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when policy let records go.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Read what is new and append it to the table, exactly once."""
+    from etl.commands.run import run
+    from etl.console.text import show_report
+    from etl.report.sentences import told_who_let_go
+
+    report = run(settings_of(conf), run_context(quiet=quiet, as_json=as_json), conf=str(conf), strict=strict)
+    show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
+    if strict and report.lost_records:
+        who, look_at = told_who_let_go(report.why_lost)
+        raise DataLost(f"records were lost, and {who} let them go", check=f"the gaps named above; {look_at}")
+
+
+@app.command()
+def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
+    """Prove from the table's rows and the ledger that every record of every applied plan is there once."""
+    from etl.commands import verify as proving
+    from etl.console.text import show_proof
+
+    proof = proving.verify(settings_of(conf), run_context(quiet=quiet, as_json=as_json))
+    show(as_json, proof.as_json(), lambda: show_proof(proof))
+    if not proof.is_right:
+        raise VerifyFailed(proof.first_finding, check=proof.check)
+
+
+@offsets.command("show")
+def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
+    """The committed offset of each partition beside the log and the pipeline's position."""
+    from etl.commands.offsets import offsets
+    from etl.console.text import show_offsets
+
+    found = offsets(settings_of(conf))
+    show(as_json, found.rows, lambda: show_offsets(found.rows))
+    if found.refusal:
+        raise found.refusal

@@ -1,0 +1,59 @@
+"""The way in and out of a command: its signals, its exit code, and what is told of an error."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import typer
+
+from etl.cli.app import app
+from etl.cli.output import Output, Unshown, begin, refuse_unshown, tell, unwritable
+from etl.errors import EtlError, SettingsError, Stopped
+
+_STOPPED = 130
+_NOBODY_READS = 141
+"""What a shell shows of a command that ended by SIGPIPE, as most tools do."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; errors are told in two lines, or as JSON where that was asked for."""
+    output: Any = Output(sys.stdout)
+    with contextlib.redirect_stdout(output):
+        return _door(arguments)
+
+
+def _door(arguments: Sequence[str] | None) -> int:
+    wants_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, _stop)
+    begin()
+    try:
+        if app(args=None if arguments is None else list(arguments), standalone_mode=False) == _STOPPED:
+            raise KeyboardInterrupt  # typer has caught one
+        refuse_unshown()  # help, or the version
+        return 0
+    except EtlError as error:
+        return tell(error, wants_json)
+    except typer.TyperException as error:
+        return tell(SettingsError(str(error), check="etl --help"), wants_json)
+    except (KeyboardInterrupt, typer.Abort, EOFError):
+        return tell(Stopped("stopped; nothing is lost, the next run goes on from what is stored"), wants_json)
+    except Unshown as error:
+        is_closed = isinstance(error.refused, BrokenPipeError)
+        return _NOBODY_READS if is_closed else tell(unwritable(error.refused), wants_json=False)
+    except Exception as error:  # nobody above catches it: a bug of ours, with all that is needed to report it
+        traceback.print_exc()
+        return tell(EtlError(f"a bug: {type(error).__name__}: {error}", check="please report it with the lines above"), wants_json)
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends a run as Ctrl-C does. What libraries log from now on of calls that were interrupted is no news."""
+    logging.disable(logging.CRITICAL)
+    raise KeyboardInterrupt

@@ -1,0 +1,106 @@
+"""What a command says: its one document or its screen on standard output, errors on standard error; and where that cannot be written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from etl.errors import EtlError, SettingsError
+
+_printed: list[Any] = []
+"""The document that was printed; there is never more than one."""
+
+
+def begin() -> None:
+    """Nothing was said yet."""
+    _printed.clear()
+
+
+def show(as_json: bool, document: Any, screen: Callable[[], None], *, is_done: bool = False) -> None:
+    """Print the result of a command. `is_done`: the command changed something, and that stays done where the result cannot be printed."""
+    if as_json:
+        print_json(document)
+    else:
+        screen()
+    try:
+        refuse_unshown()
+    except Unshown as error:
+        if not is_done:
+            raise
+        if not isinstance(error.refused, BrokenPipeError):
+            tell(unwritable(error.refused), wants_json=False)
+
+
+def refuse_unshown() -> None:
+    """Once for each failure of standard output. Raises Unshown."""
+    sys.stdout.flush()
+    output: Any = sys.stdout
+    refused, output.refused = output.refused, None
+    if refused:
+        raise Unshown(refused)
+
+
+class Unshown(Exception):
+    """Standard output could not be written, so who asked has no answer."""
+
+    def __init__(self, refused: OSError) -> None:
+        super().__init__(refused)
+        self.refused = refused
+
+
+class Output:
+    """Standard output. Its first failure is kept, no library that prints sees it, and what is printed after it is dropped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.refused: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """As of any stream."""
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """As of any stream."""
+        self._try(self._stream.flush)
+
+    def _try(self, output: Callable[[], object]) -> None:
+        if self.refused:
+            return
+        try:
+            output()
+        except OSError as error:
+            self.refused = error
+            with contextlib.suppress(OSError, ValueError):  # or Python would try once more at its end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+
+def unwritable(refused: OSError) -> SettingsError:
+    check = "the file or disk that it goes to; what the command did is done, and a run's report is in report.path"
+    return SettingsError(f"standard output cannot be written: {refused.strerror}", check=check)
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2, default=str))
+    _printed.append(document)
+
+
+def tell(error: EtlError, wants_json: bool) -> int:
+    if wants_json and not _printed:
+        print_json(error.as_json())
+    places = ", ".join(f"{name} {value}" for name, value in error.where.items())
+    first, *more = error.what.splitlines() or [""]
+    with contextlib.suppress(OSError):  # nobody reads it any more: the exit code says it
+        print(f"etl: {first}" + (f" ({places})" if places else ""), *(f"       {line}" for line in more), sep="\n", file=sys.stderr)
+        if error.check:
+            print(f"     check: {error.check}", file=sys.stderr)
+        if error.retriable:
+            print("     a retry may help", file=sys.stderr)
+    return error.exit_code

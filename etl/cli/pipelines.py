@@ -1,0 +1,40 @@
+"""`etl pipelines`: look at the pipelines of a group, and take one out of service."""
+
+from __future__ import annotations
+
+import typer
+
+from etl.cli.arguments import AsJson, Conf, Name, Reason, settings_of
+from etl.cli.output import show
+
+pipelines = typer.Typer(rich_markup_mode=None, help="Look at the pipelines of a group, and take one out of service.")
+
+
+@pipelines.command("list")
+def pipelines_list(conf: Conf, as_json: AsJson = False) -> None:
+    """The pipelines of the conf's group, and the topics that each of them reads."""
+    from etl.commands.pipelines import list_pipelines
+    from etl.console.text import show_pipelines
+
+    rows = list_pipelines(settings_of(conf))
+    show(as_json, rows, lambda: show_pipelines(rows))
+
+
+@pipelines.command("retire")
+def pipelines_retire(conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False) -> None:
+    """Take a pipeline out of service: it loads no more, and others may read its topics. Nothing is deleted."""
+    from etl.commands.pipelines import retire
+    from etl.console.text import show_ruling
+
+    ruling = retire(settings_of(conf), name, reason)
+    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+
+
+@pipelines.command("resume")
+def pipelines_resume(conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False) -> None:
+    """Take a retired pipeline into service again; it goes on from its own positions."""
+    from etl.commands.pipelines import resume
+    from etl.console.text import show_ruling
+
+    ruling = resume(settings_of(conf), name, reason)
+    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)

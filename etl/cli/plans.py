@@ -1,0 +1,102 @@
+"""`etl plans`: look at the numbered plans of a pipeline, and rule on them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from etl.cli.arguments import AsJson, Conf, Reason, run_context, settings_of
+from etl.cli.output import show
+
+plans = typer.Typer(rich_markup_mode=None, help="Look at the numbered plans of a pipeline, and rule on them.")
+
+
+@plans.command("list")
+def plans_list(conf: Conf, as_json: AsJson = False) -> None:
+    """The stored plans, newest last."""
+    from etl.commands.plans import list_plans
+    from etl.console.text import show_plans
+
+    rows = list_plans(settings_of(conf))
+    show(as_json, rows, lambda: show_plans(rows))
+
+
+@plans.command("show")
+def plans_show(
+    conf: Conf,
+    number: Annotated[int | None, typer.Argument(metavar="N", min=1, help="Number of the plan; the newest by default.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """One plan with its ranges, positions and receipts."""
+    from etl.commands.plans import show_plan
+    from etl.console import text
+
+    document = show_plan(settings_of(conf), number)
+    show(as_json, document, lambda: text.show_plan(document))
+
+
+@plans.command("supersede")
+def plans_supersede(
+    conf: Conf,
+    number: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of the plan that is stored and not in the table.")],
+    reason: Reason,
+    skip: Annotated[list[str] | None, typer.Option(
+        metavar="TOPIC:PARTITION:FROM-UNTIL", help="Offsets that the new plan leaves out and records as lost.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give up a plan that cannot be finished: another one takes its number, and the next run executes it."""
+    from etl.commands import operator
+    from etl.console.text import show_ruling
+
+    ruling = operator.supersede(settings_of(conf), number, reason, tuple(skip or ()))
+    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+
+
+@plans.command("take-over")
+def plans_take_over(
+    conf: Conf,
+    place: Annotated[str, typer.Option("--from", metavar="GROUP/PIPELINE", help="The pipeline that loaded into this table until now.")],
+    reason: Reason,
+    as_json: AsJson = False,
+) -> None:
+    """Take the place of another pipeline in this table (a group or pipeline renamed): go on where it ended, and load nothing twice."""
+    from etl.commands import take_over
+    from etl.console.text import show_ruling
+
+    ruling = take_over.take_over(settings_of(conf), place, reason, run_context())
+    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+
+
+@plans.command("acknowledge")
+def plans_acknowledge(
+    conf: Conf,
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="The table's version as you saw it, or none when it is gone.")],
+    reason: Reason,
+    as_json: AsJson = False,
+) -> None:
+    """Accept the table as it is, whatever others did to it, and go on from ZooKeeper's positions."""
+    from etl.commands import operator
+    from etl.console.text import show_ruling
+
+    ruling = operator.acknowledge(settings_of(conf), version, reason)
+    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+
+
+@plans.command("accept-log")
+def plans_accept_log(
+    conf: Conf,
+    logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="TOPIC or TOPIC:PARTITION, as the message names them.")],
+    reason: Reason,
+    at: Annotated[int | None, typer.Option(
+        min=0, metavar="OFFSET", help="Where one cut partition goes on, if its brokers cannot tell where it was cut.")] = None,
+    same_log: Annotated[bool, typer.Option(
+        "--same-log", help="The topics are the same, and only ZooKeeper's content was copied to another ensemble.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with logs that were cut, or whose topics were made again; rows of records that are gone stay, and are named."""
+    from etl.commands import operator
+    from etl.console.text import show_ruling
+
+    ruling = operator.accept_log(settings_of(conf), tuple(logs), reason, at=at, is_same_log=same_log)
+    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)

@@ -41,10 +41,7 @@ Exit codes: README. Raise the narrowest; `cli` turns it into an exit code and tw
 
 from __future__ import annotations
 
-import json
 from typing import Any, ClassVar
-
-_MARK = "etl-error:"
 
 
 class EtlError(Exception):
@@ -69,7 +66,7 @@ class EtlError(Exception):
         return f"{text}. Check: {self.check}" if self.check else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self).__name__, self.what, self.check, self.where)
+        return rebuild, (type(self).__name__, self.what, self.check, self.where)
 
     def as_json(self) -> dict[str, Any]:
         """The document that `--json` prints for a failure."""
@@ -165,20 +162,7 @@ class ExpiredOffsets(DataLoss):
 
 
 class MissingOffsets(DataLoss):
-    """Offsets inside the log that no record batch has, and neither compaction nor anything else explains it.
-
-    `where["missing"]` names all of them, in the form that `--skip` takes.
-    """
-
-    @property
-    def stretches(self) -> tuple[tuple[str, int, int, int], ...]:
-        """Topic, partition, from and until offset of each stretch."""
-        found = []
-        for text in str(self.where["missing"]).split():
-            topic, partition, interval = text.split(":")
-            from_offset, until_offset = interval.split("-")
-            found.append((topic, int(partition), int(from_offset), int(until_offset)))
-        return tuple(found)
+    """Offsets inside the log that no record batch has, and nothing explains it; `where["missing"]` names all of them, as `--skip` does."""
 
 
 class CorruptData(NeedsDecision):
@@ -250,29 +234,12 @@ class Stopped(EtlError):
     retriable = True
 
 
-def mark(error: EtlError) -> str:
-    """One line that carries `error` through a Spark traceback; `unmark` finds it again."""
-    return _MARK + json.dumps([type(error).__name__, error.what, error.check, error.where], default=str) + "\n"
-
-
-def unmark(text: str) -> EtlError | None:
-    """The first error that `mark` put into `text`, or None."""
-    at = text.find(_MARK)
-    while at >= 0:
-        at += len(_MARK)
-        try:
-            (name, what, check, where), _ = json.JSONDecoder().raw_decode(text, at)
-            return _rebuild(name, what, check, where)
-        except (ValueError, TypeError, RecursionError):
-            at = text.find(_MARK, at)  # other text that happens to hold the marker
-    return None
-
-
 def _plain(value: Any) -> Any:
     return value if isinstance(value, (str, int, float)) else str(value)
 
 
-def _rebuild(name: str, what: str, check: str, where: dict[str, Any]) -> EtlError:
+def rebuild(name: str, what: str, check: str, where: dict[str, Any]) -> EtlError:
+    """The error of that kind again; an EtlError where this version knows no such kind."""
     known = {kind.__name__: kind for kind in _family(EtlError)}
     return known.get(name, EtlError)(what, check=check, **where)
 

@@ -11,6 +11,7 @@ from etl.errors import BrokerError, BrokerUnreachable, DataLoss, MissingOffsets,
 from etl.model.logs import BrokerPartition, Cleanup
 from etl.model.plans import OffsetRange
 from etl.protocol.refusal import Meaning
+from etl.protocol.stretches import render_stretches
 from etl.reader.cursor import Cursor
 from etl.reader.passed_batches import MISSING_MAX
 from etl.reader.range_progress import FetchSettings, RangeProgress, place_of
@@ -24,7 +25,7 @@ def refuse_missing(cursors: Sequence[Cursor]) -> None:
     for cursor in cursors:
         _refuse_many_missing(cursor)
     count = sum(end - start for _, start, end in found)
-    missing = " ".join(f"{one.topic}:{one.partition}:{start}-{end}" for one, start, end in found)
+    missing = render_stretches(found)
     log, first, _ = found[0]
     cleanup = next(cursor.cleanup for cursor in cursors if cursor.missing)
     check = f"the broker's disks and log for a lost segment, and {_cleanup_to_check(cleanup)}"

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from etl.edges.progress_port import ProgressAddress, Teller
-from etl.errors import EtlError, SparkLost, mark
+from etl.errors import EtlError, SparkLost
 from etl.model.logs import BrokerPartition, Cleanup, Isolation
 from etl.model.plans import OffsetRange, Receipt
 from etl.model.raw_table import spark_schema
+from etl.protocol.error_line import mark
 from etl.reader.advice import for_a_pipeline, for_options
 from etl.reader.alone import tasks_of
 from etl.reader.option_names import INTERNAL
@@ -47,7 +48,7 @@ network should end within minutes."""
 
 
 class TaskFailed(RuntimeError):
-    """Carries an EtlError through Spark's traceback; `errors.unmark` finds it there again."""
+    """Carries an EtlError through Spark's traceback; `error_line.unmark` finds it there again."""
 
 
 class OffsetRanges(DataSource):

@@ -15,9 +15,9 @@ from etl.decisions.ownership import owners_to_wait_for
 from etl.decisions.reconcile import naming_table
 from etl.decisions.replacement import plan_without
 from etl.errors import ExpiredOffsets, MissingOffsets, Owned, TableAppeared
-from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import Snapshot
+from etl.protocol.stretches import parse_stretches
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.phases import Verb
 from etl.report.run_report import Outcome, Report
@@ -148,8 +148,7 @@ def _without(world: World, plan: Plan, missing: MissingOffsets, report: Report) 
     ledger = world.read_ledger()
     if ledger.newest is None or ledger.newest.id != plan.id:
         raise Owned(f"another driver put another plan in the place of plan {plan.number}", check="who else runs this conf")
-    losses = [
-        Loss(BrokerPartition(topic, partition), start, until, LossReason.MISSING) for topic, partition, start, until in missing.stretches]
+    losses = [Loss(*stretch, LossReason.MISSING) for stretch in parse_stretches(missing.where["missing"])]
     instead = with_id(plan_without(plan, losses, now_ms=world.now_ms()))
     world.supersede(instead, ledger)
     report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.id}) was superseded: {instead.reason}")

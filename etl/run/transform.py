@@ -20,8 +20,9 @@ from etl.edges.delta.path import open_table
 from etl.edges.delta.shape import check_columns, check_partitioning
 from etl.edges.spark.failures import translating_spark_errors
 from etl.edges.spark.session import is_stopped
-from etl.errors import EtlError, SettingsError, unmark
+from etl.errors import EtlError, SettingsError
 from etl.model.raw_table import misfit
+from etl.protocol.error_line import unmark
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:

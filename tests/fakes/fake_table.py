@@ -11,6 +11,7 @@ from etl.errors import ExpiredOffsets, LedgersDisagree, MissingOffsets, TableApp
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, OffsetRange, Plan, Receipt
 from etl.model.table import CommitMetadata, Table
+from etl.protocol.stretches import render_stretches
 from etl.protocol.zookeeper import plan_documents
 from tests.fakes.outside import APP_ID, FakeCommit, Outside
 
@@ -49,7 +50,7 @@ def refuse_lost(out: Outside, ranges: Sequence[OffsetRange]) -> None:
             raise ExpiredOffsets("the offset was deleted by retention", topic=r.log.topic, partition=r.log.partition)
     lost = [(r.log, at) for r in ranges for at in sorted(out.logs[r.log].lost) if r.from_offset <= at < r.until_offset]
     if lost:
-        missing = " ".join(f"{log.topic}:{log.partition}:{at}-{at + 1}" for log, at in lost)
+        missing = render_stretches((log, at, at + 1) for log, at in lost)
         raise MissingOffsets("offsets are missing from inside the log", missing=missing)
 
 

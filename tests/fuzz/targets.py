@@ -26,12 +26,14 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.model.ledger import Retirement
 from etl.model.logs import Isolation
 from etl.model.plans import OffsetRange
+from etl.protocol import error_line
 from etl.protocol.generations.kafka import committed, configs, fetch, groups, produce, small_messages, transactions
 from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.fetch import FETCH_LAYOUTS
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import FetchAnswer
 from etl.protocol.primitives import Reader
+from etl.protocol.stretches import parse_stretches
 from etl.protocol.zookeeper import commit_metadata, plan_documents
 from etl.protocol.zookeeper.paths import partition_key
 from etl.protocol.zookeeper.payloads import (
@@ -268,11 +270,11 @@ def _options(content: bytes) -> object:
 
 
 def _unmark(content: bytes) -> object:
-    found = errors.unmark(_text(content))
+    found = error_line.unmark(_text(content))
     return found and (str(found), found.as_json(), found.exit_code)
 
 
-_MARKED = tuple((f"Traceback\n x\n{errors.mark(error)}\tat y\n").encode() for error in (
+_MARKED = tuple((f"Traceback\n x\n{error_line.mark(error)}\tat y\n").encode() for error in (
     errors.CorruptData("no", check="it", topic="clicks", offset=5), errors.EtlError("what")))
 _DOCUMENT = (errors.LedgersDisagree, errors.NeedsDecision)
 _RECORDS = (errors.CorruptData, errors.MessageTooLarge, errors.RecordTooLarge)
@@ -344,5 +346,6 @@ TARGETS: tuple[Target, ...] = (
     Target("ranges-option", lambda c: parse_ranges(_text(c)), seeds.many([{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]),
            (errors.SettingsError,), is_json=True),
     Target("marked-error", _unmark, _MARKED),
+    Target("stretches", lambda content: parse_stretches(_text(content)), (b"clicks:3:10-20", b"a:0:0-1 a:1:2-3"), (ValueError,)),
 )
 BY_NAME = {target.name: target for target in TARGETS}

@@ -321,7 +321,7 @@ def test_of_two_empty_plans_at_a_time_the_later_one_is_refused_by_the_table(make
 def test_an_executors_failure_is_raised_as_itself(spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str) -> None:
     from pyspark.sql.functions import udf
 
-    from etl.errors import mark
+    from etl.protocol.error_line import mark
 
     @udf("binary")
     def spoil(value: bytes) -> bytes:

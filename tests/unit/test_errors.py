@@ -1,4 +1,4 @@
-"""Every failure keeps its place, its exit code and its way through a pickle or a traceback."""
+"""Every failure keeps its place, its exit code and its way through a pickle."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from etl import errors
-from etl.errors import CorruptData, EtlError, SettingsError, mark, unmark
+from etl.errors import CorruptData, EtlError, SettingsError
 
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EtlError)]
 EXIT_CODES = {
@@ -68,59 +66,3 @@ def test_an_error_is_a_json_document_whatever_its_places_are() -> None:
     assert document["error"] == "SettingsError"
     assert document["where"] == {"path": "/x/clicks.yaml", "key": "('a', 1)"}
     assert (document["exit_code"], document["retriable"]) == (2, False)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_marked_error_is_found_in_a_long_traceback(kind: type[EtlError]) -> None:
-    error = kind('a "quoted" \\ line\nand more é', check="this", topic="t", partition=0, offset=2**62)
-    text = f"Py4JJavaError: {'x' * 50_000}\n  at org.apache\nRuntimeError: {mark(error)}\n\tat java.lang.Thread\n{'y' * 50_000}"
-    found = unmark(text)
-    assert type(found) is kind
-    assert (found.what, found.check, found.where) == (error.what, error.check, error.where)
-
-
-def test_the_first_of_several_marked_errors_is_the_one() -> None:
-    found = unmark(mark(CorruptData("first")) + mark(SettingsError("second")))
-    assert isinstance(found, CorruptData)
-
-
-def test_a_marker_in_other_text_does_not_hide_the_error_behind_it() -> None:
-    found = unmark('raise RuntimeError("etl-error:" + text)\n' + mark(CorruptData("here")))
-    assert isinstance(found, CorruptData)
-
-
-def test_a_kind_that_this_version_does_not_know_is_still_an_error() -> None:
-    found = unmark(mark(CorruptData("what", topic="t")).replace("CorruptData", "FromTheFuture"))
-    assert found is not None
-    assert (type(found), found.what, found.where) == (EtlError, "what", {"topic": "t"})
-
-
-@pytest.mark.parametrize("junk", [
-    "", "etl-error:", "etl-error", "etl-error:{", "etl-error:5", "etl-error:null", 'etl-error:"four"', "etl-error:[1,2,3,4]",
-    "etl-error:[[],[],[],[]]", 'etl-error:["EtlError","what","check","where"]', 'etl-error:["EtlError","what","check",null]',
-    'etl-error:{"a":1,"b":2,"c":3,"d":4}', 'etl-error:["EtlError","what","check",{"what":1}]', "etl-error:" + "[" * 100_000,
-])
-def test_junk_holds_no_error(junk: str) -> None:
-    assert unmark(junk) is None
-
-
-@given(st.text().filter(lambda text: "etl-error:" not in text), st.text(), st.text())
-def test_what_stands_around_a_marked_error_is_no_error_and_hides_none(text: str, before: str, after: str) -> None:
-    assert unmark(text) is None
-    found = unmark(before + mark(CorruptData(text)) + after)
-    assert (type(found), found and found.what) == (CorruptData, text)
-
-
-JSON = st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
-
-
-@given(JSON.filter(lambda document: not (isinstance(document, list) and len(document) == 4 and isinstance(document[3], dict))))
-def test_a_marked_document_that_is_no_error_holds_none(document: object) -> None:
-    assert unmark("etl-error:" + json.dumps(document)) is None
-
-
-@given(what=st.text(), check=st.text(), topic=st.text(), offset=st.integers())
-def test_whatever_an_error_says_survives_marking(what: str, check: str, topic: str, offset: int) -> None:
-    found = unmark("…" + mark(CorruptData(what, check=check, topic=topic, offset=offset)) + "…")
-    assert found is not None
-    assert (found.what, found.check, found.where) == (what, check, {"topic": topic, "offset": offset})

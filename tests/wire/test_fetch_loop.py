@@ -23,6 +23,7 @@ from etl.errors import (
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Leader
 from etl.model.plans import OffsetRange, Receipt
 from etl.protocol.generations.kafka import errors
+from etl.protocol.stretches import parse_stretches
 from etl.reader.fetch import read_ranges
 from tests.fakes.batches import Batch, Rec, answer, control, encode
 from tests.fakes.broker import FETCH, METADATA, FakeBroker, World, cut_to, hang_up, never, reset_after
@@ -157,7 +158,7 @@ def test_offsets_missing_from_inside_the_logs_are_named_together_once_all_is_rea
     with pytest.raises(MissingOffsets, match="40 offsets are missing.*does not say compact") as raised:
         task.rows()
     assert raised.value.where["missing"] == "demo:0:10-20 demo:0:40-50 demo:1:10-20 demo:1:40-45 demo:1:45-50"
-    assert (raised.value.exit_code, raised.value.stretches[0]) == (5, ("demo", 0, 10, 20))
+    assert (raised.value.exit_code, parse_stretches(raised.value.where["missing"])[0]) == (5, (BrokerPartition("demo", 0), 10, 20))
 
 
 @pytest.mark.parametrize("settings", [{"cleanups": {"demo": Cleanup(True)}}, {"fails_on_loss": False}])

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from etl.errors import DataLoss, EtlError, MissingOffsets, NeedsDecision, RecordTooLarge, SettingsError, unmark
+from etl.errors import DataLoss, EtlError, MissingOffsets, NeedsDecision, RecordTooLarge, SettingsError
 from etl.model.logs import BrokerPartition
+from etl.protocol.error_line import unmark
 from etl.reader.source import OffsetRanges, RangesReader, TaskFailed
 from etl.reader.tasks import Task
 from tests.fakes.batches import Batch, Codec, Rec, encode

@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 from etl.edges.delta.path import is_conflict, is_obstacle, no_file_system, not_supported, unreachable
-from etl.errors import NotOurTable, TableUnreachable, unmark
+from etl.errors import NotOurTable, TableUnreachable
+from etl.protocol.error_line import unmark
 
 
 def translate(failure: Exception, path: str) -> Exception:

@@ -15,6 +15,7 @@ from etl.model.logs import BrokerPartition
 from etl.model.plans import Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import Supersede
 from etl.model.table import ForeignCommit
+from etl.protocol.stretches import parse_stretches
 from etl.protocol.zookeeper.plan_documents import parse_applied, with_id
 from etl.report.run_report import Outcome
 from etl.run.ingest import ingest
@@ -391,7 +392,7 @@ def test_offsets_missing_from_inside_a_log_stop_the_run_before_anything_is_writt
     outside = outside_with_a_hole()
     with pytest.raises(MissingOffsets) as raised:
         run(outside)
-    assert raised.value.stretches == (("clicks", 0, 1, 2), ("clicks", 0, 3, 4))
+    assert parse_stretches(raised.value.where["missing"]) == ((LOGS[0], 1, 2), (LOGS[0], 3, 4))
     assert not outside.rows() and not outside.losses and not outside.offsets
 
 

@@ -181,8 +181,8 @@ START = plan_documents.with_id(
     replace(PLAN, number=1, kind=PlanKind.START, ranges=(), losses=(), log_starts={}, pending_starts={BrokerPartition("clicks", 9): 5}))
 APPLIED = Applied(7, PLAN.id, 12, "t1", (Receipt(3, 100, 1, 0, 0, ((6, 7),)), Receipt(0, None, 0, 2, 2, ((0, 4),), False)))
 COVERAGE = Coverage(6, {LOG: (Interval(0, 5, 5),), OTHER: (Interval(0, 1, 1), Interval(3, 4, 0))})
-WORD = Acknowledgement("t1", 12, 7, "known", 1_700_000_000_000, plan_id="p7", transaction_version=7, was_recorded=True,
-                       commit="c7", place="/t")
+ACKNOWLEDGEMENT = Acknowledgement(
+    "t1", 12, 7, "known", 1_700_000_000_000, plan_id="p7", transaction_version=7, was_recorded=True, commit="c7", place="/t")
 
 
 def plans() -> tuple[bytes, ...]:

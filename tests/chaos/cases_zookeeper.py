@@ -181,8 +181,8 @@ def is_multi(operation: int, frame: bytes) -> bool:
 
 
 def creates(what: bytes) -> Chosen:
-    """The request that makes a znode below that one."""
-    return lambda operation, frame: operation in (CREATE, CREATE2) and what in frame
+    """The request that makes a znode below that one, alone or among others."""
+    return lambda operation, frame: operation in (CREATE, CREATE2, MULTI) and what in frame
 
 
 # -- row 12 --------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
     a value with fields       {name: value}, without those that are at their default
     a mapping by log          {topic: {key: value}}, with the keys of logs that ZooKeeper has
+      to values with fields   a column for each field: {"logs:": {topic: [key, ...]}, name: [value, ...]}, without columns at their default
     a set of logs             {topic: [key, ...]}
     a broker                  its id: where it listens decides nothing, and who reads a report need not know it
     a plan, what came of it   as it is stored, without the brokers' addresses and the gaps, which decide nothing either
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache, singledispatch
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from etl.errors import EtlError
@@ -28,6 +31,9 @@ from etl.protocol.zookeeper.plan_documents import applied_content, applied_of, p
 
 T = TypeVar("T")
 _UNREADABLE = b"no plan"
+_LOGS = "logs:"
+"""No topic has such a name."""
+_AS_THEY_ARE = frozenset((str, int, float, bool, type(None)))
 
 
 @singledispatch
@@ -50,14 +56,20 @@ def _(value: tuple[Any, ...]) -> Any:
 def _(value: frozenset[Any]) -> Any:
     if not any(isinstance(one, BrokerPartition) for one in value):
         return sorted(value)
-    return {topic: list(keys) for topic, keys in _by_topic((log, None) for log in value).items()}
+    return _keys_of(_in_order(value))
 
 
 @write_value.register(Mapping)
 def _(value: Mapping[Any, Any]) -> Any:
     if not any(isinstance(key, BrokerPartition) for key in value):
         return {key: write_value(one) for key, one in value.items()}
-    return _by_topic((log, write_value(one)) for log, one in value.items())
+    logs = _in_order(value)
+    values = [value[log] for log in logs]
+    kind, *others = set(map(type, values))
+    if not others and _is_written_by_fields(kind):
+        return {_LOGS: _keys_of(logs), **dict(_columns(kind, values))}
+    written = iter(_column(values))
+    return {topic: dict(zip(keys, written, strict=False)) for topic, keys in _keys_of(logs).items()}
 
 
 @write_value.register(Broker)
@@ -99,11 +111,27 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _by_topic(found: Iterable[tuple[BrokerPartition, Any]]) -> dict[str, dict[str, Any]]:
-    topics: dict[str, dict[str, Any]] = {}
-    for log, value in sorted(found, key=lambda pair: (pair[0].topic, pair[0].broker_id or 0, pair[0].partition)):
-        topics.setdefault(log.topic, {})[partition_key(log)] = value
-    return topics
+def _in_order(logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
+    return sorted(logs, key=lambda log: (log.topic, log.broker_id or 0, log.partition))
+
+
+def _keys_of(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
+    return {topic: [partition_key(log) for log in some] for topic, some in groupby(logs, attrgetter("topic"))}
+
+
+def _is_written_by_fields(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) and write_value.dispatch(kind) is write_value.dispatch(object)
+
+
+def _columns(kind: Any, values: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
+    for field in dataclasses.fields(kind):
+        column = list(map(attrgetter(field.name), values))
+        if column.count(_default(field)) < len(column):
+            yield field.name, _column(column)
+
+
+def _column(values: list[Any]) -> list[Any]:
+    return values if _AS_THEY_ARE.issuperset(map(type, values)) else list(map(write_value, values))
 
 
 def read_value(kind: type[T], found: Any) -> T:
@@ -141,8 +169,17 @@ def _types(kind: Any) -> dict[str, Any]:
 def _mapping(key: Any, value: Any, found: Any) -> dict[Any, Any]:
     if key is not BrokerPartition:
         return {name: _read(value, one) for name, one in found.items()}
+    if _LOGS in found:
+        return dict(zip(_logs(found[_LOGS]), _rows(value, found), strict=True))
     values = (one for keys in found.values() for one in keys.values())
     return {log: _read(value, one) for log, one in zip(_logs(found), values, strict=True)}
+
+
+def _rows(kind: Any, found: Mapping[str, Any]) -> Iterator[Any]:
+    """The values of which the columns have the fields."""
+    columns = {name: column for name, column in found.items() if name != _LOGS}
+    for number in range(sum(map(len, found[_LOGS].values()))):
+        yield _made(kind, {name: column[number] for name, column in columns.items()})
 
 
 def _logs(found: Mapping[str, Iterable[str]]) -> list[BrokerPartition]:

@@ -110,6 +110,22 @@ def test_a_look_that_takes_too_much_is_left_out_and_the_report_says_so(monkeypat
     assert read_incident(document).looks == ()
 
 
+def test_in_a_report_each_range_is_a_line_for_people() -> None:
+    report = reported(outside_of(5, 3, 4))
+    lines = as_text(report.as_json(), report.saw_as_json()).splitlines()
+    [begins] = [number for number, line in enumerate(lines) if line.endswith('"ranges": [')]
+    told = [json.loads(line.strip().rstrip(",")) for line in lines[begins + 1:begins + 4]]
+    assert report.plan and [(r["partition"], r["until"]) for r in told] == [(r.log.partition, r.until_offset) for r in report.plan.ranges]
+
+
+def test_no_text_that_a_report_holds_is_taken_for_the_end_of_its_line() -> None:
+    rows = [{"says": "}\0{"}, {"says": "}, {", "gaps": [[1, 2], [3, 4]]}, {"says": "a\nb\u2028"}]
+    document = {"rows": rows, "plan": {"kind": "ingest", "none": []}, "plans": [{"ranges": rows}, {"ranges": []}], "no": {}}
+    text = as_text(document, None)
+    assert json.loads(text) == document
+    assert text.count('{"says"') == 2 * 3 == text.count('\n    {"says"') + text.count('\n        {"says"')
+
+
 def test_a_report_without_looks_is_as_it_was() -> None:
     report = Report("run-1", "clicks", "group", "clicks", 0, settings=SETTINGS)
     assert json.loads(as_text(report.as_json(), report.saw_as_json())) == report.as_json()

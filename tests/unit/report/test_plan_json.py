@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from etl.model.ledger import Acknowledgement, Ledger, Retirement
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Leader, OpenTransaction, Retention
-from etl.model.plans import Applied, Plan, TookOver
+from etl.model.plans import Applied, Committed, Plan, TookOver
 from etl.model.snapshot import Snapshot
 from etl.model.table import CommitMetadata, ForeignCommit, OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan
@@ -114,6 +114,23 @@ def test_the_tables_plan_is_said_once_where_the_ledger_has_it(plan: Plan) -> Non
     document = through_json(write_snapshot(snapshot))
     assert document["table"]["metadata"]["document"] == "the newest plan of the ledger"
     assert plan_in_table(read_snapshot(document)) == kept_of(plan)
+
+
+def test_a_look_names_each_field_once_and_not_once_for_each_log() -> None:
+    logs = [BrokerPartition(topic, partition) for topic in ("clicks", "orders") for partition in range(100)]
+    leader = Leader(Broker(7, "broker-7.example.org", 9092), 3)
+    snapshot = plain_snapshot(
+        {log: (0, 9) for log in logs}, leaders=dict.fromkeys(logs, leader), committed=dict.fromkeys(logs, Committed(8, 3)))
+    document = write_snapshot(snapshot)
+    assert [json.dumps(document).count(name) for name in ("end_offset", "broker", "version")] == [1, 1, 1]
+    assert read_snapshot(through_json(document)).leaders == dict.fromkeys(logs, no_address(leader))
+
+
+def test_a_look_with_a_word_of_its_own_for_each_log_is_read_as_reports_had_it_once() -> None:
+    found = write_snapshot(plain_snapshot({}))
+    each = {"0": {"log_start_offset": 1, "end_offset": 9}, "1": {"log_start_offset": 2, "end_offset": 9, "high_watermark": 11}}
+    read = read_snapshot({**found, "extents": {"logs": each}})
+    assert read.extents == {BrokerPartition("logs", 0): Extent(1, 9), BrokerPartition("logs", 1): Extent(2, 9, 11)}
 
 
 def test_a_plan_that_nobody_can_read_stays_unreadable() -> None:

@@ -94,6 +94,18 @@ def test_a_number_at_or_below_the_tables_is_skipped_and_the_read_back_tells_whos
     assert offsets(spark, path) == list(range(20))
 
 
+def test_a_value_that_no_folder_can_be_named_by_is_told_and_the_mended_rows_are_appended_by_the_same_plan(
+    spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str
+) -> None:
+    plan = make_plan(1)
+    rows = rows_of(plan).selectExpr("*", "concat('r', char(0), 'd') as colour")
+    with pytest.raises(SettingsError, match="the column colour, by which the table is partitioned, holds a NUL"):
+        append(plan, rows, ("colour",))
+    assert read(path) is None
+    assert append(plan, rows.selectExpr("* except (colour)", "'red' as colour"), ("colour",)).result is Result.APPLIED
+    assert offsets(spark, path) == list(range(10))
+
+
 def test_spark_itself_skips_a_used_number_without_a_word(
     spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

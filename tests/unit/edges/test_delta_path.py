@@ -146,6 +146,16 @@ def test_a_store_that_spark_alone_does_not_know_is_a_wrong_setting(text: str) ->
     assert isinstance(told, SettingsError) and "spark.jars.packages" in told.check
 
 
+def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_passing_trouble() -> None:
+    said = "An error occurred while calling o89.save.\n: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed\n\tat org\n"
+    text = f"{said}Caused by: java.io.IOException: Mkdirs failed to create file:/t/partition=0/colour=r\0d (exists=false, cwd=file:/home)"
+    told = translate(Exception(text), "/t")
+    assert isinstance(told, SettingsError) and not told.retriable
+    assert told.what == "a text in the column colour, by which the table is partitioned, holds a NUL: no folder can have such a name"
+    assert told.where["key"] == "table.partition_by" and "transform" in told.check and "supersede" in told.check
+    assert isinstance(translate(Exception(text.replace("\0", "")), "/t"), TableUnreachable)
+
+
 def test_refused_credentials_of_an_object_store_are_not_worth_a_retry() -> None:
     assert isinstance(unreachable(OSError("403 Forbidden: AccessDenied"), "s3://bucket/t", "read"), PermissionRefused)
     assert isinstance(unreachable(OSError("connection reset"), "s3://bucket/t", "read"), TableUnreachable)

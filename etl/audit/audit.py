@@ -2,7 +2,8 @@
 
 Owns the comparison. What the table holds comes as bitmaps of offsets (`edges.delta.scan` makes Spark read the rows), what it should
 hold as the receipts of applied plans and, where plans were pruned, as loaded intervals with row counts. Nothing here does I/O; one
-log is in memory at a time, and of it one bucket of 32,768 offsets.
+log is in memory at a time, and of it one bucket of 32,768 offsets. Spark's bitmaps are compared as they come: making Roaring bitmaps
+of them takes many times as long (tests/bench/offset_sets.py).
 
 A row is unique by its offset (Kafka 0.8 and later). On the 0.7 family several rows may share one: those logs cannot be audited so.
 """

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import numpy
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.audit.seen_offsets import SeenOffsets
 from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange
+from etl.model.plans import OffsetRange, Receipt
 
 LOG = BrokerPartition("clicks", 0)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 100), st.integers(1, 5000), st.data())
+@given(st.integers(0, 100) | st.integers(2**31 - 9, 2**33), st.integers(1, 5000), st.data())
 def test_a_recounted_receipt_has_the_gaps_of_its_rows_in_whatever_order_they_came(start: int, size: int, data: st.DataObject) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("etl.audit.seen_offsets._LOOSE_RUNS", data.draw(st.sampled_from([0, 2**20])))
-        _recount_and_compare(start, size, data)
-
-
-def _recount_and_compare(start: int, size: int, data: st.DataObject) -> None:
-    offsets = data.draw(st.lists(st.integers(start, start + size - 1), unique=True, max_size=300))
+    single = data.draw(st.sets(st.integers(start, start + size - 1), max_size=300))
+    runs = data.draw(st.lists(st.tuples(st.integers(start, start + size - 1), st.integers(1, 2 * size)), max_size=4))
+    offsets = data.draw(st.permutations(sorted(single.union(*(range(first, min(first + n, start + size)) for first, n in runs)))))
     cut = data.draw(st.integers(0, len(offsets)))
     seen = SeenOffsets(OffsetRange(LOG, start, start + size))
     for part in (offsets[:cut], offsets[cut:]):
@@ -33,6 +28,20 @@ def _recount_and_compare(start: int, size: int, data: st.DataObject) -> None:
     assert absent == sorted(set(range(start, start + size)) - set(offsets))
     assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (len(offsets), size - len(offsets), True)
     assert all(end < begin for (_, end), (begin, _) in zip(receipt.gaps, receipt.gaps[1:], strict=False))
+
+
+def test_rows_that_lie_far_apart_cost_neither_time_nor_memory() -> None:
+    first, last = 2**40, 2**63 - 3
+    seen = SeenOffsets(OffsetRange(LOG, 0, last + 1))
+    seen.add(numpy.array([first, first + 1, last], numpy.int64))
+    assert seen.receipt(gaps_max=9) == Receipt(rows=3, missing_offsets=last - 2, gaps=((0, first), (first + 2, last)))
+
+
+def test_an_offset_that_came_twice_is_one() -> None:
+    seen = SeenOffsets(OffsetRange(LOG, 0, 4))
+    for offsets in ([1, 1, 2], [2, 3]):
+        seen.add(numpy.array(offsets, numpy.int64))
+    assert seen.receipt(gaps_max=9) == Receipt(rows=3, missing_offsets=1, gaps=((0, 1),))
 
 
 def test_a_receipt_keeps_the_first_gaps_and_says_that_there_are_more() -> None:

@@ -69,7 +69,7 @@ class Observer:
         pipelines_version, other_pipelines = self._ledger.pipelines_version(), self._ledger.other_pipelines()  # in this order
         with Cluster(bootstrap_of(self._settings, self._zookeeper), timeout_s=source.timeout_s) as cluster:
             left = topics_left_to_read(ledger)
-            described = cluster.describe(self._asked_topics(left))
+            described = cluster.describe_once_told(self._asked_topics(left), wait_s=source.wait_for_leader_s)
             metadata = chosen_topics(described, source.topics)
             refuse_missing_topics(self._settings, metadata.topics, lambda: names_of_topics(cluster))
             refuse_topic_that_reads_as_null(self._settings, metadata.topics)

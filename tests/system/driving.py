@@ -30,6 +30,7 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
 from etl.embedded.spark import SHORT_RUN
 from etl.errors import BrokerError
+from etl.model.logs import Broker
 from etl.run.world import World
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings
@@ -73,7 +74,7 @@ class Pipeline:
         """Click events with keys, some with headers, in every codec."""
         addresses = [split_address(address) for address in self.cluster.bootstrap.split(",")]
         with Brokers(addresses) as cluster, contextlib.ExitStack() as opened:
-            leaders = {log.partition: leader.broker for log, leader in cluster.describe([self.topic]).leaders.items()}
+            leaders = self._leaders(cluster, partitions)
             brokers = {one: opened.enter_context(SimpleConsumer(one.host, one.port)) for one in set(leaders.values())}
             batches = click_batches(self.produced, count, partitions=partitions, began_ms=1_700_000_000_000, records_per_batch=20)
             for partition, batch in batches:
@@ -81,6 +82,17 @@ class Pipeline:
                 is_taken = functools.partial(took, broker, self.topic, partition, batch)
                 assert wait_until(is_taken, 60), f"{broker.address} does not lead {partition}"
         self.produced += count
+
+    def _leaders(self, cluster: Brokers, partitions: int) -> dict[int, Broker]:
+        """Who leads each partition, once all have a leader: behind the restart of a broker that takes a moment."""
+        found: dict[int, Broker] = {}
+
+        def are_known() -> bool:
+            found.update({log.partition: leader.broker for log, leader in cluster.describe([self.topic]).leaders.items()})
+            return len(found) >= partitions
+
+        assert wait_until(are_known, 60), f"partitions without a leader: {set(range(partitions)) - found.keys()}"
+        return found
 
     def door(self, *words: str, after: Sequence[str] = (), json_too: bool = True) -> Said:
         """The command in this process, which shares its Spark session."""

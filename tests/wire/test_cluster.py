@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from etl.decisions.ownership import members_as_owners
-from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.cluster import Cluster, unknown_topics
 from etl.errors import BrokerError, BrokerUnreachable, SettingsError, TopicMissing
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Isolation, KafkaGroup, Leader, OpenTransaction, Retention
 from etl.protocol.refusal import Meaning
@@ -52,6 +52,30 @@ def test_extents_take_one_metadata_request_and_two_or_three_list_offsets_per_bro
     assert dict(found.extents) == {log: Extent(0, 10 * log.partition) for log in LOGS}
     assert {log: leader.broker.id for log, leader in found.leaders.items()} == {log: 1 + log.partition % 2 for log in LOGS}
     assert (asked(brokers, METADATA), asked(brokers, LIST_OFFSETS)) == ([1, 0], requests)
+
+
+@pytest.mark.parametrize("topics", [["demo"], None])
+@pytest.mark.parametrize("answers_before", [1, 2, 3])
+def test_a_broker_that_has_just_started_is_asked_again_until_it_was_told_of_topics(topics: list[str] | None, answers_before: int) -> None:
+    with FakeBroker() as broker, Cluster([(broker.host, broker.port)], timeout_s=5) as cluster:
+        def answers_and_is_told(connection: socket.socket, frame: bytes) -> None:
+            connection.sendall(frame)
+            broker.append("demo", 0, encode(Batch(0, [Rec(0)])))
+
+        broker.script[METADATA].extend([lambda connection, frame: connection.sendall(frame)] * (answers_before - 1) + [answers_and_is_told])
+        assert cluster.describe_once_told(topics, wait_s=30).leaders.keys() == {BrokerPartition("demo", 0)}
+
+
+def test_a_broker_that_knows_other_topics_is_believed_at_once(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    told = cluster.describe_once_told(["domo"], wait_s=float("inf"))
+    assert unknown_topics(told, ["domo"]) == {"domo"}
+    assert asked(brokers, METADATA) == [2, 0]
+
+
+def test_of_a_cluster_without_topics_it_is_believed_in_the_end(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers[0].world.logs.clear()
+    assert unknown_topics(cluster.describe_once_told(["demo"], wait_s=0.2), ["demo"]) == {"demo"}
+    assert cluster.describe_once_told(None, wait_s=0).topics == {}
 
 
 def test_the_end_is_the_last_stable_offset_under_read_committed_only(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:

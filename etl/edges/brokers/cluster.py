@@ -8,12 +8,13 @@ do about a log without a leader, or a topic that is not there, is the caller's p
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from etl.edges.brokers.brokers import MOST_AT_A_TIME
-from etl.edges.brokers.offsets import Extents, LogOffsets
+from etl.edges.brokers.offsets import BACKOFF_S, Extents, LogOffsets
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
 from etl.model.logs import Broker, BrokerPartition, Isolation, KafkaGroup, OpenTransaction, Retention
@@ -49,6 +50,26 @@ def names_of_topics(cluster: Cluster) -> tuple[str, ...]:
 
 class Cluster(LogOffsets):
     """Every question that takes more than one broker. See `Brokers` for its connections, `LogOffsets` for offsets."""
+
+    def describe_once_told(self, topics: Collection[str] | None, *, wait_s: float) -> ClusterMetadata:
+        """`describe`, asked again for up to `wait_s` while the broker was not yet told of any topic.
+
+        One that has just started answers, and says of every topic that there is none, until the controller has told it. One that knows
+        another topic and none of these is believed at once.
+        """
+        deadline, attempt = time.monotonic() + wait_s, 0
+        while True:
+            told = self.describe(topics)
+            left = deadline - time.monotonic()
+            if left <= 0 or not all(map(_is_unknown, told.topics.values())) or (topics is not None and not self._is_untold(topics)):
+                return told
+            time.sleep(min(left, BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]))
+            attempt += 1
+
+    def _is_untold(self, topics: Collection[str]) -> bool:
+        """Whether the broker knows no topic at all, or knows by now what it was asked for."""
+        known = self.describe(None).topics
+        return not known or not known.keys().isdisjoint(topics)
 
     def open_transactions(self, found: Extents) -> dict[BrokerPartition, OpenTransaction]:
         """What holds back the end of each log that has offsets behind an open transaction, where the brokers tell (KIP-664).

@@ -85,6 +85,9 @@ class MemoryCluster:
         found = {name: TopicMetadata(name, None, f"id-{name}", False, self._partitions(name)) for name in names}
         return through("describe", lambda: ClusterMetadata(CLUSTER_ID, {0: BROKER}, found))
 
+    def describe_once_told(self, topics: Collection[str] | None, **_: Any) -> ClusterMetadata:
+        return self.describe(topics)
+
     def extents(self, logs: Collection[BrokerPartition], **_: Any) -> Extents:
         """See `edges.cluster.Cluster`."""
         def ask() -> Extents:

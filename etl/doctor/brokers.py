@@ -23,6 +23,8 @@ from etl.settings.policies import OnLiveGroup, OnNoLeader, OnOwned
 
 _CONNECT_WITHIN_S = 5.0
 _MOST_AT_A_TIME = 16
+_TOLD_WITHIN_S = 5.0
+"""A broker that has just started knows no topic yet."""
 _NAMED = 3
 """Of many things the first few are named."""
 
@@ -33,7 +35,7 @@ def cluster(name: str, findings: Findings) -> Iterator[Line]:
     given = settings.source.bootstrap
     addresses = [split_address(address) for address in given] if given else [(b.host, b.port) for b in read_brokers(findings.zookeeper)]
     with Cluster(addresses, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=settings.source.timeout_s) as asked:
-        findings.metadata = asked.describe(None)
+        findings.metadata = asked.describe_once_told(None, wait_s=_TOLD_WITHIN_S)
     called = findings.metadata.cluster_id or read_cluster_id(findings.zookeeper) or settings.cluster
     if not called:
         raise SettingsError("the brokers tell no cluster id", key="cluster", check="give the cluster a name in the conf")

@@ -52,7 +52,8 @@ def _wanted(reading: Reading) -> _Wanted:
 
     with Cluster(reading.bootstrap, timeout_s=reading.timeout_s) as cluster:
         named = None if reading.ranges is None else sorted({r.log for r in reading.ranges})
-        metadata = cluster.describe(reading.chosen.asked if named is None else {log.topic for log in named})
+        asked = reading.chosen.asked if named is None else {log.topic for log in named}
+        metadata = cluster.describe_once_told(asked, wait_s=reading.timeout_s)
         there = metadata.leaders.keys() | metadata.leaderless
         if reading.chosen.pattern is not None:
             there = {log for log in there if not metadata.topics[log.topic].is_internal}

@@ -21,7 +21,7 @@ from etl.edges.delta.shape import check_shape
 from etl.edges.spark.session import parallelism_of
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.registry import read_brokers, read_cluster_id, read_creation_ids
+from etl.edges.zookeeper.registry import read_brokers, read_cluster_id, read_creation_ids, read_topics
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
 from etl.model.ledger import Ledger
@@ -30,6 +30,7 @@ from etl.model.raw_table import arrow_schema
 from etl.model.snapshot import Snapshot
 from etl.model.table import Table
 from etl.protocol.messages import ClusterMetadata
+from etl.run.told_topics import describe_all_told
 from etl.settings.address import split_address
 from etl.settings.sections import Settings
 
@@ -69,7 +70,8 @@ class Observer:
         pipelines_version, other_pipelines = self._ledger.pipelines_version(), self._ledger.other_pipelines()  # in this order
         with Cluster(bootstrap_of(self._settings, self._zookeeper), timeout_s=source.timeout_s) as cluster:
             left = topics_left_to_read(ledger)
-            described = cluster.describe_once_told(self._asked_topics(left), wait_s=source.wait_for_leader_s)
+            described = describe_all_told(
+                cluster, self._asked_topics(left), lambda told: self._registered(told, left), wait_s=source.wait_for_leader_s)
             metadata = chosen_topics(described, source.topics)
             refuse_missing_topics(self._settings, metadata.topics, lambda: names_of_topics(cluster))
             refuse_topic_that_reads_as_null(self._settings, metadata.topics)
@@ -123,6 +125,12 @@ class Observer:
         known = {log.topic for log in ledger.newest.positions} if ledger.newest and table and table.transaction_version else set()
         unknown, is_awaited = set(topics) - known, bool(table and is_waiting_for_a_table(ledger, table))
         return with_others(table, self._settings.table.path, app_id, unknown, is_awaited=is_awaited) if table and unknown else table
+
+    def _registered(self, told: ClusterMetadata, left: Collection[str]) -> list[str]:
+        """Topics in ZooKeeper that are read, or left to read, and not about to be deleted; none where it is that of another cluster."""
+        if told.cluster_id is not None and told.cluster_id != read_cluster_id(self._zookeeper):
+            return []
+        return [topic for topic in read_topics(self._zookeeper) if self._settings.source.topics.admits(topic) or topic in left]
 
     def _asked_topics(self, left: Collection[str]) -> tuple[str, ...] | None:
         """By name where the conf names all of them in plain letters, else all topics: one request either way."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import WrongChroot, ZooKeeperUnreachable
 from etl.model.logs import Broker
-from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID
+from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID, DELETED_TOPICS
 from etl.protocol.zookeeper.payloads import CREATION_ID, parse_broker, parse_cluster_id
 
 
@@ -41,6 +41,13 @@ def read_brokers(zookeeper: ZooKeeper) -> tuple[Broker, ...]:
         what = f"none of the {len(ids)} registered brokers has a PLAINTEXT endpoint" if ids else "no broker is registered"
         raise ZooKeeperUnreachable(what, connect=zookeeper.connect, check="that the brokers run, or give source.bootstrap")
     return brokers
+
+
+def read_topics(zookeeper: ZooKeeper) -> list[str]:
+    """Topics that are registered and not about to be deleted; none where the cluster keeps them elsewhere (KRaft)."""
+    there = zookeeper.children(BROKER_TOPICS) or ()
+    gone = set(zookeeper.children(DELETED_TOPICS) or ()) if there else set()
+    return sorted(set(there) - gone)
 
 
 def read_cluster_id(zookeeper: ZooKeeper) -> str | None:

@@ -2,6 +2,7 @@
 
     /brokers/ids/<id>                              JSON (0.8+), ephemeral
     /brokers/topics/<topic>                        JSON (0.8+)
+    /admin/delete_topics/<topic>                   a topic that is about to vanish (0.8.1+)
     /cluster/id                                    JSON (0.10.1+)
     /consumers/<group>/ids/<consumer id>           live consumers of the group, ephemeral
     /consumers/<group>/owners/<topic>/<key>        thread id of the consumer that reads that log now, ephemeral
@@ -27,6 +28,7 @@ from etl.model.logs import BrokerPartition
 
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
+DELETED_TOPICS = "/admin/delete_topics"
 CLUSTER_ID = "/cluster/id"
 
 

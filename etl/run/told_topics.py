@@ -1,0 +1,53 @@
+"""What the brokers tell of topics, once they tell of all that are registered.
+
+When a whole cluster comes up again, a broker may answer Metadata before it was told of every topic: it then says that there is none of that
+name, or leaves it out of the list. Where the cluster is registered in ZooKeeper, `/brokers/topics` says which topics there are. A cluster
+without ZooKeeper (KRaft) lets no broker answer before it knows them all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+
+from etl.edges.brokers.cluster import Cluster, unknown_topics
+from etl.edges.brokers.offsets import BACKOFF_S
+from etl.errors import BrokerUnreachable
+from etl.protocol.messages import ClusterMetadata
+from etl.protocol.refusal import Meaning
+
+
+def describe_all_told(
+    cluster: Cluster, asked: Collection[str] | None, registered: Callable[[ClusterMetadata], Collection[str]], *, wait_s: float,
+) -> ClusterMetadata:
+    """One Metadata answer in which no topic is unknown that is registered; asked for again for up to `wait_s` until it is so.
+
+    asked        topics to ask for; None: all
+    registered   the names in ZooKeeper of those that are to be read and not about to be deleted, where the cluster of the answer keeps its
+                 topics there
+
+    A topic that we may not describe is left out, as brokers do. Raises BrokerUnreachable (it may pass) for one that stays unknown.
+    """
+    deadline, attempt = time.monotonic() + wait_s, 0
+    while True:
+        told = cluster.describe_once_told(asked, wait_s=max(0.0, deadline - time.monotonic()))
+        untold = _untold(cluster, told, registered(told))
+        if not untold:
+            return told
+        left = deadline - time.monotonic()
+        if left <= 0:
+            more = f" and {len(untold) - 1:,} more" if untold[1:] else ""
+            raise BrokerUnreachable(f"the brokers do not tell of a topic{more} that is registered in ZooKeeper", topic=untold[0],
+                                    check="that the brokers and their controller are up, then run again")
+        time.sleep(min(left, BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]))
+        attempt += 1
+
+
+def _untold(cluster: Cluster, told: ClusterMetadata, registered: Collection[str]) -> list[str]:
+    """Registered topics of which the answer knows nothing, and which are not only kept from us."""
+    missing = sorted(unknown_topics(told, registered))
+    if not missing:
+        return []
+    by_name = cluster.describe(missing).topics
+    kept = {name for name, topic in by_name.items() if topic.refusal and topic.refusal.meaning is Meaning.NOT_ALLOWED}
+    return [name for name in missing if name not in kept]

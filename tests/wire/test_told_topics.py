@@ -1,0 +1,52 @@
+"""What brokers tell of topics while a cluster comes up again."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from etl.edges.brokers.cluster import Cluster
+from etl.errors import BrokerUnreachable
+from etl.run.told_topics import describe_all_told
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.broker import METADATA, FakeBroker
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    """It was told of the topic `early`, and not yet of others."""
+    with FakeBroker() as running:
+        running.append("early", 0, encode(Batch(0, [Rec(0)])))
+        yield running
+
+
+@pytest.fixture
+def cluster(broker: FakeBroker) -> Iterator[Cluster]:
+    with Cluster([(broker.host, broker.port)], timeout_s=5) as connected:
+        yield connected
+
+
+@pytest.mark.parametrize("asked", [["early", "late"], ["late"], None])
+@pytest.mark.parametrize("answers_before", [1, 2, 3, 4])
+def test_a_registered_topic_that_the_broker_was_not_told_of_yet_is_waited_for(
+        broker: FakeBroker, cluster: Cluster, asked: list[str] | None, answers_before: int) -> None:
+    def answers_and_is_told(connection: socket.socket, frame: bytes) -> None:
+        connection.sendall(frame)
+        broker.append("late", 0, encode(Batch(0, [Rec(0)])))
+
+    broker.script[METADATA].extend([lambda connection, frame: connection.sendall(frame)] * (answers_before - 1) + [answers_and_is_told])
+    told = describe_all_told(cluster, asked, lambda told: ["early", "late"] if asked != ["late"] else ["late"], wait_s=30)
+    assert {log.topic for log in told.leaders} == set(asked or ["early", "late"])
+
+
+def test_one_that_the_brokers_never_tell_of_is_an_error_that_may_pass(cluster: Cluster) -> None:
+    with pytest.raises(BrokerUnreachable, match=r"do not tell of a topic and 1 more that is registered.*late"):
+        describe_all_told(cluster, None, lambda told: ["early", "late", "later"], wait_s=0.3)
+
+
+def test_what_is_registered_nowhere_is_believed_to_be_missing_at_once(broker: FakeBroker, cluster: Cluster) -> None:
+    told = describe_all_told(cluster, ["early", "misspelt"], lambda told: ["early"], wait_s=float("inf"))
+    assert {log.topic for log in told.leaders} == {"early"}
+    assert [each for each, _ in broker.requests].count(METADATA) == 1

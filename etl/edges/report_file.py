@@ -54,7 +54,7 @@ def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
     finally:
         report.finished(int(time.time() * 1000))
         _write_last(path, report)
-        _prune(path.parent, report.pipeline, keep)
+        _prune(path, report.pipeline, keep)
 
 
 def _write_last(path: Path, report: Report) -> None:
@@ -65,11 +65,13 @@ def _write_last(path: Path, report: Report) -> None:
         report.add(Outcome.NOT_KEPT, f"{error.what} ({path}); what is there says that the run is still going on, or nothing")
 
 
-def _prune(folder: Path, pipeline: str, keep: int) -> None:
+def _prune(own: Path, pipeline: str, keep: int) -> None:
+    """A clock that went back makes this run's report the oldest: it stays."""
     with contextlib.suppress(OSError):  # what cannot be removed is in nobody's way
-        for name in outdated(os.listdir(folder), pipeline, keep):
-            with contextlib.suppress(OSError):
-                Path(folder, name).unlink()
+        for name in outdated(os.listdir(own.parent), pipeline, keep):
+            if not name.startswith(own.stem):
+                with contextlib.suppress(OSError):
+                    own.with_name(name).unlink()
 
 
 def _as_told(error: BaseException) -> EtlError:
@@ -83,8 +85,12 @@ def _write(path: Path, report: Report) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".tmp")
-        unfinished.write_text(as_text(report.as_json(), report.saw_as_json()), encoding="utf-8")
-        unfinished.replace(path)
+        try:
+            unfinished.write_text(as_text(report.as_json(), report.saw_as_json()), encoding="utf-8")
+            unfinished.replace(path)
+        finally:
+            with contextlib.suppress(OSError):  # there no more, as it should be
+                unfinished.unlink()
     except OSError as error:
         what = f"the run's report cannot be written: {error.strerror}"
         raise SettingsError(what, key="report.path", path=path, check="the folder and its permissions") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import subprocess
 import sys
@@ -88,6 +89,26 @@ def test_a_report_that_cannot_be_written_hides_no_error_of_the_run(tmp_path: Pat
     with pytest.raises(TableUnreachable), kept_in(str(tmp_path / "reports"), report(), keep=10):
         _in_the_way(tmp_path / "reports")
         raise TableUnreachable("gone")
+
+
+def test_of_a_report_that_cannot_be_written_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run, folder = report(), tmp_path / "reports"
+    with kept_in(str(folder), run, keep=10):
+        (before,) = folder.iterdir()
+        monkeypatch.setattr(Path, "replace", is_full)
+    assert [outcome for outcome, _ in run.outcomes] == [Outcome.NOT_KEPT]
+    assert list(folder.iterdir()) == [before]
+
+
+def test_behind_a_clock_that_was_ahead_a_run_keeps_its_own_report(tmp_path: Path) -> None:
+    ahead = tmp_path / "clicks-20990101T000000-abcdef.json"
+    ahead.touch()
+    with kept_in(str(tmp_path), report(), keep=1):
+        pass
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "clicks-20260101T000000-abcdef.json", ahead]
 
 
 def test_a_folder_that_takes_no_report_stops_a_run_before_it_begins(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def check_partitioning(path: str, partition_by: Sequence[str]) -> None:
 
 def _refuse_another_partitioning(found: Shape, partition_by: Sequence[str], path: str) -> None:
     if found.partition_by != partition_by:
+        refuse_partitions(found.columns, found.partition_by, path=path)  # one that cannot go on so is not to be named in the conf either
         what = f"the table is partitioned by {_listed(found.partition_by)}, the conf says {_listed(partition_by)}"
         raise NotOurTable(what, path=path, key="table.partition_by", check="table.partition_by, or that table.path is the right table")
 

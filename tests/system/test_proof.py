@@ -182,6 +182,11 @@ def test_rows_that_policy_lets_others_delete_are_told_loudly_and_the_proof_holds
     assert (proof.code, log_of(proof.document, 3)["removed_by_others"]) == (0, 11)
     assert any("DELETE at version 1" in note for note in proof.document["notes"])
 
+    pipeline.produce(40)
+    pipeline.ran()  # which notes it: whoever asks for more from now on is not asked to accept it again
+    pipeline.settings = {"table": {"path": str(pipeline.table), "on_rows_removed": "fail"}}
+    assert (pipeline.door("verify").code, pipeline.run().code) == (0, 0)
+
 
 @pytest.mark.long
 def test_rows_lost_in_an_overwrite_are_blamed_on_it_and_where_the_files_are_gone_nobody_knows(pipeline: Pipeline) -> None:

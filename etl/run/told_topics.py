@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection
 
 from etl.edges.brokers.cluster import Cluster, unknown_topics
-from etl.edges.brokers.offsets import BACKOFF_S
+from etl.edges.brokers.offsets import pause
 from etl.errors import BrokerUnreachable
 from etl.protocol.messages import ClusterMetadata
 from etl.protocol.refusal import Meaning
@@ -39,7 +39,7 @@ def describe_all_told(
             more = f" and {len(untold) - 1:,} more" if untold[1:] else ""
             raise BrokerUnreachable(f"the brokers do not tell of a topic{more} that is registered in ZooKeeper", topic=untold[0],
                                     check="that the brokers and their controller are up, then run again")
-        time.sleep(min(left, BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]))
+        pause(attempt, left)
         attempt += 1
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from etl.edges.brokers.brokers import MOST_AT_A_TIME
-from etl.edges.brokers.offsets import BACKOFF_S, Extents, LogOffsets
+from etl.edges.brokers.offsets import Extents, LogOffsets, pause
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
 from etl.model.logs import Broker, BrokerPartition, Isolation, KafkaGroup, OpenTransaction, Retention
@@ -63,7 +63,7 @@ class Cluster(LogOffsets):
             left = deadline - time.monotonic()
             if left <= 0 or not all(map(_is_unknown, told.topics.values())) or (topics is not None and not self._is_untold(topics)):
                 return told
-            time.sleep(min(left, BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]))
+            pause(attempt, left)
             attempt += 1
 
     def _is_untold(self, topics: Collection[str]) -> bool:

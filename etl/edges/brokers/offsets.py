@@ -17,7 +17,7 @@ from etl.model.logs import BrokerPartition, EpochEnd, Extent, Isolation, Leader
 from etl.protocol.messages import EARLIEST, LATEST, ClusterMetadata, ListedOffset, ToldEpochEnd, ToldEpochEnds
 from etl.protocol.refusal import Meaning
 
-BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
 _LEADER_WITHIN_S = 30.0
 
 
@@ -108,7 +108,7 @@ class LogOffsets(Brokers):
             if left <= 0:
                 lost = min(log for log in epochs if log not in told)
                 raise failure or BrokerError("nobody leads the log", topic=lost.topic, partition=lost.partition, check="its brokers")
-            time.sleep(min(left, BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]))
+            pause(attempt, left)
             leaders, attempt = None, attempt + 1
         return {log: EpochEnd(epochs[log], end.epoch, end.end_offset) for log, end in told.items()
                 if end.epoch is not None and end.end_offset is not None}
@@ -157,7 +157,7 @@ class LogOffsets(Brokers):
                 _give_up(failure, known, waiting)
                 return replace(found, leaderless=frozenset(waiting))
             if waiting:
-                time.sleep(min(left, BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]))
+                pause(attempt, left)
             known, led, attempt = None, None, attempt + 1
         return found
 
@@ -186,6 +186,11 @@ class LogOffsets(Brokers):
                 if not listed.refusal.is_retriable:
                     raise failure
         return failure
+
+
+def pause(attempt: int, left_s: float) -> None:
+    """Before brokers are asked again: longer from attempt to attempt (0 is the first), and never beyond the time that is left."""
+    time.sleep(min(left_s, _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]))
 
 
 def _extent(log: BrokerPartition, start: int | None, end: int | None, high: int | None) -> Extent:

@@ -82,7 +82,7 @@ class _Story:
             host, port = split_address(self._cluster.bootstrap)
             with SimpleConsumer(host, port) as broker:
                 for partition, batch in click_batches(self._produced, count, partitions=PARTITIONS, began_ms=int(time.time() * 1000)):
-                    broker.send(TOPIC, partition, batch)
+                    broker.produce(TOPIC, partition, batch)
         self._produced += count
         self._say(f"produced {count:,} JSON click events over {PARTITIONS} partitions (none, gzip, snappy, lz4, zstd)")
 

@@ -45,8 +45,8 @@ class BrokerContract:
     def test_records_that_were_sent_are_fetched_from_their_offset_on(self, served: Served) -> None:
         topic = served.make_topic(1)
         with served.consumer() as consumer:
-            assert consumer.send(topic, 0, [(b"k", b"one"), (None, b"two")]) == 0
-            assert consumer.send(topic, 0, [(None, None)]) == 2
+            assert consumer.produce(topic, 0, [(b"k", b"one"), (None, b"two")]) == 0
+            assert consumer.produce(topic, 0, [(None, None)]) == 2
             fetched = consumer.fetch(topic, 0, 1)
         assert offsets(fetched) == [[0, 1], [2]]
         assert (fetched.high_watermark, fetched.last_stable_offset, fetched.log_start_offset, fetched.refusal) == (3, 3, 0, None)
@@ -54,7 +54,7 @@ class BrokerContract:
     def test_a_fetch_at_the_end_is_empty_and_proves_it(self, served: Served) -> None:
         topic = served.make_topic(1)
         with served.consumer() as consumer:
-            consumer.send(topic, 0, [(None, b"one")])
+            consumer.produce(topic, 0, [(None, b"one")])
             fetched = consumer.fetch(topic, 0, 1, max_wait_ms=1)
         assert (len(fetched.records), fetched.proves_empty) == (0, True)
 
@@ -62,7 +62,7 @@ class BrokerContract:
         topic = served.make_topic(3)
         with served.consumer() as consumer:
             for partition in range(3):
-                consumer.send(topic, partition, [(None, b"x" * (partition + 1))])
+                consumer.produce(topic, partition, [(None, b"x" * (partition + 1))])
             answer = consumer.multifetch([FetchTarget(BrokerPartition(topic, partition), 0, 1 << 20) for partition in (2, 0, 1)])
         assert [each.partition for each in answer.partitions] == [2, 0, 1]
         assert [offsets(each) for each in answer.partitions] == [[[0]]] * 3
@@ -71,7 +71,7 @@ class BrokerContract:
         topic = served.make_topic(2)
         with served.consumer() as consumer:
             for partition in range(2):
-                consumer.send(topic, partition, [(None, b"x" * 5000)])
+                consumer.produce(topic, partition, [(None, b"x" * 5000)])
             answer = consumer.multifetch([FetchTarget(BrokerPartition(topic, partition), 0, 100) for partition in range(2)], max_bytes=100)
         first, second = answer.partitions
         assert offsets(first) == [[0]]
@@ -92,7 +92,7 @@ class BrokerContract:
         log = BrokerPartition(topic, 0)
         with served.consumer() as consumer:
             for number in range(3):
-                consumer.send(topic, 0, [(None, b"%d" % number)])
+                consumer.produce(topic, 0, [(None, b"%d" % number)])
             consumer.begin_fetch([FetchTarget(log, 0, 1)])
             first = consumer.end_fetch().partitions[0]
             consumer.begin_fetch([FetchTarget(log, 1, 1)])
@@ -102,7 +102,7 @@ class BrokerContract:
     def test_earliest_and_latest_offsets_are_start_and_end(self, served: Served) -> None:
         topic = served.make_topic(1)
         with served.consumer() as consumer:
-            consumer.send(topic, 0, [(None, b"one"), (None, b"two")])
+            consumer.produce(topic, 0, [(None, b"one"), (None, b"two")])
             assert consumer.earliest_or_latest_offset(topic, 0, EARLIEST) == 0
             assert consumer.earliest_or_latest_offset(topic, 0, LATEST) == 2
             assert consumer.offsets_before(topic, 0, LATEST) == (2,)
@@ -110,7 +110,7 @@ class BrokerContract:
     def test_a_time_finds_the_first_record_that_is_not_older(self, served: Served) -> None:
         topic = served.make_topic(1)
         with served.consumer() as consumer:
-            consumer.send(topic, 0, [(None, b"one")])
+            consumer.produce(topic, 0, [(None, b"one")])
             assert consumer.offsets_before(topic, 0, 1) == (0,)
             assert consumer.offsets_before(topic, 0, int(time.time() * 1000) + 3_600_000) == ()
 
@@ -132,7 +132,7 @@ class BrokerContract:
         topic = served.make_topic(1)
         log = BrokerPartition(topic, 0)
         with served.consumer() as consumer:
-            consumer.send(topic, 0, [(None, b"x" * 1000)])
+            consumer.produce(topic, 0, [(None, b"x" * 1000)])
             assert consumer.log_sizes([log]) == {log: len(consumer.fetch(topic, 0, 0).records)}
 
     def test_a_group_gets_back_the_offset_that_it_stored(self, served: Served) -> None:
@@ -147,7 +147,7 @@ class BrokerContract:
         topic = served.make_topic(3)
         logs = [BrokerPartition(topic, number) for number in range(3)]
         with served.consumer() as consumer:
-            consumer.send(topic, 1, [(None, b"x" * 100)] * 10)
+            consumer.produce(topic, 1, [(None, b"x" * 100)] * 10)
         with served.cluster() as cluster:
             found = cluster.extents(logs, isolation=Isolation.READ_COMMITTED)
             sizes = cluster.bytes_per_offset(found)
@@ -162,7 +162,7 @@ class BrokerContract:
         with served.consumer() as consumer:
             for partition in range(3):
                 for start in range(0, 100, 10):
-                    consumer.send(topic, partition, [(None, b"%d" % number) for number in range(start, start + 10)])
+                    consumer.produce(topic, partition, [(None, b"%d" % number) for number in range(start, start + 10)])
         ranges = [OffsetRange(BrokerPartition(topic, 0), 0, 100), OffsetRange(BrokerPartition(topic, 1), 15, 33),
                   OffsetRange(BrokerPartition(topic, 1), 33, 90), OffsetRange(BrokerPartition(topic, 2), 50, 50)]
         receipts: dict[int, Receipt] = {}

@@ -208,7 +208,7 @@ def broken_off_before(verb: str, pipeline: Pipeline) -> None:
 def took(broker: SimpleConsumer, topic: str, partition: int, batch: bytes | Sequence[tuple[bytes | None, bytes | None]]) -> bool:
     """Append, unless the broker does not yet know that it leads what everybody says it leads."""
     try:
-        broker.send(topic, partition, batch)
+        broker.produce(topic, partition, batch)
     except BrokerError as error:
         if "NOT_LEADER" not in error.what:
             raise

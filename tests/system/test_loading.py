@@ -141,7 +141,7 @@ def test_keys_values_and_headers_of_every_codec_arrive_as_they_were_sent(pipelin
     records = [Rec(0, b"v", b"k", headers), Rec(1, None, b"k"), Rec(2, b"", None), Rec(3, None, None), Rec(4, b"x" * 3_000, b"")]
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
         for codec in Codec:
-            broker.send(pipeline.topic, 1, encode(Batch(0, records, codec)))
+            broker.produce(pipeline.topic, 1, encode(Batch(0, records, codec)))
     pipeline.ran()
     rows = DeltaTable(str(pipeline.table)).to_pyarrow_table().sort_by("offset").to_pylist()
     expected = [(b"k", b"v"), (b"k", None), (None, b""), (None, None), (b"", b"x" * 3_000)]
@@ -234,9 +234,9 @@ def test_partitions_and_topics_that_appear_later_are_read_from_their_first_recor
     for name in (f"{pipeline.topic}-more", f"{pipeline.topic}-private"):
         pipeline.cluster.create_topic(name, 1)
         with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
-            broker.send(name, 0, [(None, b"new")])
+            broker.produce(name, 0, [(None, b"new")])
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
-        broker.send(pipeline.topic, 5, [(None, b"new")] * 3)
+        broker.produce(pipeline.topic, 5, [(None, b"new")] * 3)
     pipeline.ran()
     rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["topic", "partition"]).to_pylist()
     assert sum(r["topic"] == pipeline.topic for r in rows) == 403

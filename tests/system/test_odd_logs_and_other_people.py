@@ -39,7 +39,7 @@ def stopped(pipeline: Pipeline, *words: str) -> None:
 
 def test_one_record_beside_empty_partitions_is_loaded_and_every_position_is_kept(pipeline: Pipeline) -> None:
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
-        broker.send(pipeline.topic, 2, [(b"only", b"one")])
+        broker.produce(pipeline.topic, 2, [(b"only", b"one")])
     assert pipeline.ran().document["records"] == 1
     assert pipeline.is_whole()
     with pipeline.zookeeper() as client:
@@ -121,7 +121,7 @@ def test_a_start_by_time_begins_at_the_first_record_of_that_time_in_each_partiti
         for partition, seconds in ((0, (0, 4, 5, 9)), (1, (1, 2))):
             for second in seconds:
                 at = 1_700_000_000_000 + 1000 * second
-                broker.send(pipeline.topic, partition, encode(Batch(0, [Rec(0, b"v")], base_timestamp=at, max_timestamp=at)))
+                broker.produce(pipeline.topic, partition, encode(Batch(0, [Rec(0, b"v")], base_timestamp=at, max_timestamp=at)))
     assert pipeline.ran().document["records"] == 2
     assert sorted((partition, offset) for partition, offset, _ in pipeline.in_table()) == [(0, 2), (0, 3)]
     assert pipeline.committed() == {0: 4, 1: 2, 2: 0}
@@ -136,7 +136,7 @@ def test_a_range_whose_start_the_brokers_will_soon_delete_is_told_by_plan_and_ru
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
         for partition, hours_ago in ((0, 1), (1, 11), (1, 1)):
             at = now - hours_ago * hour_ms
-            broker.send(pipeline.topic, partition, encode(Batch(0, [Rec(0, b"v")], base_timestamp=at, max_timestamp=at)))
+            broker.produce(pipeline.topic, partition, encode(Batch(0, [Rec(0, b"v")], base_timestamp=at, max_timestamp=at)))
     expected = (f"{pipeline.topic} 1: records up to offset 1 may expire within 2.0 h (retention.ms 43,200,000); "
                 "its range (from 0) is read first")
     assert pipeline.door("plan").document["expires_soon"] == [expected]
@@ -163,7 +163,7 @@ def test_a_record_batch_larger_than_a_fetch_is_read(make_pipeline: Callable[...,
     pipeline = make_pipeline(partitions=1, source={"fetch_max_bytes": 1024})
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
         for value in (b"small", b"x" * 50_000, b"small"):
-            broker.send(pipeline.topic, 0, [(None, value)])
+            broker.produce(pipeline.topic, 0, [(None, value)])
     pipeline.ran()
     assert pipeline.is_whole()
 

@@ -100,11 +100,11 @@ def test_offsets_that_compaction_took_are_told(make_pipeline: Callable[..., Pipe
     pipeline = make_pipeline(partitions=1, config={
         "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100"})
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
-        broker.send(pipeline.topic, 0, [(b"same", b"%d" % n) for n in range(50)])
+        broker.produce(pipeline.topic, 0, [(b"same", b"%d" % n) for n in range(50)])
         end, deadline = 50, time.monotonic() + 60
         while sum(pipeline.in_topic().values()) == end:  # the cleaner leaves the newest segment alone, and a new record rolls it
             assert time.monotonic() < deadline, "the cleaner never came"
-            broker.send(pipeline.topic, 0, [(b"other %d" % end, b"")])
+            broker.produce(pipeline.topic, 0, [(b"other %d" % end, b"")])
             end += 1
     pipeline.ran()
     proof = pipeline.door("verify")

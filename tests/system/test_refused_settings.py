@@ -40,7 +40,7 @@ def test_a_record_batch_that_is_larger_than_a_fetch_may_grow_names_the_setting_a
     with Brokers([split_address(address) for address in pipeline.cluster.bootstrap.split(",")]) as brokers:
         leader = brokers.describe([pipeline.topic]).leaders[BrokerPartition(pipeline.topic, 0)].broker
     with SimpleConsumer(leader.host, leader.port) as broker:
-        broker.send(pipeline.topic, 0, [(None, b"x" * 100_000)] * 30)
+        broker.produce(pipeline.topic, 0, [(None, b"x" * 100_000)] * 30)
     refused(pipeline.run(), 2, "a record batch is too large", "raise source.fetch_limit_bytes", pipeline.topic, "offset 0")
     spark.dataSource.register(OffsetRanges)
     alone = spark.read.format("offset_ranges").options(bootstrap=pipeline.cluster.bootstrap, topics=pipeline.topic, **small)

@@ -31,7 +31,7 @@ class TestRealBroker(BrokerContract):
             for number in range(20):
                 records = [Rec(delta, b"value-%d" % (100 * (number // 2) + delta), b"key-%d" % delta, ((b"h", b"%d" % number),))
                            for delta in range(100)]
-                consumer.send(name, number % 2, encode(Batch(0, records, codec)))
+                consumer.produce(name, number % 2, encode(Batch(0, records, codec)))
         receipts: dict[int, Receipt] = {}
         batches = read_ranges([OffsetRange(BrokerPartition(name, partition), 50, 950) for partition in range(2)],
                               isolation=Isolation.READ_COMMITTED, on_receipt=receipts.__setitem__,
@@ -51,7 +51,7 @@ class TestRealBroker(BrokerContract):
         plain = b"".join(map(record_bytes, records))
         padded = compress(plain, codec) + behind if behind else compress(plain[:9], codec) + compress(plain[9:], codec)
         with served.consumer() as consumer:
-            consumer.send(name, 0, encode(Batch(0, records, codec, payload=padded)))
+            consumer.produce(name, 0, encode(Batch(0, records, codec, payload=padded)))
         arrow_batches = _read(served, OffsetRange(BrokerPartition(name, 0), 0, 4))
         assert [row["value"] for each in arrow_batches for row in each.to_pylist()] == [record.value for record in records]
 
@@ -80,7 +80,7 @@ class TestRealBroker(BrokerContract):
     def test_a_range_whose_records_were_deleted_is_data_loss_with_the_log_start(self, served: Served, cluster: Cluster) -> None:
         name = served.make_topic(1)
         with served.consumer() as consumer:
-            consumer.send(name, 0, [(None, b"x")] * 10)
+            consumer.produce(name, 0, [(None, b"x")] * 10)
         with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
             admin.delete_records({TopicPartition(name, 0): 6})
         with pytest.raises(DataLoss) as raised:

@@ -210,7 +210,7 @@ def test_a_reset_in_mid_response_is_unreachable_and_the_next_call_connects_again
 def test_records_are_never_sent_twice(broker: FakeBroker, consumer: SimpleConsumer) -> None:
     broker.script[PRODUCE].append(hang_up)
     with pytest.raises(BrokerUnreachable):
-        consumer.send("demo", 0, [(None, b"x")])
+        consumer.produce("demo", 0, [(None, b"x")])
     assert [key for key, _ in broker.requests].count(PRODUCE) == 1
 
 

@@ -34,7 +34,7 @@ class SimpleConsumer:
     generation            how the broker must be spoken to (`Broker.generation`); None: it tells itself
 
     Connects with the first call. A connection that broke before any byte of an answer came is made anew once per
-    call (brokers close idle connections); `send` is the exception, because it may have happened.
+    call (brokers close idle connections); `produce` is the exception, because it may have happened.
 
     Every call may raise BrokerUnreachable, NotKafka (the port answers in another protocol), SettingsError (the broker
     is older than Kafka 0.11) and CorruptData (what came is not the protocol), a fetch also MessageTooLarge (a record batch
@@ -220,7 +220,7 @@ class SimpleConsumer:
                 raise told.refusal.error(f"tell an offset of group {group}", topic=log.topic, partition=log.partition, broker=self.address)
         return {log: told.offset for log, told in found.offsets.items()}
 
-    def send(self, topic: str, partition: int, records: bytes | Sequence[tuple[bytes | None, bytes | None]]) -> int:
+    def produce(self, topic: str, partition: int, records: bytes | Sequence[tuple[bytes | None, bytes | None]]) -> int:
         """Append one encoded record batch, or keys and values, to a log that this broker leads: the first one's offset.
 
         Waits for all in-sync replicas. Never sent twice: BrokerUnreachable may mean that it was appended.

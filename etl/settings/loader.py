@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from etl.errors import SettingsError
 from etl.settings.mistakes import conf_mistake
+from etl.settings.physical import refuse_unfit
 from etl.settings.places import is_url, not_apart
 from etl.settings.references import reference_at, resolve
 from etl.settings.sections import Settings
@@ -46,12 +47,14 @@ def parse_settings(document: Any, *, path: str | None = None) -> Settings:
     if not isinstance(document, dict):
         raise SettingsError("a conf file is a mapping of keys", path=path, check=f"it needs {', '.join(_NEEDED)}")
     try:
-        return Settings.model_validate(resolve(document, path))
+        settings = Settings.model_validate(resolve(document, path))
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
         raise conf_mistake(found, path, lambda loc: reference_at(document, loc)) from error
     except RecursionError as error:
         raise SettingsError("its values lie too deep in each other", path=path, check="its indentation") from error
+    refuse_unfit(settings, path)
+    return settings
 
 
 def _placed(settings: Settings, folder: Path) -> Settings:

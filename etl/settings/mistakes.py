@@ -22,7 +22,7 @@ MEANINGS: Mapping[str, str] = {
     "zookeeper.session_timeout_s": "seconds, 1 to 3600",
     "zookeeper.connect_timeout_s": "seconds, more than 0 and up to 3600",
     "source": "keys of its own, `topics` first of all",
-    "source.dialect": "kafka, for Kafka 0.11 and later",
+    "source.dialect": "kafka, or jafka for Jafka and Kafka 0.7",
     "source.bootstrap": "host:port,host:port of some brokers; null takes them from ZooKeeper",
     "source.topics": "{allow: [clicks]}, and with `deny` what is left out of that",
     "source.topics.allow": "regular expressions that match whole topic names, as a list: [clicks, 'orders-.*']",

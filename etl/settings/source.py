@@ -90,6 +90,10 @@ def _addresses(value: Any) -> Any:
     return value
 
 
+_OF_PHYSICAL_LOGS = {"isolation": Isolation.READ_UNCOMMITTED, "on_no_leader": OnNoLeader.SKIP}
+"""The defaults where there are no transactions, and where each log is on one broker only; `physical` refuses anything else there."""
+
+
 class SourceSettings(Section):
     """The brokers, the topics, and what to do when they surprise us."""
 
@@ -119,12 +123,15 @@ class SourceSettings(Section):
     """Expressions for topics whose missing offsets are compaction's, whatever the brokers tell: they refuse to tell `cleanup.policy`, or
     it was `compact` once."""
 
-    @field_validator("dialect")
+    @model_validator(mode="before")
     @classmethod
-    def _known_dialect(cls, value: Dialect) -> Dialect:
-        if value is not Dialect.KAFKA:
-            raise ValueError("jafka is not built yet; this version reads Kafka 0.11 and later (dialect: kafka)")
-        return value
+    def _fitting_defaults(cls, given: Any) -> Any:
+        return {**_OF_PHYSICAL_LOGS, **given} if isinstance(given, dict) and given.get("dialect") == Dialect.JAFKA else given
+
+    @property
+    def is_physical(self) -> bool:
+        """Whether the logs are physical (`BrokerPartition.is_physical`): offsets are byte positions, and ZooKeeper alone names brokers."""
+        return self.dialect is Dialect.JAFKA
 
     @field_validator("bootstrap")
     @classmethod

@@ -1,0 +1,87 @@
+"""A conf for Jafka: its defaults, and what it cannot ask for, each with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.errors import SettingsError
+from etl.model.logs import Dialect, Isolation
+from etl.settings.loader import load_settings, parse_settings
+from etl.settings.policies import OnNoLeader, StartAt
+from etl.settings.sections import Settings
+
+
+def document(**source: Any) -> dict[str, Any]:
+    return {
+        "version": 1, "pipeline": "clicks", "group": "etl-clicks", "cluster": "old", "zookeeper": {"connect": "127.0.0.1:2181"},
+        "source": {"dialect": "jafka", "topics": {"allow": ["clicks"]}, **source}, "table": {"path": "warehouse/clicks"},
+    }
+
+
+def refusal(asked: dict[str, Any]) -> SettingsError:
+    with pytest.raises(SettingsError) as caught:
+        parse_settings(asked, path="/some/clicks.yaml")
+    assert caught.value.exit_code == 2
+    assert caught.value.where["path"] == "/some/clicks.yaml"
+    return caught.value
+
+
+def test_the_least_conf_for_jafka_asks_for_nothing_that_its_brokers_lack() -> None:
+    source = parse_settings(document()).source
+    assert (source.dialect, source.is_physical) == (Dialect.JAFKA, True)
+    assert (source.isolation, source.on_no_leader) == (Isolation.READ_UNCOMMITTED, OnNoLeader.SKIP)
+
+
+def test_logs_of_kafka_are_logical() -> None:
+    assert not parse_settings({**document(dialect="kafka")}).source.is_physical
+
+
+def test_the_example_conf_for_jafka_is_one() -> None:
+    found: Settings = load_settings(Path(__file__).parents[3] / "conf" / "jafka.yaml")
+    assert (found.source.is_physical, found.source.start) == (True, StartAt.EARLIEST)
+
+
+@pytest.mark.parametrize(("key", "value", "why"), [
+    ("bootstrap", "a:9092", "registered in ZooKeeper"),
+    ("start", {"timestamp": "2026-01-31T00:00:00+00:00"}, "one too old"),
+    ("isolation", "read_committed", "no transactions"),
+    ("on_no_leader", "fail", "one broker only"),
+    ("compacted_topics", ["clicks"], "no compaction"),
+])
+def test_what_brokers_of_byte_positions_cannot_do_is_refused_with_the_reason(key: str, value: Any, why: str) -> None:
+    error = refusal(document(**{key: value}))
+    assert error.where["key"] == f"source.{key}"
+    assert why in error.what
+
+
+def test_the_same_keys_are_taken_where_they_ask_for_what_there_is() -> None:
+    said: dict[str, Any] = {"bootstrap": None, "start": "latest", "isolation": "read_uncommitted", "on_no_leader": "skip", "compacted_topics": []}
+    assert parse_settings(document(**said)).source.start is StartAt.LATEST
+
+
+def test_a_cluster_without_an_id_must_be_named() -> None:
+    asked = document()
+    del asked["cluster"]
+    error = refusal(asked)
+    assert (error.where["key"], "no cluster id" in error.what) == ("cluster", True)
+
+
+def test_records_cannot_be_counted_from_byte_positions() -> None:
+    assert refusal({**document(), "limits": {"max_records_per_run": 10}}).where["key"] == "limits.max_records_per_run"
+    assert parse_settings({**document(), "limits": {"max_bytes_per_run": 10}}).limits.max_bytes_per_run == 10
+
+
+def test_a_date_of_the_record_needs_a_transform_that_gives_one() -> None:
+    asked = {**document(), "table": {"path": "warehouse/clicks", "partition_by": ["topic", "event_date"]}}
+    assert refusal(asked).where["key"] == "table.partition_by"
+    assert parse_settings({**asked, "transform": "package.module:function"}).table.partition_by == ("topic", "event_date")
+
+
+def test_all_that_does_not_fit_is_told_at_once() -> None:
+    error = refusal({**document(bootstrap="a:9092", isolation="read_committed"), "limits": {"max_records_per_run": 10}})
+    first, *more = error.what.splitlines()
+    assert first == "3 keys do not fit where source.dialect is jafka:"
+    assert [line.split()[0] for line in more] == ["source.bootstrap", "source.isolation", "limits.max_records_per_run"]

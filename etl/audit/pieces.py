@@ -43,7 +43,7 @@ def pieces_of(log: BrokerPartition, coverage: Sequence[Interval], ranges: Iterab
     for before, after in zip(pieces, pieces[1:], strict=False):
         if after.from_offset < before.until_offset:
             raise LedgersDisagree(
-                "two applied plans hold the same offsets", topic=log.topic, partition=log.partition,
+                "two applied plans hold the same offsets", **log.place,
                 offset=after.from_offset, check="the plans of this pipeline in ZooKeeper; their rows are in the table twice",
             )
     return pieces

@@ -45,7 +45,7 @@ def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
     except LedgersDisagree as error:
         refusal = error
     rows = [
-        {"topic": log.topic, "partition": log.partition, **told_extent(snapshot, log),
+        {**log.place, **told_extent(snapshot, log),
          "committed": snapshot.committed.get(log, NOTHING_COMMITTED).offset, "position": so_far.positions.get(log) if so_far else None,
          "lag": lag_of(log, snapshot, so_far, settings) if so_far else None} for log in sorted(logs_of(snapshot))]
     return Offsets(rows, refusal)

@@ -5,7 +5,6 @@ A decision is written into the ledger with its reason, under the driver's lock; 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, Loss, Plan, Receipt, LossReason
 from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, PipelineState, Supersede
 from etl.model.table import ForeignCommit, Table
+from etl.protocol.stretches import FORM_OF_PARTITION, parse_stretch
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
@@ -33,8 +33,6 @@ from etl.run.live_world import LiveWorld
 from etl.run.repair import finish_repair
 from etl.run.wiring import open_world
 from etl.settings.sections import Settings
-
-_SKIP = re.compile(r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d{1,9}):(?P<start>\d{1,18})-(?P<until>\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +155,7 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
     says = [f"plan {plan.number} ({plan.id}) is stored, and the next run executes it: {reason}"]
     if plan.supersedes:
         says.append(f"it takes the place of {plan.supersedes}, which was not in the table")
-    says += [f"{log.topic} {log.partition} goes on from {plan.positions[log]}" for log in sorted(_moved_logs(plan, state))]
+    says += [f"{log} goes on from {plan.positions[log]}" for log in sorted(_moved_logs(plan, state))]
     return Ruling("\n".join([*says, *told_vanished(plan.vanished)]), {"says": says, "plan": describe_plan(plan, None)})
 
 
@@ -168,12 +166,11 @@ def _moved_logs(plan: Plan, state: UpToDate | Replay) -> list[BrokerPartition]:
 
 def parse_skip(text: str) -> Loss:
     """`TOPIC:PARTITION:FROM-UNTIL`, until exclusive, to a loss. Raises SettingsError."""
-    found = _SKIP.fullmatch(text)
-    if not found or int(found["start"]) >= int(found["until"]):
-        check = "the form TOPIC:PARTITION:FROM-UNTIL, FROM included and UNTIL not, e.g. clicks:3:100-101"
+    found = parse_stretch(text)
+    if found is None:
+        check = f"the form TOPIC:PARTITION:FROM-UNTIL, FROM included and UNTIL not, e.g. clicks:3:100-101; {FORM_OF_PARTITION}"
         raise SettingsError(f"{text!r} names no offsets", key="--skip", check=check)
-    log = BrokerPartition(found["topic"], int(found["partition"]))
-    return Loss(log, int(found["start"]), int(found["until"]), LossReason.SKIPPED)
+    return Loss(*found, LossReason.SKIPPED)
 
 
 def _looked_for(world: LiveWorld, plan: Plan) -> tuple[Receipt, ...]:

@@ -142,7 +142,7 @@ def _ruling(
     if given_up:
         log, more = min(given_up), f" (and {len(given_up) - 1:,} more)" if given_up.keys() - {min(given_up)} else ""
         says += (
-            f"\nwhat this ledger's plans loaded elsewhere is not loaded into this table: {log.topic} {log.partition} goes on from offset "
+            f"\nwhat this ledger's plans loaded elsewhere is not loaded into this table: {log} goes on from offset "
             f"{given_up[log]}{more}")
     return Ruling(says, {"says": says, "plan": describe_plan(plan, None), "took_over": other.app_id, "retired": is_retired})
 

@@ -12,6 +12,7 @@ from etl.commands.operator import Ruling
 from etl.commands.preview import Preview
 from etl.doctor.check import Verdict
 from etl.doctor.diagnose import Diagnosis
+from etl.model.logs import BrokerPartition
 from etl.report.phases import Verb
 from etl.report.progress import size_in_words
 from etl.report.proof import Proof
@@ -51,7 +52,7 @@ def show_preview(preview: Preview) -> None:
         tasks = counted(most, "task") if least == most else f"{least:,} to {counted(most, 'task')}, by the cluster's cores"
         screen.print(f"{counted(told['records_at_most'], 'record')} at most, about {size_in_words(told['estimated_bytes'])}, {tasks}")
         _table(("plan", "topic", "partition", "from", "until", "offsets", "leader"), [
-            (r["plan"], r["topic"], r["partition"], r["from"], r["until"], r["until"] - r["from"], r["leader"]) for r in told["ranges"]])
+            (r["plan"], r["topic"], _partition(r), r["from"], r["until"], r["until"] - r["from"], r["leader"]) for r in told["ranges"]])
 
 
 def show_ruling(ruling: Ruling) -> None:
@@ -82,9 +83,9 @@ def show_proof(proof: Proof) -> None:
     """What the audit found."""
     told = proof.as_json()["logs"]
     _table(("topic", "partition", "expected", "in the table", "missing", "double", "unexpected"), [
-        (r["topic"], r["partition"], r["expected_rows"], r["found_rows"], r["missing"], r["double_rows"], r["unexpected"]) for r in told])
+        (r["topic"], _partition(r), r["expected_rows"], r["found_rows"], r["missing"], r["double_rows"], r["unexpected"]) for r in told])
     for r in [r for r in told if r["without_row"]["says"]][:ROWS_SHOWN]:
-        screen.print(f"offsets without a row in {r['topic']} {r['partition']}: {r['without_row']['says']}")
+        screen.print(f"offsets without a row in {r['topic']} {_partition(r)}: {r['without_row']['says']}")
     for note in proof.notes:
         screen.print(note)
     for sentence in proof.allowed[:ROWS_SHOWN]:
@@ -97,7 +98,7 @@ def show_proof(proof: Proof) -> None:
 def show_offsets(rows: Sequence[Mapping[str, Any]]) -> None:
     """Offsets per partition."""
     _table(("topic", "partition", "log start", "log end", "committed", "in the table", "lag"), [
-        (r["topic"], r["partition"], r["log_start"], r["log_end"], r["committed"], r["position"], r["lag"]) for r in rows])
+        (r["topic"], _partition(r), r["log_start"], r["log_end"], r["committed"], r["position"], r["lag"]) for r in rows])
 
 
 def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -105,6 +106,11 @@ def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
     _table(("plan", "made", "offsets", "rows", "version", "id"), [
         (str(r["number"]), (r["created_at"] or "")[:16].replace("T", " "), r["offsets"], r["rows"], _named(r["delta_version"]), r["id"])
         for r in rows])
+
+
+def _partition(row: Mapping[str, Any]) -> int | str:
+    """A log among those of its topic; a number is shown as one."""
+    return BrokerPartition(row["topic"], row["partition"], row["broker_id"]).key if "broker_id" in row else int(row["partition"])
 
 
 def _named(number: int | None) -> str | None:
@@ -128,10 +134,10 @@ def show_plan(document: Mapping[str, Any]) -> None:
     if document["reason"]:
         screen.print((f"supersedes {document['supersedes']}: " if document["supersedes"] else "") + document["reason"], markup=False)
     for v in document["vanished"]:
-        place = f"{v['topic']} {v['partition']}, offsets {v['from']} to {v['until']} with log_epoch {v['log_epoch']}"
+        place = f"{v['topic']} {_partition(v)}, offsets {v['from']} to {v['until']} with log_epoch {v['log_epoch']}"
         screen.print(f"rows of {place}, are of records that are gone")
     _table(("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets"), [
-        (r["topic"], r["partition"], r["from"], r["until"], r.get("rows"), r.get("fetched_bytes"), r.get("missing_offsets"))
+        (r["topic"], _partition(r), r["from"], r["until"], r.get("rows"), r.get("fetched_bytes"), r.get("missing_offsets"))
         for r in document["ranges"]])
 
 

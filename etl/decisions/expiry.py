@@ -34,7 +34,7 @@ class Expiring:
     why: str
 
     def __str__(self) -> str:
-        return f"{self.log.topic} {self.log.partition}: {self.why}; its range (from {self.from_offset}) is read first"
+        return f"{self.log}: {self.why}; its range (from {self.from_offset}) is read first"
 
 
 def expiring(ranges: Iterable[OffsetRange], snapshot: Snapshot, *, within_s: float, now_ms: int) -> tuple[Expiring, ...]:

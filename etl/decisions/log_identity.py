@@ -20,6 +20,7 @@ from etl.errors import LogTruncated, NeedsDecision
 from etl.model.logs import BrokerPartition, Lineage
 from etl.model.plans import Applied, Plan
 from etl.model.snapshot import Snapshot
+from etl.protocol.stretches import render_log
 from etl.protocol.zookeeper.payloads import CREATION_ID
 
 
@@ -44,11 +45,11 @@ class Cut:
             what, at = f"the log was cut at offset {self.left_until}, and records up to {self.position} were read or planned{more}", ""
         else:
             what, at = f"the log was cut at offset {self.left_until} or below, and we were at {self.position}{more}", "--at OFFSET "
-        named = f"{self.log.topic}:{self.log.partition}"
+        named = render_log(self.log)
         check = (
             "whether an unclean leader was elected, or a broker lost its disk; to go on from there: "
             f"etl plans accept-log CONF {named} {at}--reason ...")
-        return LogTruncated(what, topic=self.log.topic, partition=self.log.partition, offset=self.position, check=check)
+        return LogTruncated(what, **self.log.place, offset=self.position, check=check)
 
 
 def record_epochs(plan: Plan, applied: Applied | None) -> dict[BrokerPartition, Lineage]:

@@ -40,7 +40,7 @@ def refuse_beyond(plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: 
         else:
             what += f"the log ends at {end}"
             check = f"which other consumer of this group ran or who set it; set it back to {ours}"
-        raise OffsetMoved(what, topic=log.topic, partition=log.partition, offset=found.offset, check=check)
+        raise OffsetMoved(what, **log.place, offset=found.offset, check=check)
 
 
 def of_another_log(plan: Plan, found: int | None, log: BrokerPartition, stories: str | None) -> OffsetMoved:
@@ -58,7 +58,7 @@ def of_another_log(plan: Plan, found: int | None, log: BrokerPartition, stories:
         what = f"somebody else moved a committed offset: it is {found}, ours is {ours}, since the log was cut or made again"
         check = "which other consumer of this group ran or who set it; it may be an offset of the log that was"
     check += f": set it back to {ours}. To follow it would leave out records of the log of now"
-    return OffsetMoved(what, topic=log.topic, partition=log.partition, offset=found, check=check)
+    return OffsetMoved(what, **log.place, offset=found, check=check)
 
 
 def moved_offset(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: BrokerPartition) -> OffsetMoved:
@@ -70,7 +70,7 @@ def moved_offset(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: Br
     check = f"which other consumer of this group ran or who set it; set it back to {ours}"
     check += ", or allow it with source.on_moved: follow" if found is not None and found > ours else (
         ": to follow it would load rows twice")
-    return OffsetMoved(what, topic=log.topic, partition=log.partition, offset=found, check=check)
+    return OffsetMoved(what, **log.place, offset=found, check=check)
 
 
 def two_stories(number: int, in_table: int) -> str:

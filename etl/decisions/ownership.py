@@ -90,4 +90,4 @@ def _is_ours(owner: str, settings: Settings) -> bool:
 def _owned(owners: Mapping[BrokerPartition, str], check: str = "") -> Owned:
     log, owner = min(owners.items())
     more = f" (and {len(owners) - 1:,} more partitions have owners)" if len(owners) > 1 else ""
-    return Owned(f"the partition is owned by {owner}{more}", topic=log.topic, partition=log.partition, check=check + _STOP_IT)
+    return Owned(f"the partition is owned by {owner}{more}", **log.place, check=check + _STOP_IT)

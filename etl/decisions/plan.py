@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from etl.decisions.caps import share_caps
 from etl.decisions.log_identity import record_epochs, refuse_other_logs
@@ -118,7 +117,7 @@ def reading_of(log: BrokerPartition, wanted: int, snapshot: Snapshot, settings: 
     if extent.end_offset < wanted <= extent.end_offset + extent.held_back:
         what = f"the position lies above the last stable offset {extent.end_offset}: a transaction is open there"
         check = "who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on"
-        raise NotYetReadable(what, topic=log.topic, partition=log.partition, offset=wanted, check=check)
+        raise NotYetReadable(what, **log.place, offset=wanted, check=check)
     if wanted > extent.end_offset:
         raise _above_the_end(log, wanted, snapshot)
     if wanted >= extent.log_start_offset:
@@ -126,14 +125,14 @@ def reading_of(log: BrokerPartition, wanted: int, snapshot: Snapshot, settings: 
     if settings.source.on_data_loss is OnDataLoss.FAIL:
         what = f"{extent.log_start_offset - wanted:,} offsets are gone: wanted {wanted}, the log starts at {extent.log_start_offset}"
         check = "the topic's retention against how often this runs; to go on without them set source.on_data_loss: skip"
-        raise DataLoss(what, topic=log.topic, partition=log.partition, offset=wanted, check=check)
+        raise DataLoss(what, **log.place, offset=wanted, check=check)
     return _Reading(extent.log_start_offset, extent.end_offset, (Loss(log, wanted, extent.log_start_offset, LossReason.EXPIRED),))
 
 
 def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> EtlError:
     """The error for a position above the end. Cut logs are told before, so the leader does not give its last records yet (KIP-207)."""
     extent, newest = snapshot.extents[log], snapshot.ledger.newest
-    place: dict[str, Any] = {"topic": log.topic, "partition": log.partition, "offset": wanted}
+    place = {**log.place, "offset": wanted}
     holds = f"the log can be read from {extent.log_start_offset} to {extent.end_offset}"
     ours = newest.positions.get(log) if newest else None
     if ours is not None and wanted <= ours:
@@ -149,4 +148,4 @@ def _refuse_leaderless(snapshot: Snapshot, settings: Settings) -> None:
     if snapshot.leaderless and settings.source.on_no_leader is OnNoLeader.FAIL:
         log = min(snapshot.leaderless)
         check = "the brokers that hold its replicas; to go on without it set source.on_no_leader: skip"
-        raise BrokerUnreachable("the partition has no leader", topic=log.topic, partition=log.partition, check=check)
+        raise BrokerUnreachable("the partition has no leader", **log.place, check=check)

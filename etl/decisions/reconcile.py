@@ -157,7 +157,7 @@ def _from(plan: Plan) -> str:
         return ""
     log, position = min(plan.positions.items())
     others = len(plan.positions) - 1
-    return f", in {log.topic} {log.partition} from offset {position}" + (f" (and {others:,} more)" if others else "")
+    return f", in {log} from offset {position}" + (f" (and {others:,} more)" if others else "")
 
 
 def _is_another_plan(plan: Plan, table: Table) -> bool:

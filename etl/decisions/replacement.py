@@ -49,7 +49,7 @@ def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
     missing = [replace(loss, log_epoch=plan.log_epochs.get(loss.log, 0)) for loss in missing]
     ranges = tuple(leave_out(plan.ranges, missing))
     count = sum(loss.until_offset - loss.from_offset for loss in missing)
-    first = f"{missing[0].log.topic} {missing[0].log.partition} from {missing[0].from_offset}"
+    first = f"{missing[0].log} from {missing[0].from_offset}"
     return replace(
         plan, ranges=ranges, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms, supersedes=plan.id,
         reason=f"{count:,} of its offsets are missing from the logs, the first of them {first}", losses=(*plan.losses, *missing), id="")
@@ -63,7 +63,7 @@ def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterabl
         if sum(r.size for r in left) - sum(r.size for r in cut) != skip.until_offset - skip.from_offset:
             what = f"offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's ranges"
             check = "the ranges in `etl plans show CONF N`"
-            raise SettingsError(what, topic=skip.log.topic, partition=skip.log.partition, check=check)
+            raise SettingsError(what, **skip.log.place, check=check)
         left = cut
     return left
 
@@ -92,4 +92,4 @@ def _refuse_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> Non
         if skip.log in snapshot.leaderless:
             what = "the partition has no leader, so none of its offsets can be skipped now"
             check = "the brokers that hold its replicas"
-            raise BrokerUnreachable(what, topic=skip.log.topic, partition=skip.log.partition, check=check)
+            raise BrokerUnreachable(what, **skip.log.place, check=check)

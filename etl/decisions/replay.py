@@ -27,13 +27,12 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
     leaderless = sorted(snapshot.leaderless & {r.log for r in plan.ranges})
     if leaderless:
         more = f" (and {len(leaderless) - 1:,} more partitions)" if leaderless[1:] else ""
-        return Supersede(plan, f"{leaderless[0].topic} {leaderless[0].partition} has no leader{more}: a later plan reads what it holds")
+        return Supersede(plan, f"{leaderless[0]} has no leader{more}: a later plan reads what it holds")
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
             reading_of(r.log, r.from_offset, snapshot, settings)  # raises under `fail`
-            place = f"{r.log.topic} {r.log.partition}"
-            return Supersede(plan, f"{place}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now")
+            return Supersede(plan, f"{r.log}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now")
     _refuse_another_shape(plan, settings)
     return state
 
@@ -62,7 +61,7 @@ def _refuse_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
         check = (
             "the brokers that hold its replicas; under source.on_no_leader: skip a run puts a plan without it in its place, and what it "
             "holds is read once it has a leader again")
-        raise BrokerUnreachable(what, topic=min(logs).topic, partition=min(logs).partition, check=check)
+        raise BrokerUnreachable(what, **min(logs).place, check=check)
 
 
 def _refuse_another_shape(plan: Plan, settings: Settings) -> None:

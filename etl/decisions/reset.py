@@ -20,10 +20,11 @@ from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.logs import BrokerPartition, Lineage
 from etl.model.plans import NOTHING_COMMITTED, Loss, Plan, PlanKind, Vanished, LossReason
 from etl.model.snapshot import UpToDate, Replay, Snapshot
+from etl.protocol.stretches import FORM_OF_PARTITION, parse_log, render_log
 from etl.settings.policies import StartAt
 from etl.settings.sections import Settings
 
-_NAMED = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)(:(?P<partition>\d{1,9}))?")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,15 @@ class Named:
     """What an operator named: a topic, or one partition of it."""
 
     topic: str
-    partition: int | None = None
+    log: BrokerPartition | None = None
+    """None: all of the topic's."""
 
     def __str__(self) -> str:
-        return self.topic if self.partition is None else f"{self.topic}:{self.partition}"
+        return self.topic if self.log is None else render_log(self.log)
 
     def covers(self, log: BrokerPartition) -> bool:
         """Whether the log is meant."""
-        return log.topic == self.topic and self.partition in (None, log.partition)
+        return log.topic == self.topic and self.log in (None, log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,12 @@ class Accepting:
 
 def parse_named(text: str) -> Named:
     """`TOPIC` or `TOPIC:PARTITION`. Raises SettingsError."""
-    found = _NAMED.fullmatch(text)
-    if not found:
-        raise SettingsError(f"{text!r} names no log", key="LOG", check="the form TOPIC or TOPIC:PARTITION, e.g. clicks:3")
-    return Named(found["topic"], None if found["partition"] is None else int(found["partition"]))
+    if _TOPIC.fullmatch(text):
+        return Named(text)
+    log = parse_log(text)
+    if log is None:
+        raise SettingsError(f"{text!r} names no log", key="LOG", check=f"the form TOPIC or TOPIC:PARTITION; {FORM_OF_PARTITION}")
+    return Named(log.topic, log)
 
 
 def plan_reset(state: UpToDate | Replay, snapshot: Snapshot, settings: Settings, wanted: Accepting, *, now_ms: int) -> Plan:
@@ -124,7 +128,7 @@ def _refuse_what_is_sound(
             continue
         unread = [log for log in snapshot.leaderless if one.covers(log)]
         if unread:
-            raise BrokerUnreachable("the partition has no leader", topic=one.topic, partition=unread[0].partition, check="its brokers")
+            raise BrokerUnreachable("the partition has no leader", **unread[0].place, check="its brokers")
         what = f"nothing is wrong with {one}: it was neither cut nor made again"
         raise SettingsError(what, key="LOG", check="`etl plan CONF`, which names what is; a topic that was made again is named as a whole")
 
@@ -137,7 +141,7 @@ def _refuse_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition
             raise SettingsError(what, key="--same-log", topic=topic, check="leave --same-log out to go on with the new one")
     for log, cut in sorted(cuts.items()):
         what = f"it is not the same log: it ends at {cut.left_until}, and we were at {cut.position}"
-        raise SettingsError(what, key="--same-log", topic=log.topic, partition=log.partition, check="leave --same-log out to accept that")
+        raise SettingsError(what, key="--same-log", **log.place, check="leave --same-log out to accept that")
 
 
 def _cut_positions(
@@ -152,11 +156,11 @@ def _cut_positions(
         log, cut = unknown[0], cuts[unknown[0]]
         what = f"the brokers do not tell where the log was cut: at {cut.left_until} or below"
         check = f"up to which offset its records are those in the table, and say --at that offset; {cut.left_until} if nothing came since"
-        raise SettingsError(what, key="--at", topic=log.topic, partition=log.partition, check=check)
+        raise SettingsError(what, key="--at", **log.place, check=check)
     for log in unknown:
         if wanted.at is not None and wanted.at > cuts[log].left_until:
             what = f"offset {wanted.at} lies above {cuts[log].left_until}, where what is left of the log ends at most"
-            raise SettingsError(what, key="--at", topic=log.topic, partition=log.partition, check="`etl plan CONF`")
+            raise SettingsError(what, key="--at", **log.place, check="`etl plan CONF`")
     until = {log: cut.left_until if cut.is_known or wanted.at is None else wanted.at for log, cut in cuts.items()}
     return {log: at for log, at in until.items() if at < before[log]}
 
@@ -169,7 +173,7 @@ def _starts_anew(
     for log in ours:
         if log in snapshot.leaderless:
             what = "the partition has no leader, so nobody tells where it starts"
-            raise BrokerUnreachable(what, topic=log.topic, partition=log.partition, check="the brokers that hold its replicas")
+            raise BrokerUnreachable(what, **log.place, check="the brokers that hold its replicas")
     is_latest = settings.source.start_new_topics is StartAt.LATEST
     extents = {log: snapshot.extents.get(log) for log in ours}
     return {log: 0 if e is None else e.end_offset if is_latest else e.log_start_offset for log, e in extents.items()}

@@ -95,7 +95,7 @@ def plan_taking_over(
         if there is not None and there > positions[log]:
             what = f"the committed offset is {there}, and the rows in the table end at {positions[log]}"
             check = f"who committed it; set it back to {positions[log]}, or the records between are never loaded"
-            raise OffsetMoved(what, topic=log.topic, partition=log.partition, offset=there, check=check)
+            raise OffsetMoved(what, **log.place, offset=there, check=check)
     is_instead = isinstance(state, (Replay, Supersede))
     return Plan(
         number=number, uid=uid, kind=PlanKind.TAKE_OVER, created_at_ms=now_ms, dialect=settings.source.dialect, cluster=snapshot.cluster,
@@ -143,7 +143,7 @@ def refuse_what_neither_loaded(
                 f"both pipelines know this partition, and offsets {gap[0]} to {gap[1]} lie between their positions and were loaded "
                 "by neither")
             check = "source.topics without this topic, which then takes a pipeline and a table of its own"
-            raise NeedsDecision(what, topic=log.topic, partition=log.partition, offset=gap[0], check=check)
+            raise NeedsDecision(what, **log.place, offset=gap[0], check=check)
 
 
 def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | None:

@@ -104,7 +104,7 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def _leaderless(name: str, leaderless: list[BrokerPartition], policy: OnNoLeader) -> Line:
-    named = _some([f"{log.topic} {log.partition}" for log in leaderless])
+    named = _some(list(map(str, leaderless)))
     what = f"{len(leaderless)} partitions have no leader: {named}"
     check = "the brokers that hold them"
     if policy is OnNoLeader.SKIP:
@@ -150,7 +150,7 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
         yield advice(name, what, "nothing: a run takes what none of them owns") if allowed else failed(name, Owned(what, check=check))
     if owners:
         log, owner = min(owners.items())
-        what = f"{len(owners)} partitions are owned, {log.topic} {log.partition} by {owner}"
+        what = f"{len(owners)} partitions are owned, {log} by {owner}"
         policy = on_owned(settings.ownership)
         stops = policy is OnOwned.FAIL
         word = f"nothing: a run {'waits for them' if policy is OnOwned.WAIT else 'leaves these to them'}"

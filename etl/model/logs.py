@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 
 class Dialect(str, Enum):
@@ -43,7 +44,7 @@ class BrokerPartition:
     """The identity of one log.
 
     On the 0.7 family a log is (topic, broker, partition). From Kafka 0.8 on it is (topic, partition), the broker
-    is only today's address, and `broker_id` is None. Its ledger key is made in `protocol.zookeeper.paths` and nowhere else.
+    is only today's address, and `broker_id` is None. Its `key` is made here and nowhere else, and read in `protocol.zookeeper.payloads`.
     """
 
     topic: str
@@ -58,6 +59,21 @@ class BrokerPartition:
     def is_physical(self) -> bool:
         """Its offsets are byte positions (0.7 family): most are no record's, several records may share one, none can be counted."""
         return self.broker_id is not None
+
+    @property
+    def key(self) -> str:
+        """What tells it from the topic's other logs, in ZooKeeper and to people: `3`; `0-3` (broker, partition) on the 0.7 family."""
+        return str(self.partition) if self.broker_id is None else f"{self.broker_id}-{self.partition}"
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The log in an error and in a document for programs: topic, partition, and broker_id where it has one."""
+        place: dict[str, Any] = {"topic": self.topic, "partition": self.partition}
+        return place if self.broker_id is None else {**place, "broker_id": self.broker_id}
+
+    def __str__(self) -> str:
+        """The log in a sentence: `clicks 3`, `clicks 0-3`."""
+        return f"{self.topic} {self.key}"
 
 
 @dataclass(frozen=True, slots=True)

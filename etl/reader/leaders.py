@@ -46,8 +46,8 @@ def _leaderless(log: BrokerPartition, topic: TopicMetadata | None) -> EtlError:
     if topic is None or (refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC):
         return TopicMissing("the brokers know no such topic any more", topic=log.topic, check="whether it was deleted")
     if refusal and refusal.meaning is Meaning.NOT_ALLOWED:
-        return refusal.error("tell who leads the log", topic=log.topic, partition=log.partition)
-    return BrokerError("nobody leads the log", topic=log.topic, partition=log.partition, check="the brokers that hold its replicas")
+        return refusal.error("tell who leads the log", **log.place)
+    return BrokerError("nobody leads the log", **log.place, check="the brokers that hold its replicas")
 
 
 def by_broker(walks: Sequence[RangeProgress]) -> dict[Broker, list[RangeProgress]]:

@@ -72,7 +72,7 @@ def _refuse_overlaps(ranges: Iterable[OffsetRange]) -> None:
         if before is not r and r.from_offset < before.until_offset:
             what = f"the ranges {before.from_offset} to {before.until_offset} and {r.from_offset} to {r.until_offset} overlap"
             check = "the list: rows of offsets that two ranges name would be double"
-            raise SettingsError(what, option="ranges", topic=r.log.topic, partition=r.log.partition, check=check)
+            raise SettingsError(what, option="ranges", **r.log.place, check=check)
         reaching[r.log] = r
 
 

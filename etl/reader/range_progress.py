@@ -65,4 +65,4 @@ def lose_all(walks: Sequence[RangeProgress], failure: EtlError) -> None:
 
 
 def place_of(walk: RangeProgress) -> dict[str, Any]:
-    return {"topic": walk.log.topic, "partition": walk.log.partition, "offset": walk.cursor.position}
+    return {**walk.log.place, "offset": walk.cursor.position}

@@ -7,7 +7,6 @@ end is a mistake wherever both were said.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from etl.errors import DataLoss, EtlError, NotYetReadable, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent
@@ -44,7 +43,7 @@ def inside(whole: OffsetRange, extent: Extent, *, fails: bool) -> OffsetRange:
     Raises DataLoss when it starts below the log start, NotYetReadable when it reaches beyond the readable end, RanOutBeforeUntil when it
     reaches beyond the log's.
     """
-    place: dict[str, Any] = {"topic": whole.log.topic, "partition": whole.log.partition}
+    place = whole.log.place
     if not whole.size or extent.log_start_offset <= whole.from_offset <= whole.until_offset <= extent.end_offset:
         return whole
     if not fails:
@@ -68,12 +67,12 @@ def _refuse_reversed(log: BrokerPartition, reading: Reading, start: tuple[Bound,
         what = f"reading would start at {start[1]} and stop at {end[1]}"
     if what:
         check = f"{reading.starting.option} and {reading.ending.option}"
-        raise SettingsError(what, topic=log.topic, partition=log.partition, check=check)
+        raise SettingsError(what, **log.place, check=check)
 
 
 def _not_held(log: BrokerPartition, start: int, end: int, extent: Extent) -> EtlError:
     """The error of a range that lies outside the log: it starts above the readable end, or ends below the log start."""
-    place: dict[str, Any] = {"topic": log.topic, "partition": log.partition}
+    place = log.place
     if start <= extent.log_start_offset:
         what = f"the log starts at {extent.log_start_offset}, offsets up to {end} are asked for"
         return DataLoss(what, **place, check="the topic's retention; failOnDataLoss: false reads what is left, here nothing")
@@ -89,7 +88,7 @@ def _refuse_others(option: str, named: Iterable[BrokerPartition], read: Iterable
     left = sorted(set(named) - set(read))
     if left:
         what = "the option names a partition that is not there, or not chosen to be read"
-        raise TopicMissing(what, option=option, topic=left[0].topic, partition=left[0].partition, check="the option, and the topics read")
+        raise TopicMissing(what, option=option, **left[0].place, check="the option, and the topics read")
 
 
 def _offset_of(bound: Bound, extent: Extent, found: int | None) -> int | None:
@@ -105,4 +104,4 @@ def _too_late(log: BrokerPartition, extent: Extent, reading: Reading) -> int:
     if reading.late_start_is_latest:
         return extent.end_offset
     what, check = "no record is as late as the starting time", "the time; startingOffsetsByTimestampStrategy: latest reads nothing there"
-    raise SettingsError(what, option=reading.starting.option, topic=log.topic, partition=log.partition, check=check)
+    raise SettingsError(what, option=reading.starting.option, **log.place, check=check)

@@ -45,7 +45,7 @@ class Bounds:
             return self.everywhere
         if log not in self.by_log:
             check = "name every partition that is read: -2 is its first offset, -1 its end"
-            raise SettingsError("a partition is not named", option=self.option, topic=log.topic, partition=log.partition, check=check)
+            raise SettingsError("a partition is not named", option=self.option, **log.place, check=check)
         return self.by_log[log]
 
     def times(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, int]:
@@ -117,4 +117,4 @@ def refuse_missing_partitions(named: Iterable[BrokerPartition], there: Iterable[
         if log not in known:
             count = sum(other.topic == log.topic for other in known)
             what = f"the topic has {count} partitions, numbered from 0, and not this one" if count else "the topic is not there"
-            raise TopicMissing(what, topic=log.topic, partition=log.partition, check="the option, and that this is the right cluster")
+            raise TopicMissing(what, **log.place, check="the option, and that this is the right cluster")

@@ -30,7 +30,7 @@ def refuse_missing(cursors: Sequence[Cursor]) -> None:
     cleanup = next(cursor.cleanup for cursor in cursors if cursor.missing)
     check = f"the broker's disks and log for a lost segment, and {_cleanup_to_check(cleanup)}"
     what = f"{count:,} offsets are missing from inside the log"
-    raise MissingOffsets(what, check=check, topic=log.topic, partition=log.partition, offset=first, missing=missing)
+    raise MissingOffsets(what, check=check, **log.place, offset=first, missing=missing)
 
 
 def _refuse_many_missing(cursor: Cursor) -> None:
@@ -39,7 +39,7 @@ def _refuse_many_missing(cursor: Cursor) -> None:
         return
     log, what = cursor.range.log, f"offsets are missing from inside the log in {cursor.missing_count:,} places, as compaction leaves them"
     check = f"{_cleanup_to_check(cursor.cleanup)}; compacted_topics is for a topic that was compacted before"
-    raise DataLoss(what, check=check, topic=log.topic, partition=log.partition, offset=cursor.missing[0][0])
+    raise DataLoss(what, check=check, **log.place, offset=cursor.missing[0][0])
 
 
 def _cleanup_to_check(cleanup: Cleanup) -> str:

@@ -60,7 +60,7 @@ class Looks:
         if not first or not last:
             return []
         return [
-            {"topic": log.topic, "partition": log.partition, **told_extent(last.snapshot, log),
+            {**log.place, **told_extent(last.snapshot, log),
              "before": first.lag_of(log), "after": last.lag_of(log)} for log in sorted(logs_of(last.snapshot))]
 
     def as_json(self, settings: Settings | None) -> dict[str, Any] | None:

@@ -78,25 +78,25 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
         "reason": plan.reason, "shape": plan.shape, "run_id": applied.run_id if applied else None,
         "delta_version": applied.delta_version if applied else None, "uncounted": applied.uncounted if applied else None,
         "ranges": [
-            {"topic": r.log.topic, "partition": r.log.partition, "from": r.from_offset, "until": r.until_offset,
+            {**r.log.place, "from": r.from_offset, "until": r.until_offset,
              "leader": str(r.leader.broker) if r.leader else None, "leader_epoch": r.leader.epoch if r.leader else None,
              **(_describe_receipt(receipt) if receipt else {})}
             for r, receipt in zip(plan.ranges, receipts, strict=True)
         ],
         "positions": [
-            {"topic": log.topic, "partition": log.partition, "position": position,
+            {**log.place, "position": position,
              "seen_offset": plan.seen[log].offset, "seen_version": plan.seen[log].version}
             for log, position in sorted(plan.positions.items())
         ],
         "pending_starts": [
-            {"topic": log.topic, "partition": log.partition, "first_record_at": at(moment)}
+            {**log.place, "first_record_at": at(moment)}
             for log, moment in sorted(plan.pending_starts.items())],
         "losses": [
-            {"topic": loss.log.topic, "partition": loss.log.partition, "from": loss.from_offset, "until": loss.until_offset,
+            {**loss.log.place, "from": loss.from_offset, "until": loss.until_offset,
              "why": loss.why.value, "log_epoch": loss.log_epoch} for loss in plan.losses],
-        "log_epochs": [{"topic": log.topic, "partition": log.partition, "log_epoch": n} for log, n in sorted(plan.log_epochs.items())],
+        "log_epochs": [{**log.place, "log_epoch": n} for log, n in sorted(plan.log_epochs.items())],
         "vanished": [
-            {"topic": v.log.topic, "partition": v.log.partition, "from": v.from_offset, "until": v.until_offset, "log_epoch": v.log_epoch}
+            {**v.log.place, "from": v.from_offset, "until": v.until_offset, "log_epoch": v.log_epoch}
             for v in plan.vanished],
     }
 

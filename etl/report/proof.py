@@ -47,10 +47,10 @@ class Proof:
         """A sentence for each log that lacks rows and is right all the same."""
         lacking = (log for log in self.logs if log.findings.missing and log.is_right)
         removed = (
-            f"{log.findings.audited.log.topic} {log.findings.audited.log.partition}: {log.missing.says}, as policy or an operator allows"
+            f"{log.findings.audited.log}: {log.missing.says}, as policy or an operator allows"
             for log in lacking)
         accepted = (
-            f"{log.findings.audited.log.topic} {log.findings.audited.log.partition}: {log.doubt.says}; an operator accepted that"
+            f"{log.findings.audited.log}: {log.doubt.says}; an operator accepted that"
             for log in self.logs if log.doubt.offsets and log.doubt.allowed)
         return (*removed, *accepted)
 
@@ -76,7 +76,8 @@ class Proof:
         if not wrong.doubt.allowed:
             said.append(wrong.doubt.says)
         blamed = self._blamed if self._is_transforms(wrong) else ""
-        return f"topic {log.topic}, partition {log.partition}: " + ", ".join(said) + blamed
+        place = ", ".join(f"{name} {value}" for name, value in log.place.items())
+        return f"{place}: " + ", ".join(said) + blamed
 
     @property
     def check(self) -> str:
@@ -137,7 +138,7 @@ class Proof:
     def _log_as_json(self, log: LogProof) -> dict[str, Any]:
         f, gaps, missing = log.findings, log.gaps, log.missing
         return {
-            "topic": f.audited.log.topic, "partition": f.audited.log.partition, "log_epoch": f.audited.log_epoch,
+            **f.audited.log.place, "log_epoch": f.audited.log_epoch,
             "is_right": log.is_right, "expected_rows": f.expected_rows, "found_rows": f.found_rows,
             "missing": f.missing, "missing_first": list(f.missing_first), "never_came": missing.never_came,
             "removed_by_others": missing.removed, "nobody_knows": missing.unknown, "in_a_table_before": missing.elsewhere,

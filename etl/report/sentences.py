@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etl.model.logs import BrokerPartition, OpenTransaction
@@ -39,7 +39,7 @@ def told_who_let_go(whys: Collection[LossReason]) -> tuple[str, str]:
 def told_lost(losses: Iterable[Loss]) -> Iterator[str]:
     """What a plan lets go: one sentence for each stretch."""
     for loss in losses:
-        count, place = loss.until_offset - loss.from_offset, f"{loss.log.topic} {loss.log.partition}"
+        count, place = loss.until_offset - loss.from_offset, loss.log
         yield f"{place}: {count:,} offsets ({loss.from_offset} to {loss.until_offset}) {_LET_GO[loss.why]}"
 
 
@@ -47,7 +47,7 @@ def told_let_go(losses: Iterable[Loss]) -> Iterator[str]:
     """The same of a plan that is not executed yet."""
     for loss in losses:
         what = f"{loss.until_offset - loss.from_offset:,} offsets ({loss.from_offset} to {loss.until_offset})"
-        yield f"the next run lets go {loss.log.topic} {loss.log.partition}: {what}, {loss.why.value}"
+        yield f"the next run lets go {loss.log}: {what}, {loss.why.value}"
 
 
 def told_purpose(plan: Plan) -> str:
@@ -64,7 +64,7 @@ def told_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
     """Which rows of the table are of records that their brokers no longer hold: one sentence for each stretch."""
     for one in vanished:
         yield (
-            f"{one.log.topic} {one.log.partition}: rows of offsets {one.from_offset} to {one.until_offset} with log_epoch {one.log_epoch} "
+            f"{one.log}: rows of offsets {one.from_offset} to {one.until_offset} with log_epoch {one.log_epoch} "
             "are of records that are gone; they stay in the table")
 
 
@@ -94,7 +94,7 @@ def told_open(snapshot: Snapshot) -> Iterator[str]:
     for (topic, who), logs in together.items():
         count = sum(snapshot.extents[log].held_back for log in logs)
         what = "1 offset below the high watermark waits" if count == 1 else f"{count:,} offsets below the high watermark wait"
-        yield f"{topic} {_numbers([log.partition for log in logs])}: {what} behind {who}"
+        yield f"{topic} {_keys(logs)}: {what} behind {who}"
 
 
 def _who_holds(one: OpenTransaction | None) -> str:
@@ -122,16 +122,16 @@ def told_extent(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
 
 
 def _told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
-    partitions: dict[tuple[str, str], list[int]] = {}
+    together: dict[tuple[str, str], list[BrokerPartition]] = {}
     for log, what in sorted(told.items()):
-        partitions.setdefault((log.topic, what), []).append(log.partition)
-    for (topic, what), found in partitions.items():
-        yield f"{topic} {_numbers(found)}: {what}"
+        together.setdefault((log.topic, what), []).append(log)
+    for (topic, what), logs in together.items():
+        yield f"{topic} {_keys(logs)}: {what}"
 
 
-def _numbers(partitions: list[int]) -> str:
-    more = f" and {len(partitions) - _NAMED:,} more" if len(partitions) > _NAMED else ""
-    return f"{', '.join(map(str, partitions[:_NAMED]))}{more}"
+def _keys(logs: Sequence[BrokerPartition]) -> str:
+    more = f" and {len(logs) - _NAMED:,} more" if len(logs) > _NAMED else ""
+    return f"{', '.join(log.key for log in logs[:_NAMED])}{more}"
 
 
 def doubt_of(applied: Applied) -> str:

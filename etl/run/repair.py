@@ -25,10 +25,10 @@ def finish_repair(world: World, repair: Repair | None, report: Report) -> None:
             _record(world, repair.plan, report)
         for log, offset in sorted(repair.followed.items()):
             by = offset - repair.plan.positions[log]
-            report.add(Outcome.FOLLOWED, f"{log.topic} {log.partition}: somebody else moved the offset by {by:+,} to {offset}, followed")
+            report.add(Outcome.FOLLOWED, f"{log}: somebody else moved the offset by {by:+,} to {offset}, followed")
         for log, offset in sorted(repair.not_followed.items()):
             by = offset - repair.plan.positions[log]
-            moved = f"{log.topic} {log.partition}: somebody else moved the offset by {by:+,} to {offset}"
+            moved = f"{log}: somebody else moved the offset by {by:+,} to {offset}"
             report.add(Outcome.NOT_FOLLOWED, f"{moved}, not followed: no topic that is read now has this partition")
         if not repair.adopts:
             _move_offsets(world, repair, report)

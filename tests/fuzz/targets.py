@@ -33,7 +33,7 @@ from etl.protocol.generations.kafka.fetch import FETCH_LAYOUTS
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import FetchAnswer
 from etl.protocol.primitives import Reader
-from etl.protocol.stretches import parse_stretches
+from etl.protocol.stretches import parse_log, parse_stretch, parse_stretches
 from etl.protocol.zookeeper import commit_metadata, plan_documents
 from etl.protocol.zookeeper.paths import partition_key
 from etl.protocol.zookeeper.payloads import (
@@ -346,6 +346,8 @@ TARGETS: tuple[Target, ...] = (
     Target("ranges-option", lambda c: parse_ranges(_text(c)), seeds.many([{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]),
            (errors.SettingsError,), is_json=True),
     Target("marked-error", _unmark, _MARKED),
+    Target("log-name", lambda content: parse_log(_text(content)), (b"clicks:3", b"clicks:1-0"), ()),
+    Target("stretch", lambda content: parse_stretch(_text(content)), (b"clicks:3:10-20", b"clicks:1-0:10-20"), ()),
     Target("stretches", lambda content: parse_stretches(_text(content)), (b"clicks:3:10-20", b"a:0:0-1 a:1:2-3"), (ValueError,)),
 )
 BY_NAME = {target.name: target for target in TARGETS}

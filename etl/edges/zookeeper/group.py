@@ -104,6 +104,6 @@ class ConsumerGroup:
             if now not in (ours, plan.seen[log]):
                 what = f"somebody else moved the offset during the run: it is {now.offset}, ours is {ours.offset}"
                 check = "which other consumer of this group runs; the rows are in the table, the next run decides by source.on_moved"
-                raise OffsetMoved(what, topic=log.topic, partition=log.partition, offset=now.offset, check=check) from reason
+                raise OffsetMoved(what, **log.place, offset=now.offset, check=check) from reason
         what = f"the offsets of plan {plan.number} did not reach ZooKeeper"
         raise CommitUnknown(what, check="nothing: the rows are in the table, the next run moves the offsets") from reason

@@ -189,4 +189,4 @@ def _owned_by(owners: Mapping[BrokerPartition, _Node], waited: str = "") -> Owne
     log, node = min(owners.items())
     more = f" (and {len(owners) - 1:,} more partitions have owners)" if len(owners) > 1 else ""
     check = "that this consumer is stopped"
-    return Owned(f"the partition is owned by {node.owner}{more}{waited}", topic=log.topic, partition=log.partition, check=check)
+    return Owned(f"the partition is owned by {node.owner}{more}{waited}", **log.place, check=check)

@@ -131,4 +131,4 @@ class PipelinePaths:
 
 def partition_key(log: BrokerPartition) -> str:
     """The ledger key of a log: `3` from Kafka 0.8 on, `0-3` (broker, partition) on the 0.7 family."""
-    return str(log.partition) if log.broker_id is None else f"{log.broker_id}-{log.partition}"
+    return log.key

@@ -37,7 +37,7 @@ def parse_offset(payload: bytes, *, path: str, log: BrokerPartition) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= MAX_OFFSET):
         what = f"the committed offset is no number: {text[:40]!r}"
         check = "who wrote that znode; set it to the next offset to read, as plain decimal text"
-        raise BadOffset(what, topic=log.topic, partition=log.partition, znode=path, check=check)
+        raise BadOffset(what, **log.place, znode=path, check=check)
     return int(text)
 
 

@@ -398,18 +398,21 @@ def test_two_operators_cannot_both_take_a_plans_place() -> None:
         accept(outside, "clicks:0", at=at)
 
 
-@pytest.mark.parametrize(("text", "named"), [("clicks", Named("clicks")), ("a.b-c_d:12", Named("a.b-c_d", 12))])
+@pytest.mark.parametrize(("text", "named"), [
+    ("clicks", Named("clicks")), ("a.b-c_d:12", Named("a.b-c_d", BrokerPartition("a.b-c_d", 12))),
+    ("clicks:1-0", Named("clicks", BrokerPartition("clicks", 0, 1)))])
 def test_a_log_is_named_by_its_topic_and_partition(text: str, named: Named) -> None:
     assert parse_named(text) == named
     assert str(named) == text
 
 
-@pytest.mark.parametrize("text", ["", "clicks:", "clicks:x", ":1", "a b", "clicks:1:2", "clicks:1234567890"])
+@pytest.mark.parametrize("text", [
+    "", "clicks:", "clicks:x", ":1", "a b", "clicks:1:2", "clicks:1234567890", "clicks:1-", "clicks:1-0-0", "clicks:01"])
 def test_what_names_no_log_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="names no log"):
         parse_named(text)
 
 
 def test_a_named_topic_covers_all_its_partitions_and_no_other() -> None:
-    assert Named("clicks").covers(B) and Named("clicks", 1).covers(B)
-    assert not Named("clicks", 0).covers(B) and not Named("click").covers(BrokerPartition("clicks", 0))
+    assert Named("clicks").covers(B) and Named("clicks", B).covers(B)
+    assert not Named("clicks", A).covers(B) and not Named("click").covers(BrokerPartition("clicks", 0))

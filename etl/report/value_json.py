@@ -5,7 +5,7 @@
       to values with fields   a column for each field: {"logs:": {topic: [key, ...]}, name: [value, ...]}, without columns at their default
     a set of logs             {topic: [key, ...]}
     a broker                  its id: where it listens decides nothing, and who reads a report need not know it
-    a plan, what came of it   as it is stored, without the brokers' addresses and the gaps, which decide nothing either
+    a plan, what came of it   as it is stored, without the brokers' addresses and generations, and the gaps, which decide nothing either
 
 The reader trusts what it reads: a document that none of our writers wrote raises whatever comes of that.
 """
@@ -80,6 +80,7 @@ def _(value: Broker) -> Any:
 @write_value.register(Plan)
 def _(value: Plan) -> Any:
     content = plan_content(value)
+    content.pop("generations", None)
     return {**content, "leaders": [[broker, "", 0] for broker, _, _ in content["leaders"]]}
 
 

@@ -2,7 +2,8 @@
 
 A plan is stored by columns and compressed, and what lies near a log's position is stored as the distance from it: that
 makes a tenth of the plain form. Its id is the hash of the canonical content without the leaders, because a leader is only
-today's address.
+today's address. Beside a leader's address is kept of which generation it was found to be, so that nobody need find it out again; a
+reader that does not know that column asks.
 
 Whatever carries a newer format is refused, so that an old driver never misreads a new plan. Format 1 lacked what a plan
 knows of the table's transaction version, of log starts and of why offsets were let go; formats before 3 lacked leader epochs, the
@@ -49,6 +50,7 @@ def plan_id(plan: Plan, form: int = FORMAT) -> str:
     """Hash of the canonical content in that format, without the leaders: 32 hex digits."""
     content = _content(plan, form)
     del content["leaders"], content["ranges"]["leader"], content["ranges"]["epoch"]
+    content.pop("generations", None)
     return hashlib.sha256(_canonical(content)).hexdigest()[:32]
 
 
@@ -199,6 +201,9 @@ def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
             known["heir_of"] = [[one.app_id, one.number] for one in plan.heir_of]
         if plan.table_version is not None:
             known["table_version"] = plan.table_version
+        generations = {r.leader.broker: r.leader.broker.generation for r in plan.ranges if r.leader and r.leader.broker.generation}
+        if generations:
+            known["generations"] = [generations.get(broker) for broker in brokers]
         known["vanished"] = [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished]
     return {
         **known, "format": form, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
@@ -229,7 +234,8 @@ def _plan(document: dict[str, Any]) -> Plan:
 def plan_of(document: dict[str, Any]) -> Plan:
     """The plan of `plan_content`, whatever its id says."""
     logs = _parse_logs(document["logs"])
-    brokers = [Broker(*columns) for columns in document["leaders"]]
+    generations = document.get("generations") or [None] * len(document["leaders"])
+    brokers = [Broker(*address, generation) for address, generation in zip(document["leaders"], generations, strict=True)]
     columns = document["ranges"]
     positions: list[int] = document["positions"]
     ranges = tuple(

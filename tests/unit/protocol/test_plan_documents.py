@@ -104,6 +104,15 @@ def test_a_plan_of_format_two_is_still_read() -> None:
     assert parse_plan(payload_of(document), path="/p") == replace(old, id=document["id"])
 
 
+def test_of_which_generation_a_leader_is_comes_back_and_is_no_part_of_the_id() -> None:
+    log, old = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+    ranges = (OffsetRange(log, 0, 5, Leader(Broker(0, "h", 9092))), OffsetRange(old, 0, 5, Leader(Broker(1, "h", 9093, "kafka-0.8"))))
+    plan = with_id(plain_plan(1, positions={log: 5, old: 5}, ranges=ranges))
+    found = parse_plan(render_plan(plan), path="p")
+    assert [r.leader.broker.generation for r in found.ranges if r.leader] == [None, "kafka-0.8"]
+    assert plan.id == plan_id(replace(plan, ranges=tuple(replace(r, leader=None) for r in ranges)))
+
+
 def test_the_id_does_not_depend_on_who_leads() -> None:
     plan = plan_of(3)
     moved = replace(plan, ranges=tuple(replace(r, leader=None) for r in plan.ranges))

@@ -150,7 +150,7 @@ CASES: tuple[Case, ...] = (
     Case(4, "worker killed when the first rows came", "SIGKILL for one Python worker when the first rows are fetched",
          partial(worker_killed, from_task=0, files=0)),
     Case(5, "killed when half the files were written", f"SIGKILL for {_ALL_AT_ONCE} when 2 of 4 files are written",
-         partial(while_writing, from_task=2, files=2, ending=Driver.kill_all), short=True),
+         partial(while_writing, from_task=2, files=2, ending=Driver.kill_all)),
     Case(5, "driver killed when half the files were written", "SIGKILL for the driver alone when 2 of 4 files are written",
          partial(while_writing, from_task=2, files=2, ending=driver_alone, loaded=True)),
     Case(5, "worker killed when half the files were written", "SIGKILL for one Python worker when 2 of 4 files are written",

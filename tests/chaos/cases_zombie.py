@@ -168,7 +168,7 @@ CASES: tuple[Case, ...] = (
     Case(9, "zombie after the plan is stored", _OVERTAKEN + "after the plan is stored", partial(wakes_at_verb, verb="claiming")),
     Case(9, "zombie after owners are claimed", _OVERTAKEN + "after the partitions' owners are claimed",
          partial(wakes_at_verb, verb="fetch", ownership={"mode": "claim"})),
-    Case(9, "zombie before the append", _OVERTAKEN + "before the append", partial(wakes_at_verb, verb="append", loaded=True), short=True),
+    Case(9, "zombie before the append", _OVERTAKEN + "before the append", partial(wakes_at_verb, verb="append", loaded=True)),
     Case(9, "zombie with its first rows", _OVERTAKEN + "with its JVM and workers, when the first rows came",
          partial(wakes_while_writing, from_task=0, files=0)),
     Case(9, "zombie whose workers went on", _OVERTAKEN + "its JVM and workers go on writing all the while",

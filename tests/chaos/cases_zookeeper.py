@@ -269,7 +269,7 @@ CASES: tuple[Case, ...] = (
     Case(11, "zookeeper-restarted-with-the-brokers", "ZooKeeper of ledger and brokers restarted while rows are appended",
          restarted_with_the_brokers),
     *(Case(11, f"session-expired-before-{verb}", f"the driver's session expires before it begins to {verb}",
-           partial(expired, verb=verb), short=verb == "commit") for verb in _VERBS),
+           partial(expired, verb=verb)) for verb in _VERBS),
     Case(11, "paused-past-its-session", "the driver paused before it moves offsets until its session has expired, then it goes on",
          paused_past_its_session),
     Case(11, "answer-of-the-multi-lost", "connection cut after the server moved the offsets, before the answer came",

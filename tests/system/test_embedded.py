@@ -75,6 +75,7 @@ def test_a_cluster_leaves_no_process_and_no_folder() -> None:
     assert not cluster.folder.exists()
 
 
+@pytest.mark.long
 def test_two_brokers_are_one_number_more() -> None:
     with Cluster(brokers=2) as cluster:
         cluster.create_topic("shared", partitions=4, replication_factor=2, config={"retention.ms": "-1"})

@@ -355,6 +355,7 @@ def test_a_superseded_plan_is_replaced_only_while_it_is_what_was_seen(ledger: Pl
     assert ledger.read_plan(1) == new
 
 
+@pytest.mark.long
 def test_a_superseding_plan_of_several_megabytes_goes_in_pieces_too(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
     ledger.store_plan(plan_of(7))
     new = large_plan(7)

@@ -121,8 +121,8 @@ def test_a_run_with_nothing_new_does_not_start_spark(pipeline: Pipeline) -> None
 
 
 @pytest.mark.parametrize(("verb", "then"), [
-    ("fetch", ["replayed", "ingested", "ingested"]), ("record", ["repaired", "repaired", "ingested"]), ("commit", ["repaired", "ingested"]),
-    ("tidy", ["ingested"]),
+    pytest.param("fetch", ["replayed", "ingested", "ingested"], marks=pytest.mark.long), ("record", ["repaired", "repaired", "ingested"]),
+    ("commit", ["repaired", "ingested"]), pytest.param("tidy", ["ingested"], marks=pytest.mark.long),
 ])
 def test_a_run_that_breaks_off_is_finished_by_the_next_and_the_proof_holds(pipeline: Pipeline, verb: str, then: list[str]) -> None:
     """In this process; killed ones are in the crash matrix."""

@@ -147,6 +147,7 @@ def test_what_is_no_losses_table_is_refused_and_a_place_that_cannot_be_written_i
         record_losses(LOSING, app_id=APP, path=str(tmp_path / "file" / "losses"))
 
 
+@pytest.mark.long
 def test_a_losses_table_with_deletion_vectors_is_read_and_written(path: str, spark: SparkSession) -> None:
     record_losses(LOSING, app_id="app", path=path)
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")

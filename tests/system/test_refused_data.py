@@ -91,6 +91,7 @@ def test_a_record_batch_that_lies_under_a_right_crc_is_named_to_the_offset(spoil
     assert not DeltaTable.is_deltatable(str(pipeline.table))
 
 
+@pytest.mark.long
 def test_records_that_are_too_much_for_spark_are_named_one_by_one_and_can_be_left_out(spoiled: tuple[Pipeline, FakeBroker]) -> None:
     pipeline, broker = spoiled
     pipeline.settings["source"]["max_record_bytes"] = 2_000_000

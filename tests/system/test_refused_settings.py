@@ -83,9 +83,10 @@ def test_a_transform_that_does_not_work_is_named_before_a_plan_binds_the_conf_to
 
 @pytest.mark.parametrize(("name", "made", "words"), [
     ("unlucky", "lucky('value')", ("ValueError: no luck", "unlucky_of_tests.py:6")),
-    ("unknown", "f.udf(of_the_module, 'int')('value')", ("No module named 'unknown_of_tests'", "the workers have its module")),
-    ("shuffled", "f.expr('1 / (offset - 7)')).repartition(2, f.col('size')", ("DIVIDE_BY_ZERO",)),
-    ("closed", "closed('value')", ("PermissionError", "closed_of_tests.py:13")),
+    pytest.param("unknown", "f.udf(of_the_module, 'int')('value')", ("No module named 'unknown_of_tests'", "the workers have its module"),
+                 marks=pytest.mark.long),
+    pytest.param("shuffled", "f.expr('1 / (offset - 7)')).repartition(2, f.col('size')", ("DIVIDE_BY_ZERO",), marks=pytest.mark.long),
+    pytest.param("closed", "closed('value')", ("PermissionError", "closed_of_tests.py:13"), marks=pytest.mark.long),
 ])
 def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_the_plan(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, name: str, made: str, words: tuple[str, ...],

@@ -38,9 +38,9 @@ def test_a_first_run_may_be_killed_at_any_call_to_the_outside(place: Place) -> N
     assert is_whole(told) and told.tally.counts["kill"] > 20
 
 
-def test_a_later_run_may_be_killed_at_every_call_to_the_outside(place: Place) -> None:
-    told = tell_every_moment(place, SEEDS[0], Lane(Deed.KILL, first=False))
-    assert is_whole(told) and told.tally.counts["kill"] > 50
+def test_a_later_run_may_be_killed_at_any_call_to_the_outside(place: Place) -> None:
+    told = tell_every_moment(place, SEEDS[0], Lane(Deed.KILL, first=False), step=3)
+    assert is_whole(told) and told.tally.counts["kill"] > 16
 
 
 @pytest.mark.parametrize("seed", SEEDS)

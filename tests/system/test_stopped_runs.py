@@ -53,7 +53,8 @@ def test_a_zookeeper_that_is_down_and_a_broker_that_is_down_are_named(make_pipel
     refused(no_broker.run(), 6, f"127.0.0.1:{port}", "retry")
 
 
-@pytest.mark.parametrize(("verb", "then"), [("store", ["ingested"]), ("record", ["repaired", "repaired", "ingested"])])
+@pytest.mark.parametrize(("verb", "then"), [
+    pytest.param("store", ["ingested"], marks=pytest.mark.long), ("record", ["repaired", "repaired", "ingested"])])
 def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_completes(
     pipeline: Pipeline, verb: str, then: list[str],
 ) -> None:
@@ -107,7 +108,8 @@ def test_a_run_that_is_terminated_during_the_fetch_loses_nothing(spoiled: tuple[
     assert sum(pipeline.in_table().values()) == 30
 
 
-@pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "a scheduler"])
+@pytest.mark.parametrize("what", [
+    pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.long), pytest.param(signal.SIGTERM, id="a scheduler")])
 def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing_is_lost_or_left_behind(
     spoiled: tuple[Pipeline, FakeBroker], what: signal.Signals,
 ) -> None:

@@ -58,6 +58,7 @@ def named(pipeline: Pipeline, name: str) -> Pipeline:
     return replace(pipeline, folder=folder, group=f"{pipeline.group}-{name}", settings={"table": {"path": str(pipeline.table)}})
 
 
+@pytest.mark.long
 def test_a_take_over_that_was_never_executed_is_taken_back_and_one_that_was_is_taken_over_with_all_it_had_taken(
     pipeline: Pipeline, renamed: Pipeline,
 ) -> None:

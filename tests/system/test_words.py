@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient
 from kazoo.client import KazooClient
@@ -61,6 +62,7 @@ def test_a_word_on_there_being_no_table_covers_that_place_alone_and_the_plan_lef
     assert DeltaTable(str(pipeline.folder / "b")).to_pyarrow_table().num_rows == 20
 
 
+@pytest.mark.long
 def test_a_table_of_another_era_is_gone_on_with_by_taking_its_place_and_not_by_a_word(pipeline: Pipeline) -> None:
     pipeline.produce(20)
     pipeline.ran()

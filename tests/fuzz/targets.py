@@ -24,7 +24,7 @@ from etl.commands.operator import parse_skip
 from etl.edges.delta.log import parse_added, parse_commit, parse_shape
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.model.ledger import Retirement
-from etl.model.logs import Isolation
+from etl.model.logs import Dialect, Isolation
 from etl.model.plans import OffsetRange
 from etl.protocol import error_line
 from etl.protocol.generations.kafka import committed, configs, fetch, groups, produce, small_messages, transactions
@@ -37,8 +37,10 @@ from etl.protocol.stretches import parse_log, parse_stretch, parse_stretches
 from etl.protocol.zookeeper import commit_metadata, plan_documents
 from etl.protocol.zookeeper.paths import partition_key
 from etl.protocol.zookeeper.payloads import (
-    DriverNode, OwnerNode, parse_broker, parse_cluster_id, parse_driver, parse_offset, parse_owner, parse_partition_key, parse_uid,
-    render_driver, render_owner,
+    DriverNode, OwnerNode, parse_driver, parse_offset, parse_owner, parse_partition_key, parse_uid, render_driver, render_owner,
+)
+from etl.protocol.zookeeper.registrations import (
+    dialect_of, parse_broker, parse_cluster_id, parse_count, parse_partition_state, parse_physical_broker, parse_replicas,
 )
 from etl.reader.cursor import Cursor
 from etl.reader.options import parse_options, parse_ranges
@@ -180,6 +182,12 @@ def _text(content: bytes) -> str:
         return content.decode("utf-8", "replace")
 
 
+def _physical_broker(content: bytes) -> None:
+    found = parse_physical_broker("7", content)
+    if found is not None and dialect_of(content) is not Dialect.JAFKA:
+        raise AssertionError("a broker of another family than its registration")
+
+
 def _partition_key(content: bytes) -> object:
     log = parse_partition_key("clicks", _text(content))
     return log and partition_key(log)
@@ -313,7 +321,11 @@ TARGETS: tuple[Target, ...] = (
     Target("broker", lambda c: parse_broker("7", c), seeds.many(
         {"host": "b", "port": 9092, "endpoints": []},
         {"host": None, "port": -1, "endpoints": ["SSL://x:1", "PLAINTEXT://[::1]:9092"]}), is_json=True),
+    Target("physical-broker", _physical_broker, (b"vm-1:vm:9092", b"vm-1:fe80##1:9092:true", b"\xac\xed\0\5t\0\x0cvm-1:vm:9092")),
+    Target("partition-count", parse_count, (b"12",)),
     Target("cluster-id", parse_cluster_id, seeds.many({"version": "1", "id": "c1"}), is_json=True),
+    Target("replicas", parse_replicas, seeds.many({"version": 1, "partitions": {"0": [1, 2], "1": [2]}}), is_json=True),
+    Target("partition-state", parse_partition_state, seeds.many({"leader": -1, "leader_epoch": 3, "isr": [1, 2]}), is_json=True),
     Target("driver", parse_driver, (render_driver(DriverNode("h", 7, "99", "r", "0a1b2c3d-7")),), is_json=True),
     Target("owner", _owner, (_OWNED,)),
     Target("uid", _znode(parse_uid), (b"", b"feedbeef"), (errors.LedgersDisagree,)),

@@ -1,14 +1,22 @@
-"""The cluster's registry in ZooKeeper: which brokers are there, and what the cluster is called."""
+"""The cluster's registry in ZooKeeper: which brokers are there, what the cluster is called, and what Kafka's controller says of topics.
+
+Brokers of Jafka and Kafka 0.7 tell of nothing themselves; what they register is read in `physical_registry`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.errors import WrongChroot, ZooKeeperUnreachable
-from etl.model.logs import Broker
+from etl.errors import SettingsError, WrongChroot, ZooKeeperUnreachable
+from etl.model.logs import Broker, BrokerPartition, Dialect
 from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID, DELETED_TOPICS
-from etl.protocol.zookeeper.payloads import CREATION_ID, parse_broker, parse_cluster_id
+from etl.protocol.zookeeper.payloads import CREATION_ID
+from etl.protocol.zookeeper.registrations import (
+    PartitionState, dialect_of, parse_broker, parse_cluster_id, parse_partition_state, parse_replicas,
+)
+
+_FAMILIES: Mapping[Dialect, str] = {Dialect.KAFKA: "Kafka 0.8 or later", Dialect.JAFKA: "Jafka or Kafka 0.7"}
 
 
 def read_creation_ids(zookeeper: ZooKeeper, topics: Iterable[str]) -> dict[str, str]:
@@ -28,19 +36,41 @@ def read_creation_ids(zookeeper: ZooKeeper, topics: Iterable[str]) -> dict[str, 
 
 
 def read_brokers(zookeeper: ZooKeeper) -> tuple[Broker, ...]:
-    """The brokers registered under our chroot, in order of id. Raises WrongChroot when there is no cluster there."""
+    """The brokers of Kafka 0.8 or later registered under our chroot, in order of id; those without a PLAINTEXT listener are left out.
+
+    Raises WrongChroot when there is no cluster there, SettingsError when it is one of Jafka or Kafka 0.7.
+    """
+    registrations = read_registrations(zookeeper, Dialect.KAFKA)
+    brokers = tuple(sorted(b for b in (parse_broker(i, payload) for i, payload in registrations.items()) if b))
+    if not brokers:
+        there = len(registrations)
+        what = f"none of the {there} registered brokers has a PLAINTEXT endpoint" if there else "no broker is registered"
+        raise ZooKeeperUnreachable(what, connect=zookeeper.connect, check="that the brokers run, or give source.bootstrap")
+    return brokers
+
+
+def read_registrations(zookeeper: ZooKeeper, dialect: Dialect) -> dict[str, bytes]:
+    """Broker id -> what it registered, of a cluster of this family.
+
+    Raises WrongChroot when there is no cluster under our chroot, and SettingsError for a broker of the other family: whoever spoke to it in
+    the words of this one would be hung up on, or wait.
+    """
     ids = zookeeper.children(BROKER_IDS)
     if ids is None:
         what = f"there is no Kafka cluster under {zookeeper.chroot or '/'}: no {BROKER_IDS}"
-        check = "the chroot at the end of zookeeper.connect; for a cluster without ZooKeeper give source.bootstrap"
+        check = "the chroot at the end of zookeeper.connect"
+        if dialect is Dialect.KAFKA:
+            check += "; for a cluster without ZooKeeper give source.bootstrap"
         raise WrongChroot(what, connect=zookeeper.connect, check=check)
     payloads = zookeeper.read_all([f"{BROKER_IDS}/{i}" for i in ids])
-    found = (parse_broker(i, p[0]) for i, p in zip(ids, payloads, strict=True) if p)
-    brokers = tuple(sorted(b for b in found if b))
-    if not brokers:
-        what = f"none of the {len(ids)} registered brokers has a PLAINTEXT endpoint" if ids else "no broker is registered"
-        raise ZooKeeperUnreachable(what, connect=zookeeper.connect, check="that the brokers run, or give source.bootstrap")
-    return brokers
+    found = {i: p[0] for i, p in sorted(zip(ids, payloads, strict=True)) if p}
+    others = {i: there for i, payload in found.items() if (there := dialect_of(payload)) not in (dialect, None)}
+    if others:
+        broker, there = min(others.items())
+        what = f"broker {broker} under {zookeeper.chroot or '/'} is of {_FAMILIES[there]}, and source.dialect is {dialect.value}"
+        check = f"source.dialect: {there.value}, or the chroot at the end of zookeeper.connect"
+        raise SettingsError(what, key="source.dialect", connect=zookeeper.connect, check=check)
+    return found
 
 
 def read_topics(zookeeper: ZooKeeper) -> list[str]:
@@ -48,6 +78,22 @@ def read_topics(zookeeper: ZooKeeper) -> list[str]:
     there = zookeeper.children(BROKER_TOPICS) or ()
     gone = set(zookeeper.children(DELETED_TOPICS) or ()) if there else set()
     return sorted(set(there) - gone)
+
+
+def read_replicas(zookeeper: ZooKeeper, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, tuple[int, ...]]:
+    """The ids of the brokers that hold each log, the preferred leader first (Kafka 0.8 to 3.x); without those not registered."""
+    topics = sorted({log.topic for log in logs})
+    payloads = zookeeper.read_all([f"{BROKER_TOPICS}/{topic}" for topic in topics])
+    replicas = {topic: parse_replicas(p[0]) for topic, p in zip(topics, payloads, strict=True) if p}
+    return {log: replicas[log.topic][log.partition] for log in logs if log.partition in replicas.get(log.topic, ())}
+
+
+def read_partition_states(zookeeper: ZooKeeper, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, PartitionState]:
+    """What the controller last wrote of each log (Kafka 0.8 to 3.x); one of which it wrote nothing yet is left out."""
+    wanted = sorted(logs)
+    payloads = zookeeper.read_all([f"{BROKER_TOPICS}/{log.topic}/partitions/{log.partition}/state" for log in wanted])
+    found = {log: parse_partition_state(p[0]) for log, p in zip(wanted, payloads, strict=True) if p}
+    return {log: state for log, state in found.items() if state}
 
 
 def read_cluster_id(zookeeper: ZooKeeper) -> str | None:

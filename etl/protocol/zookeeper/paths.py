@@ -1,7 +1,9 @@
 """Every path in ZooKeeper. No client here; `edges.zookeeper` reads and writes.
 
-    /brokers/ids/<id>                              JSON (0.8+), ephemeral
-    /brokers/topics/<topic>                        JSON (0.8+)
+    /brokers/ids/<id>                              where the broker listens: JSON (0.8+) or fields (0.7 family), ephemeral
+    /brokers/topics/<topic>                        who holds its partitions: JSON (0.8+); nothing (0.7 family)
+    /brokers/topics/<topic>/partitions/<p>/state   leader and in-sync replicas: JSON (0.8+)
+    /brokers/topics/<topic>/<id>                   how many partitions that broker has, decimal (0.7 family), ephemeral
     /admin/delete_topics/<topic>                   a topic that is about to vanish (0.8.1+)
     /cluster/id                                    JSON (0.10.1+)
     /consumers/<group>/ids/<consumer id>           live consumers of the group, ephemeral

@@ -1,4 +1,4 @@
-"""The payloads of znodes, parsed and rendered, but for plans and what came of them."""
+"""The payloads of znodes, parsed and rendered, but for plans and what came of them, and for what brokers write (`registrations`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from etl.errors import BadOffset, LedgersDisagree
-from etl.model.logs import Broker, BrokerPartition
+from etl.model.logs import BrokerPartition
 
 CREATION_ID = "zxid-"
 """Before the transaction that made a topic's znode: what stands for a topic's id where brokers have none (before 2.8)."""
@@ -39,31 +39,6 @@ def parse_offset(payload: bytes, *, path: str, log: BrokerPartition) -> int:
         check = "who wrote that znode; set it to the next offset to read, as plain decimal text"
         raise BadOffset(what, **log.place, znode=path, check=check)
     return int(text)
-
-
-def parse_broker(broker_id: str, payload: bytes) -> Broker | None:
-    """A broker of Kafka 0.8 or later, or None when it has no plaintext endpoint or is not registered as JSON.
-
-    `host`/`port` hold the first PLAINTEXT endpoint, or null / -1 when there is none; then `endpoints` counts.
-    """
-    try:
-        registration = json.loads(payload)
-        host, port = registration.get("host"), registration.get("port")
-        if host and isinstance(port, int) and port > 0:
-            return Broker(int(broker_id), str(host), port)
-        plain = next(e for e in registration.get("endpoints") or () if str(e).startswith("PLAINTEXT://"))
-        host, _, text = str(plain).removeprefix("PLAINTEXT://").rpartition(":")
-        return Broker(int(broker_id), host.strip("[]"), int(text))
-    except (ValueError, AttributeError, StopIteration, TypeError, OverflowError, RecursionError):
-        return None
-
-
-def parse_cluster_id(payload: bytes) -> str | None:
-    """Kafka's cluster id, or None when the payload is not its JSON."""
-    try:
-        return str(json.loads(payload)["id"] or "") or None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etl.errors import BadOffset, LedgersDisagree
-from etl.model.logs import Broker, BrokerPartition
+from etl.model.logs import BrokerPartition
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths, partition_key
 from etl.protocol.zookeeper.payloads import (
-    MAX_OFFSET, DriverNode, parse_broker, parse_cluster_id, parse_driver, parse_offset, parse_partition_key, parse_uid, render_driver,
-    render_offset,
+    MAX_OFFSET, DriverNode, parse_driver, parse_offset, parse_partition_key, parse_uid, render_driver, render_offset,
 )
 
 LOG = BrokerPartition("clicks", 3)
@@ -77,41 +76,6 @@ def test_text_that_is_no_offset_is_refused_with_its_znode(payload: bytes) -> Non
     assert caught.value.where == {"topic": "clicks", "partition": 3, "znode": "/consumers/g/offsets/clicks/3"}
 
 
-# Payloads as brokers of these versions write them.
-KAFKA_0_8 = b'{"jmx_port":-1,"timestamp":"1700000000000","host":"kafka-1","version":1,"port":9092}'
-KAFKA_3_9 = (
-    b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://127.0.0.1:39092"],'
-    b'"jmx_port":-1,"port":39092,"host":"127.0.0.1","version":5,"timestamp":"1700000000000"}')
-TLS_FIRST = b'{"endpoints":["SSL://h:1","PLAINTEXT://[::1]:9092"],"host":null,"version":5,"port":-1}'
-
-
-@pytest.mark.parametrize(("payload", "broker"), [
-    (KAFKA_0_8, Broker(1, "kafka-1", 9092)), (KAFKA_3_9, Broker(1, "127.0.0.1", 39092)), (TLS_FIRST, Broker(1, "::1", 9092)),
-])
-def test_a_broker_is_where_it_listens_in_plain_text(payload: bytes, broker: Broker) -> None:
-    assert parse_broker("1", payload) == broker
-
-
-@pytest.mark.parametrize("payload", [
-    b"", b"creator:host:9092", b"[]", b"{}", b"null", b'{"endpoints":["SSL://h:1"],"host":null,"port":-1}', b'{"endpoints":7}',
-    b'{"host":"h","port":"9092"}', b'{"endpoints":["PLAINTEXT://h:port"]}', b"[" * 100_000, b"\xff",
-])
-def test_a_registration_without_a_plain_endpoint_is_no_broker(payload: bytes) -> None:
-    assert parse_broker("1", payload) is None
-
-
-def test_a_broker_id_that_is_no_number_is_no_broker() -> None:
-    assert parse_broker("one", KAFKA_3_9) is None
-
-
-@pytest.mark.parametrize(("payload", "cluster"), [
-    (b'{"version":"1","id":"3wPxsVzoRDqGLX6QEbYmCA"}', "3wPxsVzoRDqGLX6QEbYmCA"), (b"", None), (b"{}", None), (b"7", None), (b"[", None),
-    (b'{"id":null}', None), (b'{"id":""}', None), (b"\xff\xfe", None),
-])
-def test_a_cluster_id_is_text_or_nothing(payload: bytes, cluster: str | None) -> None:
-    assert parse_cluster_id(payload) == cluster
-
-
 DRIVERS = st.builds(DriverNode, st.text(), st.integers(1, 2**31 - 1), st.none() | st.text(), st.text(), st.none() | st.text())
 
 
@@ -140,13 +104,11 @@ def test_a_uid_that_is_not_ours_is_refused(payload: bytes) -> None:
 @given(st.binary() | st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["host", "port", "endpoints", "pid", "run_id", "started", "id", "x"]), inner, max_size=4),
+        st.sampled_from(["host", "pid", "run_id", "started", "x"]), inner, max_size=4),
 ).map(lambda document: json.dumps(document).encode()))
 def test_random_payloads_are_nothing_or_a_named_error(payload: bytes) -> None:
-    broker, driver, cluster = parse_broker("1", payload), parse_driver(payload), parse_cluster_id(payload)
-    assert broker is None or isinstance(broker, Broker)
+    driver = parse_driver(payload)
     assert driver is None or isinstance(driver, DriverNode)
-    assert cluster is None or isinstance(cluster, str)
     try:
         assert 0 <= parse_offset(payload, path="/p", log=LOG) <= MAX_OFFSET
     except BadOffset:

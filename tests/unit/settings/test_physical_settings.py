@@ -58,7 +58,8 @@ def test_what_brokers_of_byte_positions_cannot_do_is_refused_with_the_reason(key
 
 
 def test_the_same_keys_are_taken_where_they_ask_for_what_there_is() -> None:
-    said: dict[str, Any] = {"bootstrap": None, "start": "latest", "isolation": "read_uncommitted", "on_no_leader": "skip", "compacted_topics": []}
+    said: dict[str, Any] = {
+        "bootstrap": None, "start": "latest", "isolation": "read_uncommitted", "on_no_leader": "skip", "compacted_topics": []}
     assert parse_settings(document(**said)).source.start is StartAt.LATEST
 
 

@@ -15,7 +15,8 @@ TOPICS = st.text(st.sampled_from("ab.Z9_-"), min_size=1, max_size=4)
 LOGS = st.builds(BrokerPartition, TOPICS, st.integers(0, 30), st.none() | st.integers(0, 3))
 COMMITTED = st.just(Committed()) | st.builds(Committed, OFFSETS, st.integers(0, 2**31 - 1)) | st.builds(Committed, st.none(), st.just(0))
 LEADERS = st.none() | st.builds(
-    Leader, st.builds(Broker, st.integers(0, 3), st.text(max_size=5), st.integers(1, 65535), st.sampled_from([None, "kafka-0.8"])), st.none() | st.integers(0, 9))
+    Leader, st.builds(Broker, st.integers(0, 3), st.text(max_size=5), st.integers(1, 65535), st.sampled_from([None, "kafka-0.8"])),
+    st.none() | st.integers(0, 9))
 EPOCHS = st.none() | st.integers(0, 9)
 LINEAGES = st.lists(st.tuples(st.integers(0, 9), OFFSETS), min_size=1, max_size=3).map(tuple)
 NAMES = st.none() | st.text(max_size=10)

@@ -235,7 +235,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
     """The plan of `plan_content`, whatever its id says."""
     logs = _parse_logs(document["logs"])
     generations = document.get("generations") or [None] * len(document["leaders"])
-    brokers = [Broker(*address, generation) for address, generation in zip(document["leaders"], generations, strict=True)]
+    brokers = [Broker(number, host, port, told) for (number, host, port), told in zip(document["leaders"], generations, strict=True)]
     columns = document["ranges"]
     positions: list[int] = document["positions"]
     ranges = tuple(

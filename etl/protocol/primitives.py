@@ -130,6 +130,11 @@ class Writer:
         self._bytes += _INT16.pack(len(encoded)) + encoded
         return self
 
+    def raw(self, content: bytes) -> Writer:
+        """Bytes as they are."""
+        self._bytes += content
+        return self
+
     def framed(self) -> bytes:
         """The bytes with their int32 length in front."""
         return _INT32.pack(len(self._bytes)) + bytes(self._bytes)

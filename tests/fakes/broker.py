@@ -59,6 +59,9 @@ KAFKA_3_9 = {PRODUCE: (0, 11), FETCH: (0, 17), LIST_OFFSETS: (0, 9), METADATA: (
              FIND_COORDINATOR: (0, 6), GROUPS: (0, 5), API_VERSIONS: (0, 4), LEADER_EPOCHS: (2, 4), CONFIGS: (1, 4), LOG_DIRS: (0, 4),
              PRODUCERS: (0, 0), TRANSACTIONS: (0, 0), TRANSACTION_LIST: (0, 1)}
 
+_SMALLEST_REQUEST = 10
+"""Key, version, correlation id, client id: a real broker hangs up on less."""
+
 Act = Callable[[socket.socket, bytes], None]
 """How to deliver one framed response; an act that ends with the socket closed ends the connection."""
 
@@ -215,6 +218,8 @@ class FakeBroker:
             try:
                 while connection.fileno() >= 0:
                     request = _receive(connection, int.from_bytes(_receive(connection, 4), "big"))
+                    if len(request) < _SMALLEST_REQUEST:
+                        return
                     key, version = struct.unpack_from(">hh", request)
                     self.requests.append((key, version))
                     response = self._answer(key, version, request)

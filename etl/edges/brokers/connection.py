@@ -15,11 +15,14 @@ from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge
 
 
 class ConnectionBroken(ConnectionError):
-    """The other side hung up. `answered`: a byte of the response had come, so asking again is not the same question."""
+    """The other side hung up.
 
-    def __init__(self, why: str, *, answered: bool) -> None:
+    `answered`: a byte of the response had come, so asking again is not the same question. `check`: what the request makes of it.
+    """
+
+    def __init__(self, why: str, *, answered: bool, check: str = "") -> None:
         super().__init__(why)
-        self.answered = answered
+        self.answered, self.check = answered, check
 
 
 class ImpossibleSize(ValueError):
@@ -54,7 +57,7 @@ class Connection:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return connected
 
-    def send(self, frame: bytes, deadline: float) -> None:
+    def send(self, frame: bytes | memoryview, deadline: float) -> None:
         try:
             self._socket.settimeout(self._left(deadline, "send"))
             self._socket.sendall(frame)
@@ -63,12 +66,12 @@ class Connection:
         except OSError as error:
             raise ConnectionBroken(f"while sending: {error.strerror or error}", answered=False) from None
 
-    def receive(self, deadline: float, room: Callable[[int], memoryview], *, max_bytes: int) -> memoryview:
+    def receive(self, deadline: float, room: Callable[[int], memoryview], *, max_bytes: int, least_bytes: int = 4) -> memoryview:
         """One response without its length; `room` gives the bytes to receive it into, once its size was checked."""
         first = bytearray(4)
         self._fill(memoryview(first), deadline, answered=False)
         size = int.from_bytes(first, "big", signed=True)
-        if not 4 <= size <= max_bytes:
+        if not least_bytes <= size <= max_bytes:
             raise ImpossibleSize(bytes(first), self._second(deadline) if size > max_bytes else b"")
         into = room(size)
         self._fill(into, deadline, answered=True)
@@ -121,10 +124,9 @@ def not_kafka(address: str, first: bytes) -> NotKafka:
     return NotKafka(f"the port does not speak Kafka: its answer starts with {first!r}", broker=address, check="host and port")
 
 
-def hung_up(address: str, why: str) -> NotKafka:
+def hung_up(address: str, why: str, check: str) -> NotKafka:
     """The failure for a port that closes the connection on the very first request, twice."""
-    return NotKafka(f"the connection was closed on the first request ({why})", broker=address,
-                    check="for a TLS listener on this port, a broker older than 0.10 (0.8 hangs up), or something that is not Kafka")
+    return NotKafka(f"the connection was closed on the first request ({why})", broker=address, check=check)
 
 
 def unanswered(late: BrokerUnreachable, first_request: str) -> BrokerUnreachable:

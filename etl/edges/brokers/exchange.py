@@ -24,6 +24,12 @@ Ask = Callable[[Dialect], Request[Answer]]
 _MAX_NUMBER = 0x7FFFFFFF
 _MAX_GREETING_BYTES = 64 << 10
 """A real answer to a greeting is below 1 KiB; what is no broker may claim anything."""
+_MOST_UNANSWERED = 64
+"""Of the requests of one question. A broker that serves one after the other reads no more while nobody takes its answers; two that both
+only send would wait for ever."""
+_MOST_UNANSWERED = 64
+"""Of the requests of one question: a broker that serves one at a time reads no more while nobody takes its answers, and two that both only
+send wait for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,8 @@ class Sent(Generic[Answer]):
 
     request: Request[Answer]
     number: int
+    rest: memoryview
+    """What of its bytes is sent when answers have come."""
 
 
 class Exchange:
@@ -89,10 +97,11 @@ class Exchange:
         """Send and do not wait. Raises ConnectionBroken."""
         connection, dialect = self._connected(deadline)
         request, number = ask(dialect), self._next_number()
-        frame = request.frame(number)
+        frames = memoryview(request.frame(number))
+        first = _end_of(frames, _MOST_UNANSWERED) if request.answers > _MOST_UNANSWERED else len(frames)
         with Dropping(self.close):
-            connection.send(frame, deadline)
-        return Sent(request, number)
+            connection.send(frames[:first], deadline)
+        return Sent(request, number, frames[first:])
 
     def receive(self, number: int, deadline: float, room: Callable[[int], memoryview]) -> memoryview:
         """The bytes of the next answer, in what `room` gives. Raises ConnectionBroken, and ImpossibleSize for a size not taken."""
@@ -100,7 +109,7 @@ class Exchange:
             raise ConnectionBroken("no connection any more", answered=False)
         connection, dialect = self._open
         with Dropping(self.close):
-            response = connection.receive(deadline, room, max_bytes=self._max_response_bytes)
+            response = connection.receive(deadline, room, max_bytes=self._max_response_bytes, least_bytes=dialect.least_answer_bytes)
             found = dialect.number_of(response[:4])
             if found not in (None, number):
                 raise CorruptData(f"an answer to request {found} came where {number} was asked", broker=self.address)
@@ -108,16 +117,27 @@ class Exchange:
 
     def _receive_all(self, sent: Sent[Answer], deadline: float) -> memoryview:
         """Its one answer; of several, all of them, each behind its size."""
-        if sent.request.answers == 1:
-            return self.receive(sent.number, deadline, _fresh)
-        answers = bytearray()
+        answers, rest = bytearray(), sent.rest
         for got in range(sent.request.answers):
             try:
+                if got and got % _MOST_UNANSWERED == 0:
+                    rest = self._send_more(rest, deadline)
                 answer = self.receive(sent.number, deadline, _fresh)
             except ConnectionBroken as broken:
-                raise ConnectionBroken(str(broken), answered=broken.answered or got > 0) from None
+                raise ConnectionBroken(str(broken), answered=broken.answered or got > 0, check=sent.request.check_if_cut) from None
+            if sent.request.answers == 1:
+                return answer
             answers += len(answer).to_bytes(4, "big") + answer
         return memoryview(answers)
+
+    def _send_more(self, frames: memoryview, deadline: float) -> memoryview:
+        """The next requests of a question, since those before them are answered; what is left."""
+        if self._open is None:
+            raise ConnectionBroken("no connection any more", answered=True)
+        until = _end_of(frames, _MOST_UNANSWERED)
+        with Dropping(self.close):
+            self._open[0].send(frames[:until], deadline)
+        return frames[until:]
 
     def read(self, request: Request[Answer], response: memoryview) -> Answer:
         """What the bytes say. Raises CorruptData."""
@@ -132,8 +152,8 @@ class Exchange:
 
     def cut(self, broken: ConnectionBroken) -> BrokerUnreachable:
         """The failure for a connection that broke and is not made anew."""
-        return BrokerUnreachable(f"the connection broke {broken}", broker=self.address,
-                                 check="the broker's log; a listener that wants a login (SASL) also hangs up like this")
+        check = broken.check or "the broker's log; a listener that wants a login (SASL) also hangs up like this"
+        return BrokerUnreachable(f"the connection broke {broken}", broker=self.address, check=check)
 
     def _connected(self, deadline: float) -> tuple[Connection, Dialect]:
         if self._open is None:
@@ -149,7 +169,7 @@ class Exchange:
             try:
                 return self._greet_once(greeting, deadline)
             except ConnectionBroken as again:
-                raise hung_up(self.address, str(again)) from None
+                raise hung_up(self.address, str(again), greeting.check_if_cut) from None
 
     def _greet_once(self, greeting: Greeting, deadline: float) -> tuple[Connection, Dialect]:
         connection = Connection(self._host, self._port, min(deadline, time.monotonic() + self._connect_timeout_s))
@@ -162,7 +182,7 @@ class Exchange:
 
     def _first_answer(self, connection: Connection, greeting: Greeting, deadline: float) -> memoryview:
         try:
-            response = connection.receive(deadline, _fresh, max_bytes=_MAX_GREETING_BYTES)
+            response = connection.receive(deadline, _fresh, max_bytes=_MAX_GREETING_BYTES, least_bytes=greeting.least_answer_bytes)
         except ImpossibleSize as size:
             raise not_kafka(self.address, size.first) from None
         except BrokerUnreachable as late:
@@ -174,6 +194,15 @@ class Exchange:
     def _next_number(self) -> int:
         self._last_number = (self._last_number + 1) & _MAX_NUMBER
         return self._last_number
+
+
+def _end_of(frames: memoryview, requests: int) -> int:
+    """Where so many requests end, each of which has its size in front."""
+    at = 0
+    for _ in range(requests):
+        if at < len(frames):
+            at += 4 + int.from_bytes(frames[at:at + 4], "big")
+    return at
 
 
 def _fresh(size: int) -> memoryview:

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from types import TracebackType
 
-from etl.edges.brokers.exchange import Answer, Ask, Exchange
-from etl.edges.brokers.fetching import Fetching
+from etl.edges.brokers.broker_questions import BrokerQuestions
 from etl.errors import BrokerUnreachable, CorruptData
-from etl.model.logs import Broker, BrokerPartition, Isolation, OpenTransaction, Retention
-from etl.protocol.messages import (
-    EARLIEST, LATEST, ClusterMetadata, Fetch, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, ToldEpochEnds, ToldMembers,
-    in_serving_order,
-)
+from etl.model.logs import BrokerPartition, Isolation
+from etl.protocol.messages import EARLIEST, LATEST, Fetch, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, in_serving_order
 from etl.protocol.refusal import Refusal
-from etl.settings.fetch_sizes import FETCH_MAX_BYTES, MIB, TIMEOUT_S
+from etl.settings.fetch_sizes import FETCH_MAX_BYTES
 
 
-class SimpleConsumer:
+class SimpleConsumer(BrokerQuestions):
     """Asks one broker, and nobody else.
 
     host, port            where the broker listens
@@ -40,31 +35,6 @@ class SimpleConsumer:
     is older than Kafka 0.11) and CorruptData (what came is not the protocol), a fetch also MessageTooLarge (a record batch
     larger than `max_response_bytes`). Not for several threads at a time.
     """
-
-    def __init__(self, host: str, port: int, *, client_id: str = "offset-range-etl", connect_timeout_s: float = 10.0,
-                 timeout_s: float = TIMEOUT_S, max_response_bytes: int = 320 * MIB, generation: str | None = None) -> None:
-        self.host = host
-        self.port = port
-        self._timeout_s = timeout_s
-        self._exchange = Exchange(host, port, client_id=client_id, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
-                                  max_response_bytes=max_response_bytes, generation=generation)
-        self._fetching = Fetching(self._exchange, max_response_bytes)
-
-    @property
-    def address(self) -> str:
-        """host:port, as errors name it."""
-        return self._exchange.address
-
-    def close(self) -> None:
-        """Hang up; the next call would connect again. A fetch under way is forgotten."""
-        self._fetching.forget()
-        self._exchange.close()
-
-    def __enter__(self) -> SimpleConsumer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     # Records
 
@@ -145,62 +115,7 @@ class SimpleConsumer:
             raise CorruptData("the broker names no offset for a log's end", topic=topic, partition=partition, broker=self.address)
         return found[0]
 
-    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]) -> ToldEpochEnds:
-        """Where the records up to a leader epoch end in each log (KIP-320); nothing for a broker before 2.1. One request for many logs."""
-        self._fetching.refuse_while_under_way()
-        if not self._exchange.dialect().tells_epoch_ends:
-            return {}
-        return self._ask(lambda dialect: dialect.epoch_ends(epochs, current))
-
-    # The cluster, as this broker knows it
-
-    def introduction(self) -> str:
-        """What the broker is, as far as it shows at the handshake, for a person; brokers tell no version of themselves."""
-        self._fetching.refuse_while_under_way()
-        return self._exchange.dialect().introduction()
-
-    def topic_metadata(self, topics: Collection[str] | None = None) -> ClusterMetadata:
-        """Brokers, topics and leaders; None: of all topics. Never creates a topic."""
-        return self._ask(lambda dialect: dialect.metadata(topics))
-
-    def log_sizes(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
-        """Bytes of the segments that this broker holds of each log (KIP-113); a log it does not hold is left out.
-
-        Also left out is everything when we may not ask (it takes Describe on the cluster).
-        """
-        return self._ask(lambda dialect: dialect.log_sizes(logs))
-
-    def retention(self, topics: Collection[str]) -> dict[str, Retention]:
-        """How long the brokers keep each topic, and how they clean it up (KIP-133); one that we may not describe is left out.
-
-        Raises SettingsError for a broker before 1.0.
-        """
-        return self._ask(lambda dialect: dialect.retention(topics))
-
-    def open_transactions(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, OpenTransaction]:
-        """The open transaction that began first in each log that this broker leads (KIP-664). Raises SettingsError before 2.8."""
-        return self._ask(lambda dialect: dialect.open_transactions(logs))
-
-    def transactions_of(self, producer_ids: Collection[int]) -> dict[int, tuple[str, int | None]]:
-        """Producer id -> transactional id and the start of its transaction, of those that this broker coordinates and we may see.
-
-        Raises SettingsError before 3.0.
-        """
-        known = self._ask(lambda dialect: dialect.transactional_ids(producer_ids))
-        return self._ask(lambda dialect: dialect.transactions(known)) if known else {}
-
     # A group's offsets that the brokers keep (the pipeline's own are in ZooKeeper)
-
-    def find_coordinator(self, group: str) -> Broker:
-        """The broker to ask for the offsets of `group`. Raises BrokerError while there is none yet."""
-        found = self._ask(lambda dialect: dialect.coordinator(group))
-        if found.refusal:
-            raise found.refusal.error(f"name the coordinator of group {group}", broker=self.address)
-        return found.broker
-
-    def members_of(self, group: str) -> ToldMembers:
-        """Who is in Kafka's group with the logs that each reads; only the group's coordinator knows."""
-        return self._ask(lambda dialect: dialect.members_of(group))
 
     def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int]) -> None:
         """Store next offsets; this broker must be the group's coordinator. Raises for the first log refused."""
@@ -220,8 +135,10 @@ class SimpleConsumer:
                 raise told.refusal.error(f"tell an offset of group {group}", topic=log.topic, partition=log.partition, broker=self.address)
         return {log: told.offset for log, told in found.offsets.items()}
 
-    def produce(self, topic: str, partition: int, records: bytes | Sequence[tuple[bytes | None, bytes | None]]) -> int:
+    def produce(self, topic: str, partition: int, records: bytes | Sequence[tuple[bytes | None, bytes | None]]) -> int | None:
         """Append one encoded record batch, or keys and values, to a log that this broker leads: the first one's offset.
+
+        None: the broker took it and does not say where it lies (Jafka).
 
         Waits for all in-sync replicas. Never sent twice: BrokerUnreachable may mean that it was appended.
         """
@@ -231,7 +148,3 @@ class SimpleConsumer:
         if isinstance(appended, Refusal):
             raise appended.error("append", topic=topic, partition=partition, broker=self.address)
         return appended
-
-    def _ask(self, ask: Ask[Answer], *, may_repeat: bool = True) -> Answer:
-        self._fetching.refuse_while_under_way()
-        return self._exchange.ask(ask, may_repeat=may_repeat)

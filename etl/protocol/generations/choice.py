@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from etl.errors import NotKafka, SettingsError
 from etl.protocol.generations.dialect import Generation, Greeting
+from etl.protocol.generations.jafka.dialect import Jafka
 from etl.protocol.generations.kafka.dialect import Kafka
 
 Greeted = TypeVar("Greeted")
-GENERATIONS: tuple[Generation, ...] = (Kafka(),)
+GENERATIONS: tuple[Generation, ...] = (Kafka(), Jafka())
 """The newest first."""
 
 

@@ -40,6 +40,8 @@ class Request(Generic[Answer]):
     answers: int = 1
     """How many answers belong to it, where the frame holds several requests of a generation that cannot ask for several logs in one; `read`
     is then given all of them, each behind its own size."""
+    check_if_cut: str = ""
+    """What to check where the broker hangs up instead of an answer, if that is how it refuses this request."""
 
 
 class Dialect(Protocol):
@@ -47,6 +49,9 @@ class Dialect(Protocol):
 
     A question that this broker has no version of raises SettingsError.
     """
+
+    least_answer_bytes: int = 4
+    """What no answer of this broker is smaller than."""
 
     def introduction(self) -> str:
         """What the broker is, for a person. Raises SettingsError for one that records cannot be read from."""
@@ -110,9 +115,17 @@ class Dialect(Protocol):
         self._cannot("tell a group's offsets")
 
     def append(self, log: BrokerPartition, records: bytes | Sequence[tuple[bytes | None, bytes | None]], *, timestamp_ms: int,
-               timeout_ms: int) -> Request[int | Refusal]:
-        """Append encoded records, or keys and values: the offset of the first."""
+               timeout_ms: int) -> Request[int | Refusal | None]:
+        """Append encoded records, or keys and values: the offset of the first; None where the broker does not tell."""
         self._cannot("take records from us")
+
+    def create_topic(self, topic: str, partitions: int) -> Request[int | Refusal]:
+        """Make a topic on this broker, or enlarge it: how many partitions it has then."""
+        self._cannot("make topics for us")
+
+    def delete_topic(self, topic: str, password: str) -> Request[int | Refusal]:
+        """Delete a topic on this broker: how many partitions it had."""
+        self._cannot("delete topics for us")
 
     def _cannot(self, what: str) -> NoReturn:
         raise SettingsError(f"brokers of this generation cannot {what}", check="what the conf asks of them", broker=self.introduction())
@@ -129,6 +142,10 @@ class Greeting:
     """Whether the bytes behind the size can be an answer to this at all, by their first four."""
     dialect: Callable[[memoryview], Dialect]
     """Whom we speak with. Raises CorruptData."""
+    least_answer_bytes: int = 4
+    """What no answer to it is smaller than."""
+    check_if_cut: str = "for a TLS listener on this port, a broker older than 0.10 (0.8 hangs up), or something that is not Kafka"
+    """What to check where the other side hangs up on it."""
 
 
 class Generation(Protocol):

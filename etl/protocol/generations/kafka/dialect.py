@@ -112,7 +112,7 @@ class KafkaDialect(Dialect):
         return self._request(Api.OFFSET_FETCH, committed.offset_fetch_fields(group, logs), committed.parse_offset_fetch)
 
     def append(self, log: BrokerPartition, records: bytes | Sequence[tuple[bytes | None, bytes | None]], *, timestamp_ms: int,
-               timeout_ms: int) -> Request[int | Refusal]:
+               timeout_ms: int) -> Request[int | Refusal | None]:
         batch = records if isinstance(records, bytes) else produce.encode_records(records, timestamp_ms=timestamp_ms)
         return self._request(Api.PRODUCE, produce.produce_fields(log, batch, timeout_ms),
                              lambda response: produce.parse_produce(response).get(log, errors.UNKNOWN_SERVER_ERROR))

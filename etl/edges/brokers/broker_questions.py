@@ -1,0 +1,127 @@
+"""What one broker can be asked besides records and offsets: itself, its topics, its groups; and the one connection to it.
+
+`SimpleConsumer` is the whole of it, and says what the parameters and errors are. Nothing here retries on a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import Self
+
+from etl.edges.brokers.exchange import Answer, Ask, Exchange
+from etl.edges.brokers.fetching import Fetching
+from etl.model.logs import Broker, BrokerPartition, OpenTransaction, Retention
+from etl.protocol.generations.dialect import Request
+from etl.protocol.messages import ClusterMetadata, ToldEpochEnds, ToldMembers
+from etl.protocol.refusal import Refusal
+from etl.settings.fetch_sizes import MIB, TIMEOUT_S
+
+
+class BrokerQuestions:
+    """One connection to one broker, and the questions that no range of records needs."""
+
+    def __init__(self, host: str, port: int, *, client_id: str = "offset-range-etl", connect_timeout_s: float = 10.0,
+                 timeout_s: float = TIMEOUT_S, max_response_bytes: int = 320 * MIB, generation: str | None = None) -> None:
+        self.host = host
+        self.port = port
+        self._timeout_s = timeout_s
+        self._exchange = Exchange(host, port, client_id=client_id, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
+                                  max_response_bytes=max_response_bytes, generation=generation)
+        self._fetching = Fetching(self._exchange, max_response_bytes)
+
+    @property
+    def address(self) -> str:
+        """host:port, as errors name it."""
+        return self._exchange.address
+
+    def close(self) -> None:
+        """Hang up; the next call would connect again. A fetch under way is forgotten."""
+        self._fetching.forget()
+        self._exchange.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # The cluster, as this broker knows it
+
+    def introduction(self) -> str:
+        """What the broker is, as far as it shows at the handshake, for a person; brokers tell no version of themselves."""
+        self._fetching.refuse_while_under_way()
+        return self._exchange.dialect().introduction()
+
+    def topic_metadata(self, topics: Collection[str] | None = None) -> ClusterMetadata:
+        """Brokers, topics and leaders; None: of all topics. Never creates a topic."""
+        return self._ask(lambda dialect: dialect.metadata(topics))
+
+    def log_sizes(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
+        """Bytes of the segments that this broker holds of each log (KIP-113); a log it does not hold is left out.
+
+        Also left out is everything when we may not ask (it takes Describe on the cluster).
+        """
+        return self._ask(lambda dialect: dialect.log_sizes(logs))
+
+    def retention(self, topics: Collection[str]) -> dict[str, Retention]:
+        """How long the brokers keep each topic, and how they clean it up (KIP-133); one that we may not describe is left out.
+
+        Raises SettingsError for a broker before 1.0.
+        """
+        return self._ask(lambda dialect: dialect.retention(topics))
+
+    def open_transactions(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, OpenTransaction]:
+        """The open transaction that began first in each log that this broker leads (KIP-664). Raises SettingsError before 2.8."""
+        return self._ask(lambda dialect: dialect.open_transactions(logs))
+
+    def transactions_of(self, producer_ids: Collection[int]) -> dict[int, tuple[str, int | None]]:
+        """Producer id -> transactional id and the start of its transaction, of those that this broker coordinates and we may see.
+
+        Raises SettingsError before 3.0.
+        """
+        known = self._ask(lambda dialect: dialect.transactional_ids(producer_ids))
+        return self._ask(lambda dialect: dialect.transactions(known)) if known else {}
+
+    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]) -> ToldEpochEnds:
+        """Where the records up to a leader epoch end in each log (KIP-320); nothing for a broker before 2.1. One request for many logs."""
+        self._fetching.refuse_while_under_way()
+        if not self._exchange.dialect().tells_epoch_ends:
+            return {}
+        return self._ask(lambda dialect: dialect.epoch_ends(epochs, current))
+
+    def find_coordinator(self, group: str) -> Broker:
+        """The broker to ask for the offsets of `group`. Raises BrokerError while there is none yet."""
+        found = self._ask(lambda dialect: dialect.coordinator(group))
+        if found.refusal:
+            raise found.refusal.error(f"name the coordinator of group {group}", broker=self.address)
+        return found.broker
+
+    def members_of(self, group: str) -> ToldMembers:
+        """Who is in Kafka's group with the logs that each reads; only the group's coordinator knows."""
+        return self._ask(lambda dialect: dialect.members_of(group))
+
+    def create_topic(self, topic: str, partitions: int) -> int:
+        """Make a topic on this broker, or enlarge it: how many partitions it has there. Raises SettingsError but for a Jafka."""
+        made = self._ask(lambda dialect: dialect.create_topic(topic, partitions), may_repeat=False)
+        if isinstance(made, Refusal):
+            raise made.error("make the topic", topic=topic, broker=self.address)
+        return made
+
+    def delete_topic(self, topic: str, password: str = "") -> int:
+        """Delete a topic on this broker: how many partitions it had there. Raises SettingsError but for a Jafka."""
+        gone = self._ask(lambda dialect: dialect.delete_topic(topic, password), may_repeat=False)
+        if isinstance(gone, Refusal):
+            raise gone.error("delete the topic", topic=topic, broker=self.address)
+        return gone
+
+    def send(self, request: Request[Answer] | Ask[Answer], *, may_repeat: bool = True) -> Answer:
+        """The answer to any request of the broker's generation: one that is there, or what is made of the dialect that the broker speaks.
+
+        Sent once more where the connection broke before any byte of an answer came, unless it must not happen twice.
+        """
+        return self._ask((lambda dialect: request) if isinstance(request, Request) else request, may_repeat=may_repeat)
+
+    def _ask(self, ask: Ask[Answer], *, may_repeat: bool = True) -> Answer:
+        self._fetching.refuse_while_under_way()
+        return self._exchange.ask(ask, may_repeat=may_repeat)

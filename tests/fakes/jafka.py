@@ -1,0 +1,266 @@
+"""A Jafka broker in memory, written after the protocol's description and its source; nothing of ours but the scripts' acts.
+
+What it imitates: one request after the other and answers in their order, segments that no answer crosses, a flushed mark, error codes of
+fetches, a closed connection for any other request that cannot be served, logs that the first message makes. What it does not: ZooKeeper,
+time (every segment was written "now"), retention by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import socket
+import socketserver
+import struct
+import threading
+import zlib
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.fakes.broker import Act, as_it_is
+
+PRODUCE, FETCH, MULTIFETCH, MULTIPRODUCE, OFFSETS, CREATE, DELETE = range(7)
+OUT_OF_RANGE, WRONG_PARTITION, UNKNOWN = 1, 3, -1
+GZIP, SNAPPY = 1, 2
+
+
+def entry(payload: bytes, codec: int = 0) -> bytes:
+    """One entry of a message set, magic 1."""
+    return struct.pack(">ibbI", 6 + len(payload), 1, codec, zlib.crc32(payload)) + payload
+
+
+def old_entry(payload: bytes) -> bytes:
+    """One entry, magic 0."""
+    return struct.pack(">ibI", 5 + len(payload), 0, zlib.crc32(payload)) + payload
+
+
+def wrapped(*entries: bytes) -> bytes:
+    """One entry that holds others, gzipped."""
+    return entry(gzip.compress(b"".join(entries), mtime=0), GZIP)
+
+
+class HangUp(Exception):
+    """What the broker does about a request that it cannot serve."""
+
+
+@dataclass
+class JafkaLog:
+    """One log: its entries, where its segments begin, and how far it is flushed."""
+
+    content: bytearray = field(default_factory=bytearray)
+    starts: list[int] = field(default_factory=lambda: [0])
+    """Of the segments; the first one moves when the oldest is deleted."""
+    flushed: int = 0
+
+    @property
+    def end(self) -> int:
+        return len(self.content)
+
+    def roll(self) -> None:
+        """A new segment, from the end on; what is before it is flushed."""
+        self.flushed = self.end
+        if self.starts[-1] != self.end:
+            self.starts.append(self.end)
+
+    def expire(self) -> None:
+        """The oldest segment is gone."""
+        self.starts.pop(0)
+
+    def offsets(self, time: int, most: int) -> list[int]:
+        # The broker's own list ends with the flushed end, if its last segment has a byte.
+        known = self.starts + ([self.flushed] if self.end > self.starts[-1] else [])
+        if time == -2:
+            return known[:1][:most]
+        # Its search by time steps one entry too far; every segment is younger than any time that is asked here.
+        return known[::-1][:most] if time == -1 else []
+
+    def read(self, offset: int, size: int) -> tuple[int, bytes]:
+        if not self.starts[0] <= offset <= self.flushed:
+            return OUT_OF_RANGE, b""
+        until = min([start for start in self.starts if start > offset] + [self.flushed])
+        return 0, bytes(self.content[offset:min(until, offset + size)])
+
+
+@dataclass
+class JafkaBroker:
+    """Topics with so many partitions each; what it was asked is in `requests`, how it answers next may be scripted."""
+
+    partitions: int = 1
+    """Of a topic that nobody configured."""
+    flush_every: int = 1
+    """Messages."""
+    max_message_bytes: int = 1 << 20
+    segment_bytes: int = 1 << 30
+    password: str | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    logs: dict[tuple[str, int], JafkaLog] = field(default_factory=dict)
+    requests: list[tuple[int, bytes]] = field(default_factory=list)
+    script: defaultdict[int, deque[Act]] = field(default_factory=lambda: defaultdict(deque))
+    connections: int = 0
+    host: str = "127.0.0.1"
+    port: int = 0
+    _unflushed: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[JafkaBroker]:
+        broker = self
+
+        class Serve(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                with contextlib.suppress(OSError, EOFError, HangUp):
+                    broker._serve(self.request)
+
+        class Server(socketserver.ThreadingTCPServer):
+            daemon_threads, block_on_close = True, False
+
+        with Server((self.host, self.port), Serve) as server:
+            self.port = server.server_address[1]
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+            thread.start()
+            try:
+                yield self
+            finally:
+                server.shutdown()
+                thread.join(10)
+
+    def append(self, topic: str, partition: int, *entries: bytes) -> int:
+        """As a producer's request would; where the log ends then."""
+        self._append(topic, partition, b"".join(entries))
+        return self.logs[topic, partition].end
+
+    def flush(self) -> None:
+        for log in self.logs.values():
+            log.flushed = log.end
+
+    def _serve(self, connection: socket.socket) -> None:
+        self.connections += 1
+        while True:
+            size = int.from_bytes(_take(connection, 4), "big", signed=True)
+            if not 0 < size <= 100 << 20:
+                return
+            request = _take(connection, size)
+            kind = int.from_bytes(request[:2], "big", signed=True)
+            with self._lock:
+                self.requests.append((kind, request[2:]))
+                acts = self.script[kind]
+                act = acts.popleft() if acts else as_it_is
+                answer = self._answer(kind, _Body(request[2:]))
+            if answer is not None:
+                act(connection, struct.pack(">i", len(answer)) + answer)
+
+    def _answer(self, kind: int, body: _Body) -> bytes | None:
+        if kind == PRODUCE:
+            topic, partition, size = body.string(), body.int32(), body.int32()
+            self._append(topic, partition, body.take(size))
+            return None
+        if kind == FETCH:
+            return self._fetch(body)
+        if kind == MULTIFETCH:
+            parts = [self._fetch(body) for _ in range(body.int16())]
+            return b"\0\0" + b"".join(struct.pack(">i", len(part)) + part for part in parts)
+        if kind == OFFSETS:
+            return self._offsets(body.string(), body.int32(), body.int64(), body.int32())
+        if kind == CREATE:
+            topic, wanted = body.string(), body.int32()
+            self._valid(topic)
+            self.counts[topic] = max(self.counts.get(topic, 0), wanted)
+            return struct.pack(">hii", 0, 1, self.counts[topic])
+        if kind == DELETE:
+            return struct.pack(">hii", 0, 1, self._delete(body.string(), body.string()))
+        raise HangUp
+
+    def _count(self, topic: str) -> int:
+        return self.counts.get(topic, self.partitions)
+
+    def _valid(self, topic: str) -> None:
+        if not topic or len(topic) > 255 or topic in (".", "..") or "/" in topic or any(ord(each) < 32 for each in topic):
+            raise HangUp
+
+    def _fetch(self, body: _Body) -> bytes:
+        topic, partition, offset, size = body.string(), body.int32(), body.int64(), body.int32()
+        if size < 0:
+            raise AssertionError("a negative size was sent")
+        try:
+            self._valid(topic)
+        except HangUp:
+            return struct.pack(">h", UNKNOWN)
+        if not 0 <= partition < self._count(topic):
+            return struct.pack(">h", WRONG_PARTITION)
+        log = self.logs.get((topic, partition))
+        code, found = (0, b"") if log is None else log.read(offset, size)
+        return struct.pack(">h", code) + found
+
+    def _offsets(self, topic: str, partition: int, time: int, most: int) -> bytes:
+        self._valid(topic)
+        if not 0 <= partition < self._count(topic):
+            raise HangUp
+        log = self.logs.get((topic, partition))
+        found = [] if log is None else log.offsets(time, most)
+        return struct.pack(f">hi{len(found)}q", 0, len(found), *found)
+
+    def _append(self, topic: str, partition: int, messages: bytes) -> None:
+        self._valid(topic)
+        if partition >= self._count(topic):
+            raise HangUp
+        at = 0
+        while at < len(messages):
+            size, magic, attributes = struct.unpack_from(">ibb", messages, at)
+            if magic != 1 or attributes & 3 not in (0, GZIP) or size - 6 > self.max_message_bytes:
+                raise HangUp
+            at += 4 + size
+            self._unflushed += 1
+        for number in range(self._count(topic)):
+            self.logs.setdefault((topic, number), JafkaLog())
+        log = self.logs[topic, max(partition, 0)]
+        log.content += messages
+        if self._unflushed >= self.flush_every:
+            self._unflushed = 0
+            self.flush()
+        if log.end - log.starts[-1] >= self.segment_bytes:
+            log.roll()
+
+    def _delete(self, topic: str, password: str) -> int:
+        if self.password not in (None, password):
+            return -1
+        gone = [log for log in self.logs if log[0] == topic]
+        for log in gone:
+            del self.logs[log]
+        return len(gone)
+
+
+@dataclass
+class _Body:
+    """The fields of one request, front to back."""
+
+    content: bytes
+    at: int = 0
+
+    def take(self, size: int) -> bytes:
+        if size < 0 or self.at + size > len(self.content):
+            raise HangUp
+        self.at += size
+        return self.content[self.at - size:self.at]
+
+    def string(self) -> str:
+        return self.take(self.int16()).decode()
+
+    def int16(self) -> int:
+        return int.from_bytes(self.take(2), "big", signed=True)
+
+    def int32(self) -> int:
+        return int.from_bytes(self.take(4), "big", signed=True)
+
+    def int64(self) -> int:
+        return int.from_bytes(self.take(8), "big", signed=True)
+
+
+def _take(connection: socket.socket, count: int) -> bytes:
+    content = b""
+    while len(content) < count:
+        got = connection.recv(count - len(content))
+        if not got:
+            raise EOFError
+        content += got
+    return content

@@ -1,0 +1,263 @@
+"""A Jafka broker over a real socket: what a SimpleConsumer gets of it, and each of its quirks."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.errors import BrokerError, BrokerUnreachable, NotKafka, SettingsError
+from etl.model.logs import BrokerPartition
+from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
+from etl.protocol.refusal import Meaning
+from tests.fakes.broker import FakeBroker, hang_up, never, reset_after
+from tests.fakes.jafka import FETCH, MULTIFETCH, OFFSETS, PRODUCE, SNAPPY, JafkaBroker, entry, old_entry, wrapped
+from tests.fakes.listening import listening
+
+DEMO = BrokerPartition("demo", 0, 3)
+HELLO, WORLD = entry(b"hello"), entry(b"world!")
+
+
+@pytest.fixture
+def broker() -> Iterator[JafkaBroker]:
+    with JafkaBroker(partitions=3).listening() as running:
+        yield running
+
+
+@pytest.fixture
+def consumer(broker: JafkaBroker) -> Iterator[SimpleConsumer]:
+    with consumer_of(broker) as connected:
+        yield connected
+
+
+def consumer_of(broker: JafkaBroker, timeout_s: float = 5.0) -> SimpleConsumer:
+    return SimpleConsumer(broker.host, broker.port, timeout_s=timeout_s, generation="jafka")
+
+
+def asked(broker: JafkaBroker) -> list[int]:
+    """The kinds of the requests behind the greeting."""
+    return [kind for kind, _ in broker.requests[1:]]
+
+
+def test_a_broker_that_was_told_to_be_a_jafka_is_greeted_and_served(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    assert consumer.introduction() == "Jafka, or Kafka 0.7"
+    assert broker.requests == [(MULTIFETCH, b"\0\0")]
+
+
+def test_messages_that_were_produced_are_fetched_from_a_boundary_on(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    assert consumer.produce("demo", 0, [(None, b"hello"), (None, b"world!")]) is None
+    fetched = consumer.fetch("demo", 0, len(HELLO))
+    assert (bytes(fetched.records), fetched.refusal) == (WORLD, None)
+    assert consumer.earliest_or_latest_offset("demo", 0, EARLIEST) == 0
+    assert consumer.earliest_or_latest_offset("demo", 0, LATEST) == len(HELLO + WORLD)
+
+
+def test_one_request_brings_several_logs_and_each_says_for_itself_what_is_wrong(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    broker.append("demo", 0, HELLO)
+    broker.append("demo", 1, WORLD)
+    logs = [BrokerPartition("demo", 1, 3), BrokerPartition("demo", 9, 3), DEMO, BrokerPartition("demo", 2, 3)]
+    answer = consumer.multifetch([FetchTarget(log, 0 if log.partition != 2 else 5, 100) for log in logs])
+    assert [(each.partition, bytes(each.records), each.refusal and each.refusal.name) for each in answer.partitions] == [
+        (1, WORLD, None), (9, b"", "WRONG_PARTITION"), (0, HELLO, None), (2, b"", "OFFSET_OUT_OF_RANGE")]
+    assert asked(broker) == [MULTIFETCH]
+
+
+def test_the_next_fetch_may_be_under_way_while_an_answer_is_read_from_a_jafka(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    broker.append("demo", 0, HELLO, WORLD)
+    consumer.begin_fetch([FetchTarget(DEMO, 0, len(HELLO))])
+    first = consumer.end_fetch().partitions[0]
+    consumer.begin_fetch([FetchTarget(DEMO, len(HELLO), 100)])
+    assert (bytes(first.records), bytes(consumer.end_fetch().partitions[0].records)) == (HELLO, WORLD)
+
+
+def test_a_log_of_several_segments_names_their_starts_as_boundaries(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    for _ in range(3):
+        broker.append("demo", 0, HELLO)
+        broker.logs["demo", 0].roll()
+    broker.logs["demo", 0].expire()
+    broker.append("demo", 0, WORLD)
+    listed = consumer.list_offsets({DEMO: LATEST})[DEMO]
+    assert (listed.offset, listed.boundaries) == (61, (15, 30, 45, 61))
+    assert consumer.list_offsets({DEMO: EARLIEST})[DEMO].offset == 15
+
+
+def test_no_answer_crosses_a_segment_and_the_next_fetch_goes_on_behind_it(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    broker.append("demo", 0, HELLO)
+    broker.logs["demo", 0].roll()
+    broker.append("demo", 0, WORLD)
+    assert bytes(consumer.fetch("demo", 0, 0).records) == HELLO
+    assert bytes(consumer.fetch("demo", 0, len(HELLO)).records) == WORLD
+
+
+@pytest.mark.parametrize("logs", [1, 2, 64, 65, 1000])
+def test_the_ends_of_many_logs_are_asked_on_one_connection_and_told_apart_by_their_order(logs: int) -> None:
+    with JafkaBroker(partitions=logs).listening() as broker, consumer_of(broker) as consumer:
+        for number in range(0, logs, 7):
+            broker.append("demo", number, *[HELLO] * (number % 5))
+        times = {BrokerPartition("demo", number, 3): LATEST for number in reversed(range(logs))}
+        found = consumer.list_offsets(times)
+        assert {log.partition: listed.offset for log, listed in found.items()} == {
+            number: len(HELLO) * (number % 5) if number % 7 == 0 else 0 for number in range(logs)}
+        assert (asked(broker), broker.connections) == ([OFFSETS] * logs, 1)
+
+
+def test_answers_are_taken_before_more_is_asked_so_that_never_both_sides_only_send() -> None:
+    one, unanswered = len(bytes.fromhex("00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 7fffffff")), list[int]()
+
+    def serve(connection: socket.socket) -> None:
+        connection.sendall(bytes.fromhex("00000002 0000"))
+        connection.recv(8)
+        while requests := connection.recv(1 << 20):
+            while len(requests) < 64 * one and len(requests) % one or select.select([connection], [], [], 0.05)[0]:
+                requests += connection.recv(1 << 20)
+            unanswered.append(len(requests) // one)
+            connection.sendall(bytes.fromhex("0000000e 0000 00000001 0000000000000007") * unanswered[-1])
+
+    with listening(serve) as port, SimpleConsumer("127.0.0.1", port, timeout_s=5, generation="jafka") as consumer:
+        assert len(consumer.list_offsets({BrokerPartition("demo", number): LATEST for number in range(150)})) == 150
+        assert unanswered == [64, 64, 22]
+
+
+# Quirks
+
+def test_a_topic_that_is_not_there_looks_like_an_empty_log(consumer: SimpleConsumer) -> None:
+    for offset in (0, 500):
+        fetched = consumer.fetch("nosuch", 0, offset)
+        assert (bytes(fetched.records), fetched.refusal, fetched.proves_empty) == (b"", None, True)
+    assert consumer.offsets_before("nosuch", 0, LATEST) == (0,)
+    assert consumer.earliest_or_latest_offset("nosuch", 0, EARLIEST) == 0
+
+
+def test_a_topic_that_was_made_has_no_log_before_its_first_message(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    assert consumer.create_topic("made", 5) == 5
+    assert consumer.earliest_or_latest_offset("made", 4, LATEST) == 0
+    consumer.produce("made", 4, [(None, b"hello")])
+    assert consumer.earliest_or_latest_offset("made", 4, LATEST) == len(HELLO)
+    assert (consumer.delete_topic("made"), consumer.delete_topic("made")) == (5, 0)
+
+
+def test_an_unflushed_tail_is_neither_told_nor_given(consumer: SimpleConsumer, broker: JafkaBroker) -> None:
+    broker.append("demo", 0, HELLO)
+    broker.flush_every = 100
+    broker.append("demo", 0, WORLD)
+    assert consumer.earliest_or_latest_offset("demo", 0, LATEST) == len(HELLO)
+    assert bytes(consumer.fetch("demo", 0, 0).records) == HELLO
+    with pytest.raises(BrokerError, match="OFFSET_OUT_OF_RANGE"):
+        consumer.fetch("demo", 0, len(HELLO + WORLD))
+    broker.flush()
+    assert bytes(consumer.fetch("demo", 0, len(HELLO)).records) == WORLD
+
+
+def test_offsets_outside_of_the_log_are_refused_on_either_side(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    broker.append("demo", 0, HELLO)
+    broker.logs["demo", 0].roll()
+    broker.append("demo", 0, WORLD)
+    broker.logs["demo", 0].expire()
+    for offset in (0, len(HELLO + WORLD) + 1):
+        [fetched] = consumer.multifetch([FetchTarget(DEMO, offset, 100)]).partitions
+        assert fetched.refusal is not None and fetched.refusal.meaning is Meaning.OUT_OF_RANGE
+
+
+def test_an_offset_inside_a_message_gets_bytes_that_begin_nowhere(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    broker.append("demo", 0, HELLO, WORLD)
+    assert bytes(consumer.fetch("demo", 0, 3).records) == (HELLO + WORLD)[3:]
+
+
+def test_a_partition_beyond_the_last_is_refused_by_a_fetch_and_hung_up_on_by_an_offsets_request(consumer: SimpleConsumer) -> None:
+    with pytest.raises(BrokerError, match=r"WRONG_PARTITION \(code 3\).*partition 3.*how many partitions the topic has on this broker"):
+        consumer.fetch("demo", 3, 0)
+    with pytest.raises(BrokerUnreachable, match="the connection broke.*how many partitions it has on this broker"):
+        consumer.offsets_before("demo", 3, LATEST)
+
+
+def test_a_name_that_is_not_allowed_is_told_apart_from_a_topic_that_is_not_there(consumer: SimpleConsumer) -> None:
+    with pytest.raises(BrokerError, match=r"UNKNOWN \(code -1\).*a topic's name that it does not allow"):
+        consumer.fetch("a/b", 0, 0)
+    with pytest.raises(BrokerUnreachable, match="the topic's name"):
+        consumer.offsets_before("a/b", 0, LATEST)
+
+
+def test_one_wrong_partition_among_many_ends_the_question_and_the_next_is_answered(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    with pytest.raises(BrokerUnreachable, match="how many partitions"):
+        consumer.list_offsets({BrokerPartition("demo", number, 3): LATEST for number in (0, 9, 1)})
+    assert consumer.offsets_before("demo", 0, LATEST) == (0,)
+
+
+def test_offsets_by_time_are_refused_before_anybody_is_asked(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    with pytest.raises(SettingsError, match="cannot be asked for offsets by time: its search is off by one"):
+        consumer.offsets_before("demo", 0, 1_700_000_000_000)
+    assert asked(broker) == []
+
+
+@pytest.mark.parametrize("refused", [
+    pytest.param(entry(b"\0", SNAPPY), id="snappy"), pytest.param(entry(b"\0", 3), id="unknown codec"),
+    pytest.param(old_entry(b"hello"), id="magic 0"), pytest.param(entry(b"x" * 200), id="too large"),
+])
+def test_what_a_jafka_does_not_take_is_not_reported_as_taken(broker: JafkaBroker, consumer: SimpleConsumer, refused: bytes) -> None:
+    broker.max_message_bytes = 100
+    with pytest.raises(BrokerUnreachable, match="the connection broke.*max.message.size"):
+        consumer.produce("demo", 0, refused)
+    assert [kind for kind, _ in broker.requests].count(PRODUCE) == 1
+
+
+def test_an_entry_that_holds_others_is_taken_and_given_as_it_is(consumer: SimpleConsumer) -> None:
+    consumer.produce("demo", 0, wrapped(HELLO, wrapped(WORLD)))
+    assert bytes(consumer.fetch("demo", 0, 0).records) == wrapped(HELLO, wrapped(WORLD))
+
+
+def test_a_fetch_of_any_size_from_nothing_to_more_than_a_message_is_answered(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    broker.append("demo", 0, HELLO)
+    for size in range(len(HELLO) + 2):
+        assert bytes(consumer.fetch("demo", 0, 0, max_bytes=size).records) == HELLO[:size]
+
+
+# Trouble
+
+def test_a_jafka_that_stops_answering_is_given_up_at_our_deadline(broker: JafkaBroker) -> None:
+    broker.append("demo", 0, HELLO)
+    broker.script[FETCH].extend([never, never])
+    began = time.monotonic()
+    with consumer_of(broker, timeout_s=0.5) as consumer, pytest.raises(BrokerUnreachable, match="deadline passed") as raised:
+        consumer.fetch("demo", 0, 0, max_wait_ms=1)
+    assert time.monotonic() - began < 3 and raised.value.exit_code == 6
+
+
+def test_a_connection_that_broke_before_an_answer_is_made_anew_once(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    broker.append("demo", 0, HELLO)
+
+    def fetch() -> int:
+        return len(consumer.fetch("demo", 0, 0).records)
+
+    for kind, ask in ((FETCH, fetch), (OFFSETS, lambda: consumer.earliest_or_latest_offset("demo", 0, LATEST))):
+        broker.script[kind].append(hang_up)
+        assert ask() == len(HELLO)
+        broker.script[kind].extend([hang_up, hang_up])
+        with pytest.raises(BrokerUnreachable, match="the connection broke"):
+            ask()
+
+
+def test_a_connection_that_broke_in_an_answer_is_not_asked_again(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+    broker.append("demo", 0, HELLO)
+    broker.script[FETCH].append(reset_after(8))
+    with pytest.raises(BrokerUnreachable, match="the connection broke after 4 bytes of 17"):
+        consumer.fetch("demo", 0, 0)
+    assert asked(broker) == [FETCH]
+
+
+def test_a_kafka_that_was_told_to_be_a_jafka_is_none() -> None:
+    with FakeBroker() as kafka, SimpleConsumer(kafka.host, kafka.port, timeout_s=5, generation="jafka") as consumer:
+        with pytest.raises(NotKafka, match="closed on the first request.*that a Jafka or Kafka 0.7 broker listens there"):
+            consumer.introduction()
+
+
+def test_a_port_of_something_else_that_was_told_to_be_a_jafka_is_none() -> None:
+    def http(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with listening(http) as port, SimpleConsumer("127.0.0.1", port, timeout_s=5, generation="jafka") as consumer:
+        with pytest.raises(NotKafka, match="speaks HTTP"):
+            consumer.introduction()

@@ -21,6 +21,7 @@
     │   │   ├── ExpiredOffsets           retention deleted them before they were read
     │   │   └── MissingOffsets           they lie inside it, and no record batch has them
     │   ├── CorruptData                  what the broker sent is not the protocol
+    │   │   └── OffsetInsideMessage      no message begins at a byte position where one should
     │   ├── RecordTooLarge               a record, or what a record batch unpacks to, is more than Spark's memory takes
     │   ├── RanOutBeforeUntil
     │   ├── FileLost                     the table's log names a file that is gone
@@ -70,14 +71,9 @@ class EtlError(Exception):
 
     def as_json(self) -> dict[str, Any]:
         """The document that `--json` prints for a failure."""
-        return {
-            "error": type(self).__name__,
-            "what": self.what,
-            "where": {name: _plain(value) for name, value in self.where.items()},
-            "check": self.check,
-            "exit_code": self.exit_code,
-            "retriable": self.retriable,
-        }
+        where = {name: _plain(value) for name, value in self.where.items()}
+        return {"error": type(self).__name__, "what": self.what, "where": where, "check": self.check,
+                "exit_code": self.exit_code, "retriable": self.retriable}
 
 
 class SettingsError(EtlError):
@@ -167,6 +163,10 @@ class MissingOffsets(DataLoss):
 
 class CorruptData(NeedsDecision):
     """What the broker sent is not the protocol: a bad CRC, an absurd length, a batch that cannot be."""
+
+
+class OffsetInsideMessage(CorruptData):
+    """Offsets of the log are byte positions, and no message begins or ends at this one: it lies inside one, or the log is damaged."""
 
 
 class RecordTooLarge(NeedsDecision):

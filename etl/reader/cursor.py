@@ -2,7 +2,7 @@
 
 Owns which offset to ask next and with how many bytes, what of an answer to keep, when the range is done, and the
 ways it can go wrong. Sending the request, waiting, finding the leader and retrying are the fetch loop's; bytes to
-columns is `protocol.records.batch_v2`'s.
+columns is `protocol.records.decode`'s.
 
 What a loop does with it:
 
@@ -37,12 +37,13 @@ import pyarrow as pa
 from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, RanOutBeforeUntil
 from etl.model.logs import Cleanup, Isolation
 from etl.model.plans import OffsetRange, Receipt
-from etl.model.raw_table import COLUMNS
+from etl.model.raw_table import raw_columns
 from etl.protocol.messages import FetchedPartition
-from etl.protocol.records.decode import MAX_UNPACKED_BYTES, Counts, Selection, Walk, decode, walk
-from etl.protocol.records.kernel import MAX_GAPS, Tally
+from etl.protocol.records.decode import Walk, decode, walk
+from etl.protocol.records.selection import MAX_UNPACKED_BYTES, Counts, Selection
+from etl.protocol.records.tally import MAX_GAPS, Tally
 from etl.protocol.refusal import Meaning, Refusal
-from etl.reader.passed_batches import PassedBatches
+from etl.reader.passed_batches import MISSING_MAX, PassedBatches
 from etl.settings.fetch_sizes import MAX_RECORD_BYTES
 
 EMPTY_ANSWERS_THAT_PROVE = 3
@@ -53,7 +54,7 @@ class Cursor:
     """One range on its way from `from_offset` to `until_offset`.
 
     `fetch_max_bytes` is the size to ask with at first, `max_fetch_bytes` what it may grow to. `columns` are the columns
-    to build, None for all. What `max_record_bytes` and `max_unpacked_bytes` bound is told in `batch_v2.Selection`.
+    to build, None for all. What `max_record_bytes` and `max_unpacked_bytes` bound is told in `selection.Selection`.
     `cleanup` is what is known of how the topic is cleaned up. A cursor that raised is of no further use.
     """
 
@@ -63,7 +64,7 @@ class Cursor:
         self.range = range
         self._isolation = isolation
         self._limit = max(fetch_max_bytes, max_fetch_bytes)
-        self._columns = COLUMNS if columns is None else columns
+        self._columns = raw_columns(columns, physical=range.log.is_physical)
         self._log_epoch, self._max_unpacked_bytes, self._max_record_bytes = log_epoch, max_unpacked_bytes, max_record_bytes
         self._tally, self._counts = Tally(range.from_offset), Counts()
         self._fetched_bytes, self._empty_answers, self._decoding = 0, 0, False
@@ -86,11 +87,12 @@ class Cursor:
     @property
     def missing(self) -> list[tuple[int, int]]:
         """Intervals [from, until) that no record batch had and nothing explains, the first `MISSING_MAX`; `missing_count` are all."""
-        return list(self._passed.missing)
+        between_messages = [] if self.cleanup.explains_missing else self._tally.holes()
+        return sorted([*self._passed.missing, *between_messages])[:MISSING_MAX]
 
     @property
     def missing_count(self) -> int:
-        return self._passed.missing_count
+        return self._passed.missing_count + (0 if self.cleanup.explains_missing else self._tally.hole_count)
 
     def feed(self, fetched: FetchedPartition) -> Iterator[pa.RecordBatch]:
         """Take the answer to the last request, move on, and give its rows as Arrow batches.
@@ -106,7 +108,8 @@ class Cursor:
         if fetched.refusal:
             raise self._refused(fetched, fetched.refusal)
         self._fetched_bytes += len(fetched.records)
-        found, asked = walk(fetched, self.range.until_offset), self.position
+        asked = self.position
+        found = walk(fetched, asked, self.range.until_offset, max_unpacked_bytes=self._max_unpacked_bytes)
         self._move(fetched, found)
         if not found.batches or self.position == asked:
             return iter(())
@@ -181,7 +184,7 @@ class Cursor:
 
     @property
     def _place(self) -> dict[str, object]:
-        return {"topic": self.range.log.topic, "partition": self.range.log.partition, "offset": self.position}
+        return {**self.range.log.place, "offset": self.position}
 
     def _refused(self, fetched: FetchedPartition, refusal: Refusal) -> EtlError:
         if refusal.meaning is Meaning.OUT_OF_RANGE:
@@ -210,10 +213,13 @@ class Cursor:
     def receipt(self) -> Receipt:
         """What reading came to so far; of the whole range when `done`.
 
-        rows + control_records + aborted_records + missing_offsets is the number of offsets walked over.
+        rows + control_records + aborted_records + missing_offsets is the number of offsets walked over. Where offsets are byte
+        positions nothing can be counted from them, and nothing is missing.
         """
         self._check_idle()
         tally, counts = self._tally, self._counts
+        if self.range.log.is_physical:
+            return Receipt(rows=tally.rows, fetched_bytes=self._fetched_bytes)
         gaps, walked = tally.gaps(), self.position - self.range.from_offset
         all_kept = tally.gap_count <= MAX_GAPS
         if tally.expected < self.position:

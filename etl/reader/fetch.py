@@ -27,7 +27,7 @@ from etl.errors import BrokerError, BrokerUnreachable, DataLoss, RanOutBeforeUnt
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation
 from etl.model.plans import OffsetRange, Receipt
 from etl.protocol.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, FetchTarget
-from etl.protocol.records.decode import MAX_UNPACKED_BYTES
+from etl.protocol.records.selection import MAX_UNPACKED_BYTES
 from etl.protocol.refusal import Meaning
 from etl.reader.cursor import Cursor
 from etl.reader.leaders import by_broker, find_leaders

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from etl.model.plans import OffsetRange
-from etl.protocol.records.decode import Walk
+from etl.protocol.records.headers import NO_EPOCH, BatchHeader, Walk
+from etl.protocol.records.tally import MAX_HOLES
 
-MISSING_MAX = 100
+MISSING_MAX = MAX_HOLES
 """How many stretches of missing offsets are kept; all of them are counted."""
 
 EPOCHS_KEPT = 16
@@ -35,10 +36,10 @@ class PassedBatches:
         return tuple(self._epochs[-EPOCHS_KEPT:])
 
     def _note_missing(self, found: Walk, position: int) -> None:
-        """Which offsets from `position` on none of the record batches has."""
+        """Which offsets from `position` on none of the record batches has. Of older messages the decoder tells, which looks at each."""
         expected = position
         for batch in found.batches:
-            if batch.base_offset > expected:
+            if isinstance(batch, BatchHeader) and batch.base_offset > expected:
                 self._add_missing(expected, min(batch.base_offset, self._range.until_offset))
             expected = max(expected, batch.last_offset + 1)
 
@@ -52,11 +53,12 @@ class PassedBatches:
         self.last_epoch = _epoch_at(found, self._range.until_offset - 1)
         if not self._epochs or self._epochs[-1][0] != found.batches[-1].leader_epoch:
             for batch in found.batches:
-                if batch.base_offset < self._range.until_offset and (not self._epochs or self._epochs[-1][0] < batch.leader_epoch):
+                newest = self._epochs[-1][0] if self._epochs else NO_EPOCH
+                if newest < batch.leader_epoch and batch.base_offset < self._range.until_offset:
                     self._epochs.append((batch.leader_epoch, max(batch.base_offset, self._range.from_offset)))
 
 
 def _epoch_at(found: Walk, offset: int) -> int | None:
     """The leader epoch of the record batch that holds this offset, if one does; only the last two can."""
     epochs = (b.leader_epoch for b in found.batches[-2:] if b.base_offset <= offset <= b.last_offset)
-    return next((epoch for epoch in epochs if epoch >= 0), None)
+    return next((epoch for epoch in epochs if epoch > NO_EPOCH), None)

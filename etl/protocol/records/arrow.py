@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from etl.errors import CorruptData, RecordTooLarge
-from etl.protocol.records.kernel import (
-    AT, BASE_OFFSET, BATCH, FILLED, FULL, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, KEY_BYTES, LOWEST,
-    MAX_RECORD_HEADERS, MORE_HEADERS, MOST_BYTES, MOST_HEADERS, MOST_ROWS, NON_ASCII, NO_HEADERS, NO_HEADER_VALUE, NO_KEY, NO_TIMESTAMP,
-    NO_VALUE, OFFSET, RECORD, ROWS, STATE_WIDTH, TOO_LARGE, TOO_MANY_HEADERS, VALUE_BYTES, WRONG, Bytes, Ints, Tally,
+from etl.protocol.messages import FetchedPartition
+from etl.protocol.records import kernel, message_kernel
+from etl.protocol.records.compiled import Bytes, Ints
+from etl.protocol.records.fill_state import (
+    AT, BATCH, FILLED, FULL, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, INDEX, KEY_BYTES, LOWEST, MORE_HEADERS, MOST_BYTES,
+    MOST_HEADERS, MOST_ROWS, NON_ASCII, NO_HEADERS, NO_HEADER_VALUE, NO_KEY, NO_TIMESTAMP, NO_TIMESTAMP_TYPE, NO_VALUE, OFFSET, RECORD,
+    ROWS, STATE_WIDTH, TOO_LARGE, TOO_MANY_HEADERS, VALUE_BYTES,
 )
+from etl.protocol.records.kernel import MAX_RECORD_HEADERS
+from etl.protocol.records.selection import corrupt, no_message_at, place_of
+from etl.protocol.records.tally import Tally
 from etl.settings.fetch_sizes import MAX_RECORD_BYTES
 
 _HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -22,17 +28,18 @@ _HEADERS_TYPE = pa.list_(pa.field("element", _HEADER_TYPE))
 
 
 class ColumnBuffers:
-    """Buffers for the rows of one Arrow batch, and the way of a group of record batches through the kernel into them.
+    """Buffers for the rows of one Arrow batch, and the way of a group of entries through a kernel into them.
 
     `rows` and `size` are upper bounds: records, and bytes of records (decompressed) in the group. Only the chosen columns are built.
     Filled once; a group that does not fit into one Arrow batch goes on in the buffers `behind` the full ones.
+    What each format adds is in its subclass.
     """
 
     def __init__(self, columns: Collection[str], *, rows: int, size: int, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
         self._columns, self._size, self._max_record_bytes = columns, size, max_record_bytes
-        rows = min(rows, MOST_ROWS)
-        self._key, self._value, self._with_headers = ("key" in columns, "value" in columns, "headers" in columns)
-        keyed, valued, headed = (rows if wanted else 0 for wanted in (self._key, self._value, self._with_headers))
+        self._room_for_rows = rows = min(rows, MOST_ROWS)
+        self._key, self._value = "key" in columns, "value" in columns
+        keyed, valued = (rows if wanted else 0 for wanted in (self._key, self._value))
         self._state: Ints = np.zeros(STATE_WIDTH, dtype=np.int64)
         self._offsets = np.empty(rows, dtype=np.int64)
         self._timestamps = np.empty(rows, dtype=np.int64)
@@ -40,45 +47,42 @@ class ColumnBuffers:
         self._timestamp_types = np.empty(rows, dtype=np.int32)
         self._key_ends, self._key_bytes, self._key_bits = _ends(keyed), _room(size, self._key), _bits(keyed)
         self._value_ends, self._value_bytes, self._value_bits = _ends(valued), _room(size, self._value), _bits(valued)
-        self._header_ends, self._header_bits = _ends(headed), _bits(headed)
-        self._header_key_bytes, self._header_value_bytes = _room(size, self._with_headers), _room(size, self._with_headers)
-        self._most_headers = size // 2
-        headers = min(self._most_headers, 2 * headed)
-        self._header_key_ends, self._header_value_ends, self._header_value_bits = _ends(headers), _ends(headers), _bits(headers)
 
-    def behind(self) -> ColumnBuffers:
+    def behind(self) -> Self:
         """Empty buffers for what of the group did not fit into these."""
-        following = ColumnBuffers(self._columns, rows=MOST_ROWS, size=self._size, max_record_bytes=self._max_record_bytes)
-        kept = [BATCH, RECORD, AT, LOWEST]
+        following = type(self)(self._columns, rows=MOST_ROWS, size=self._size, max_record_bytes=self._max_record_bytes)
+        kept = [BATCH, RECORD, AT, LOWEST, INDEX]
         following._state[kept] = self._state[kept]
         return following
 
     def fill(self, plain: Bytes, unpacked: Bytes, table: Ints, *, from_offset: int, until_offset: int, tally: Tally,
-             **place: Any) -> bool:
-        """Decode the record batches of `table`, rows within [from, until) only, and add what was seen to `tally`.
+             fetched: FetchedPartition) -> bool:
+        """Decode what the rows of `table` describe, rows within [from, until) only, and add what was seen to `tally`.
 
         `plain` and `unpacked` are the buffers that START and UNTIL of the table are places in. True: they are full, and the group goes
         on in the buffers `behind` these. Raises CorruptData, and RecordTooLarge naming the record.
         """
         while True:
-            code = tally.fill((
-                plain, unpacked, table, from_offset, until_offset, self._key, self._value, self._with_headers,
-                self._offsets, self._timestamps, self._timestamp_bits, self._timestamp_types,
-                self._key_ends, self._key_bytes, self._key_bits, self._value_ends, self._value_bytes, self._value_bits,
-                self._header_ends, self._header_bits, self._header_key_ends, self._header_key_bytes,
-                self._header_value_ends, self._header_value_bytes, self._header_value_bits,
-                self._max_record_bytes, MOST_BYTES, MOST_HEADERS, self._state,
-            ))
+            code = self._call_kernel(plain, unpacked, table, from_offset, until_offset, tally)
             if code in (FILLED, FULL):
                 return code == FULL
             if code in (TOO_LARGE, TOO_MANY_HEADERS):
-                raise self._too_large(code, place)
+                raise self._too_large(code, fetched)
             if code != MORE_HEADERS:
-                base_offset = int(table[self._state[BATCH], BASE_OFFSET])
-                raise CorruptData(WRONG[code], check="the log on the broker, or a bug here", **place, offset=base_offset)
+                raise self._wrong(code, table, fetched)
             self._grow_headers()
 
-    def _too_large(self, code: int, place: dict[str, Any]) -> RecordTooLarge:
+    def _call_kernel(self, plain: Bytes, unpacked: Bytes, table: Ints, from_offset: int, until_offset: int, tally: Tally) -> int:
+        raise NotImplementedError
+
+    def _wrong(self, code: int, table: Ints, fetched: FetchedPartition) -> CorruptData:
+        """What a kernel's code means that is none of those that all share."""
+        raise NotImplementedError
+
+    def _grow_headers(self) -> None:
+        raise NotImplementedError
+
+    def _too_large(self, code: int, fetched: FetchedPartition) -> RecordTooLarge:
         offset = int(self._state[OFFSET])
         if code == TOO_LARGE:
             what = f"a record has more than {self._max_record_bytes} bytes"
@@ -86,7 +90,74 @@ class ColumnBuffers:
         else:
             what = f"a record has more than {MAX_RECORD_HEADERS} headers, which Spark's memory would not hold"
             check = "who produced it"
-        return RecordTooLarge(what, check=check, **place, offset=offset)
+        return RecordTooLarge(what, check=check, **place_of(fetched), offset=offset)
+
+    @property
+    def rows(self) -> int:
+        return int(self._state[ROWS])
+
+    def arrow_batch(self, fetched: FetchedPartition, log_epoch: int) -> pa.RecordBatch:
+        """The rows filled in so far, over these buffers without a copy."""
+        rows, state = self.rows, self._state
+        build: dict[str, Callable[[], pa.Array]] = {
+            "key": lambda: _varied(
+                pa.binary(), rows, self._key_ends, self._key_bytes, state[KEY_BYTES], self._key_bits, state[NO_KEY]),
+            "value": lambda: _varied(
+                pa.binary(), rows, self._value_ends, self._value_bytes, state[VALUE_BYTES], self._value_bits, state[NO_VALUE]),
+            "topic": lambda: _repeated(fetched.topic, rows),
+            "partition": lambda: _same(fetched.partition, rows),
+            "offset": lambda: pa.array(self._offsets[:rows]),
+            "timestamp": self._timestamp_array,
+            "timestampType": self._timestamp_type_array,
+            "headers": self._headers_array,
+            "broker_id": lambda: _same(fetched.broker_id, rows),
+            "message_index": self._message_index_array,
+            "log_epoch": lambda: _same(log_epoch, rows),
+        }
+        names = [name for name in build if name in self._columns]
+        return pa.RecordBatch.from_arrays([build[name]() for name in names], names=names)
+
+    def _timestamp_array(self) -> pa.Array:
+        rows, missing = self.rows, int(self._state[NO_TIMESTAMP])
+        bits = pa.py_buffer(self._timestamp_bits) if missing else None
+        return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, [bits, pa.py_buffer(self._timestamps[:rows])], missing)
+
+    def _timestamp_type_array(self) -> pa.Array:
+        return pa.array(self._timestamp_types[:self.rows])
+
+    def _headers_array(self) -> pa.Array:
+        return pa.nulls(self.rows, _HEADERS_TYPE)
+
+    def _message_index_array(self) -> pa.Array:
+        return pa.nulls(self.rows, pa.int32())
+
+
+class BatchBuffers(ColumnBuffers):
+    """The buffers of record batches v2: headers beside the rest."""
+
+    def __init__(self, columns: Collection[str], *, rows: int, size: int, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+        super().__init__(columns, rows=rows, size=size, max_record_bytes=max_record_bytes)
+        self._with_headers = "headers" in columns
+        headed = self._room_for_rows if self._with_headers else 0
+        self._header_ends, self._header_bits = _ends(headed), _bits(headed)
+        self._header_key_bytes, self._header_value_bytes = _room(size, self._with_headers), _room(size, self._with_headers)
+        self._most_headers = size // 2
+        headers = min(self._most_headers, 2 * headed)
+        self._header_key_ends, self._header_value_ends, self._header_value_bits = _ends(headers), _ends(headers), _bits(headers)
+
+    def _call_kernel(self, plain: Bytes, unpacked: Bytes, table: Ints, from_offset: int, until_offset: int, tally: Tally) -> int:
+        return kernel.fill_batches((
+            plain, unpacked, table, from_offset, until_offset, self._key, self._value, self._with_headers,
+            self._offsets, self._timestamps, self._timestamp_bits, self._timestamp_types,
+            self._key_ends, self._key_bytes, self._key_bits, self._value_ends, self._value_bytes, self._value_bits,
+            self._header_ends, self._header_bits, self._header_key_ends, self._header_key_bytes,
+            self._header_value_ends, self._header_value_bytes, self._header_value_bits,
+            self._max_record_bytes, MOST_BYTES, MOST_HEADERS, self._state,
+        ), tally)
+
+    def _wrong(self, code: int, table: Ints, fetched: FetchedPartition) -> CorruptData:
+        base_offset = int(table[self._state[BATCH], kernel.BASE_OFFSET])
+        return CorruptData(kernel.WRONG[code], check="the log on the broker, or a bug here", **place_of(fetched), offset=base_offset)
 
     def _grow_headers(self) -> None:
         """Room for twice as many headers; `size // 2` of them always fit, because a header is two bytes at least."""
@@ -99,34 +170,6 @@ class ColumnBuffers:
         bits = _bits(room)
         bits[:self._header_value_bits.size] = self._header_value_bits
         self._header_value_bits = bits
-
-    @property
-    def rows(self) -> int:
-        return int(self._state[ROWS])
-
-    def arrow_batch(self, topic: str, partition: int, log_epoch: int) -> pa.RecordBatch:
-        """The rows filled in so far, over these buffers without a copy."""
-        rows, state = self.rows, self._state
-        build: dict[str, Callable[[], pa.Array]] = {
-            "key": lambda: _varied(
-                pa.binary(), rows, self._key_ends, self._key_bytes, state[KEY_BYTES], self._key_bits, state[NO_KEY]),
-            "value": lambda: _varied(
-                pa.binary(), rows, self._value_ends, self._value_bytes, state[VALUE_BYTES], self._value_bits, state[NO_VALUE]),
-            "topic": lambda: _repeated(topic, rows),
-            "partition": lambda: pa.array(np.full(rows, partition, dtype=np.int32)),
-            "offset": lambda: pa.array(self._offsets[:rows]),
-            "timestamp": self._timestamp_array,
-            "timestampType": lambda: pa.array(self._timestamp_types[:rows]),
-            "headers": self._headers_array,
-            "log_epoch": lambda: pa.array(np.full(rows, log_epoch, dtype=np.int32)),
-        }
-        names = [name for name in build if name in self._columns]
-        return pa.RecordBatch.from_arrays([build[name]() for name in names], names=names)
-
-    def _timestamp_array(self) -> pa.Array:
-        rows, missing = self.rows, int(self._state[NO_TIMESTAMP])
-        bits = pa.py_buffer(self._timestamp_bits) if missing else None
-        return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, [bits, pa.py_buffer(self._timestamps[:rows])], missing)
 
     def _headers_array(self) -> pa.Array:
         rows, state = self.rows, self._state
@@ -142,6 +185,43 @@ class ColumnBuffers:
         bits = pa.py_buffer(self._header_bits) if missing else None
         ends = pa.py_buffer(self._header_ends[:rows + 1])
         return pa.Array.from_buffers(_HEADERS_TYPE, rows, [bits, ends], missing, children=[pairs])
+
+
+class MessageBuffers(ColumnBuffers):
+    """The buffers of older messages: no headers, perhaps no timestamps, and where offsets are byte positions their numbers beside them."""
+
+    def __init__(self, columns: Collection[str], *, rows: int, size: int, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+        super().__init__(columns, rows=rows, size=size, max_record_bytes=max_record_bytes)
+        self._timestamp_type_bits = _bits(self._room_for_rows)
+        self._indexes = np.empty(self._room_for_rows, dtype=np.int32)
+        self._is_physical = False
+
+    def _call_kernel(self, plain: Bytes, unpacked: Bytes, table: Ints, from_offset: int, until_offset: int, tally: Tally) -> int:
+        self._is_physical = bool(table[0, message_kernel.LAYOUT] >= message_kernel.PHYSICAL)
+        return message_kernel.fill_messages((
+            plain, unpacked, table, from_offset, until_offset, self._key, self._value,
+            self._offsets, self._indexes, self._timestamps, self._timestamp_bits, self._timestamp_types, self._timestamp_type_bits,
+            self._key_ends, self._key_bytes, self._key_bits, self._value_ends, self._value_bytes, self._value_bits,
+            self._max_record_bytes, MOST_BYTES, self._state,
+        ), tally)
+
+    def _wrong(self, code: int, table: Ints, fetched: FetchedPartition) -> CorruptData:
+        what, offset = message_kernel.WRONG[code], int(self._state[OFFSET])
+        if table[self._state[BATCH], message_kernel.LAYOUT] == message_kernel.PHYSICAL:
+            return no_message_at(fetched, offset, what)
+        return corrupt(fetched, offset, what)
+
+    def _timestamp_type_array(self) -> pa.Array:
+        missing = int(self._state[NO_TIMESTAMP_TYPE])
+        bits = pa.py_buffer(self._timestamp_type_bits) if missing else None
+        return pa.Array.from_buffers(pa.int32(), self.rows, [bits, pa.py_buffer(self._timestamp_types[:self.rows])], missing)
+
+    def _message_index_array(self) -> pa.Array:
+        return pa.array(self._indexes[:self.rows]) if self._is_physical else super()._message_index_array()
+
+
+def _same(number: int | None, count: int) -> pa.Array:
+    return pa.nulls(count, pa.int32()) if number is None else pa.array(np.full(count, number, dtype=np.int32))
 
 
 def _ends(count: int) -> NDArray[np.int32]:

@@ -1,11 +1,13 @@
-"""The codecs of record batches v2: compressed bytes to the bytes of records, as far as Kafka's own Java clients read them.
+"""The codecs of all formats: compressed bytes to the bytes of records, as far as Kafka's own Java clients read them.
 
-Owns what ends a compressed stream and what may follow it. Whose bytes they are, and what becomes of an error, is decided in `batch_v2`.
+Owns what ends a compressed stream and what may follow it. Whose bytes they are is decided in the modules of the formats, and what becomes
+of an error in `group`.
 The compiled codecs read all that producers write, and refuse some bytes that Java's clients read; only then is looked for what those
 would take (tried with the classes of Kafka 3.9.1 on Java 17):
 
 - gzip: members one after the other; whatever follows a whole member and does not begin another one is not looked at (zeros, as padding).
-- lz4: Java's clients read the first frame only. Here further whole frames are read too, and what is no frame is not looked at.
+- lz4: Java's clients read the first frame only. Here further whole frames are read too, and what is no frame is not looked at. Until
+  0.10 Kafka took the checksum of a frame's header over the magic number too, and message format v0 kept that (KIP-57): `with_lz4_checksum`.
 - zstd: frames one after the other, and skippable ones; nothing else may follow.
 - snappy: blocks with their lengths behind a header (xerial). A whole stream may follow with a header of its own; fewer than four bytes
   at the end are no block and not looked at. Without that header: one raw block, as some other clients write it.
@@ -20,7 +22,7 @@ from typing import Any
 import cramjam
 import numpy as np
 
-from etl.protocol.records.kernel import Bytes
+from etl.protocol.records.compiled import Bytes
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 NAMES = {GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
@@ -148,3 +150,35 @@ def _end_of_lz4_frame(content: Bytes) -> int | None:
             return at if at < content.size else None
         at += length % _LZ4_STORED + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
     return None
+
+
+def with_lz4_checksum(content: Bytes) -> Bytes:
+    """The same frame with the checksum of its header that belongs there, whatever stands there; other bytes as they are."""
+    if content.size < 7 or content[:4].tobytes() != _LZ4_MAGIC:
+        return content
+    flags = int(content[4])
+    at = 6 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY else 0)
+    if at >= content.size:
+        return content
+    mended = content.copy()
+    mended[at] = _xxh32_of_few(content[4:at].tobytes()) >> 8 & 0xFF
+    return mended
+
+
+def _xxh32_of_few(content: bytes) -> int:
+    """xxHash32, seed 0, of fewer than 16 bytes (the specification's steps 4 to 6)."""
+    primes = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
+    found, whole = primes[4] + len(content), len(content) // 4 * 4
+    for at in range(0, whole, 4):
+        found = _rotated(found + int.from_bytes(content[at:at + 4], "little") * primes[2], 17) * primes[3]
+    for byte in content[whole:]:
+        found = _rotated(found + byte * primes[4], 11) * primes[0]
+    found %= 2**32
+    found = (found ^ found >> 15) * primes[1] % 2**32
+    found = (found ^ found >> 13) * primes[2] % 2**32
+    return found ^ found >> 16
+
+
+def _rotated(number: int, bits: int) -> int:
+    number %= 2**32
+    return (number << bits | number >> 32 - bits) % 2**32

@@ -1,4 +1,4 @@
-"""The compiled kernels: bytes of records (format v2) to Arrow buffers, with no Python object per record.
+"""The compiled kernel of record batches: bytes of records (format v2) to Arrow buffers, with no Python object per record.
 
 Owns the walk over varints and the bounds it keeps; the buffers belong to `arrow`. Which
 stretches of bytes hold records, their CRC and their decompression belong to `batch_v2`; which offsets are wanted
@@ -8,52 +8,30 @@ One call of `_fill` decodes all record batches of a *group* (one row of the grou
 that many arrays costs some microseconds. The buffers are as large as the bytes that come in could possibly need; the
 part that nothing was written to never becomes resident memory. Every read is checked against the end of its record,
 every write is bounded by the bytes read: bytes that are no records end in CorruptData, never in a stray read.
-
-numba's cache lies beside the source, or under the home folder when the package is in a zip. Where neither can be
-written the kernels are compiled again in each process (2 to 3 seconds) instead of failing.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
-from numba.np.arrayobj import make_array
-from numpy.typing import NDArray
+from numba import njit
 
 from etl.errors import CorruptData
+from etl.protocol.records.compiled import Bytes, copy, kernel
+from etl.protocol.records.fill_state import (
+    AT, BATCH, FILLED, FULL, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, KEY_BYTES, LOWEST, MAX_MS, MORE_HEADERS, NON_ASCII, NO_HEADERS,
+    NO_HEADER_VALUE, NO_KEY, NO_MS, NO_TIMESTAMP, NO_VALUE, OFFSET, RECORD, ROWS, TOO_LARGE, TOO_MANY_HEADERS, VALUE_BYTES,
+)
+from etl.protocol.records.tally import EXPECTED, GAPS, SEEN_ROWS, Tally
 
-Bytes = NDArray[np.uint8]
-Ints = NDArray[np.int64]
-MOST_ROWS = (1 << 18) + (1 << 16)
-"""Rows of one Arrow batch: the topic is repeated with each."""
-MOST_BYTES = 32 << 20
-"""Bytes of keys, values and headers in one Arrow batch, its last record not counted."""
-MOST_HEADERS = 1 << 20
-"""Headers in one Arrow batch, those of its last record not counted."""
 MAX_RECORD_HEADERS = 100_000
 """Headers of one record. A JVM with the default memory still takes 4,000,000 and dies of 8,000,000, which come in a few hundred bytes."""
 SMALLEST_RECORD = 7
 """length, attributes, two deltas, two lengths, header count: a byte each."""
-MAX_GAPS = 1000
-"""Gaps a receipt keeps one by one."""
 # Columns of a group's table: one row per record batch.
 COMPRESSED, START, UNTIL, COUNT, BASE_OFFSET, LAST_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, APPEND_TIME = range(9)
 TABLE_WIDTH = 9
-# Fill state of the buffers, kept from one call to the next.
-BATCH, ROWS, KEY_BYTES, VALUE_BYTES, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES = range(7)
-NO_KEY, NO_VALUE, NO_TIMESTAMP, NO_HEADERS, NO_HEADER_VALUE, NON_ASCII = range(7, 13)
-# Where it goes on inside a record batch: records done, place of the next one, the lowest offset it may have. And which record was refused.
-RECORD, AT, LOWEST, OFFSET = range(13, 17)
-STATE_WIDTH = 17
-# Tally: what the whole walk through a range has seen so far.
-EXPECTED, GAPS, SEEN_ROWS = range(3)
-FILLED, MORE_HEADERS, FULL = 0, 1, 8
 WRONG = {
     2: "a record's length or offset does not fit its record batch",
     3: "a record's key, value or header is longer than the record, or the record is longer than they are",
@@ -61,32 +39,8 @@ WRONG = {
     5: "bytes are left after the last record of a record batch",
 }
 BAD_RECORD, BAD_FIELD, BAD_OFFSET, BYTES_LEFT = WRONG
-TOO_LARGE, TOO_MANY_HEADERS = 6, 7
 _FAR = 1 << 62
 """A place no buffer reaches: what a malformed varint ends at, so that one check after several reads is enough."""
-_MAX_MS = (2**63 - 1) // 1000
-_NO_MS = -1
-
-
-def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile on first call, and keep the result on disk where that is possible."""
-    try:
-        compiled = njit(cache=True, nogil=True)(function)
-    except (RuntimeError, OSError):
-        # numba finds no folder it may write to and says so when decorating.
-        return njit(nogil=True)(function)
-
-    state = {"call": compiled}
-
-    def call(*arguments: Any) -> Any:
-        try:
-            return state["call"](*arguments)
-        except (OSError, EOFError, pickle.UnpicklingError):
-            # A package in a zip and no home to write to, a full disk, a cache file cut off: decoding goes on without.
-            state["call"] = njit(nogil=True)(function)
-            return state["call"](*arguments)
-
-    return call
 
 
 @njit(nogil=True)
@@ -111,26 +65,6 @@ def _varint(source, at, end, last_shift):  # type: ignore[no-untyped-def]
         if byte < 128:
             return (byte >> 1) ^ -(byte & 1), at + 1
     return _long_varint(source, at, end, last_shift)
-
-
-def _copy_bytes(_: Any, source: Any, at: Any, count: Any, target: Any, to: Any) -> Any:
-    """`memcpy` of bytes that the caller has found inside `source`: several times as fast as a loop or a slice here.
-
-    They fit: `target` has room for all bytes of the group, and each of them is copied once.
-    """
-
-    # Ignored below: numba's own functions have no types.
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> None:
-        def address(array: int, place: int) -> Any:
-            content = make_array(signature.args[array])(context, builder, arguments[array]).data  # type: ignore[no-untyped-call]
-            return builder.gep(content, [arguments[place]])
-
-        cgutils.raw_memcpy(builder, address(3, 4), address(0, 1), arguments[2], 1)  # type: ignore[no-untyped-call]
-
-    return types.void(source, types.intp, types.intp, target, types.intp), generate
-
-
-_copy: Any = intrinsic(_copy_bytes)
 
 
 @kernel
@@ -186,7 +120,7 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
                 no_key += 1
             else:
                 if want_key:
-                    _copy(source, at, key_size, key_bytes, key_at)
+                    copy(source, at, key_size, key_bytes, key_at)
                     key_at += key_size
                     key_bits[row >> 3] |= bit
                 at += key_size
@@ -197,7 +131,7 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
                 no_value += 1
             else:
                 if want_value:
-                    _copy(source, at, value_size, value_bytes, value_at)
+                    copy(source, at, value_size, value_bytes, value_at)
                     value_at += value_size
                     value_bits[row >> 3] |= bit
                 at += value_size
@@ -233,7 +167,7 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
                     if size < 0:
                         no_header_value += 1
                     else:
-                        _copy(source, at, size, header_value_bytes, header_value_at)
+                        copy(source, at, size, header_value_bytes, header_value_at)
                         header_value_at += size
                         header_value_bits[header >> 3] |= np.uint8(1 << (header & 7))
                     header_value_ends[header + 1] = header_value_at
@@ -255,7 +189,7 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
 
             ms = max_ms if append_time else base_ms + delta_ms
             wrapped = not append_time and ((base_ms ^ ms) & (delta_ms ^ ms)) < 0
-            if ms == _NO_MS or wrapped or ms > _MAX_MS or ms < -_MAX_MS:
+            if ms == NO_MS or wrapped or ms > MAX_MS or ms < -MAX_MS:
                 timestamps[row] = 0
                 no_timestamp += 1
             else:
@@ -317,30 +251,6 @@ def count_records(source: Bytes, row: tuple[int, ...], from_offset: int, until_o
     return found
 
 
-class Tally:
-    """Rows seen by one walk, and the intervals that gave none, as the kernel counts them while it decodes."""
-
-    def __init__(self, from_offset: int) -> None:
-        self._numbers: Ints = np.array([from_offset, 0, 0], dtype=np.int64)
-        self._gaps: Ints = np.empty((MAX_GAPS, 2), dtype=np.int64)
-
-    @property
-    def rows(self) -> int:
-        return int(self._numbers[SEEN_ROWS])
-
-    @property
-    def gap_count(self) -> int:
-        """All of them, also those beyond MAX_GAPS."""
-        return int(self._numbers[GAPS])
-
-    def gaps(self) -> list[tuple[int, int]]:
-        """The first MAX_GAPS intervals [from, until) without a row, in order."""
-        return [(int(first), int(until)) for first, until in self._gaps[:min(self.gap_count, MAX_GAPS)]]
-
-    @property
-    def expected(self) -> int:
-        """One past the newest row, or the start of the range."""
-        return int(self._numbers[EXPECTED])
-
-    def fill(self, arguments: tuple[Any, ...]) -> int:
-        return int(_fill(*arguments, self._numbers, self._gaps))
+def fill_batches(arguments: tuple[Any, ...], tally: Tally) -> int:
+    """`_fill` of these arguments but the last three, which are the tally's."""
+    return int(_fill(*arguments, tally.numbers, tally.gap_bounds))

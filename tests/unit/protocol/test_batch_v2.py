@@ -148,13 +148,6 @@ def test_a_length_beyond_the_answer_and_beyond_every_limit_is_corrupt() -> None:
     assert caught.value.where["offset"] == 100
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-def test_message_formats_v0_and_v1_are_named_as_not_read_yet(magic: int) -> None:
-    records = TWO_RECORDS[:16] + bytes([magic]) + TWO_RECORDS[17:]
-    with pytest.raises(CorruptData, match=f"format v{magic}, which this version does not read yet"):
-        rows_between(records, 100, 105)
-
-
 def test_an_unknown_magic_is_corrupt() -> None:
     with pytest.raises(CorruptData, match="magic 3 is no message format"):
         rows_between(TWO_RECORDS[:16] + b"\x03" + TWO_RECORDS[17:], 100, 105)

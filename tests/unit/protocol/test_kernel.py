@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import etl
 from etl.errors import CorruptData, RecordTooLarge
 from etl.protocol.records import arrow, kernel
-from etl.protocol.records.kernel import MAX_GAPS, MAX_RECORD_HEADERS
+from etl.protocol.records.kernel import MAX_RECORD_HEADERS
+from etl.protocol.records.tally import MAX_GAPS
 from tests.fakes.batches import Batch, Codec, Rec, answer, compress, control, encode, record_bytes, varint
 from tests.fakes.logs import cursor_of, encoded, headers, logs, record_lists, rows_between, rows_in
 
@@ -127,7 +128,7 @@ assert doubled.__file__.startswith(sys.argv[1]), doubled.__file__
 print(doubled.double(4), doubled.double(5))
 """
 _DOUBLED = """
-from etl.protocol.records.kernel import kernel
+from etl.protocol.records.compiled import kernel
 
 @kernel
 def double(number):

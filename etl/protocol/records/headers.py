@@ -1,0 +1,83 @@
+"""What the walk over the records field of one fetched partition finds, before anything is decompressed or decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+NO_EPOCH = -1
+"""The leader epoch of what was written without one, as record batches v2 have it."""
+
+_CODEC_BITS, _TRANSACTIONAL_BIT, _CONTROL_BIT = 0x07, 0x10, 0x20
+
+
+class BatchHeader(NamedTuple):
+    """One record batch: what its header says and where it lies. A tuple, because there may be 100,000 a second."""
+
+    base_offset: int
+    start: int
+    """Place of its first byte in the records field."""
+    until: int
+    """Place after its last byte."""
+    crc: int
+    attributes: int
+    last_offset: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    records: int
+    """How many are left in it; compaction makes them fewer."""
+    leader_epoch: int
+    """Of the leader that wrote it (KIP-101)."""
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & _CODEC_BITS
+
+
+class MessagesHeader(NamedTuple):
+    """Messages of an old format that lie one behind the other, as many as there are; or one wrapper with messages inside.
+
+    Where offsets are byte positions, `base_offset` is where the first entry begins, and `last_offset` + 1 where the next one does.
+    """
+
+    base_offset: int
+    """Of the first message; of a wrapper, whose inside alone tells it, one past the entry before."""
+    start: int
+    """Place of the first byte in the records field."""
+    until: int
+    """Place after the last byte."""
+    last_offset: int
+    records: int
+    """0 for a wrapper, whose inside alone tells it."""
+    codec: int = 0
+    """Of a wrapper; 0: messages that are not compressed."""
+    magic: int = 0
+    """Of a wrapper."""
+    follows: int = 0
+    """One past the entry before; 0 at the beginning of an answer."""
+
+    @property
+    def leader_epoch(self) -> int:
+        return NO_EPOCH
+
+
+Header = BatchHeader | MessagesHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The whole entries of one answer, and what the one cut off at its end would need."""
+
+    batches: tuple[Header, ...]
+    """Record batches v2 one by one; messages of older formats many at a time."""
+    cut_off_bytes: int = 0
+    """0: nothing is cut off. 1: too little is there to tell. Else the whole size of the entry that is cut off."""

@@ -1,0 +1,243 @@
+"""The compiled kernels of the message formats before record batches: bytes to Arrow buffers, with no Python object per message.
+
+One for all of them, because they differ in a few bytes only:
+
+- v0 and v1 (magic 0 and 1, Kafka 0.8 to 0.10): offset, length, CRC of all that follows, magic, attributes, timestamp (v1), key, value.
+- 0.7 and Jafka (magic 0 and 1, too): length, magic, attributes (magic 1), CRC of the payload, payload.
+
+`scan_messages` and `scan_entries` find how far messages reach that are whole and not compressed; `_fill` decodes all stretches of a
+group (one row of the group's table each) and checks every CRC. What is decompressed, and where, belongs to `message_set` and
+`physical_set`; the buffers to `arrow`. Every read is checked against the end of its message, every write is bounded by the bytes read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from etl.protocol.records.compiled import Bytes, copy, int32, int64, kernel, uint32
+from etl.protocol.records.crc32 import crc32
+from etl.protocol.records.fill_state import (
+    AT, BATCH, FILLED, FULL, INDEX, KEY_BYTES, LOWEST, MAX_MS, NO_KEY, NO_MS, NO_TIMESTAMP, NO_TIMESTAMP_TYPE, NO_VALUE, OFFSET, RECORD,
+    ROWS, TOO_LARGE, VALUE_BYTES,
+)
+from etl.protocol.records.tally import EXPECTED, GAPS, HOLES, SEEN_ROWS, Tally
+
+# Columns of a group's table: one row per stretch of messages.
+COMPRESSED, START, UNTIL, LAYOUT, BASE, FOLLOWS, FIRST_INDEX, WRAPPER_TYPE, WRAPPER_MS = range(9)
+# Layouts. What lies in a wrapper has its offset from there: logical ones relative to BASE, physical ones BASE itself.
+LOGICAL, LOGICAL_INSIDE, PHYSICAL, PHYSICAL_INSIDE = range(4)
+OWN_TYPE = -1
+"""WRAPPER_TYPE of messages that say themselves what their timestamp is."""
+WRONG = {
+    2: "a message's length does not fit where it lies",
+    3: "a message's key or value is longer than the message, or the message is longer than they are",
+    4: "a message's offset is none, or does not rise",
+    5: "a message's CRC-32 is not that of its bytes",
+}
+BAD_LENGTH, BAD_FIELD, BAD_OFFSET, BAD_CRC = WRONG
+
+ENTRY_BYTES, PHYSICAL_ENTRY_BYTES = 12, 4
+"""What lies before a message: offset and length, or the length."""
+SMALLEST_V0, SMALLEST_V1 = 14, 22
+"""CRC, magic, attributes, timestamp (v1), two lengths."""
+SMALLEST_PHYSICAL = 5
+"""Magic and CRC; magic 1 has attributes, a byte more."""
+MAX_OFFSET = 2**63 - 1
+_CODEC, _PHYSICAL_CODEC, _APPEND_TIME = 0x07, 0x03, 0x08
+
+
+@kernel
+def _scan_messages(source, at, until, lowest, until_offset, magic):  # type: ignore[no-untyped-def]
+    """Over whole messages of v0 and v1 that are not compressed and whose offsets rise, of this magic or (-1) of either.
+
+    (place of the first that is none, how many there were, offset of the first, of the last). Ends behind one at `until_offset` - 1.
+    """
+    count, first, last = 0, np.int64(-1), np.int64(-1)
+    while until - at >= ENTRY_BYTES + SMALLEST_V0 and lowest < until_offset:
+        offset, length, found = int64(source, at), np.int64(int32(source, at + 8)), np.int64(source[at + 16])
+        if found > 1 or (magic >= 0 and found != magic) or source[at + 17] & _CODEC:
+            break
+        if length < (SMALLEST_V1 if found else SMALLEST_V0) or length > until - at - ENTRY_BYTES:
+            break
+        if offset < lowest or offset == MAX_OFFSET:
+            break
+        if count == 0:
+            first = offset
+        last, lowest = offset, offset + 1
+        count += 1
+        at += ENTRY_BYTES + length
+    return at, count, first, last
+
+
+@kernel
+def _scan_entries(source, at, until, most_bytes):  # type: ignore[no-untyped-def]
+    """Over whole entries of 0.7 that are not compressed: (place of the first that is none, how many there were).
+
+    Ends behind the one that reaches `most_bytes` from where it began, and before one that would reach beyond.
+    """
+    count, start = 0, at
+    while until - at >= PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL and at - start < most_bytes:
+        length, magic = np.int64(int32(source, at)), source[at + 4]
+        if magic > 1 or length < SMALLEST_PHYSICAL + magic or length > until - at - PHYSICAL_ENTRY_BYTES:
+            break
+        if magic == 1 and source[at + 5] & _PHYSICAL_CODEC:
+            break
+        if at - start + PHYSICAL_ENTRY_BYTES + length > most_bytes:
+            break
+        count += 1
+        at += PHYSICAL_ENTRY_BYTES + length
+    return at, count
+
+
+@kernel
+def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its state stays in registers
+    plain, unpacked, table, from_offset, until_offset, want_key, want_value,
+    offsets, indexes, timestamps, timestamp_bits, timestamp_types, timestamp_type_bits,
+    key_ends, key_bytes, key_bits, value_ends, value_bytes, value_bits, most_record_bytes, most_bytes, state, tally, gaps, holes,
+):
+    """Decode the messages of `table` from where `state` says on; the code says how it ended.
+
+    The state is written back after each whole row of the table, and where the Arrow batch is full, between two messages.
+    """
+    for batch in range(state[BATCH], table.shape[0]):
+        source = unpacked if table[batch, COMPRESSED] else plain
+        start, until, layout, base = table[batch, START], table[batch, UNTIL], table[batch, LAYOUT], table[batch, BASE]
+        wrapper_type, wrapper_ms = table[batch, WRAPPER_TYPE], table[batch, WRAPPER_MS]
+        done, at, lowest, index = np.int64(0), start, table[batch, FOLLOWS], table[batch, FIRST_INDEX]
+        if state[RECORD]:
+            done, at, lowest, index = state[RECORD], state[AT], state[LOWEST], state[INDEX]
+        row, key_at, value_at = state[ROWS], state[KEY_BYTES], state[VALUE_BYTES]
+        no_key, no_value, no_timestamp, no_type = state[NO_KEY], state[NO_VALUE], state[NO_TIMESTAMP], state[NO_TIMESTAMP_TYPE]
+        expected, gap, hole, first_row = tally[EXPECTED], tally[GAPS], tally[HOLES], row
+        used, full = key_at + value_at, False
+        while at < until:
+            if used >= most_bytes or row >= offsets.shape[0]:
+                full = True
+                break
+            done += 1
+            key_size, ms, kind = np.int64(-1), np.int64(NO_MS), np.int64(-1)
+            if layout >= PHYSICAL:
+                offset = base if layout == PHYSICAL_INSIDE else base + (at - start)
+                state[OFFSET] = offset
+                if until - at < PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL:
+                    return BAD_LENGTH
+                length, place = np.int64(int32(source, at)), at + PHYSICAL_ENTRY_BYTES
+                end, magic = place + length, np.int64(source[place])
+                if magic > 1 or length < SMALLEST_PHYSICAL + magic or end > until:
+                    return BAD_LENGTH
+                place += 1 + magic
+                crc, covered, key_start, value_start = uint32(source, place), place + 4, place + 4, place + 4
+                value_size = end - value_start
+            else:
+                if until - at < ENTRY_BYTES + SMALLEST_V0:
+                    state[OFFSET] = base + lowest
+                    return BAD_LENGTH
+                offset, length, place = base + int64(source, at), np.int64(int32(source, at + 8)), at + ENTRY_BYTES
+                state[OFFSET] = offset
+                end = place + length
+                magic, attributes = np.int64(source[place + 4]), source[place + 5]
+                if length < (SMALLEST_V1 if magic else SMALLEST_V0) or end > until:
+                    return BAD_LENGTH
+                crc, covered = uint32(source, place), place + 4
+                place += 6
+                if magic:
+                    ms, kind = int64(source, place), np.int64((attributes & _APPEND_TIME) >> 3)
+                    if wrapper_type != OWN_TYPE:
+                        kind = wrapper_type
+                        if kind == 1:
+                            ms = wrapper_ms
+                    place += 8
+                key_size, key_start = np.int64(int32(source, place)), place + 4
+                value_start = key_start + max(key_size, 0) + 4
+                if value_start > end:
+                    return BAD_FIELD
+                value_size = np.int64(int32(source, value_start - 4))
+                if value_start + max(value_size, 0) != end:
+                    return BAD_FIELD
+            if crc32(source, covered, end) != crc:
+                return BAD_CRC
+            at = end
+            if layout < PHYSICAL:
+                if offset < lowest or offset == MAX_OFFSET:
+                    return BAD_OFFSET
+                if offset > lowest and (layout == LOGICAL or done == 1) and offset > from_offset and lowest < until_offset:
+                    if hole < holes.shape[0]:
+                        holes[hole, 0] = max(lowest, from_offset)
+                        holes[hole, 1] = min(offset, until_offset)
+                    hole += 1
+                lowest = offset + 1
+                if offset < from_offset or offset >= until_offset:
+                    continue
+                if offset != expected:
+                    if gap < gaps.shape[0]:
+                        gaps[gap, 0] = expected
+                        gaps[gap, 1] = offset
+                    gap += 1
+                expected = offset + 1
+            bit = np.uint8(1 << (row & 7))
+
+            if key_size < 0:
+                no_key += 1
+            elif want_key:
+                copy(source, key_start, key_size, key_bytes, key_at)
+                key_at += key_size
+                key_bits[row >> 3] |= bit
+            if value_size < 0:
+                no_value += 1
+            elif want_value:
+                copy(source, value_start, value_size, value_bytes, value_at)
+                value_at += value_size
+                value_bits[row >> 3] |= bit
+            if want_key:
+                key_ends[row + 1] = key_at
+            if want_value:
+                value_ends[row + 1] = value_at
+            before, used = used, key_at + value_at
+            if used - before > most_record_bytes:
+                state[OFFSET] = offset
+                return TOO_LARGE
+
+            if ms == NO_MS or ms > MAX_MS or ms < -MAX_MS:
+                timestamps[row] = 0
+                no_timestamp += 1
+            else:
+                timestamps[row] = ms * 1000
+                timestamp_bits[row >> 3] |= bit
+            if kind < 0:
+                no_type += 1
+                timestamp_types[row] = 0
+            else:
+                timestamp_types[row] = kind
+                timestamp_type_bits[row >> 3] |= bit
+            offsets[row] = offset
+            indexes[row] = index
+            index += layout == PHYSICAL_INSIDE
+            row += 1
+        state[BATCH], state[RECORD], state[AT] = (batch, done, at) if full else (batch + 1, 0, 0)
+        state[LOWEST], state[INDEX] = lowest, index
+        state[ROWS], state[KEY_BYTES], state[VALUE_BYTES] = row, key_at, value_at
+        state[NO_KEY], state[NO_VALUE], state[NO_TIMESTAMP], state[NO_TIMESTAMP_TYPE] = no_key, no_value, no_timestamp, no_type
+        tally[EXPECTED], tally[GAPS], tally[HOLES] = expected, gap, hole
+        tally[SEEN_ROWS] += row - first_row
+        if full:
+            return FULL
+    return FILLED
+
+
+def scan_messages(source: Bytes, at: int, until: int, lowest: int, until_offset: int, magic: int = -1) -> tuple[int, int, int, int]:
+    """See `_scan_messages`; `lowest` is the lowest offset that the first may have."""
+    found: tuple[int, int, int, int] = _scan_messages(source, at, until, lowest, until_offset, magic)
+    return found
+
+
+def scan_entries(source: Bytes, at: int, until: int, most_bytes: int) -> tuple[int, int]:
+    """See `_scan_entries`."""
+    found: tuple[int, int] = _scan_entries(source, at, until, most_bytes)
+    return found
+
+
+def fill_messages(arguments: tuple[Any, ...], tally: Tally) -> int:
+    """`_fill` of these arguments but the last three, which are the tally's."""
+    return int(_fill(*arguments, tally.numbers, tally.gap_bounds, tally.hole_bounds))

@@ -9,7 +9,7 @@ from etl.embedded.cache import cache_folder
 from etl.embedded.class_archive import make_archive
 from etl.embedded.jars import delta_jars
 from etl.embedded.java import find_java
-from etl.embedded.kafka import kafka_jars
+from etl.embedded.releases import release_jars
 from etl.errors import EtlError
 
 
@@ -19,7 +19,7 @@ def main() -> int:
         print(f"java: {find_java()}")
         print(f"jars: {cache_folder() / 'jars'} (60 MB, fetched once)", flush=True)
         with ThreadPoolExecutor() as fetches:  # each waits for Maven Central, not for the processor
-            for fetch in [fetches.submit(kafka_jars), fetches.submit(delta_jars)]:
+            for fetch in [fetches.submit(release_jars), fetches.submit(delta_jars)]:
                 fetch.result()
         print("classes: an archive that lets Spark start quickly (200 MB, made once, half a minute)", flush=True)
         make_archive()

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -97,7 +97,7 @@ def _fetch(folder: Path, artifacts: Iterable[Artifact], leave_out: Iterable[str]
     with tempfile.TemporaryDirectory(prefix=f"{folder.name}.partial-", dir=folder.parent) as partial:
         jars = Path(partial, "jars")
         jars.mkdir()
-        Path(partial, "ivy.xml").write_text(_ivy_file(artifacts, leave_out))
+        Path(partial, "ivy.xml").write_text(_ivy_file([*artifacts], leave_out))
         _run_ivy(Path(partial), folder.with_name(f"{folder.name}.log"))
         listed = "".join(f"{jar.name} {jar.stat().st_size}\n" for jar in sorted(jars.iterdir()))
         (jars / _COMPLETE).write_text(listed)
@@ -120,15 +120,17 @@ def _run_ivy(partial: Path, log: Path) -> None:
         )
 
 
-def _ivy_file(artifacts: Iterable[Artifact], leave_out: Iterable[str]) -> str:
-    wanted = "".join(
+def _ivy_file(wanted: Sequence[Artifact], leave_out: Iterable[str]) -> str:
+    dependencies = "".join(
         f"<dependency org={quoteattr(a.organisation)} name={quoteattr(a.name)} rev={quoteattr(a.version)} conf='default->default'/>"
-        for a in artifacts
+        for a in wanted
     )
+    # An artifact that is named stays at its version: another one that asks for "any from 2.9 on" would bring a new one each month.
+    pinned = "".join(f"<override org={quoteattr(a.organisation)} module={quoteattr(a.name)} rev={quoteattr(a.version)}/>" for a in wanted)
     left_out = "".join(f"<exclude module={quoteattr(name)}/>" for name in leave_out)
     return (
         "<ivy-module version='2.0'><info organisation='offset-range-etl' module='jars'/>"
-        f"<configurations><conf name='default'/></configurations><dependencies>{wanted}{left_out}</dependencies></ivy-module>"
+        f"<configurations><conf name='default'/></configurations><dependencies>{dependencies}{left_out}{pinned}</dependencies></ivy-module>"
     )
 
 

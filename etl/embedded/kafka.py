@@ -1,147 +1,101 @@
-"""Owns a real Kafka broker on this machine, of any version that has a row in RELEASES."""
+"""Owns a real broker on this machine, of any version that has a row in `releases.RELEASES`."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from etl.embedded.jars import Artifact, fetched
+from etl.embedded.administration import Place, end_older_session, make_chroot
 from etl.embedded.java import find_java
-from etl.embedded.server import HOST, Server, answers
-from etl.errors import SettingsError, Unreachable
+from etl.embedded.releases import DEFAULT_VERSION, release, release_jars
+from etl.embedded.server import HOST, Server, free_port
+from etl.errors import SettingsError
 
-DEFAULT_VERSION = "3.9.1"
-_MAIN = "kafka.Kafka"
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What one version of Kafka needs besides its own jars. Without a log binding it would write no log at all."""
-
-    scala: str
-    besides: tuple[Artifact, ...] = (Artifact("org.slf4j", "slf4j-simple", "1.7.36"),)
-
-
-RELEASES: Mapping[str, Release] = {"3.9.1": Release(scala="2.13")}
-
-# A broker for tests: small, quick, and nothing happens by itself.
-_PROPERTIES = {
-    "auto.create.topics.enable": "false",
-    "delete.topic.enable": "true",
-    "offsets.topic.num.partitions": "4",
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.num.partitions": "4",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "group.initial.rebalance.delay.ms": "0",
-    "log.retention.ms": "-1",  # records with the times of another day stay; a topic that is to lose some says so
-    "log.retention.check.interval.ms": "1000",
-    "log.cleaner.backoff.ms": "500",
-    "log.cleaner.dedupe.buffer.size": "2097152",
-    "log.index.size.max.bytes": "1048576",
-    "num.network.threads": "2",
-    "num.io.threads": "4",
-    "controlled.shutdown.retry.backoff.ms": "100",
-    "zookeeper.session.timeout.ms": "6000",
-}
-
-
-def kafka_jars(version: str = DEFAULT_VERSION) -> list[Path]:
-    """The jars of one version, fetched once. Raises SettingsError for a version without a row, else as `fetched` does."""
-    release = RELEASES.get(version)
-    if release is None:
-        raise SettingsError("this version of Kafka cannot be embedded", check=f"one of {', '.join(RELEASES)}", version=version)
-    return fetched(f"kafka-{version}", [Artifact("org.apache.kafka", f"kafka_{release.scala}", version), *release.besides])
+# For those that log with log4j 1, which without it writes nothing.
+_LOG4J = """\
+log4j.rootLogger=INFO, stdout
+log4j.appender.stdout=org.apache.log4j.ConsoleAppender
+log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
+log4j.appender.stdout.layout.ConversionPattern=[%d] %p %m (%c)%n
+"""
+_CLUSTER_ID = "ZXRsLWVtYmVkZGVkLTAwMQ"
 
 
 class Kafka(Server):
     """One broker: `with Kafka(zookeeper=zookeeper.connect) as broker: broker.bootstrap`.
 
-    `properties` go into server.properties over the defaults here, `java_options` onto the command line. Brokers of
-    one cluster have the same `zookeeper` and `chroot` and different `broker_id`.
+    `properties` go into server.properties over those of the release, `java_options` onto the command line. Brokers of
+    one cluster have the same `zookeeper` and `chroot` and different `broker_id`; where the release needs no ZooKeeper,
+    the same `voters`: those of the first.
     """
 
     def __init__(
         self,
         *,
-        zookeeper: str,
+        zookeeper: str | None = None,
         version: str = DEFAULT_VERSION,
         broker_id: int = 0,
         chroot: str = "/kafka",
+        voters: str | None = None,
         folder: Path | str | None = None,
         port: int | None = None,
         properties: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
     ) -> None:
+        self.release = release(version)
+        if self.release.has_zookeeper and zookeeper is None:
+            raise SettingsError("this version needs a ZooKeeper", check="zookeeper=", version=version)
         super().__init__(f"kafka-{broker_id}", folder, port)
         self.version = version
         self.broker_id = broker_id
-        self.zookeeper_connect = zookeeper + chroot
-        self._properties = {**_PROPERTIES, **(properties or {})}
+        self.zookeeper_connect = f"{zookeeper}{chroot}" if self.release.has_zookeeper else ""
+        self._votes_at = None if voters else f"{HOST}:{free_port()}"
+        self.voters = voters or f"{broker_id}@{self._votes_at}"
+        self._properties = dict(properties or {})
         self._java_options = tuple(java_options)
 
     @property
     def bootstrap(self) -> str:
         """`127.0.0.1:port`."""
-        return f"{HOST}:{self.port}"
+        return self.place.address
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return Place(self.broker_id, self.port, self.zookeeper_connect)
 
     def command(self) -> list[str]:
         """See Server."""
-        self._end_an_older_session()
-        places = {
-            "broker.id": str(self.broker_id),
-            "zookeeper.connect": self.zookeeper_connect,
-            "listeners": f"PLAINTEXT://{self.bootstrap}",
-            "log.dirs": str(self.folder / "data"),
-        }
+        if self.release.has_zookeeper:
+            make_chroot(self.zookeeper_connect)
+            end_older_session(self.place)
+        else:
+            self._format()
         settings = self.folder / "server.properties"
-        settings.write_text("".join(f"{key}={value}\n" for key, value in {**places, **self._properties}.items()))
+        own = {key: value.format_map(self._facts()) for key, value in self.release.properties.items()}
+        settings.write_text("".join(f"{key}={value}\n" for key, value in {**own, **self._properties}.items()))
+        (self.folder / "log4j.properties").write_text(_LOG4J)
         java = [str(find_java()), "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         log = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS"]
-        classes = os.pathsep.join(map(str, kafka_jars(self.version)))
-        return [*java, *self._java_options, *log, "-cp", classes, _MAIN, str(settings)]
+        classes = os.pathsep.join(map(str, [self.folder, *release_jars(self.version)]))
+        return [*java, *self._java_options, *log, "-cp", classes, self.release.main, str(settings)]
 
     def is_ready(self) -> bool:
-        """Whether clients are told of this broker and of a controller: a port that answers is not yet a cluster."""
-        if not answers(self.port):
-            return False
-        from kafka.admin import KafkaAdminClient
-        from kafka.errors import KafkaError
+        """See Administration."""
+        return self.release.administration.is_ready(self.place)
 
-        try:
-            with KafkaAdminClient(bootstrap_servers=self.bootstrap) as admin:
-                cluster = admin.describe_cluster()
-        except (KafkaError, OSError):
-            return False
-        brokers = {broker["broker_id"] for broker in cluster["brokers"]}
-        return self.broker_id in brokers and cluster["controller_id"] in brokers
+    def _facts(self) -> dict[str, object]:
+        """What stands in braces in a release's properties."""
+        ours = f"PLAINTEXT://{self.bootstrap}"
+        return {
+            "id": self.broker_id, "host": HOST, "port": self.port, "folder": self.folder, "zookeeper": self.zookeeper_connect,
+            "voters": self.voters, "roles": "broker,controller" if self._votes_at else "broker",
+            "listeners": f"{ours},CONTROLLER://{self._votes_at}" if self._votes_at else ours,
+        }
 
-    def _end_an_older_session(self) -> None:
-        """End the session of a killed broker: its znodes stay until then, and a broker that finds its own id taken gives up.
-
-        Whoever registered this broker's port is dead, for we are about to listen there: what the end of its session
-        would remove is removed now.
-        """
-        from kazoo.client import KazooClient
-        from kazoo.exceptions import NoNodeError
-        from kazoo.handlers.threading import KazooTimeoutError
-
-        hosts, slash, path = self.zookeeper_connect.partition("/")
-        client = KazooClient(hosts=hosts)
-        ours = {f"/brokers/ids/{self.broker_id}": ("port", self.port), "/controller": ("brokerid", self.broker_id)}
-        try:
-            client.start(timeout=self.start_within_s)
-            for znode, (key, value) in ours.items():
-                try:
-                    if json.loads(client.get(slash + path + znode)[0]).get(key) == value:
-                        client.delete(slash + path + znode)
-                except NoNodeError:
-                    continue
-        except KazooTimeoutError as error:
-            raise Unreachable("ZooKeeper does not answer", check="that it is running", zookeeper=self.zookeeper_connect) from error
-        finally:
-            client.stop()
-            client.close()
+    def _format(self) -> None:
+        """What Kafka's storage tool writes into a new data folder: whose it is."""
+        data = self.folder / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        (data / "meta.properties").write_text(f"version=1\ncluster.id={_CLUSTER_ID}\nnode.id={self.broker_id}\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 from kafka import KafkaProducer
 
 from etl.embedded.java import find_java
-from etl.embedded.kafka import kafka_jars
+from etl.embedded.releases import release_jars
 from etl.embedded.server import wait_until
 from tests.chaos.sources import let_go, log_starts, stopped
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
@@ -92,7 +92,7 @@ def _compiled(folder: Path) -> Path:
     compiler = str(near) if near.exists() else shutil.which("javac")
     assert compiler, "there is no javac on this machine, so this case was not played"
     folder.mkdir()
-    jars = ":".join(map(str, kafka_jars()))
+    jars = ":".join(map(str, release_jars()))
     subprocess.run([compiler, "-cp", jars, "-d", str(folder), str(Path(__file__).with_name("WithheldStorage.java"))], check=True)
     return folder
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etl.embedded.jars import spark_jars
-from etl.embedded.kafka import DEFAULT_VERSION
+from etl.embedded.releases import DEFAULT_VERSION
 from tests.chaos.stage import Case, Told
 
 _HEAD = """\

@@ -1,0 +1,37 @@
+"""What each release is made of, as far as it can be told without fetching and starting it."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl.embedded.kafka import Kafka
+from etl.embedded.releases import DEFAULT_VERSION, JAFKA, RELEASES, release
+from etl.errors import SettingsError
+
+FACTS = {"id", "host", "port", "folder", "zookeeper", "voters", "roles", "listeners"}
+
+
+def test_the_default_is_a_release_and_so_is_jafka() -> None:
+    assert {DEFAULT_VERSION, JAFKA} <= RELEASES.keys()
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_every_artifact_is_of_one_version(version: str) -> None:
+    assert all(artifact.version.replace(".", "").isalnum() for artifact in release(version).artifacts), "ranges bring new jars each month"
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_a_release_asks_for_nothing_that_a_broker_does_not_know_of_itself(version: str) -> None:
+    for text in release(version).properties.values():
+        text.format_map(dict.fromkeys(FACTS, "known"))
+
+
+@pytest.mark.parametrize("version", [version for version, row in RELEASES.items() if row.has_zookeeper])
+def test_a_release_that_needs_zookeeper_is_refused_without(version: str) -> None:
+    with pytest.raises(SettingsError, match="needs a ZooKeeper"):
+        Kafka(version=version)
+
+
+def test_a_version_that_cannot_be_embedded_is_refused_with_those_that_can() -> None:
+    with pytest.raises(SettingsError, match="jafka-3.0.6, 0.8.2.2"):
+        release("0.0.1")

@@ -38,6 +38,8 @@ class FetchTarget:
     max_bytes: int
     leader_epoch: int | None = None
     """The epoch that the metadata told: a broker that is behind or deposed then refuses (KIP-320)."""
+    topic_id: str | None = None
+    """The id that the topic must still have, where brokers know ids (KIP-516): one that was made again is then refused."""
 
 
 def in_serving_order(wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:

@@ -8,7 +8,7 @@ belongs to the codecs.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, Self
 
 from etl.errors import CorruptData
 
@@ -70,7 +70,11 @@ class Reader:
 
     def string16(self, what: str) -> str:
         """int16 byte length, then UTF-8; null is refused."""
-        text = bytes(self.span(self.int16(), what))
+        return self.decoded(self.span(self.int16(), what), what)
+
+    def decoded(self, span: memoryview, what: str) -> str:
+        """A span as UTF-8."""
+        text = bytes(span)
         try:
             return text.decode("utf-8")
         except UnicodeDecodeError:
@@ -106,23 +110,23 @@ class Writer:
     def __init__(self) -> None:
         self._bytes = bytearray()
 
-    def int8(self, number: int) -> Writer:
+    def int8(self, number: int) -> Self:
         self._bytes += _INT8.pack(number)
         return self
 
-    def int16(self, number: int) -> Writer:
+    def int16(self, number: int) -> Self:
         self._bytes += _INT16.pack(number)
         return self
 
-    def int32(self, number: int) -> Writer:
+    def int32(self, number: int) -> Self:
         self._bytes += _INT32.pack(number)
         return self
 
-    def int64(self, number: int) -> Writer:
+    def int64(self, number: int) -> Self:
         self._bytes += _INT64.pack(number)
         return self
 
-    def string16(self, text: str) -> Writer:
+    def string16(self, text: str) -> Self:
         """int16 byte length, then UTF-8. ValueError when it is longer than 32767 bytes."""
         encoded = text.encode("utf-8")
         if len(encoded) > 0x7FFF:
@@ -130,7 +134,15 @@ class Writer:
         self._bytes += _INT16.pack(len(encoded)) + encoded
         return self
 
-    def raw(self, content: bytes) -> Writer:
+    def unsigned_varint(self, number: int) -> Self:
+        """Seven bits a byte, low bits first (KIP-482)."""
+        while number > 0x7F:
+            self._bytes.append(number & 0x7F | 0x80)
+            number >>= 7
+        self._bytes.append(number)
+        return self
+
+    def raw(self, content: bytes) -> Self:
         """Bytes as they are."""
         self._bytes += content
         return self

@@ -137,6 +137,10 @@ class World:
         """Id and assignment of each member of whatever group is asked for."""
         self.changed = threading.Condition()
 
+    def name_of(self, topic_id: UUID) -> str | None:
+        """The topic that has this id now."""
+        return next((name for name, known in self.topic_ids.items() if known == topic_id), None)
+
 
 class FakeBroker:
     """`with FakeBroker() as broker:` listens on 127.0.0.1 at `broker.port`.
@@ -294,6 +298,8 @@ class FakeBroker:
         return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 
     def _fetch(self, request: Any, version: int) -> Any:
+        for topic in request.topics if version >= 13 else ():
+            topic.topic = self.world.name_of(topic.topic_id)
         names = [(topic.topic, each.partition) for topic in request.topics for each in topic.partitions]
         assert len(set(names)) == len(names), "a broker refuses a fetch that names a partition twice"
         self.fetched.append(names)
@@ -314,7 +320,7 @@ class FakeBroker:
         for topic in request.topics:
             partitions = []
             for each in topic.partitions:
-                log, code = self._led(topic.topic, each.partition)
+                log, code = self._led(topic.topic, each.partition) if topic.topic else (None, 100)
                 if log is not None and log.refusals:
                     code = log.refusals.popleft()
                 if log is not None and not code and each.current_leader_epoch not in (-1, None, log.leader_epoch):
@@ -334,7 +340,7 @@ class FakeBroker:
                     last_stable_offset=log.stable if log and known else -1, log_start_offset=log.log_start if log and known else -1,
                     aborted_transactions=[aborted(producer_id=who, first_offset=at) for who, at in log.aborted]
                     if log and request.isolation_level else None, preferred_read_replica=-1, records=records))
-            topics.append(topic_kind(topic=topic.topic, partitions=partitions))
+            topics.append(topic_kind(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions))
         return FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, responses=topics), first_found or refused
 
     def _produce(self, request: Any, version: int) -> Any:

@@ -9,18 +9,24 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def listening(answer: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A port of this machine on which `answer` is given to whoever says something."""
+def listening(answer: Callable[[socket.socket], None], *, side_by_side: bool = False) -> Iterator[int]:
+    """A port of this machine on which `answer` is given to whoever says something, to one after the other or to all side by side."""
     server = socket.create_server(("127.0.0.1", 0))
+
+    def serve_one(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(10)
+            connection.recv(1, socket.MSG_PEEK)
+            answer(connection)
 
     def serve() -> None:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = server.accept()
-                with connection, contextlib.suppress(OSError):
-                    connection.settimeout(10)
-                    connection.recv(1, socket.MSG_PEEK)
-                    answer(connection)
+                if side_by_side:
+                    threading.Thread(target=serve_one, args=(connection,), daemon=True).start()
+                else:
+                    serve_one(connection)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

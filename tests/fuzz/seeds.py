@@ -23,8 +23,9 @@ from kafka.protocol.producer import ProduceResponse
 from etl.model.ledger import Acknowledgement, Coverage, Interval
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.model.plans import Applied, Committed, Loss, LossReason, OffsetRange, PlanKind, Receipt
-from etl.protocol.generations.kafka.fetch import FETCH_LAYOUTS
+from etl.protocol.generations.kafka.fetch import VERSIONS
 from etl.protocol.generations.kafka.versions import Api
+from etl.protocol.messages import FetchTarget
 from etl.protocol.zookeeper import commit_metadata, plan_documents
 from tests.builders import plain_plan
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
@@ -55,7 +56,7 @@ def _response(api: Api, version: int) -> Any:
     if api is Api.LIST_OFFSETS:
         listed = ListOffsetsResponse.ListOffsetsTopicResponse
         return ListOffsetsResponse(throttle_time_ms=0, topics=[listed(name="clicks", partitions=[listed.ListOffsetsPartitionResponse(
-            partition_index=3, error_code=0, timestamp=-1, offset=17, leader_epoch=2)])])
+            partition_index=3, error_code=0, timestamp=-1, offset=17, leader_epoch=2, old_style_offsets=[17, 9, 0])])])
     if api is Api.OFFSET_FOR_LEADER_EPOCH:
         told = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
         return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=[told(topic="clicks", partitions=[
@@ -129,10 +130,13 @@ def _of_transactions(api: Api) -> Any:
     return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[begun])
 
 
+FETCHED = FetchTarget(BrokerPartition("clicks", 3), 0, 1 << 20, topic_id="00000000-0000-0000-0000-0000000000c1")
+
+
 def fetches() -> tuple[bytes, ...]:
     """The version as one byte, then a Fetch response behind its correlation id: two partitions, the second out of range."""
     records = (transactions(), *record_sets()[:2])
-    return tuple(bytes([version]) + fetch(version, one) for version in FETCH_LAYOUTS for one in records)
+    return tuple(bytes([version]) + fetch(version, one) for version in VERSIONS for one in records)
 
 
 def fetch(version: int, records: bytes, *, second_code: int = 1) -> bytes:
@@ -140,9 +144,11 @@ def fetch(version: int, records: bytes, *, second_code: int = 1) -> bytes:
     part = topic.PartitionData
     common: dict[str, Any] = {"high_watermark": 40, "last_stable_offset": 40, "log_start_offset": 0, "preferred_read_replica": -1}
     aborted = [part.AbortedTransaction(producer_id=PRODUCER, first_offset=0)]
-    return bytes(FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, responses=[topic(topic="clicks", partitions=[
+    topic_id = UUID(FETCHED.topic_id or "")
+    answer = FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, responses=[topic(topic="clicks", topic_id=topic_id, partitions=[
         part(partition_index=3, error_code=0, aborted_transactions=aborted, records=records, **common),
-        part(partition_index=4, error_code=second_code, aborted_transactions=None, records=None, **common)])]).encode(version=version))
+        part(partition_index=4, error_code=second_code, aborted_transactions=None, records=None, **common)])])
+    return (b"\0" if answer.flexible_version_q(version) else b"") + bytes(answer.encode(version=version))
 
 
 RECORDS = (

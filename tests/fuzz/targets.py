@@ -29,7 +29,6 @@ from etl.model.plans import OffsetRange
 from etl.protocol import error_line
 from etl.protocol.generations.kafka import committed, configs, fetch, groups, produce, small_messages, transactions
 from etl.protocol.generations.kafka.errors import refusal_of
-from etl.protocol.generations.kafka.fetch import FETCH_LAYOUTS
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import FetchAnswer
 from etl.protocol.primitives import Reader
@@ -87,9 +86,9 @@ def _response(api: Api, parse: Callable[[Any], object]) -> Callable[[bytes], obj
 
 _PARSERS: dict[Api, Callable[[Any], object]] = {
     Api.API_VERSIONS: small_messages.parse_api_versions, Api.METADATA: small_messages.parse_metadata,
-    Api.LIST_OFFSETS: small_messages.parse_list_offsets,
+    Api.LIST_OFFSETS: lambda response: (small_messages.parse_list_offsets(response), small_messages.parse_offsets_before(response, 1)),
     Api.DESCRIBE_LOG_DIRS: small_messages.parse_log_dirs, Api.OFFSET_COMMIT: committed.parse_commit,
-    Api.OFFSET_FETCH: committed.parse_offset_fetch,
+    Api.OFFSET_FETCH: lambda response: [committed.parse_offset_fetch(response, in_zookeeper=kept) for kept in (False, True)],
     Api.PRODUCE: produce.parse_produce, Api.FIND_COORDINATOR: committed.parse_coordinator, Api.DESCRIBE_CONFIGS: configs.parse_retention,
     Api.DESCRIBE_PRODUCERS: transactions.parse_open_transactions, Api.LIST_TRANSACTIONS: transactions.parse_transactional_ids,
     Api.DESCRIBE_TRANSACTIONS: transactions.parse_transactions, Api.DESCRIBE_GROUPS: groups.parse_group,
@@ -113,8 +112,8 @@ def _code(content: bytes) -> object:
 
 
 def _fetch(content: bytes) -> FetchAnswer:
-    version = 4 + ((content[0] & 0x7F) - 4) % len(FETCH_LAYOUTS) if content else 4
-    return fetch.parse_fetch(version, memoryview(bytearray(content[1:])), broker="b:9092")
+    version = (content[0] & 0x7F) % len(fetch.VERSIONS) if content else 4
+    return fetch.parse_fetch(version, memoryview(bytearray(content[1:])), [seeds.FETCHED], broker="b:9092")
 
 
 def _fetch_to_rows(content: bytes) -> None:

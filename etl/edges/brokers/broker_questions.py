@@ -35,6 +35,11 @@ class BrokerQuestions:
         """host:port, as errors name it."""
         return self._exchange.address
 
+    @property
+    def generation(self) -> str | None:
+        """How the broker is spoken to (`Broker.generation`): as was told, or found out with the first call; None before."""
+        return self._exchange.generation
+
     def close(self) -> None:
         """Hang up; the next call would connect again. A fetch under way is forgotten."""
         self._fetching.forget()
@@ -90,6 +95,11 @@ class BrokerQuestions:
             return {}
         return self._ask(lambda dialect: dialect.epoch_ends(epochs, current))
 
+    def has_transactions(self) -> bool:
+        """Whether the end under read_committed may lie below the high watermark (KIP-98, from 0.11 on)."""
+        self._fetching.refuse_while_under_way()
+        return self._exchange.dialect().has_transactions
+
     def find_coordinator(self, group: str) -> Broker:
         """The broker to ask for the offsets of `group`. Raises BrokerError while there is none yet."""
         found = self._ask(lambda dialect: dialect.coordinator(group))
@@ -98,7 +108,13 @@ class BrokerQuestions:
         return found.broker
 
     def members_of(self, group: str) -> ToldMembers:
-        """Who is in Kafka's group with the logs that each reads; only the group's coordinator knows."""
+        """Who is in Kafka's group with the logs that each reads; only the group's coordinator knows.
+
+        Nobody, where brokers keep no groups (before 0.9).
+        """
+        self._fetching.refuse_while_under_way()
+        if not self._exchange.dialect().keeps_groups:
+            return ToldMembers(None, {})
         return self._ask(lambda dialect: dialect.members_of(group))
 
     def create_topic(self, topic: str, partitions: int) -> int:

@@ -6,6 +6,7 @@ A connection that raised is closed: after half a response nobody knows where the
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -65,6 +66,12 @@ class Connection:
             raise self._late("send") from None
         except OSError as error:
             raise ConnectionBroken(f"while sending: {error.strerror or error}", answered=False) from None
+
+    def is_answering(self, deadline: float) -> bool:
+        """Whether anything came, or the end of the connection, before the deadline. Nothing is read."""
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(max(0.0, deadline - time.monotonic()) * 1000))
 
     def receive(self, deadline: float, room: Callable[[int], memoryview], *, max_bytes: int, least_bytes: int = 4) -> memoryview:
         """One response without its length; `room` gives the bytes to receive it into, once its size was checked."""
@@ -132,7 +139,7 @@ def hung_up(address: str, why: str, check: str) -> NotKafka:
 def unanswered(late: BrokerUnreachable, first_request: str) -> BrokerUnreachable:
     """The failure for a port that takes the first request and says nothing."""
     return BrokerUnreachable(f"connected, but the first request ({first_request}) got no answer", **late.where,
-                             check="the broker's load; Kafka 0.9 leaves this request unanswered, and so may a server that is not Kafka")
+                             check="the broker's load, and that the port is a Kafka listener: other servers may wait for more")
 
 
 def absurd(address: str, size: ImpossibleSize) -> CorruptData:

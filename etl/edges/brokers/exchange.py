@@ -1,7 +1,7 @@
 """One connection to one broker: how it begins, one request at a time, one deadline per call.
 
-It finds out by the greeting which generation the broker is of, makes a broken connection anew once, and waits out a broker that throttles.
-What is asked belongs to `simple_consumer`, bytes to `protocol.generations`, the socket to `connection`.
+It makes a broken connection anew once, and waits out a broker that throttles. What is asked belongs to `simple_consumer`, bytes to
+`protocol.generations`, the socket to `connection`, and how a connection begins to `handshake`.
 """
 
 from __future__ import annotations
@@ -11,25 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from etl.edges.brokers.connection import (
-    Connection, ConnectionBroken, Dropping, ImpossibleSize, absurd, hung_up, not_kafka, unanswered,
-)
+from etl.edges.brokers.connection import Connection, ConnectionBroken, Dropping, ImpossibleSize, absurd
+from etl.edges.brokers.handshake import Handshake
 from etl.errors import BrokerUnreachable, CorruptData
 from etl.protocol.generations.choice import choose
-from etl.protocol.generations.dialect import Dialect, Greeting, Request
+from etl.protocol.generations.dialect import Dialect, Request
 
 Answer = TypeVar("Answer")
 Ask = Callable[[Dialect], Request[Answer]]
 """A question in the words of whoever listens: made anew with each connection, since a broker may come back as a newer one."""
 _MAX_NUMBER = 0x7FFFFFFF
-_MAX_GREETING_BYTES = 64 << 10
-"""A real answer to a greeting is below 1 KiB; what is no broker may claim anything."""
 _MOST_UNANSWERED = 64
 """Of the requests of one question. A broker that serves one after the other reads no more while nobody takes its answers; two that both
 only send would wait for ever."""
-_MOST_UNANSWERED = 64
-"""Of the requests of one question: a broker that serves one at a time reads no more while nobody takes its answers, and two that both only
-send wait for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +45,9 @@ class Exchange:
     def __init__(self, host: str, port: int, *, client_id: str, connect_timeout_s: float, timeout_s: float,
                  max_response_bytes: int, generation: str | None = None) -> None:
         self._host, self._port, self._client_id = host, port, client_id
-        self._connect_timeout_s, self._timeout_s = connect_timeout_s, timeout_s
+        self._handshake, self._timeout_s = Handshake(host, port, connect_timeout_s), timeout_s
         self._max_response_bytes = max_response_bytes
-        self._generation = generation
+        self._generation = self.generation = generation
         self._open: tuple[Connection, Dialect] | None = None
         self._last_number = 0
         self._throttled_until = 0.0
@@ -157,39 +151,10 @@ class Exchange:
 
     def _connected(self, deadline: float) -> tuple[Connection, Dialect]:
         if self._open is None:
-            self._open = choose(lambda greeting: self._greet(greeting, deadline), client_id=self._client_id, address=self.address,
+            self._open = choose(lambda greeting: self._handshake.greet(greeting, deadline), client_id=self._client_id, address=self.address,
                                 told=self._generation)
+            self.generation = self._open[1].generation or self._generation
         return self._open
-
-    def _greet(self, greeting: Greeting, deadline: float) -> tuple[Connection, Dialect]:
-        try:
-            return self._greet_once(greeting, deadline)
-        except ConnectionBroken:
-            # A broker that is being restarted may do this once; a port of something else does it again.
-            try:
-                return self._greet_once(greeting, deadline)
-            except ConnectionBroken as again:
-                raise hung_up(self.address, str(again), greeting.check_if_cut) from None
-
-    def _greet_once(self, greeting: Greeting, deadline: float) -> tuple[Connection, Dialect]:
-        connection = Connection(self._host, self._port, min(deadline, time.monotonic() + self._connect_timeout_s))
-        try:
-            connection.send(greeting.frame, deadline)
-            return connection, greeting.dialect(self._first_answer(connection, greeting, deadline))
-        except BaseException:
-            connection.close()
-            raise
-
-    def _first_answer(self, connection: Connection, greeting: Greeting, deadline: float) -> memoryview:
-        try:
-            response = connection.receive(deadline, _fresh, max_bytes=_MAX_GREETING_BYTES, least_bytes=greeting.least_answer_bytes)
-        except ImpossibleSize as size:
-            raise not_kafka(self.address, size.first) from None
-        except BrokerUnreachable as late:
-            raise unanswered(late, greeting.name) from None
-        if not greeting.is_answer(response[:4]):
-            raise not_kafka(self.address, bytes(response[:4]))
-        return response
 
     def _next_number(self) -> int:
         self._last_number = (self._last_number + 1) & _MAX_NUMBER

@@ -32,7 +32,7 @@ class SimpleConsumer(BrokerQuestions):
     call (brokers close idle connections); `produce` is the exception, because it may have happened.
 
     Every call may raise BrokerUnreachable, NotKafka (the port answers in another protocol), SettingsError (the broker
-    is older than Kafka 0.11) and CorruptData (what came is not the protocol), a fetch also MessageTooLarge (a record batch
+    is too old for the question) and CorruptData (what came is not the protocol), a fetch also MessageTooLarge (a record batch
     larger than `max_response_bytes`). Not for several threads at a time.
     """
 

@@ -9,6 +9,7 @@ from etl.errors import NotKafka, SettingsError
 from etl.protocol.generations.dialect import Generation, Greeting
 from etl.protocol.generations.jafka.dialect import Jafka
 from etl.protocol.generations.kafka.dialect import Kafka
+from etl.protocol.generations.kafka.versions import release_of
 
 Greeted = TypeVar("Greeted")
 GENERATIONS: tuple[Generation, ...] = (Kafka(), Jafka())
@@ -28,6 +29,18 @@ def choose(greet: Callable[[Greeting], Greeted], *, client_id: str, address: str
         except NotKafka as stranger:
             strangers.append(stranger)
     raise strangers[0]
+
+
+def of_broker_version(version: str) -> str:
+    """The name of the generation that speaks with brokers of this version of Kafka, so that none of them is asked.
+
+    Raises SettingsError for a version of which it is not known what its brokers speak.
+    """
+    release = release_of(version)
+    if release is None:
+        what = f"what brokers of version {version} speak is not known"
+        raise SettingsError(what, key="source.broker_version", check="the number; brokers from 0.10 on tell it themselves")
+    return Kafka.name_of(release)
 
 
 def _asked(told: str | None) -> tuple[Generation, ...]:

@@ -70,6 +70,26 @@ class Dialect(Protocol):
         """Records of several logs."""
 
     @property
+    def generation(self) -> str | None:
+        """By which of `Generation.names` whoever connects next can be told what was found out here; None: it is for each to be greeted."""
+        return None
+
+    def offsets_before(self, log: BrokerPartition, time_ms: int, most: int) -> Request[tuple[int, ...] | Refusal]:
+        """Where the segments begin that were written at or before LATEST, EARLIEST or milliseconds since 1970, newest first; brokers that
+        search by the records' time name one offset, that of the first record at or after it."""
+        self._cannot("list the offsets before a time")
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether the readable end of a log may lie below its high watermark (KIP-98)."""
+        return False
+
+    @property
+    def keeps_groups(self) -> bool:
+        """Whether consumers can be members of groups that brokers keep."""
+        return False
+
+    @property
     def tells_epoch_ends(self) -> bool:
         """Whether the broker has leader epochs to tell of (KIP-320)."""
         return False
@@ -106,11 +126,15 @@ class Dialect(Protocol):
         """Who is in a group."""
         self._cannot("tell who is in a group")
 
-    def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int]) -> Request[dict[BrokerPartition, Refusal | None]]:
-        """Store next offsets of a group."""
+    def commit_offsets(
+        self, group: str, offsets: Mapping[BrokerPartition, int], *, in_zookeeper: bool = False,
+    ) -> Request[dict[BrokerPartition, Refusal | None]]:
+        """Store next offsets of a group: its coordinator keeps them, or any broker writes them to ZooKeeper for us, as old consumers do."""
         self._cannot("store a group's offsets")
 
-    def committed_offsets(self, group: str, logs: Collection[BrokerPartition]) -> Request[CommittedOffsets]:
+    def committed_offsets(
+        self, group: str, logs: Collection[BrokerPartition], *, in_zookeeper: bool = False,
+    ) -> Request[CommittedOffsets]:
         """Next offsets of a group, as stored."""
         self._cannot("tell a group's offsets")
 
@@ -132,6 +156,23 @@ class Dialect(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class OlderBrokers:
+    """Brokers of the same family from before the greeting, which leave it unanswered or hang up on it.
+
+    A newer one may do either too, when it is overloaded or starts again. So both are proven, by a question that is as old as the family.
+    """
+
+    frame: bytes
+    is_answer: Callable[[memoryview], bool]
+    patience_s: float
+    """How long the answer to the greeting is waited for before this is asked behind it."""
+    unanswering: Callable[[], Dialect]
+    """Of a broker that answers this where it was asked behind the greeting: answers come in order, so that one never comes."""
+    hanging_up: Callable[[], Dialect]
+    """Of a broker that hung up on the greeting, answers this, and hangs up again when the greeting is sent behind it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Greeting:
     """The first request of a connection, and whom its answer shows."""
 
@@ -144,8 +185,10 @@ class Greeting:
     """Whom we speak with. Raises CorruptData."""
     least_answer_bytes: int = 4
     """What no answer to it is smaller than."""
-    check_if_cut: str = "for a TLS listener on this port, a broker older than 0.10 (0.8 hangs up), or something that is not Kafka"
+    check_if_cut: str = "for a TLS listener on this port, a broker that wants a login, or something that is not Kafka"
     """What to check where the other side hangs up on it."""
+    older: OlderBrokers | None = None
+    """None: what leaves the greeting unanswered is no broker of this family."""
 
 
 class Generation(Protocol):

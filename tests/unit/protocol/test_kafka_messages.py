@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +18,9 @@ from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import LATEST, FetchTarget, in_serving_order
 from etl.protocol.primitives import Reader
 
-DEMO = BrokerPartition("demo", 0)
-PLACE = {"broker": "b:9092"}
+DEMO, DEMO_ID = BrokerPartition("demo", 0), UUID(int=0xDE)
+ASKED = [FetchTarget(DEMO, 0, 1, topic_id=str(DEMO_ID))]
+PLACE: dict[str, Any] = {"broker": "b:9092"}
 
 
 def fetch_bytes(version: int, wanted: list[FetchTarget], isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes:
@@ -27,10 +31,12 @@ def fetch_bytes(version: int, wanted: list[FetchTarget], isolation: Isolation = 
 def response(version: int, partitions: list[dict[str, object]], *, throttle_ms: int = 0, error_code: int = 0) -> memoryview:
     """A Fetch response of topic `demo` as kafka-python writes it, without the correlation id."""
     topic = FetchResponse.FetchableTopicResponse
-    made = FetchResponse(throttle_time_ms=throttle_ms, error_code=error_code, session_id=0, responses=[topic(topic="demo", partitions=[
-        topic.PartitionData(**{"error_code": 0, "high_watermark": 7, "last_stable_offset": 6, "log_start_offset": 2, "records": b"",
-                               "aborted_transactions": None, "preferred_read_replica": -1, **each}) for each in partitions])])
-    return memoryview(bytes(made.encode(version=version)))
+    answered = [topic.PartitionData(**{
+        "error_code": 0, "high_watermark": 7, "last_stable_offset": 6, "log_start_offset": 2, "records": b"", "aborted_transactions": None,
+        "preferred_read_replica": -1, **each}) for each in partitions]
+    made = FetchResponse(throttle_time_ms=throttle_ms, error_code=error_code, session_id=0,
+                         responses=[topic(topic="demo", topic_id=DEMO_ID, partitions=answered)])
+    return memoryview((b"\0" if made.flexible_version_q(version) else b"") + bytes(made.encode(version=version)))
 
 
 def test_a_fetch_v4_is_encoded_byte_for_byte() -> None:
@@ -45,10 +51,11 @@ def test_a_list_offsets_v1_for_the_end_is_encoded_byte_for_byte() -> None:
     assert small_messages.encode(Api.LIST_OFFSETS, 1, correlation_id=2, client_id="t", fields=fields) == bytes.fromhex(expected)
 
 
-@pytest.mark.parametrize("version", range(4, 12))
+@pytest.mark.parametrize("version", range(14))
 def test_every_fetch_version_says_what_kafka_python_would_say(version: int) -> None:
     a0, a1, b0 = BrokerPartition("a", 0), BrokerPartition("a", 1), BrokerPartition("b", 0)
-    wanted = [FetchTarget(a1, 5, 100, 3), FetchTarget(b0, 6, 200), FetchTarget(a0, 7, 300, 4)]
+    a_id, b_id = (UUID(int=number) for number in (0xA, 0xB))
+    wanted = [FetchTarget(a1, 5, 100, 3, str(a_id)), FetchTarget(b0, 6, 200, None, str(b_id)), FetchTarget(a0, 7, 300, 4, str(a_id))]
     topic = FetchRequest.FetchTopic
 
     def partition(number: int, offset: int, max_bytes: int, epoch: int) -> object:
@@ -57,8 +64,8 @@ def test_every_fetch_version_says_what_kafka_python_would_say(version: int) -> N
 
     theirs = FetchRequest(replica_id=-1, max_wait_ms=100, min_bytes=1, max_bytes=1 << 20, isolation_level=1, session_id=0, session_epoch=-1,
                           forgotten_topics_data=[], rack_id="", topics=[
-                              topic(topic="a", partitions=[partition(1, 5, 100, 3), partition(0, 7, 300, 4)]),
-                              topic(topic="b", partitions=[partition(0, 6, 200, -1)])], version=version)
+                              topic(topic="a", topic_id=a_id, partitions=[partition(1, 5, 100, 3), partition(0, 7, 300, 4)]),
+                              topic(topic="b", topic_id=b_id, partitions=[partition(0, 6, 200, -1)])], version=version)
     theirs.with_header(1, "t")
     assert fetch_bytes(version, wanted, Isolation.READ_COMMITTED) == bytes(theirs.encode(header=True, framed=True))
 
@@ -91,17 +98,18 @@ def test_no_topics_and_all_topics_are_not_the_same_question() -> None:
     assert topics([]) == bytes.fromhex("00000000 00")
 
 
-@pytest.mark.parametrize("version", range(4, 12))
+@pytest.mark.parametrize("version", range(14))
 def test_every_fetch_version_is_parsed_as_kafka_python_wrote_it(version: int) -> None:
     aborted = FetchResponse.FetchableTopicResponse.PartitionData.AbortedTransaction
     body = response(version, [
         {"partition_index": 3, "records": b"abcdef", "aborted_transactions": [aborted(producer_id=9, first_offset=4)]},
         {"partition_index": 4, "error_code": 6, "high_watermark": -1, "last_stable_offset": -1, "log_start_offset": -1}], throttle_ms=250)
-    answer = fetch.parse_fetch(version, body, **PLACE)
+    answer = fetch.parse_fetch(version, body, ASKED, **PLACE)
     first, second = answer.partitions
-    assert (answer.throttle_ms, answer.refusal) == (250, None)
-    assert (first.topic, first.partition, first.refusal, first.high_watermark, first.last_stable_offset) == ("demo", 3, None, 7, 6)
-    assert (first.log_start_offset, first.aborted, bytes(first.records)) == (2 if version >= 5 else None, ((9, 4),), b"abcdef")
+    assert (answer.throttle_ms, answer.refusal) == (250 if version >= 1 else 0, None)
+    assert (first.topic, first.partition, first.refusal, first.high_watermark, bytes(first.records)) == ("demo", 3, None, 7, b"abcdef")
+    assert (first.last_stable_offset, first.aborted) == ((6, ((9, 4),)) if version >= 4 else (None, ()))
+    assert first.log_start_offset == (2 if version >= 5 else None)
     assert (second.partition, second.refusal, len(second.records)) == (4, errors.CODES[6], 0)
     assert (second.last_stable_offset, second.log_start_offset) == (None, None)
 
@@ -156,20 +164,20 @@ def test_bytes_behind_the_end_of_a_fetch_response_are_corrupt_data() -> None:
         fetch.parse_fetch(4, memoryview(bytes(response(4, [{"partition_index": 3}])) + b"\0"), **PLACE)
 
 
-@given(st.binary(max_size=200), st.integers(4, 11))
+@given(st.binary(max_size=200), st.integers(0, 13))
 def test_random_bytes_are_an_answer_or_corrupt_data_and_nothing_else(content: bytes, version: int) -> None:
     try:
-        fetch.parse_fetch(version, memoryview(content))
+        fetch.parse_fetch(version, memoryview(content), ASKED)
     except CorruptData:
         pass
 
 
-@given(st.integers(0, 300), st.integers(0, 255), st.integers(4, 11))
+@given(st.integers(0, 300), st.integers(0, 255), st.integers(0, 13))
 def test_a_changed_byte_gives_an_answer_or_corrupt_data_and_nothing_else(at: int, byte: int, version: int) -> None:
     body = bytearray(response(version, [{"partition_index": 3, "records": b"abcdef"}, {"partition_index": 4, "records": b"gh"}]))
     body[at % len(body)] = byte
     try:
-        fetch.parse_fetch(version, memoryview(body))
+        fetch.parse_fetch(version, memoryview(body), ASKED)
     except CorruptData:
         pass
 
@@ -182,14 +190,14 @@ def test_random_bytes_of_any_small_response_are_corrupt_data_or_read(content: by
         pass
 
 
-@pytest.mark.parametrize(("theirs", "chosen"), [((0, 17), 11), ((4, 17), 11), ((0, 5), 5), ((0, 4), 4), ((11, 11), 11)])
+@pytest.mark.parametrize(("theirs", "chosen"), [((0, 17), 13), ((4, 17), 13), ((0, 5), 5), ((0, 0), 0), ((11, 11), 11)])
 def test_the_highest_version_that_both_speak_is_chosen(theirs: tuple[int, int], chosen: int) -> None:
     assert versions.choose_version(Api.FETCH, {1: theirs}) == chosen
 
 
-@pytest.mark.parametrize("spoken", [{1: (0, 3)}, {1: (12, 17)}, {}])
+@pytest.mark.parametrize("spoken", [{1: (14, 17)}, {}])
 def test_a_broker_without_a_common_version_is_a_settings_error_that_says_what_it_speaks(spoken: dict[int, tuple[int, int]]) -> None:
-    with pytest.raises(SettingsError, match="no version of FETCH from 4 to 11"):
+    with pytest.raises(SettingsError, match="no version of FETCH from 0 to 13"):
         versions.choose_version(Api.FETCH, spoken, **PLACE)
 
 

@@ -1,1 +1,1 @@
-"""Kafka 0.11 to 4.x: requests and answers, bytes to values and back, no sockets."""
+"""Kafka 0.8 to 4.x: requests and answers, bytes to values and back, no sockets."""

@@ -8,7 +8,7 @@ from typing import Any
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from etl.model.logs import Broker, BrokerPartition
-from etl.protocol.generations.kafka.errors import refusal_of
+from etl.protocol.generations.kafka.errors import UNKNOWN_TOPIC, refusal_of
 from etl.protocol.generations.kafka.small_messages import by_topic, or_none
 from etl.protocol.messages import CommittedOffset, CommittedOffsets, ToldCoordinator
 from etl.protocol.refusal import Refusal
@@ -43,7 +43,14 @@ def offset_fetch_fields(group: str, logs: Collection[BrokerPartition]) -> dict[s
     return {"group_id": group, "topics": topics}
 
 
-def parse_offset_fetch(response: Any) -> CommittedOffsets:
+def parse_offset_fetch(response: Any, *, in_zookeeper: bool) -> CommittedOffsets:
+    """`in_zookeeper`: a broker that reads them there (version 0) says of a log without an offset that it is unknown."""
     return CommittedOffsets(refusal_of(response.error_code), {
-        BrokerPartition(topic.name, each.partition_index): CommittedOffset(refusal_of(each.error_code), or_none(each.committed_offset))
+        BrokerPartition(topic.name, each.partition_index): _committed(each, in_zookeeper)
         for topic in response.topics for each in topic.partitions})
+
+
+def _committed(found: Any, in_zookeeper: bool) -> CommittedOffset:
+    offset, refusal = or_none(found.committed_offset), refusal_of(found.error_code)
+    is_absent = in_zookeeper and offset is None and refusal is UNKNOWN_TOPIC
+    return CommittedOffset(None if is_absent else refusal, offset)

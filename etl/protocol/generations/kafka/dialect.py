@@ -1,6 +1,8 @@
-"""Kafka 0.11 to 4.x as a generation: which request each question becomes on a broker that speaks these versions. No I/O.
+"""Kafka 0.8 to 4.x as a generation: which request each question becomes on a broker that speaks these versions. No I/O.
 
-It knows the versions that the broker told at the handshake. What the bytes are belongs to the modules beside it.
+It knows the versions that the broker told at the handshake, or those of its release. What the bytes are belongs to the modules beside it.
+Brokers from 0.10 on answer ApiVersions (KIP-35). One of 0.8 closes the connection on it, one of 0.9 leaves it unanswered (seen on 0.8.2.2
+and 0.9.0.1); both answer ListOffsets v0, which nobody before 4.0 refuses, and which without a log is the smallest question there is.
 """
 
 from __future__ import annotations
@@ -8,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
+from etl.errors import SettingsError
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
-from etl.protocol.generations.dialect import Dialect, Generation, Greeting, Reply, Request
+from etl.protocol.generations.dialect import Dialect, Generation, Greeting, OlderBrokers, Reply, Request
 from etl.protocol.generations.kafka import committed, configs, errors, groups, produce, small_messages, transactions, versions
-from etl.protocol.generations.kafka.fetch import encode_fetch, parse_fetch
+from etl.protocol.generations.kafka.fetch import (
+    FIRST_WITH_A_LIMIT, FIRST_WITH_TOPIC_IDS, encode_fetch, names_all_by_id, parse_fetch, squeezed,
+)
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
 from etl.protocol.messages import (
     ClusterMetadata, CommittedOffsets, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
@@ -22,56 +27,124 @@ Answer = TypeVar("Answer")
 HANDSHAKE_CORRELATION_ID = 0x0D0A0D0A
 r"""Its bytes read \r\n\r\n: a server of a line protocol (HTTP) sees the end of a request in our first frame and
 answers at once, where it would else wait for more as we wait for it."""
+_OLDER_CORRELATION_ID = 0x0A0D0A0D
+PATIENCE_S = 1.0
+"""How long brokers may think about ApiVersions before it is looked whether they will ever answer. Only time is lost by a wrong guess."""
+_TELLS_ITSELF = "kafka"
+_HANGS_UP, _LEAVES_UNANSWERED = "0.8", "0.9"
+"""The releases whose brokers do so on ApiVersions."""
 
 
 class Kafka(Generation):
-    """Brokers that answer ApiVersions (KIP-35), which is every one from 0.10 on."""
+    """Brokers of Kafka from 0.8 on: `kafka` tells its versions itself, `kafka-0.9` and its like are told as a release."""
 
-    names = ("kafka",)
+    names = (_TELLS_ITSELF, *(f"{_TELLS_ITSELF}-{release}" for release in versions.releases()))
     is_told = False
 
+    @staticmethod
+    def name_of(release: str) -> str:
+        """The name of a release of `versions.releases`."""
+        return f"{_TELLS_ITSELF}-{release}"
+
     def greeting(self, client_id: str, address: str, name: str | None = None) -> Greeting:
+        if name not in (None, _TELLS_ITSELF):
+            return _greeting_of_a_release(name.removeprefix(f"{_TELLS_ITSELF}-"), client_id, address)
+
         def dialect(answer: memoryview) -> Dialect:
             response = small_messages.decode(Api.API_VERSIONS, 0, answer, broker=address)
             return KafkaDialect(small_messages.parse_api_versions(response), client_id, address)
 
         frame = small_messages.encode(Api.API_VERSIONS, 0, correlation_id=HANDSHAKE_CORRELATION_ID, client_id=client_id, fields={})
-        return Greeting("ApiVersions", frame, lambda answer: _number(answer) == HANDSHAKE_CORRELATION_ID, dialect)
+        older = OlderBrokers(
+            _empty_list_offsets(0, client_id), lambda answer: _number(answer) == _OLDER_CORRELATION_ID, PATIENCE_S,
+            unanswering=lambda: KafkaDialect.of_release(_LEAVES_UNANSWERED, client_id, address),
+            hanging_up=lambda: KafkaDialect.of_release(_HANGS_UP, client_id, address))
+        return Greeting("ApiVersions", frame, lambda answer: _number(answer) == HANDSHAKE_CORRELATION_ID, dialect,
+                        older=older if name is None else None)
+
+
+def _greeting_of_a_release(release: str, client_id: str, address: str) -> Greeting:
+    """Asks for no version, only for a sign that the port speaks Kafka."""
+    told = KafkaDialect.of_release(release, client_id, address)
+    frame = _empty_list_offsets(told.version_of(Api.LIST_OFFSETS), client_id)
+    return Greeting("ListOffsets", frame, lambda answer: _number(answer) == _OLDER_CORRELATION_ID, lambda answer: told)
+
+
+def _empty_list_offsets(version: int, client_id: str) -> bytes:
+    return small_messages.encode(Api.LIST_OFFSETS, version, correlation_id=_OLDER_CORRELATION_ID, client_id=client_id,
+                                 fields=small_messages.list_offsets_fields({}, Isolation.READ_UNCOMMITTED, {}))
 
 
 class KafkaDialect(Dialect):
-    """What one broker understands, by the versions that it told."""
+    """What one broker understands, by the versions that it told, or those of the release it is said to be of."""
 
-    def __init__(self, spoken: ApiVersions, client_id: str, address: str) -> None:
-        self._spoken, self._client_id, self._address = spoken, client_id, address
+    def __init__(self, spoken: ApiVersions, client_id: str, address: str, generation: str = _TELLS_ITSELF) -> None:
+        self._spoken, self._client_id, self._address, self._generation = spoken, client_id, address, generation
+
+    @classmethod
+    def of_release(cls, release: str, client_id: str, address: str) -> KafkaDialect:
+        """Of brokers of a release of `versions.releases`."""
+        return cls(versions.releases()[release], client_id, address, Kafka.name_of(release))
+
+    def version_of(self, api: Api, *, least: int = 0, most: int | None = None) -> int:
+        """Which version a request is sent in; see `versions.choose_version`."""
+        return versions.choose_version(api, self._spoken, least=least, most=most, broker=self._address)
+
+    @property
+    def generation(self) -> str | None:
+        return self._generation
 
     def introduction(self) -> str:
-        fetch = versions.choose_version(Api.FETCH, self._spoken, broker=self._address)
-        return f"Kafka {versions.release(self._spoken)} by what it speaks, Fetch v{fetch}"
+        fetch = self.version_of(Api.FETCH)
+        if self._generation == _TELLS_ITSELF:
+            return f"Kafka {versions.release(self._spoken)} by what it speaks, Fetch v{fetch}"
+        return f"Kafka, spoken to as {self._generation.removeprefix(f'{_TELLS_ITSELF}-')}, Fetch v{fetch}"
 
     def number_of(self, start: memoryview) -> int | None:
         return _number(start)
 
     def metadata(self, topics: Collection[str] | None) -> Request[ClusterMetadata]:
-        return self._request(Api.METADATA, small_messages.metadata_fields(topics), small_messages.parse_metadata)
+        # A broker that is asked for a topic by name before version 4 may create it, so it is asked for all of them.
+        by_name = self.version_of(Api.METADATA) >= small_messages.METADATA_CREATES_NOTHING
+        return self._request(
+            Api.METADATA, small_messages.metadata_fields(topics if by_name else None),
+            lambda response: small_messages.parse_metadata(response, None if by_name else topics))
 
     def list_offsets(self, times: Mapping[BrokerPartition, int], isolation: Isolation,
                      epochs: Mapping[BrokerPartition, int | None]) -> Request[dict[BrokerPartition, ListedOffset]]:
+        if self.version_of(Api.LIST_OFFSETS) == 0 and any(when >= 0 for when in times.values()):
+            raise SettingsError(
+                "brokers before 0.10.1 cannot find the record of a time: they only know when whole segments were written",
+                check="source.start, or the option that gives a time: earliest, latest and offsets are what they can tell",
+                broker=self._address)
         fields = small_messages.list_offsets_fields(times, isolation, epochs)
         return self._request(Api.LIST_OFFSETS, fields, small_messages.parse_list_offsets)
 
+    def offsets_before(self, log: BrokerPartition, time_ms: int, most: int) -> Request[tuple[int, ...] | Refusal]:
+        fields = small_messages.list_offsets_fields({log: time_ms}, Isolation.READ_UNCOMMITTED, {}, most)
+        return self._request(Api.LIST_OFFSETS, fields, lambda response: small_messages.parse_offsets_before(response, most))
+
     def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
-        version = versions.choose_version(Api.FETCH, self._spoken, broker=self._address)
+        version = self.version_of(Api.FETCH, most=None if names_all_by_id(fetch.wanted) else FIRST_WITH_TOPIC_IDS - 1)
+        wanted = squeezed(fetch.wanted, fetch.max_bytes) if version < FIRST_WITH_A_LIMIT else fetch.wanted
 
         def frame(number: int) -> bytes:
-            return encode_fetch(version, fetch.wanted, correlation_id=number, client_id=self._client_id, max_wait_ms=fetch.max_wait_ms,
+            return encode_fetch(version, wanted, correlation_id=number, client_id=self._client_id, max_wait_ms=fetch.max_wait_ms,
                                 min_bytes=fetch.min_bytes, max_bytes=fetch.max_bytes, isolation=fetch.isolation)
 
         def read(answer: memoryview) -> Reply[FetchAnswer]:
-            found = parse_fetch(version, answer[4:], broker=self._address)
+            found = parse_fetch(version, answer[4:], wanted, broker=self._address)
             return Reply(found, found.throttle_ms)
 
         return Request(frame, read)
+
+    @property
+    def has_transactions(self) -> bool:
+        return self.version_of(Api.LIST_OFFSETS) >= 2
+
+    @property
+    def keeps_groups(self) -> bool:
+        return Api.DESCRIBE_GROUPS.key in self._spoken
 
     @property
     def tells_epoch_ends(self) -> bool:
@@ -105,20 +178,28 @@ class KafkaDialect(Dialect):
         return self._request(Api.DESCRIBE_GROUPS, groups.groups_fields(group),
                              lambda response: groups.parse_group(response, broker=self._address, group=group))
 
-    def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int]) -> Request[dict[BrokerPartition, Refusal | None]]:
-        return self._request(Api.OFFSET_COMMIT, committed.commit_fields(group, offsets), committed.parse_commit)
+    def commit_offsets(
+        self, group: str, offsets: Mapping[BrokerPartition, int], *, in_zookeeper: bool = False,
+    ) -> Request[dict[BrokerPartition, Refusal | None]]:
+        return self._request(Api.OFFSET_COMMIT, committed.commit_fields(group, offsets), committed.parse_commit, **_kept(in_zookeeper))
 
-    def committed_offsets(self, group: str, logs: Collection[BrokerPartition]) -> Request[CommittedOffsets]:
-        return self._request(Api.OFFSET_FETCH, committed.offset_fetch_fields(group, logs), committed.parse_offset_fetch)
+    def committed_offsets(
+        self, group: str, logs: Collection[BrokerPartition], *, in_zookeeper: bool = False,
+    ) -> Request[CommittedOffsets]:
+        fields, parse = committed.offset_fetch_fields(group, logs), committed.parse_offset_fetch
+        return self._request(Api.OFFSET_FETCH, fields, lambda response: parse(response, in_zookeeper=in_zookeeper), **_kept(in_zookeeper))
 
     def append(self, log: BrokerPartition, records: bytes | Sequence[tuple[bytes | None, bytes | None]], *, timestamp_ms: int,
                timeout_ms: int) -> Request[int | Refusal | None]:
-        batch = records if isinstance(records, bytes) else produce.encode_records(records, timestamp_ms=timestamp_ms)
-        return self._request(Api.PRODUCE, produce.produce_fields(log, batch, timeout_ms),
+        magic = produce.magic_of(self.version_of(Api.PRODUCE))
+        encoded = records if isinstance(records, bytes) else produce.encode_records(records, timestamp_ms=timestamp_ms, magic=magic)
+        return self._request(Api.PRODUCE, produce.produce_fields(log, encoded, timeout_ms),
                              lambda response: produce.parse_produce(response).get(log, errors.UNKNOWN_SERVER_ERROR))
 
-    def _request(self, api: Api, fields: Mapping[str, Any], parse: Callable[[Any], Answer]) -> Request[Answer]:
-        version = versions.choose_version(api, self._spoken, broker=self._address)
+    def _request(
+        self, api: Api, fields: Mapping[str, Any], parse: Callable[[Any], Answer], *, least: int = 0, most: int | None = None,
+    ) -> Request[Answer]:
+        version = self.version_of(api, least=least, most=most)
 
         def frame(number: int) -> bytes:
             return small_messages.encode(api, version, correlation_id=number, client_id=self._client_id, fields=fields)
@@ -128,6 +209,11 @@ class KafkaDialect(Dialect):
             return Reply(parse(response), getattr(response, "throttle_time_ms", 0) or 0)
 
         return Request(frame, read)
+
+
+def _kept(in_zookeeper: bool) -> dict[str, int]:
+    """The versions of OffsetCommit and OffsetFetch by which a broker writes to ZooKeeper, or the coordinator keeps the offsets itself."""
+    return {"most": 0} if in_zookeeper else {"least": 1}
 
 
 def _number(answer: memoryview) -> int:

@@ -70,6 +70,7 @@ _TABLE = (
 )
 CODES: dict[int, Refusal] = {row.code: row for row in _TABLE}
 UNKNOWN_SERVER_ERROR = CODES[-1]
+UNKNOWN_TOPIC = CODES[3]
 
 
 def refusal_of(code: int) -> Refusal | None:

@@ -1,126 +1,233 @@
-"""Fetch, written and read by hand: records stay slices of the caller's buffer.
+"""Fetch, written and read by hand: records stay slices of the caller's buffer, where kafka-python's decoder copies all of it.
 
-kafka-python's decoder copies the frame and the records. Versions 4 to 11 are the non-flexible ones that carry record batches v2;
-from 5 on they tell the log start, from 9 on they carry leader epochs, from 10 on zstd may come, from 11 on a rack.
+What each version has beyond the one before, as far as a reader without a session needs it:
+
+    1   throttle time (0.9)
+    2   message format v1 may come (0.10.0)
+    3   a limit of the whole answer, and the first log with records gets its first record batch whole (KIP-74, 0.10.1)
+    4   isolation, last stable offset and aborted transactions; record batches v2 may come (0.11)
+    5   the log start
+    7   fetch sessions (KIP-227), never opened here
+    9   leader epochs (KIP-320)
+    10  zstd may come (2.1)
+    11  a rack, never named here
+    12  compact lengths and tagged fields (KIP-482, 2.7)
+    13  topics by their ids (KIP-516, 3.1): a topic that was made again is refused instead of read
+
+Later ones are for followers, or tell what is only of use to them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
-from etl.model.logs import Isolation
+from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.generations.kafka.errors import NONE, refusal_of
 from etl.protocol.generations.kafka.small_messages import isolation_level, or_minus_one, or_none
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import FetchAnswer, FetchedPartition, FetchTarget, in_serving_order
 from etl.protocol.primitives import Reader, Writer
 
-
-@dataclass(frozen=True, slots=True)
-class FetchLayout:
-    """Which fields one version of Fetch has beyond version 4."""
-
-    log_start_offset: bool = False
-    session: bool = False
-    leader_epoch: bool = False
-    rack: bool = False
-
-
-_FROM_5 = FetchLayout(log_start_offset=True)
-_FROM_7 = FetchLayout(log_start_offset=True, session=True)
-_FROM_9 = FetchLayout(log_start_offset=True, session=True, leader_epoch=True)
-FETCH_LAYOUTS: dict[int, FetchLayout] = {
-    4: FetchLayout(),
-    5: _FROM_5, 6: _FROM_5,
-    7: _FROM_7, 8: _FROM_7,
-    9: _FROM_9, 10: _FROM_9,
-    11: FetchLayout(log_start_offset=True, session=True, leader_epoch=True, rack=True),
-}
+VERSIONS = range(14)
+FIRST_WITH_A_LIMIT = 3
+FIRST_WITH_TOPIC_IDS = 13
+_FIRST_COMPACT = 12
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NO_SESSION = (0, -1)
 """Session id and epoch of a full fetch that opens no session (KIP-227); epoch 0 would open one."""
 
 
+def names_all_by_id(wanted: Sequence[FetchTarget]) -> bool:
+    """Whether each topic has an id as brokers know them; what stands for one elsewhere, before 2.8, is of no use to them."""
+    return all(each.topic_id is not None and _ID.fullmatch(each.topic_id) for each in wanted)
+
+
+def squeezed(wanted: Sequence[FetchTarget], max_bytes: int) -> tuple[FetchTarget, ...]:
+    """`wanted` for a broker that knows no limit of the whole answer: who would get beyond it, in serving order, is asked for no byte.
+
+    The first is always asked for in full. Brokers answer such a log without records, and with its errors.
+    """
+    left = max_bytes
+    asked: list[FetchTarget] = []
+    for each in in_serving_order(wanted):
+        fits = not asked or each.max_bytes <= left
+        asked.append(each if fits else replace(each, max_bytes=0))
+        left -= asked[-1].max_bytes
+    return tuple(asked)
+
+
 def encode_fetch(version: int, wanted: Sequence[FetchTarget], *, correlation_id: int, client_id: str, max_wait_ms: int,
                  min_bytes: int, max_bytes: int, isolation: Isolation) -> bytes:
-    """One framed Fetch request without a session; `max_bytes` bounds the whole answer.
+    """One framed Fetch request without a session; `max_bytes` bounds the whole answer where the version can say so.
 
-    Raises ValueError when a log is named twice, or nothing is wanted.
+    Raises ValueError when a log is named twice, nothing is wanted, or version 13 shall name a topic of which no id is given.
     """
     if not wanted:
         raise ValueError("a fetch without a log asks nothing")
     topics: dict[str, list[FetchTarget]] = {}
     for each in in_serving_order(wanted):
         topics.setdefault(each.log.topic, []).append(each)
-    layout = FETCH_LAYOUTS[version]
-    out = Writer().int16(Api.FETCH.key).int16(version).int32(correlation_id).string16(client_id)
-    out.int32(-1).int32(max_wait_ms).int32(min_bytes).int32(max_bytes).int8(isolation_level(isolation))
-    if layout.session:
+    out = _Request(version).int16(Api.FETCH.key).int16(version).int32(correlation_id).string16(client_id)
+    out.tags().int32(-1).int32(max_wait_ms).int32(min_bytes)
+    if version >= FIRST_WITH_A_LIMIT:
+        out.int32(max_bytes)
+    if version >= 4:
+        out.int8(isolation_level(isolation))
+    if version >= 7:
         out.int32(_NO_SESSION[0]).int32(_NO_SESSION[1])
-    out.int32(len(topics))
+    out.count(len(topics))
     for topic, logs in topics.items():
-        out.string16(topic).int32(len(logs))
+        out.topic(topic, logs[0].topic_id).count(len(logs))
         for each in logs:
-            _write_wanted(out, layout, each)
-    if layout.session:
-        out.int32(0)
-    if layout.rack:
-        out.string16("")
-    return out.framed()
+            _write_wanted(out, version, each)
+        out.tags()
+    if version >= 7:
+        out.count(0)
+    if version >= 11:
+        out.text("")
+    return out.tags().framed()
 
 
-def _write_wanted(out: Writer, layout: FetchLayout, wanted: FetchTarget) -> None:
+def _write_wanted(out: _Request, version: int, wanted: FetchTarget) -> None:
     out.int32(wanted.log.partition)
-    if layout.leader_epoch:
+    if version >= 9:
         out.int32(or_minus_one(wanted.leader_epoch))
     out.int64(wanted.offset)
-    if layout.log_start_offset:
+    if version >= 12:
+        out.int32(-1)  # the epoch of the last record we have: logs that were cut are told by `OffsetForLeaderEpoch`, once all is read
+    if version >= 5:
         out.int64(-1)
-    out.int32(wanted.max_bytes)
+    out.int32(wanted.max_bytes).tags()
 
 
-def parse_fetch(version: int, body: memoryview, **place: Any) -> FetchAnswer:
-    """A Fetch response from the bytes after the correlation id.
+def parse_fetch(version: int, body: memoryview, wanted: Sequence[FetchTarget] = (), **place: Any) -> FetchAnswer:
+    """A Fetch response from the bytes after the correlation id, to a request for `wanted`.
 
     `records` of each partition are slices of `body`: they live as long as the buffer below it is not reused.
     Raises CorruptData naming topic and partition where a length is absurd or the bytes end early.
     """
-    layout = FETCH_LAYOUTS[version]
-    reader = Reader(body, **place)
-    throttle_ms, error_code = reader.int32(), NONE
-    if layout.session:
+    reader = _Response(version, body, wanted, place)
+    reader.tags()
+    throttle_ms, error_code = reader.int32() if version >= 1 else 0, NONE
+    if version >= 7:
         error_code = reader.int16()
         reader.int32()
     partitions: list[FetchedPartition] = []
+    unasked = {each.log for each in wanted if each.max_bytes <= 0}
     proves_empty = throttle_ms <= 0
-    for _ in range(reader.count("the array of topics", item_bytes=6)):
+    for _ in range(reader.counted("the array of topics", item_bytes=6)):
         reader.place = place
-        topic = reader.string16("a topic's name")
-        reader.place = {**place, "topic": topic}
-        for _ in range(reader.count("the array of partitions", item_bytes=30)):
-            fetched = _read_partition(reader, layout, topic, {**place, "topic": topic})
-            partitions.append(replace(fetched, proves_empty=proves_empty))
-            proves_empty = proves_empty and not len(fetched.records)
+        topic = reader.topic()
+        for _ in range(reader.counted("the array of partitions", item_bytes=18)):
+            reader.place = {**place, "topic": topic}
+            fetched = _read_partition(reader, version, topic)
+            proven = proves_empty and BrokerPartition(topic, fetched.partition) not in unasked
+            partitions.append(replace(fetched, proves_empty=proven))
+            # without a limit of the whole answer nobody takes another's bytes
+            proves_empty = proves_empty and (version < FIRST_WITH_A_LIMIT or not len(fetched.records))
+        reader.tags()
+    reader.tags()
     if reader.left:
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
     return FetchAnswer(throttle_ms, refusal_of(error_code), tuple(partitions))
 
 
-def _read_partition(reader: Reader, layout: FetchLayout, topic: str, place: dict[str, Any]) -> FetchedPartition:
-    reader.place = place
+def _read_partition(reader: _Response, version: int, topic: str) -> FetchedPartition:
     partition = reader.int32()
     if partition < 0:
         raise reader.corrupt(f"partition {partition} is negative")
-    reader.place = {**place, "partition": partition}
-    error_code = reader.int16()
-    high_watermark, last_stable_offset = reader.int64(), reader.int64()
-    log_start_offset = reader.int64() if layout.log_start_offset else -1
-    aborted = tuple((reader.int64(), reader.int64()) for _ in range(reader.count("the array of aborted transactions", item_bytes=16)))
-    if layout.rack:
+    reader.place = {**reader.place, "partition": partition}
+    error_code, high_watermark = reader.int16(), reader.int64()
+    last_stable_offset = reader.int64() if version >= 4 else -1
+    log_start_offset = reader.int64() if version >= 5 else -1
+    aborted = reader.aborted() if version >= 4 else ()
+    if version >= 11:
         reader.int32()  # a preferred replica, never named to a reader without a rack
-    length = reader.int32()
+    records = reader.records()
+    reader.tags()
     return FetchedPartition(
         topic=topic, partition=partition, refusal=refusal_of(error_code), high_watermark=high_watermark,
-        last_stable_offset=or_none(last_stable_offset), log_start_offset=or_none(log_start_offset), aborted=aborted,
-        records=reader.span(0 if length == -1 else length, "the record set"))
+        last_stable_offset=or_none(last_stable_offset), log_start_offset=or_none(log_start_offset), aborted=aborted, records=records)
+
+
+class _Request(Writer):
+    """What versions write differently."""
+
+    __slots__ = ("_version",)
+
+    def __init__(self, version: int) -> None:
+        super().__init__()
+        self._version = version
+
+    def count(self, number: int) -> _Request:
+        return self.unsigned_varint(number + 1) if self._version >= _FIRST_COMPACT else self.int32(number)
+
+    def text(self, text: str) -> _Request:
+        if self._version < _FIRST_COMPACT:
+            return self.string16(text)
+        encoded = text.encode("utf-8")
+        return self.unsigned_varint(len(encoded) + 1).raw(encoded)
+
+    def topic(self, name: str, topic_id: str | None) -> _Request:
+        if self._version < FIRST_WITH_TOPIC_IDS:
+            return self.text(name)
+        if topic_id is None:
+            raise ValueError(f"no id of topic {name} is known")
+        return self.raw(UUID(topic_id).bytes)
+
+    def tags(self) -> _Request:
+        """No tagged field."""
+        return self.unsigned_varint(0) if self._version >= _FIRST_COMPACT else self
+
+
+class _Response(Reader):
+    """What versions read differently."""
+
+    __slots__ = ("_version", "_names")
+
+    def __init__(self, version: int, body: memoryview, wanted: Sequence[FetchTarget], place: dict[str, Any]) -> None:
+        super().__init__(body, **place)
+        self._version = version
+        by_id = version >= FIRST_WITH_TOPIC_IDS
+        self._names = {UUID(each.topic_id): each.log.topic for each in wanted if each.topic_id is not None} if by_id else {}
+
+    def counted(self, what: str, *, item_bytes: int) -> int:
+        if self._version < _FIRST_COMPACT:
+            return self.count(what, item_bytes=item_bytes)
+        count = max(0, self.unsigned_varint() - 1)
+        if count * item_bytes > self.left:
+            raise self.corrupt(f"{what} claims {count} items where {self.left} bytes are left")
+        return count
+
+    def topic(self) -> str:
+        if self._version < _FIRST_COMPACT:
+            return self.string16("a topic's name")
+        if self._version < FIRST_WITH_TOPIC_IDS:
+            return self.decoded(self.span(self.unsigned_varint() - 1, "a topic's name"), "a topic's name")
+        topic_id = UUID(bytes=bytes(self.span(16, "a topic's id")))
+        if topic_id not in self._names:
+            raise self.corrupt(f"the topic with the id {topic_id} was not asked for")
+        return self._names[topic_id]
+
+    def aborted(self) -> tuple[tuple[int, int], ...]:
+        found = []
+        for _ in range(self.counted("the array of aborted transactions", item_bytes=16)):
+            found.append((self.int64(), self.int64()))
+            self.tags()
+        return tuple(found)
+
+    def records(self) -> memoryview:
+        length = self.int32() if self._version < _FIRST_COMPACT else self.unsigned_varint() - 1
+        return self.span(0 if length == -1 else length, "the record set")
+
+    def tags(self) -> None:
+        """Tagged fields (KIP-482): none that is defined so far is of use to a reader."""
+        if self._version < _FIRST_COMPACT:
+            return
+        for _ in range(self.unsigned_varint()):
+            self.unsigned_varint()
+            self.span(self.unsigned_varint(), "a tagged field")

@@ -13,11 +13,19 @@ from etl.protocol.generations.kafka.small_messages import or_none
 from etl.protocol.refusal import Refusal
 
 
-def encode_records(records: Iterable[tuple[bytes | None, bytes | None]], *, timestamp_ms: int) -> bytes:
-    """One uncompressed record batch v2 of key and value pairs, all with one timestamp. ValueError when there is none."""
+def magic_of(version: int) -> int:
+    """The newest message format that a version of Produce takes."""
+    return 0 if version < 2 else 1 if version < 3 else 2
+
+
+def encode_records(records: Iterable[tuple[bytes | None, bytes | None]], *, timestamp_ms: int, magic: int = 2) -> bytes:
+    """One uncompressed record batch, or message set (`magic` 0 or 1), of key and value pairs, all with one timestamp if the format has any.
+
+    ValueError when there is none.
+    """
     from kafka.record import MemoryRecordsBuilder
 
-    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=0x7FFFFFFF)
+    builder = MemoryRecordsBuilder(magic=magic, compression_type=0, batch_size=0x7FFFFFFF)
     for key, value in records:
         builder.append(timestamp_ms, key, value)
     if builder.next_offset() == 0:

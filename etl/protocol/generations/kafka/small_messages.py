@@ -1,13 +1,8 @@
-"""Requests and responses of the modern dialect (Kafka 0.11 to 4.x): bytes <-> values, no sockets.
+"""Requests and responses of Kafka 0.8 to 4.x that are small: bytes <-> values, no sockets.
 
-Small requests are encoded and small responses parsed with `kafka.protocol` of kafka-python, and their parts are
-turned into our values here, where the wire's -1 ends. Fetch is written and read by hand, because that library's
-decoder copies the frame and the records: here records stay slices of the caller's buffer. What lies inside the
-records belongs to `protocol.records`, sockets and versions already agreed upon to `simple_consumer`.
-
-Versions known: `Api`. Fetch 4 to 11 are the non-flexible versions that carry record batches v2; from 5 on they
-tell the log start, from 9 on they carry leader epochs, from 10 on zstd may come, from 11 on a rack. Older ones
-(0.8 to 0.10) would be further rows of `FETCH_LAYOUTS`.
+They are encoded and parsed with `kafka.protocol` of kafka-python, and their parts are turned into our values, where the wire's -1 ends.
+Fetch is written and read by hand (`fetch`), because that library's decoder copies the frame and the records. What lies inside the records
+belongs to `protocol.records`, sockets and versions already agreed upon to `simple_consumer`. Versions known: `versions.Api`.
 """
 
 from __future__ import annotations
@@ -34,9 +29,10 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from etl.errors import CorruptData
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka import schemas
-from etl.protocol.generations.kafka.errors import refusal_of
+from etl.protocol.generations.kafka.errors import UNKNOWN_TOPIC, refusal_of
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
 from etl.protocol.messages import ClusterMetadata, ListedOffset, PartitionMetadata, ToldEpochEnd, ToldEpochEnds, TopicMetadata
+from etl.protocol.refusal import Refusal
 
 _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.PRODUCE: (ProduceRequest, ProduceResponse),
@@ -54,6 +50,10 @@ _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.DESCRIBE_TRANSACTIONS: (DescribeTransactionsRequest, DescribeTransactionsResponse),
     Api.LIST_TRANSACTIONS: (ListTransactionsRequest, ListTransactionsResponse),
 }
+
+
+_INTERNAL = ("__consumer_offsets", "__transaction_state")
+"""Topics of the brokers themselves, which Metadata v0 does not mark."""
 
 
 def encode(api: Api, version: int, *, correlation_id: int, client_id: str, fields: Mapping[str, Any]) -> bytes:
@@ -82,16 +82,23 @@ def parse_api_versions(response: Any) -> ApiVersions:
     return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
 
+METADATA_CREATES_NOTHING = 4
+"""From this version of Metadata on a broker can be told to create no topic that it is asked for (KIP-204)."""
+
+
 def metadata_fields(topics: Collection[str] | None) -> dict[str, Any]:
-    """None: all topics. Asking never creates a topic (which is why versions below 4 are not used)."""
+    """None: all topics. Named they may be from version `METADATA_CREATES_NOTHING` on."""
     named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
     return {"topics": named, "allow_auto_topic_creation": False}
 
 
-def parse_metadata(response: Any) -> ClusterMetadata:
+def parse_metadata(response: Any, chosen: Collection[str] | None = None) -> ClusterMetadata:
+    """`chosen`: of an answer that tells of all topics, what it would say of these; None: all that it tells of."""
     brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in response.brokers}
-    topics = (_parse_topic(each, brokers) for each in response.topics)
-    return ClusterMetadata(response.cluster_id, brokers, {topic.topic: topic for topic in topics})
+    topics = {topic.topic: topic for topic in (_parse_topic(each, brokers) for each in response.topics)}
+    if chosen is not None:
+        topics = {name: topics.get(name) or TopicMetadata(name, UNKNOWN_TOPIC, None, False, ()) for name in sorted(chosen)}
+    return ClusterMetadata(response.cluster_id, brokers, topics)
 
 
 def _parse_topic(found: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:
@@ -99,7 +106,7 @@ def _parse_topic(found: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:
     partitions = (_parse_partition(found.name, each, brokers) for each in found.partitions)
     return TopicMetadata(
         topic=found.name, refusal=refusal_of(found.error_code), topic_id=str(topic_id) if topic_id else None,
-        is_internal=bool(found.is_internal), partitions=tuple(sorted(partitions, key=lambda each: each.log)))
+        is_internal=bool(found.is_internal) or found.name in _INTERNAL, partitions=tuple(sorted(partitions, key=lambda each: each.log)))
 
 
 def _parse_partition(topic: str, found: Any, brokers: Mapping[int, Broker]) -> PartitionMetadata:
@@ -111,21 +118,36 @@ def _parse_partition(topic: str, found: Any, brokers: Mapping[int, Broker]) -> P
 
 
 def list_offsets_fields(times: Mapping[BrokerPartition, int], isolation: Isolation,
-                        epochs: Mapping[BrokerPartition, int | None]) -> dict[str, Any]:
-    """One request for many logs; `times` holds LATEST, EARLIEST or milliseconds since 1970."""
+                        epochs: Mapping[BrokerPartition, int | None], most: int = 1) -> dict[str, Any]:
+    """One request for many logs; `times` holds LATEST, EARLIEST or milliseconds since 1970. Version 0 names up to `most` offsets each."""
     wanted = ListOffsetsRequest.ListOffsetsTopic
     topics = [wanted(name=topic, partitions=[
         wanted.ListOffsetsPartition(partition_index=log.partition, timestamp=times[log],
-                                    current_leader_epoch=or_minus_one(epochs.get(log)))
+                                    current_leader_epoch=or_minus_one(epochs.get(log)), max_num_offsets=most)
         for log in logs]) for topic, logs in by_topic(times).items()]
     return {"replica_id": -1, "isolation_level": isolation_level(isolation), "topics": topics}
 
 
 def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
-    listed = (ListedOffset(BrokerPartition(topic.name, each.partition_index), refusal_of(each.error_code), or_none(each.offset),
-                           or_none(each.timestamp), or_none(getattr(each, "leader_epoch", -1)))
+    listed = (ListedOffset(BrokerPartition(topic.name, each.partition_index), refusal_of(each.error_code),
+                           next(iter(_offsets(each)), None), or_none(getattr(each, "timestamp", -1)),
+                           or_none(getattr(each, "leader_epoch", -1)))
               for topic in response.topics for each in topic.partitions)
     return {each.log: each for each in listed}
+
+
+def parse_offsets_before(response: Any, most: int) -> tuple[int, ...] | Refusal:
+    """The offsets of the one log that was asked for, at most so many."""
+    partitions = [each for topic in response.topics for each in topic.partitions]
+    if len(partitions) != 1:
+        what = f"the answer to LIST_OFFSETS tells of {len(partitions)} partitions where one was asked for"
+        raise CorruptData(what, check="the broker's log")
+    return refusal_of(partitions[0].error_code) or _offsets(partitions[0])[:max(most, 0)]
+
+
+def _offsets(found: Any) -> tuple[int, ...]:
+    """Version 0 names several, newest first; later ones one, or -1 for none."""
+    return tuple(offset for offset in (*found.old_style_offsets, found.offset) if offset >= 0)
 
 
 def epoch_ends_fields(epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]) -> dict[str, Any]:

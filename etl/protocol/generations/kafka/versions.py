@@ -1,31 +1,32 @@
-"""The kinds of request, and the versions of each that are spoken here."""
+"""The kinds of request, the versions of each that are spoken here, and which ones brokers of a release speak."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from etl.errors import SettingsError
 
 ApiVersions = Mapping[int, tuple[int, int]]
-"""What a broker said it speaks: api key -> lowest and highest version."""
+"""What a broker speaks: api key -> lowest and highest version."""
 
 
 class Api(Enum):
     """Kind of request: api key, and the lowest and highest version known here."""
 
-    PRODUCE = (0, 3, 8)
-    FETCH = (1, 4, 11)
-    LIST_OFFSETS = (2, 2, 5)
-    METADATA = (3, 4, 12)
-    OFFSET_COMMIT = (8, 2, 7)
-    OFFSET_FETCH = (9, 2, 5)
-    FIND_COORDINATOR = (10, 1, 3)
+    PRODUCE = (0, 0, 8)
+    FETCH = (1, 0, 13)
+    LIST_OFFSETS = (2, 0, 5)
+    METADATA = (3, 0, 12)
+    OFFSET_COMMIT = (8, 0, 7)
+    OFFSET_FETCH = (9, 0, 5)
+    FIND_COORDINATOR = (10, 0, 3)
     DESCRIBE_GROUPS = (15, 0, 4)
     API_VERSIONS = (18, 0, 0)
     OFFSET_FOR_LEADER_EPOCH = (23, 2, 4)
-    DESCRIBE_CONFIGS = (32, 1, 3)
+    DESCRIBE_CONFIGS = (32, 0, 3)
     DESCRIBE_LOG_DIRS = (35, 0, 4)
     DESCRIBE_PRODUCERS = (61, 0, 0)
     DESCRIBE_TRANSACTIONS = (65, 0, 0)
@@ -42,17 +43,18 @@ def is_spoken(api: Api, spoken: ApiVersions) -> bool:
     return key in spoken and spoken[key][0] <= highest and spoken[key][1] >= lowest
 
 
-def choose_version(api: Api, spoken: ApiVersions, **place: Any) -> int:
-    """The highest version that the broker and this module both speak.
+def choose_version(api: Api, spoken: ApiVersions, *, least: int = 0, most: int | None = None, **place: Any) -> int:
+    """The highest version that the broker and this module both speak, within bounds that the question sets.
 
-    Raises SettingsError when there is none: a broker older than 0.11, or one that dropped what we know.
+    Raises SettingsError when there is none: a broker too old for the question, or one that dropped what we know.
     """
     key, lowest, highest = api.value
+    lowest, highest = max(lowest, least), highest if most is None else min(highest, most)
     theirs = spoken.get(key)
     if theirs is None or theirs[0] > highest or theirs[1] < lowest:
         says = "none" if theirs is None else f"{theirs[0]} to {theirs[1]}"
-        raise SettingsError(f"the broker speaks no version of {api.name} from {lowest} to {highest} (it says {says})",
-                            check="the broker's version: this dialect needs Kafka 0.11 or newer", **place)
+        raise SettingsError(f"the broker speaks no version of {api.name} from {lowest} to {highest} (it speaks {says})",
+                            check="the broker's version, and source.broker_version where the conf gives one", **place)
     return min(highest, theirs[1])
 
 
@@ -61,3 +63,23 @@ def release(spoken: ApiVersions) -> str:
     from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
 
     return ".".join(map(str, infer_broker_version_from_api_versions(dict(spoken))))
+
+
+@cache
+def releases() -> Mapping[str, ApiVersions]:
+    """Release -> what its brokers speak, the oldest first, as kafka-python knows it: 0.8.0, 0.8.1, 0.8.2, 0.9, 0.10.0 and so on to 4.x.
+
+    0.8 alone is what its last release speaks: which of them a broker is cannot be found out, and reading is the same on all.
+    """
+    from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
+
+    known = {".".join(map(str, version)): spoken for version, spoken in sorted(BROKER_API_VERSIONS.items())}
+    return {"0.8": known["0.8.2"], **known}
+
+
+def release_of(version: str) -> str | None:
+    """The release in `releases` of a version such as 0.9.0.1, the first one of a version given in part, such as 0.10; None: not known."""
+    wanted = version.split(".")
+    exact = [name for name in releases() if wanted[:len(name.split("."))] == name.split(".")]
+    first = [name for name in releases() if name.split(".")[:len(wanted)] == wanted]
+    return max(exact, key=len) if exact else next(iter(first), None)

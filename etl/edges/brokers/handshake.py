@@ -1,0 +1,112 @@
+"""How a connection to a broker begins: the greeting, and how brokers show themselves that are older than it.
+
+What is sent and what an answer means is a generation's; the order of things is here. It ends with a connection that is fit for use, or with
+the failure that says what the port may be. Nobody is taken for an older broker than it is: such a one gives records out without what the
+formats of its time lack, and nobody would notice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+
+from etl.edges.brokers.connection import Connection, ConnectionBroken, ImpossibleSize, hung_up, not_kafka, unanswered
+from etl.errors import BrokerUnreachable
+from etl.protocol.generations.dialect import Dialect, Greeting, OlderBrokers
+
+Greeted = tuple[Connection, Dialect]
+_MAX_ANSWER_BYTES = 64 << 10
+"""A real answer to a greeting is below 1 KiB; what is no broker may claim anything."""
+_unanswering: set[tuple[str, int]] = set()
+"""Addresses at which a greeting was left unanswered: nobody waits there for it again. Only a hint, for it is proven each time."""
+
+
+class Handshake:
+    """Begins connections to one address. Every deadline is a `time.monotonic` moment."""
+
+    def __init__(self, host: str, port: int, connect_timeout_s: float) -> None:
+        self._host, self._port, self._connect_timeout_s = host, port, connect_timeout_s
+
+    def greet(self, greeting: Greeting, deadline: float) -> Greeted:
+        """A connection, and whom it leads to.
+
+        Raises NotKafka for what answers otherwise or hangs up, BrokerUnreachable for what does not answer, CorruptData.
+        """
+        try:
+            return self._greet_once(greeting, deadline)
+        except ConnectionBroken:
+            pass
+        # A broker that is being restarted may do this once; an old one, and a port of something else, do it again.
+        try:
+            found = None if greeting.older is None else self._hung_up_on(greeting, greeting.older, deadline)
+            return found or self._greet_once(greeting, deadline)
+        except ConnectionBroken as again:
+            raise hung_up(self._address, str(again), greeting.check_if_cut) from None
+
+    def _greet_once(self, greeting: Greeting, deadline: float) -> Greeted:
+        older = greeting.older
+        with ExitStack() as closing:
+            connection = self._connect(deadline, closing)
+            connection.send(greeting.frame, deadline)
+            if older is None or connection.is_answering(self._patience(older, deadline)):
+                answer = self._answer(connection, greeting, deadline, greeting.is_answer)
+                _unanswering.discard((self._host, self._port))
+                dialect = greeting.dialect(answer)
+                closing.pop_all()
+                return connection, dialect
+            connection.send(older.frame, deadline)
+            first = self._answer(connection, greeting, deadline, lambda start: older.is_answer(start) or greeting.is_answer(start))
+        if older.is_answer(first[:4]):
+            _unanswering.add((self._host, self._port))
+            return self._connect(deadline), older.unanswering()
+        # It was only slow. On that connection the other answer is still to come, or a hang-up.
+        return self._greet_once(replace(greeting, older=None), deadline)
+
+    def _patience(self, older: OlderBrokers, deadline: float) -> float:
+        """Until when the greeting's answer is waited for. There must be time left for what is asked then."""
+        is_known, now = (self._host, self._port) in _unanswering, time.monotonic()
+        return now + (0 if is_known else min(older.patience_s, (deadline - now) / 2))
+
+    def _hung_up_on(self, greeting: Greeting, older: OlderBrokers, deadline: float) -> Greeted | None:
+        """Of a broker that answers the older question; None: it hangs up on that too."""
+        with ExitStack() as closing:
+            connection = self._connect(deadline, closing)
+            try:
+                connection.send(older.frame, deadline)
+                self._answer(connection, greeting, deadline, older.is_answer)
+            except ConnectionBroken:
+                return None
+            try:
+                connection.send(greeting.frame, deadline)
+                dialect = greeting.dialect(self._answer(connection, greeting, deadline, greeting.is_answer))
+                closing.pop_all()
+                return connection, dialect
+            except ConnectionBroken:
+                pass
+        return self._connect(deadline), older.hanging_up()
+
+    def _connect(self, deadline: float, closing: ExitStack | None = None) -> Connection:
+        connection = Connection(self._host, self._port, min(deadline, time.monotonic() + self._connect_timeout_s))
+        if closing is not None:
+            closing.callback(connection.close)
+        return connection
+
+    def _answer(
+        self, connection: Connection, greeting: Greeting, deadline: float, is_answer: Callable[[memoryview], bool],
+    ) -> memoryview:
+        try:
+            answer = connection.receive(deadline, lambda size: memoryview(bytearray(size)), max_bytes=_MAX_ANSWER_BYTES,
+                                        least_bytes=greeting.least_answer_bytes)
+        except ImpossibleSize as size:
+            raise not_kafka(self._address, size.first) from None
+        except BrokerUnreachable as late:
+            raise unanswered(late, greeting.name) from None
+        if not is_answer(answer[:4]):
+            raise not_kafka(self._address, bytes(answer[:4]))
+        return answer
+
+    @property
+    def _address(self) -> str:
+        return f"{self._host}:{self._port}"

@@ -1,0 +1,143 @@
+"""How it is found out what a broker speaks: who answers the greeting, hangs up on it or leaves it unanswered, and who only seems to."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from etl.edges.brokers import handshake
+from etl.edges.brokers.connection import Connection
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.errors import BrokerUnreachable, NotKafka
+from etl.protocol.generations.kafka import dialect
+from tests.fakes.broker import API_VERSIONS, LIST_OFFSETS, FakeBroker, hang_up, never
+from tests.fakes.old_broker import OldBroker
+
+ASKED_VERSIONS, ASKED_NOTHING = (API_VERSIONS, 0), (LIST_OFFSETS, 0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "_unanswering", set())
+    monkeypatch.setattr(dialect, "PATIENCE_S", 0.2)
+
+
+@pytest.fixture(params=["0.8", "0.9"])
+def old(request: pytest.FixtureRequest) -> Iterator[OldBroker]:
+    with OldBroker(request.param).listening() as broker:
+        broker.log("demo").append(b"hello")
+        yield broker
+
+
+def consumer_of(broker: OldBroker | FakeBroker, generation: str | None = None) -> SimpleConsumer:
+    return SimpleConsumer("127.0.0.1", broker.port, timeout_s=5, generation=generation)
+
+
+def test_an_old_broker_is_found_out_and_its_generation_can_be_told_to_others(old: OldBroker) -> None:
+    with consumer_of(old) as consumer:
+        assert consumer.generation is None
+        assert consumer.earliest_or_latest_offset("demo", 0, -1) == 1
+        assert consumer.generation == f"kafka-{old.release}"
+        assert consumer.introduction() == f"Kafka, spoken to as {old.release}, Fetch v{1 if old.release == '0.9' else 0}"
+
+
+def test_who_was_told_asks_for_no_versions(old: OldBroker) -> None:
+    with consumer_of(old, f"kafka-{old.release}") as consumer:
+        assert consumer.earliest_or_latest_offset("demo", 0, -1) == 1
+    assert (API_VERSIONS, 0) not in old.requests
+    assert old.connections == 1
+
+
+def test_a_broker_that_leaves_the_greeting_unanswered_is_waited_for_once_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    is_answering = Connection.is_answering
+
+    def timed(connection: Connection, deadline: float) -> bool:
+        waits.append(deadline - time.monotonic())
+        return is_answering(connection, deadline)
+
+    monkeypatch.setattr(Connection, "is_answering", timed)
+    with OldBroker("0.9").listening() as old:
+        for _ in range(3):
+            with consumer_of(old) as consumer:
+                assert consumer.introduction().startswith("Kafka, spoken to as 0.9")
+    assert [wait > 0 for wait in waits] == [True, False, False]
+
+
+def test_that_one_was_waited_for_is_only_a_hint_and_a_newer_broker_at_its_address_is_found_out() -> None:
+    with FakeBroker() as upgraded:
+        handshake._unanswering.add((upgraded.host, upgraded.port))
+        with consumer_of(upgraded) as consumer:
+            assert consumer.introduction().startswith("Kafka 3.9")
+        assert handshake._unanswering == set()
+
+
+def slowly(connection: socket.socket, frame: bytes) -> None:
+    time.sleep(0.4)
+    connection.sendall(frame)
+
+
+def test_a_broker_that_answers_the_greeting_late_is_not_taken_for_an_old_one() -> None:
+    with FakeBroker() as busy, consumer_of(busy) as consumer:
+        busy.script[API_VERSIONS].append(slowly)
+        assert consumer.introduction().startswith("Kafka 3.9")
+        assert busy.requests == [ASKED_VERSIONS, ASKED_NOTHING, ASKED_VERSIONS]
+        assert consumer.generation == "kafka"
+
+
+def test_one_that_answers_late_and_then_hangs_up_on_the_old_question_is_none_either() -> None:
+    with FakeBroker() as busy, consumer_of(busy) as consumer:  # as 4.x does
+        busy.script[API_VERSIONS].append(slowly)
+        busy.script[LIST_OFFSETS].append(hang_up)
+        assert consumer.introduction().startswith("Kafka 3.9")
+
+
+def test_a_broker_that_hangs_up_once_on_the_greeting_is_not_taken_for_an_old_one() -> None:
+    with FakeBroker() as restarting, consumer_of(restarting) as consumer:
+        restarting.script[API_VERSIONS].append(hang_up)
+        assert consumer.introduction().startswith("Kafka 3.9")
+        assert restarting.requests == [ASKED_VERSIONS, ASKED_NOTHING, ASKED_VERSIONS]
+        assert consumer.generation == "kafka"
+
+
+def test_nor_one_that_then_hangs_up_on_the_old_question_too() -> None:
+    with FakeBroker() as restarting, consumer_of(restarting) as consumer:
+        restarting.script[API_VERSIONS].append(hang_up)
+        restarting.script[LIST_OFFSETS].append(hang_up)
+        assert consumer.introduction().startswith("Kafka 3.9")
+
+
+def test_a_port_that_hangs_up_on_everything_is_no_broker_of_any_age() -> None:
+    with FakeBroker() as other, consumer_of(other) as consumer:
+        other.script[API_VERSIONS].extend([hang_up] * 2)
+        other.script[LIST_OFFSETS].extend([hang_up] * 2)
+        with pytest.raises(NotKafka, match="closed on the first request"):
+            consumer.introduction()
+
+
+def test_a_broker_of_a_generation_that_was_told_fails_as_what_it_is_not() -> None:
+    with FakeBroker() as new, consumer_of(new, "kafka-0.9") as consumer:
+        new.script[LIST_OFFSETS].extend([hang_up] * 2)  # as 4.x does
+        with pytest.raises(NotKafka, match="closed on the first request"):
+            consumer.introduction()
+
+
+@pytest.mark.parametrize("generation", ["kafka", "kafka-0.8", "kafka-0.9", "kafka-0.10.0", "kafka-3.9", "kafka-4.1"])
+def test_a_broker_that_answers_nothing_is_unreachable_within_the_deadline_of_the_call(generation: str) -> None:
+    with FakeBroker() as silent, SimpleConsumer(silent.host, silent.port, timeout_s=0.3, generation=generation) as consumer:
+        silent.script[API_VERSIONS].append(never)
+        silent.script[LIST_OFFSETS].append(never)
+        began = time.monotonic()
+        with pytest.raises(BrokerUnreachable, match="got no answer"):
+            consumer.introduction()
+        assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize(("generation", "version"), [("kafka-0.10.0", 0), ("kafka-0.10.1", 1), ("kafka-0.11", 2), ("kafka-4.1", 5)])
+def test_a_release_that_was_told_is_greeted_with_a_question_that_it_understands(generation: str, version: int) -> None:
+    with FakeBroker() as broker, consumer_of(broker, generation) as consumer:
+        assert consumer.introduction().startswith(f"Kafka, spoken to as {generation[6:]}, ")
+        assert broker.requests == [(LIST_OFFSETS, version)]

@@ -41,11 +41,11 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
     """Take the place of another pipeline in this table, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`: go on where it ended.
 
     The plan that says so is stored, the next run commits it; the other pipeline is retired, where its ledger is in our ZooKeeper and it
-    has no topic that this conf does not name. Who
-    names this very pipeline goes on behind the rows that the table holds, where no log says any more what it loaded, or where
-    another ledger of the same name wrote it. Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one of
-    another cluster. One that was to take our place, and never did, is not taken over: what it has stored is withdrawn, and this one is
-    in service again.
+    has no topic that this conf does not name. Who names this very pipeline goes on behind the rows that the table holds, where no log says
+    any more what it loaded, or where another ledger of the same name wrote it. One that was to take our place, and never did, is not taken
+    over: what it has stored is withdrawn, and this one is in service again.
+
+    Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one of another cluster.
     """
     run_id = new_run_id()
     with open_world(settings, run_context, name=run_id) as world, world.driving(run_id):

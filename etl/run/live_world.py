@@ -1,6 +1,6 @@
 """The real world of a run, built from settings: what `ingest` asks for, done by the edges.
 
-Nothing is decided here. `ingest` says what happens in which order, `reconcile` and `plan` decide, the edges do it; how the world is
+Nothing is decided here. `ingest` says what happens in which order, `next_step` decides, the edges do it; how the world is
 looked at belongs to `observe`, how the ledger is written anew to `adopt`, how rows are counted again to `recount`.
 """
 

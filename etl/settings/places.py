@@ -1,4 +1,4 @@
-"""Where a table lies, as people write it: a folder of this machine, or an object store's URL. Pure functions of texts.
+"""Where a table lies, as people write it: a folder of this machine, or an object store's URL. No file is looked at.
 
 An object store is known by its `scheme://`; anything else, and `file://`, is a folder.
 """

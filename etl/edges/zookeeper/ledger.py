@@ -38,7 +38,7 @@ class PlanLedger:
         return PlanLedger(self.zookeeper, self.paths.group, pipeline)
 
     def read_ledger(self) -> Ledger:
-        """The pipeline's uid, its newest plan, and what came of it."""
+        """The pipeline's uid, its newest plan and what came of it, and what an operator decided."""
         self.zookeeper.sync(self.paths.root)  # a follower may lag behind what the last driver wrote
         found = self.zookeeper.read(self.paths.root)
         uid = payloads.parse_uid(found[0], path=self.paths.root) if found else None

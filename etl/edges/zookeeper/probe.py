@@ -1,6 +1,6 @@
 """What a ZooKeeper server says of itself, and what it would let us do, found out without leaving a trace.
 
-Owns the questions that only `etl doctor` asks; everything a run needs is in `edges.zookeeper`.
+Owns the questions that only `etl doctor` asks; everything a run needs is in the modules beside this one.
 
 Facts of ZooKeeper this edge is built around: a server checks ACLs before versions, so a write or a delete that names a version
 no znode has is refused for the one or for the other reason; a `multi` whose last operation fails is rolled back as a whole, and

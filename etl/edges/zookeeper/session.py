@@ -1,7 +1,7 @@
 """One ZooKeeper session: reads, put-if-absent, transactions, and what a server's trouble is called.
 
 What the znodes are called and what their bytes mean is in `protocol.zookeeper`; who reads and writes which of them is in the
-edges that stand on this one: `registry` (brokers), `group` (consumers, owners, offsets), `ledger` (plans).
+modules beside this one: `registry` (brokers), `group` (consumers, offsets), `owners`, `ledger` (plans), `driver_lock`.
 
 Facts of kazoo and ZooKeeper this edge is built around: `transaction().commit()` returns errors in its list and raises none;
 one stale znode rolls the whole `multi` back; a request above `jute.maxbuffer` (1 MB) closes the connection, which looks

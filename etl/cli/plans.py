@@ -1,4 +1,4 @@
-"""`etl plans`: look at the numbered plans of a pipeline, and rule on them."""
+"""`etl plans`: look at the numbered plans of a pipeline, and decide where a run cannot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from etl.cli.arguments import AsJson, Conf, Reason, run_context, settings_of
 from etl.cli.output import show
 
-plans = typer.Typer(rich_markup_mode=None, help="Look at the numbered plans of a pipeline, and rule on them.")
+plans = typer.Typer(rich_markup_mode=None, help="Look at the numbered plans of a pipeline, and decide where a run cannot.")
 
 
 @plans.command("list")

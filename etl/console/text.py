@@ -56,7 +56,7 @@ def show_preview(preview: Preview) -> None:
 
 
 def show_ruling(ruling: Ruling) -> None:
-    """What an operator ruled."""
+    """What an operator decided."""
     screen.print(ruling.says)
 
 

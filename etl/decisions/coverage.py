@@ -45,17 +45,17 @@ class Ancestry:
     """Of those that are not kept any more, all up to this number."""
 
 
-def ancestry(bits: Mapping[int, int], transaction_version: int) -> Ancestry:
-    """The plans whose rows the table should hold, of the kept ones, {number: the table's transaction version when it was made}.
+def ancestry(versions: Mapping[int, int], transaction_version: int) -> Ancestry:
+    """The plans whose rows the table should hold, of those in `versions`: number -> the table's transaction version when it was made.
 
     A plan says which one the table held before it. What lies between the two went to another table, or to a state of this one that
     was replaced by an old copy, and an operator gave it up.
     """
     found, before = set(), transaction_version
-    for number in sorted(bits, reverse=True):
+    for number in sorted(versions, reverse=True):
         if number <= before:
             found.add(number)
-            before = bits[number]
+            before = versions[number]
     return Ancestry(frozenset(found), before)
 
 

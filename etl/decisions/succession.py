@@ -86,9 +86,9 @@ def plan_taking_over(
     us = app_id_of(snapshot.cluster, settings.group, settings.pipeline)
     lives = last.log_epochs if last else {}
     theirs = {log: offset for log, offset in taken.positions.items() if log.topic not in _outlived(taken, last)}
-    is_further = {log for log, offset in theirs.items()
+    further_on = {log for log, offset in theirs.items()
                   if log not in ours or (taken.log_epochs.get(log, 0), offset) > (lives.get(log, 0), ours[log])}
-    positions = {**ours, **{log: offset for log, offset in taken.positions.items() if log in is_further}}
+    positions = {**ours, **{log: offset for log, offset in taken.positions.items() if log in further_on}}
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
     for log in sorted(theirs):
         there = seen[log].offset
@@ -107,12 +107,12 @@ def plan_taking_over(
         table_version=table.version if table else None,
         losses=last.losses if last and is_instead else (), vanished=last.vanished if last and is_instead else (),
         pending_starts=_pending_starts(other.plan, last, positions, snapshot, settings, now_ms),
-        log_starts=_joined(last.log_starts if last else {}, other.plan.log_starts if other.plan else {}, is_further),
-        leader_epochs=_joined(last.leader_epochs if last else {}, other.plan.leader_epochs if other.plan else {}, is_further),
+        log_starts=_joined(last.log_starts if last else {}, other.plan.log_starts if other.plan else {}, further_on),
+        leader_epochs=_joined(last.leader_epochs if last else {}, other.plan.leader_epochs if other.plan else {}, further_on),
         record_epochs=_joined(
             record_epochs(last, snapshot.ledger.applied) if last else {}, record_epochs(other.plan, None) if other.plan else {},
-            is_further),
-        log_epochs=_joined(lives, taken.log_epochs, is_further),
+            further_on),
+        log_epochs=_joined(lives, taken.log_epochs, further_on),
     )
 
 

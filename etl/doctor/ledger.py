@@ -17,7 +17,6 @@ from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
 from etl.settings.sections import Settings
 
-
 Foresee = Callable[[Snapshot, Settings], object]
 """Decides all that `etl plan` decides of a snapshot, and raises what it raises."""
 
@@ -67,10 +66,10 @@ def told(name: str, found: PipelineState) -> Line:
     if isinstance(found, RebuildFromTable):
         what = f"the table holds plan {found.plan.number}, and ZooKeeper does not know it: the next run writes the ledger anew"
         return advice(name, what, "nothing here; find out whether ZooKeeper was emptied or restored from an old copy")
-    return _onward(name, found)
+    return _up_to_date(name, found)
 
 
-def _onward(name: str, found: UpToDate) -> Line:
+def _up_to_date(name: str, found: UpToDate) -> Line:
     both = f"plan {found.last.number} is the newest in both"
     if found.followed:
         to_do = "which other consumer of this group runs; source.on_moved: follow takes its offsets"

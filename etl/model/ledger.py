@@ -69,15 +69,15 @@ class Acknowledgement:
     lacks_plan: bool = False
     """No row of plan `number` is in that table: neither ledger could tell, so the rows were looked for."""
     plan_id: str | None = None
-    """The id of plan `number` when it was said; None in words from before this was kept, and so are the next two."""
+    """The id of plan `number` when it was said; None in an acknowledgement from before this was kept, and so are the next two."""
     transaction_version: int | None = None
     """D when it was said, 0 for none."""
     was_recorded: bool | None = None
     """Whether it was recorded by then what came of plan `number`."""
     commit: str | None = None
-    """The hash of that version's commit file; None where the table's log did not hold it, and in words from before this was kept."""
+    """The hash of that version's commit file; None where the table's log did not hold it, or from before this was kept."""
     place: str | None = None
-    """Where that table, or none, was, as `settings.places.place_of` says it; None in words from before it was kept."""
+    """Where that table, or none, was, as `settings.places.place_of` says it; None from before this was kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ class PlanKind(str, Enum):
     RESET = "reset"
     """No ranges: an operator accepted that logs were cut or made again, and it moves their positions."""
     TAKE_OVER = "take-over"
-    """No ranges: an operator ruled that this pipeline takes another's place, and it begins at the other's positions."""
+    """No ranges: an operator decided that this pipeline takes another's place, and it begins at the other's positions."""
 
 
 @dataclass(frozen=True, slots=True)

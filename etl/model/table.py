@@ -58,7 +58,7 @@ class Table:
     id: str
     version: int
     transaction_version: int | None
-    """D, the commit bit: plan N was applied exactly if D >= N. None: no commit of ours."""
+    """D: plan N was applied exactly if D >= N. None: no commit of ours."""
     metadata: CommitMetadata | None = None
     """The commit found by its `txn`; None when D is None or the log no longer holds that commit."""
     foreign: tuple[ForeignCommit, ...] = ()

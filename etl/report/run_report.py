@@ -149,7 +149,7 @@ class Report:
             self.add(outcome, f"plan {number} {told_purpose(plan)}")
 
     def _reset(self, plan: Plan) -> None:
-        self.add(Outcome.RESET, f"plan {plan.number}, by an operator's word: {plan.reason}")
+        self.add(Outcome.RESET, f"plan {plan.number}, by an operator's decision: {plan.reason}")
         for sentence in told_vanished(plan.vanished):
             self.add(Outcome.RESET, sentence)
 

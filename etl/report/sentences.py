@@ -17,7 +17,7 @@ _LET_GO = {
     LossReason.EXPIRED: "had expired and were skipped",
     LossReason.MOVED: "were passed over by somebody who moved the committed offset",
     LossReason.MISSING: "were missing from the log, with nothing that explains it",
-    LossReason.SKIPPED: "were skipped by an operator's word",
+    LossReason.SKIPPED: "were skipped by an operator's decision",
 }
 _WHO = {
     LossReason.EXPIRED: "source.on_data_loss", LossReason.MISSING: "source.on_data_loss", LossReason.MOVED: "source.on_moved",
@@ -31,7 +31,7 @@ _LOOK_AT = {
 
 
 def told_who_let_go(whys: Collection[LossReason]) -> tuple[str, str]:
-    """Which policies, or whose word, let offsets go that are lost for these reasons; and what there is to look at."""
+    """Which policies, or that an operator, let offsets go that are lost for these reasons; and what there is to look at."""
     ordered = [why for why in LossReason if why in whys]
     return " and ".join(dict.fromkeys(_WHO[why] for why in ordered)), "; ".join(_LOOK_AT[why] for why in ordered)
 

@@ -1,4 +1,4 @@
-"""An operator's word is about the very table that was seen: real ZooKeeper, brokers, Spark and Delta."""
+"""An operator's acknowledgement is about the very table that was seen: real ZooKeeper, brokers, Spark and Delta."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What became of an append, whichever writer made it.
 
 It is decided only by reading the table again, after every result: Spark skips a version at or below the table's without a word, and an
-exception may come after the commit. Owns the table's commit bit (`txn`; ADR 1) for both writers.
+exception may come after the commit. Owns the reading of the table's transaction version (`txn`; ADR 1) for every writer.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Where the table stands: which plan of ours it holds last, and what others did to it since. delta-rs alone: no JVM starts for it.
-"""
+"""Where the table stands: which plan of ours it holds last, and what others did to it since. delta-rs alone: no JVM starts for it."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ def commits_of_ours(path: str, app_id: str) -> Iterator[CommitMetadata]:
     table = open_table(path)
     for commit in walk_back(open_log(rust_path(path)), table.version()) if table else ():
         if app_id in commit.transactions:
-            metadata = _stamp(commit, app_id)
+            metadata = _metadata_of(commit, app_id)
             if metadata is None or metadata.document is None:
                 return
             yield metadata
@@ -87,7 +86,7 @@ def find_commit(
     metadata, reached, since = None, None, list[Commit]()
     for commit in walk_back(files, newest):
         if commit.transactions.get(app_id) == number:
-            reached, metadata = commit.version, _stamp(commit, app_id)
+            reached, metadata = commit.version, _metadata_of(commit, app_id)
         if reached is not None and (known is None or commit.version <= known):
             break
         since.append(commit)
@@ -95,7 +94,7 @@ def find_commit(
     return metadata, [commit for commit in since[::-1] if commit.version > after]
 
 
-def _stamp(commit: Commit, app_id: str) -> CommitMetadata | None:
+def _metadata_of(commit: Commit, app_id: str) -> CommitMetadata | None:
     metadata = parse_commit_metadata(commit.user_metadata or "", commit.version)
     return metadata if metadata and metadata.app_id == app_id else None
 

@@ -80,8 +80,8 @@ def _is_given_up(ledger: PlanLedger, number: int) -> bool:
     if acknowledgement is None or acknowledgement.number < number:
         return False
     later = [plan for n in ledger.plan_numbers() if n >= number and (plan := ledger.read_plan(n))]
-    bits = {plan.number: plan.table_transaction_version for plan in later}
-    return number not in ancestry(bits, max(bits)).numbers
+    versions = {plan.number: plan.table_transaction_version for plan in later}
+    return number not in ancestry(versions, max(versions)).numbers
 
 
 def _plan_sizes(ledger: PlanLedger) -> list[tuple[int, int]]:

@@ -163,10 +163,11 @@ class JafkaBroker:
         if kind == OFFSETS:
             return self._offsets(body.string(), body.int32(), body.int64(), body.int32())
         if kind == CREATE:
-            topic, wanted = body.string(), body.int32()
+            topic, wanted, enlarges = body.string(), body.int32(), body.take(1) == b"\1"
             self._valid(topic)
-            self.counts[topic] = max(self.counts.get(topic, 0), wanted)
-            return struct.pack(">hii", 0, 1, self.counts[topic])
+            if enlarges and wanted > self._count(topic):
+                self.counts[topic] = wanted
+            return struct.pack(">hii", 0, 1, self._count(topic))
         if kind == DELETE:
             return struct.pack(">hii", 0, 1, self._delete(body.string(), body.string()))
         raise HangUp

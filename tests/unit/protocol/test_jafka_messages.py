@@ -13,7 +13,7 @@ from etl.errors import BrokerError, CorruptData, EtlError, PermissionRefused, Se
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.generations.choice import GENERATIONS
 from etl.protocol.generations.dialect import Request
-from etl.protocol.generations.jafka import errors
+from etl.protocol.generations.jafka import errors, produce
 from etl.protocol.generations.jafka.dialect import Jafka, JafkaDialect
 from etl.protocol.messages import EARLIEST, LATEST, EntryLayout, Fetch, FetchAnswer, FetchTarget, ListedOffset
 from etl.protocol.refusal import Meaning, Refusal
@@ -101,7 +101,8 @@ def test_the_earliest_offset_is_the_start_of_the_oldest_segment() -> None:
 
 def test_a_topic_is_made_byte_for_byte() -> None:
     request = DIALECT.create_topic("t2", 3)
-    assert request.frame(1) == bytes.fromhex("0000000b 0005 0002 7432 00000003 00")
+    assert request.frame(1) == bytes.fromhex("0000000b 0005 0002 7432 00000003 01")
+    assert produce.encode_create("t2", 3, enlarges=False) == bytes.fromhex("0000000b 0005 0002 7432 00000003 00")
     assert told(request, "0000000a 0000 00000001 00000003") == 3
 
 

@@ -45,14 +45,14 @@ def encode_produce(log: BrokerPartition, messages: bytes) -> bytes:
     return Writer().int16(PRODUCE).string16(log.topic).int32(log.partition).int32(len(messages)).raw(messages).framed()
 
 
-def encode_create(topic: str, partitions: int) -> bytes:
-    """One framed request: as many partitions at least, on this broker. More than there are enlarge the topic, fewer change nothing.
+def encode_create(topic: str, partitions: int, *, enlarges: bool = True) -> bytes:
+    """One framed request: as many partitions at least, on this broker; the logs themselves are made by the first message.
 
-    Logs are only made by the first message. The last byte once meant whether a topic may be enlarged; it always may.
+    enlarges    without it a broker up to 3.0.6 does nothing, since it counts every topic as having num.partitions already
     """
     if partitions < 1:
         raise ValueError(f"a topic cannot have {partitions} partitions")
-    return Writer().int16(CREATE).string16(topic).int32(partitions).int8(0).framed()
+    return Writer().int16(CREATE).string16(topic).int32(partitions).int8(enlarges).framed()
 
 
 def encode_delete(topic: str, password: str) -> bytes:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from etl.doctor.check import Findings, Line, advice, ok
-from etl.edges.delta.features import WRITTEN_BY_SPARK, features_of, not_by_delta_rs
+from etl.edges.delta.features import WRITTEN_BY_SPARK, features_of, not_by_delta_rs, refuse_expiring_ids
 from etl.edges.delta.losses import open_losses
 from etl.edges.delta.path import check_writable, local_path, open_table
 from etl.edges.delta.shape import check_shape
@@ -20,7 +20,6 @@ from etl.settings.policies import OnDataLoss, OnMoved
 _CREATES_IF_ABSENT = {"hdfs", "abfs", "abfss", "wasb", "wasbs", "adl", "gs", "viewfs"}
 _S3 = {"s3", "s3a", "s3n"}
 _LOG_STORE = "spark.delta.logStore"
-_FORGETS_IDS = "delta.setTransactionRetentionDuration"
 _KEEPS_LOG = "delta.logRetentionDuration"
 _LONGEST_GAP = timedelta(days=7)
 """The longest time between two runs that nobody should have to think about: a long weekend and a repair."""
@@ -95,10 +94,10 @@ def features(name: str, findings: Findings) -> Iterator[Line]:
 
 def retention(name: str, findings: Findings) -> Iterator[Line]:
     """What the table forgets, and when."""
-    properties = findings.table.metadata().configuration if findings.table else {}
-    if _FORGETS_IDS in properties:
-        check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_FORGETS_IDS}'): once an id has expired, a plan could be applied twice"
-        raise NotOurTable(f"the table forgets transaction ids ({_FORGETS_IDS})", check=check)
+    properties = {}
+    if findings.table:
+        refuse_expiring_ids(findings.table, findings.settings.table.path)
+        properties = findings.table.metadata().configuration
     text = properties.get(_KEEPS_LOG)
     kept = interval(text) if text else timedelta(days=30)
     if kept is None:

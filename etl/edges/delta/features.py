@@ -1,10 +1,12 @@
-"""Which table features a table uses, and which of its two writers can commit to it (Delta protocol, "Table Features")."""
+"""What a table asks of its writers: its features and which of them Spark and delta-rs can commit to (Delta protocol, "Table Features"); and
+the one property that no table of ours may have."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from etl.edges.delta.path import open_table
+from etl.errors import NotOurTable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -28,6 +30,7 @@ _BY_WRITER_VERSION = {
     6: ("identityColumns",),
 }
 """What a writer version below 7 brings without naming it (Delta protocol, "Requirements for Writers")."""
+_FORGETS_IDS = "delta.setTransactionRetentionDuration"
 
 
 def features_of(table: DeltaTable) -> frozenset[str]:
@@ -48,3 +51,12 @@ def unknown_to_delta_rs(path: str) -> frozenset[str]:
     """The features that keep delta-rs from committing to the table at `path`; none where there is no table. Raises as `open_table`."""
     table = open_table(path)
     return not_by_delta_rs(table) if table is not None else frozenset()
+
+
+def refuse_expiring_ids(
+    table: DeltaTable, path: str, *, called: str = "the table", harm: str = "a plan could be applied twice",
+) -> None:
+    """Transaction ids tell what was applied, so a table must keep them for ever. Raises NotOurTable; `harm`: what could happen else."""
+    if _FORGETS_IDS in table.metadata().configuration:
+        check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_FORGETS_IDS}'): once an id has expired, {harm}"
+        raise NotOurTable(f"{called} forgets transaction ids ({_FORGETS_IDS})", path=path, check=check)

@@ -17,10 +17,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from etl.edges.delta.features import refuse_expiring_ids
 from etl.edges.delta.path import not_supported, open_table, rust_path, unreachable
 from etl.errors import EtlError, FileLost, NotOurTable
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Loss, Plan, LossReason
+from etl.model.plans import Loss, LossReason, Plan
 
 if TYPE_CHECKING:
     import pyarrow
@@ -30,7 +31,6 @@ ATTEMPTS = 3
 """A first write may meet another driver's first write, and the table it made must be opened again."""
 _LOG_EPOCH = "log_epoch"
 _GONE = re.compile("Object at location (.+?) not found")
-_RETENTION = "delta.setTransactionRetentionDuration"
 
 
 def record_losses(plan: Plan, *, app_id: str, path: str) -> None:
@@ -157,9 +157,7 @@ def open_losses(path: str) -> DeltaTable | None:
     if lacking:
         what = f"the table at the path of the losses table has no column {lacking}"
         raise NotOurTable(what, path=path, key="table.losses_path", check="table.losses_path: it must name nothing, or a losses table")
-    if _RETENTION in table.metadata().configuration:
-        check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_RETENTION}'): once an id has expired, a loss could be recorded twice"
-        raise NotOurTable(f"the losses table forgets transaction ids ({_RETENTION})", path=path, check=check)
+    refuse_expiring_ids(table, path, called="the losses table", harm="a loss could be recorded twice")
     return table
 
 

@@ -32,6 +32,11 @@ IsOurs = Callable[[str], bool]
 """Whether the pipeline reads a topic of this name."""
 
 
+def none_of_ours(topic: str) -> bool:
+    """Where nobody asks what others loaded."""
+    return False
+
+
 def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
     """Every pipeline but ours that the table has a commit of, by its newest one. Raises TableUnreachable."""
     table = open_table(path)

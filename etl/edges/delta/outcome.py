@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from etl.edges.delta.log import open_log
-from etl.edges.delta.others import IsOurs
+from etl.edges.delta.others import IsOurs, none_of_ours
 from etl.edges.delta.path import rust_path
 from etl.edges.delta.shape import id_of
 from etl.edges.delta.state import find_commit, read_table
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def read_back(
-    plan: Plan, *, app_id: str, path: str, known: int | None, is_ours: IsOurs = lambda topic: False,
+    plan: Plan, *, app_id: str, path: str, known: int | None, is_ours: IsOurs = none_of_ours,
     acknowledgement: Acknowledgement | None = None,
 ) -> Outcome:
     """What became of `plan`, by the table alone: is its number in there, and under which plan's id.

@@ -7,25 +7,23 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from etl.edges.delta.features import refuse_expiring_ids
 from etl.edges.delta.log import Commit, Shape, hash_of_commit, judge, open_log, walk_back
-from etl.edges.delta.others import IsOurs, loads_of_others
+from etl.edges.delta.others import IsOurs, loads_of_others, none_of_ours
 from etl.edges.delta.path import open_table, rust_path
 from etl.edges.delta.shape import id_of, shape_of
-from etl.errors import NotOurTable
 from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
-from etl.model.table import ForeignCommit, CommitMetadata, Table
+from etl.model.table import CommitMetadata, ForeignCommit, Table
 from etl.protocol.zookeeper.commit_metadata import parse_commit_metadata
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyarrow import fs
 
-_RETENTION = "delta.setTransactionRetentionDuration"
-
 
 def read_table(
-    path: str, app_id: str, *, known: int | None, is_ours: IsOurs = lambda topic: False, plan: Plan | None = None,
+    path: str, app_id: str, *, known: int | None, is_ours: IsOurs = none_of_ours, plan: Plan | None = None,
     acknowledgement: Acknowledgement | None = None,
 ) -> Table | None:
     """Where the table stands; None when there is none.
@@ -49,9 +47,7 @@ def read_table(
 def _found(
     table: DeltaTable, path: str, app_id: str, known: int | None, is_ours: IsOurs, plan: Plan | None,
 ) -> Table:
-    if _RETENTION in table.metadata().configuration:
-        check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_RETENTION}'): once an id has expired, a plan could be applied twice"
-        raise NotOurTable(f"the table forgets transaction ids ({_RETENTION})", path=path, check=check)
+    refuse_expiring_ids(table, path)
     version, in_table = table.version(), table.transaction_version(app_id)
     if in_table is None and plan is None:
         return Table(id_of(table), version, None)

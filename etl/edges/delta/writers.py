@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from etl.edges.delta.empty_commit import EmptyCommit
 from etl.edges.delta.failures import translate
-from etl.edges.delta.others import IsOurs
+from etl.edges.delta.others import IsOurs, none_of_ours
 from etl.edges.delta.outcome import Outcome, Result, another_table, holds, read_back
 from etl.edges.delta.path import announce_first_write, open_table
 from etl.edges.delta.spark_writer import SparkWriter
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
-def _nobodys(topic: str) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Destination:
     """The table that a plan is appended to, in whose name, and what is known of it; the fields as in `state.read_table`."""
@@ -46,7 +42,7 @@ class Destination:
     partition_by: Sequence[str] = ()
     known: int | None = None
     run_id: str | None = None
-    is_ours: IsOurs = _nobodys
+    is_ours: IsOurs = none_of_ours
     acknowledgement: Acknowledgement | None = None
 
 

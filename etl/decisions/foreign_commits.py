@@ -11,6 +11,9 @@ from etl.model.ledger import Acknowledgement
 from etl.model.table import ForeignCommit, Table
 from etl.settings.policies import OnRowsRemoved
 
+DELETE, RESTORE = "DELETE", "RESTORE"
+"""Delta's names for them in a commit, Spark's and delta-rs's alike."""
+
 
 def refuse_what_others_did(
     table: Table | None, acknowledged: Acknowledgement | None = None, on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
@@ -23,7 +26,7 @@ def refuse_what_others_did(
 
 def refusal_of(done: Sequence[ForeignCommit], newest_version: int | None) -> LedgersDisagree:
     """The error for what others did to the table, oldest first, whose newest version an operator may accept; not that rows come twice."""
-    found, later = done[0], [one for one in done[1:] if one.operation == _RESTORE]
+    found, later = done[0], [one for one in done[1:] if one.operation == RESTORE]
     if found.by:
         what = f"since our last commit {name_of(found.by.app_id)} {found.why} in this table"
         check = (
@@ -54,8 +57,4 @@ def unacknowledged(table: Table | None, acknowledged: Acknowledgement | None) ->
 
 def is_let_pass(found: ForeignCommit, on_rows_removed: OnRowsRemoved) -> bool:
     """Whether policy lets what somebody else did to the table pass without an operator's acknowledgement."""
-    return on_rows_removed is OnRowsRemoved.RECORD and found.operation == _DELETE
-
-
-_DELETE, _RESTORE = "DELETE", "RESTORE"
-"""Delta's names for them in a commit, Spark's and delta-rs's alike."""
+    return on_rows_removed is OnRowsRemoved.RECORD and found.operation == DELETE

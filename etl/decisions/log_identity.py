@@ -23,9 +23,8 @@ from etl.model.snapshot import Snapshot
 from etl.protocol.stretches import render_log
 from etl.protocol.zookeeper.payloads import CREATION_ID
 
-
 EPOCHS_KEPT = 16
-"""How many epochs of each log a plan remembers, the newest."""
+"""How many leader epochs of a log are remembered, the newest: of a range by its receipt, of a log by a plan."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from etl.doctor.check import Findings, Line, advice, failed, ok
 from etl.edges.report_file import installed_version
-from etl.edges.spark.session import is_submitted
+from etl.edges.spark.session import WHERE_JARS_ARE, is_submitted
 from etl.embedded.jars import DELTA_VERSION, cached_delta_jars
 from etl.embedded.java import find_java, java_version
 from etl.errors import SettingsError
@@ -34,7 +34,6 @@ _ASK_PYTHON = (
     "print(json.dumps([list(sys.version_info[:2]), [n for n in sys.argv[1:] if u.find_spec(n) is None]]))"
 )
 _ANSWER_WITHIN_S = 30
-_WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
 
 def java(name: str, findings: Findings) -> Iterator[Line]:
@@ -49,7 +48,7 @@ def java(name: str, findings: Findings) -> Iterator[Line]:
 def jars(name: str, findings: Findings) -> Iterator[Line]:
     """Where Delta's jars come from. Nothing is fetched."""
     given = findings.settings.spark
-    named = [f"{key}: {given[key]}" for key in _WHERE_JARS_ARE if key in given]
+    named = [f"{key}: {given[key]}" for key in WHERE_JARS_ARE if key in given]
     there = cached_delta_jars()
     if is_submitted():
         yield ok(name, "spark-submit brings them")
@@ -64,7 +63,7 @@ def jars(name: str, findings: Findings) -> Iterator[Line]:
 
 def may_need_jars(findings: Findings) -> bool:
     """Whether Spark would fetch Delta's jars when it is started."""
-    return not (is_submitted() or cached_delta_jars() or any(key in findings.settings.spark for key in _WHERE_JARS_ARE))
+    return not (is_submitted() or cached_delta_jars() or any(key in findings.settings.spark for key in WHERE_JARS_ARE))
 
 
 def packages(name: str, findings: Findings) -> Iterator[Line]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from etl.decisions.log_identity import EPOCHS_KEPT
 from etl.model.plans import OffsetRange
 from etl.protocol.records.headers import NO_EPOCH, BatchHeader, Walk
 from etl.protocol.records.tally import MAX_HOLES
 
 MISSING_MAX = MAX_HOLES
 """How many stretches of missing offsets are kept; all of them are counted."""
-
-EPOCHS_KEPT = 16
-"""How many leader epochs of a range its receipt names, the newest."""
 
 
 class PassedBatches:

@@ -19,10 +19,9 @@ from typing import Any
 
 from pyarrow import fs
 
+from etl.decisions.foreign_commits import RESTORE
 from etl.errors import TableUnreachable
 from etl.model.table import ForeignCommit
-
-RESTORE = "RESTORE"
 
 
 @dataclass(frozen=True, slots=True)

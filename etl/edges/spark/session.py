@@ -47,7 +47,8 @@ _DEFAULTS = {
 """
 _LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _PYTHON = "spark.pyspark.python"
-_WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+"""Settings that name Delta's jars."""
 
 
 def build_session(app_name: str, settings: Mapping[str, str], *, log: Path | None = None) -> SparkSession:
@@ -145,7 +146,7 @@ def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[
     if master.startswith("local"):
         defaults |= _LOCAL_DEFAULTS
         defaults[_PYTHON] = os.environ.get("PYSPARK_PYTHON") or sys.executable
-    if not any(key in given for key in _WHERE_JARS_ARE):
+    if not any(key in given for key in WHERE_JARS_ARE):
         defaults["spark.jars.packages"] = DELTA_PACKAGE
     chosen = {key: value for key, value in defaults.items() if key not in given} | dict(settings)
     if _DEFAULTS[_EXTENSIONS] not in given.get(_EXTENSIONS, _DEFAULTS[_EXTENSIONS]).split(","):

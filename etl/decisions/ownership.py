@@ -27,7 +27,6 @@ from etl.settings.policies import OnLiveGroup, OnOwned
 from etl.settings.sections import OwnershipSettings, Settings
 
 _NAMED = 3
-_STOP_IT = "that this consumer is stopped"
 
 
 def foreign_owners(owners: Mapping[BrokerPartition, str], settings: Settings) -> dict[BrokerPartition, str]:
@@ -58,7 +57,7 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
         raise Owned(what, check=check)
     left = foreign_owners(snapshot.owners, settings)
     if left and on_owned(settings.ownership) is not OnOwned.SKIP:
-        raise _owned(left)
+        raise owned_by(left)
     extents = {log: extent for log, extent in snapshot.extents.items() if log not in left}
     owners = {log: owner for log, owner in left.items() if log in snapshot.extents or log in snapshot.leaderless}
     return replace(
@@ -70,7 +69,7 @@ def refuse_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
     """Refuse a stored plan that reads a log that was left to its owner: a stored plan is never cut. Raises Owned."""
     left = {r.log: snapshot.owners[r.log] for r in plan.ranges if r.log in snapshot.owners}
     if left:
-        raise _owned(left, f"plan {plan.number} is stored and must be executed first; ")
+        raise owned_by(left, first=f"plan {plan.number} is stored and must be executed first; ")
 
 
 def on_owned(ownership: OwnershipSettings) -> OnOwned:
@@ -87,7 +86,8 @@ def _is_ours(owner: str, settings: Settings) -> bool:
     return found is not None and found.pipeline == settings.pipeline
 
 
-def _owned(owners: Mapping[BrokerPartition, str], check: str = "") -> Owned:
+def owned_by(owners: Mapping[BrokerPartition, str], *, waited: str = "", first: str = "") -> Owned:
+    """The error that names the first of these logs and its owner. `waited` ends the sentence, `first` begins what to check."""
     log, owner = min(owners.items())
     more = f" (and {len(owners) - 1:,} more partitions have owners)" if len(owners) > 1 else ""
-    return Owned(f"the partition is owned by {owner}{more}", **log.place, check=check + _STOP_IT)
+    return Owned(f"the partition is owned by {owner}{more}{waited}", **log.place, check=f"{first}that this consumer is stopped")

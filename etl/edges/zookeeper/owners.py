@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from kazoo.exceptions import BadVersionError, KazooException, NoAuthError, NoNodeError, RolledBackError, RuntimeInconsistency
 from kazoo.handlers.threading import KazooTimeoutError
 
+from etl.decisions.ownership import owned_by
 from etl.edges.zookeeper.driver_lock import is_dead, this_process
 from etl.edges.zookeeper.session import NO_ANSWER, OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import Owned, PermissionRefused, Unreachable, ZooKeeperUnreachable
@@ -186,7 +187,4 @@ class Owners:
 def _owned_by(owners: Mapping[BrokerPartition, _Node], waited: str = "") -> Owned:
     if not owners:  # gone since
         return Owned(f"the partitions had owners until just now{waited}", check="nothing: run again")
-    log, node = min(owners.items())
-    more = f" (and {len(owners) - 1:,} more partitions have owners)" if len(owners) > 1 else ""
-    check = "that this consumer is stopped"
-    return Owned(f"the partition is owned by {node.owner}{more}{waited}", **log.place, check=check)
+    return owned_by({log: node.owner for log, node in owners.items()}, waited=waited)

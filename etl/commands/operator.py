@@ -22,10 +22,11 @@ from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, Loss, Plan, Receipt, LossReason
 from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, PipelineState, Supersede
-from etl.model.table import ForeignCommit, Table
+from etl.model.table import Table
 from etl.protocol.stretches import FORM_OF_PARTITION, parse_stretch
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_plan
+from etl.report.proof import described
 from etl.report.run_report import Report
 from etl.report.sentences import told_vanished
 from etl.run.context import ALONE, now_ms
@@ -79,7 +80,7 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         says += f"; {rows:,} rows of that plan are in it, " + ("so it counts as done" if rows else "so another one takes its place")
     return Ruling(says, {
         "says": says, "table_id": acknowledgement.table_id, "delta_version": acknowledgement.delta_version,
-        "after_plan": acknowledgement.number, "reason": reason, "accepted": [_describe(found) for found in done]})
+        "after_plan": acknowledgement.number, "reason": reason, "accepted": [described(found) for found in done]})
 
 
 def _given_up(ledger: Ledger, plan: Plan, table: Table | None, *, lacks_plan: bool) -> str:
@@ -188,10 +189,6 @@ def _refuse_another_version(version: str, table: Table | None) -> None:
         is_at = f"is at version {there}" if table else "is not there (say `none`)"
         check = "what changed since you looked (DESCRIBE HISTORY), then acknowledge that version"
         raise SettingsError(f"the table {is_at}, not {version}", key="VERSION", check=check)
-
-
-def _describe(found: ForeignCommit) -> dict[str, Any]:
-    return {"delta_version": found.delta_version, "operation": found.operation, "why": found.why}
 
 
 def _ranges(plan: Plan) -> list[dict[str, Any]]:

@@ -155,6 +155,7 @@ class Proof:
 
 
 def described(found: ForeignCommit) -> dict[str, Any]:
+    """What somebody else did to the table, in a document."""
     return {"delta_version": found.delta_version, "operation": found.operation, "why": found.why}
 
 

@@ -24,6 +24,7 @@ def list_plans(settings: Settings) -> list[dict[str, Any]]:
             rows.append({
                 "number": number, "id": plan.id, "kind": plan.kind.value, "created_at": at(plan.created_at_ms),
                 "ranges": len(plan.ranges), "offsets": sum(r.size for r in plan.ranges),
+                "unit": next((f"{log.unit}s" for log in plan.positions), "offsets"),
                 "rows": applied.rows if applied else None,
                 "delta_version": applied.delta_version if applied else None,
             })

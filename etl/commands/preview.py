@@ -13,7 +13,7 @@ from etl.decisions.expiry import Expiring, expiring
 from etl.decisions.lag import lag_in_all, reached
 from etl.decisions.next_step import Action, NextStep, steps_ahead
 from etl.decisions.plan_tasks import tasks_of_plan
-from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET
+from etl.decisions.tasks import cost_of
 from etl.edges.delta.features import unknown_to_delta_rs
 from etl.edges.delta.writers import choose_writer
 from etl.model.plans import OffsetRange, Plan
@@ -66,12 +66,12 @@ class Preview:
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl plan`."""
-        cost = self.snapshot.bytes_per_offset
+        sizes, is_physical = self.snapshot.bytes_per_offset, any(r.log.is_physical for r in self.ranges)
         return {
             "says": self.says,
-            "records_at_most": sum(r.size for r in self.ranges),
-            "estimated_bytes": round(sum(r.size * cost.get(r.log, ASSUMED_BYTES_PER_OFFSET) for r in self.ranges)),
-            "bytes_are_assumed": any(r.log not in cost for r in self.ranges),
+            "records_at_most": None if is_physical else sum(r.size for r in self.ranges),
+            "estimated_bytes": round(sum(r.size * cost_of(r.log, sizes) for r in self.ranges)),
+            "bytes_are_assumed": any(r.log not in sizes and not r.log.is_physical for r in self.ranges),
             "tasks": self.tasks[0] if self.tasks[0] == self.tasks[1] else None,
             "tasks_at_least": self.tasks[0], "tasks_at_most": self.tasks[1],
             "left_to_owners": list(self.left), "leaderless": list(self.leaderless),

@@ -16,6 +16,7 @@ from etl.commands.run import new_run_id
 from etl.decisions.acceptance import accepted_version
 from etl.decisions.foreign_commits import is_let_pass, unacknowledged
 from etl.decisions.reconcile import compare, naming_table
+from etl.decisions.refusals import refuse_another_dialect
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger
@@ -45,6 +46,7 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         told = look(world)
         ledger, table = told.ledger, told.table
+        refuse_another_dialect(ledger.newest, settings)
         with naming_table(settings):
             state = _compared(ledger, table, settings.table.place)
             if isinstance(state, FirstRun):

@@ -50,8 +50,10 @@ def show_preview(preview: Preview) -> None:
         told = preview.as_json()
         least, most = preview.tasks
         tasks = counted(most, "task") if least == most else f"{least:,} to {counted(most, 'task')}, by the cluster's cores"
-        screen.print(f"{counted(told['records_at_most'], 'record')} at most, about {size_in_words(told['estimated_bytes'])}, {tasks}")
-        _table(("plan", "topic", "partition", "from", "until", "offsets", "leader"), [
+        most_records = told["records_at_most"]  # byte positions tell of none
+        records = "" if most_records is None else f"{counted(most_records, 'record')} at most, "
+        screen.print(f"{records}about {size_in_words(told['estimated_bytes'])}, {tasks}")
+        _table(("plan", "topic", "partition", "from", "until", "bytes" if most_records is None else "offsets", "leader"), [
             (r["plan"], r["topic"], _partition(r), r["from"], r["until"], r["until"] - r["from"], r["leader"]) for r in told["ranges"]])
 
 
@@ -97,13 +99,14 @@ def show_proof(proof: Proof) -> None:
 
 def show_offsets(rows: Sequence[Mapping[str, Any]]) -> None:
     """Offsets per partition."""
-    _table(("topic", "partition", "log start", "log end", "committed", "in the table", "lag"), [
+    lag = "lag in bytes" if any("broker_id" in r for r in rows) else "lag"
+    _table(("topic", "partition", "log start", "log end", "committed", "in the table", lag), [
         (r["topic"], _partition(r), r["log_start"], r["log_end"], r["committed"], r["position"], r["lag"]) for r in rows])
 
 
 def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
     """The stored plans, a line each."""
-    _table(("plan", "made", "offsets", "rows", "version", "id"), [
+    _table(("plan", "made", rows[-1]["unit"] if rows else "offsets", "rows", "version", "id"), [
         (str(r["number"]), (r["created_at"] or "")[:16].replace("T", " "), r["offsets"], r["rows"], _named(r["delta_version"]), r["id"])
         for r in rows])
 

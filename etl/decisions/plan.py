@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from etl.decisions.boundaries import boundaries_of, end_at_or_above
 from etl.decisions.caps import share_caps
 from etl.decisions.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.shape import shape_of_rows
@@ -63,12 +64,14 @@ def plan_from(
     _refuse_leaderless(snapshot, settings)
     starts = {log: known[log] if log in known else start_of(log, snapshot, last, settings) for log in sorted(snapshot.extents)}
     readings = {log: reading_of(log, start, snapshot, settings) for log, start in starts.items() if start is not None}
-    stops = share_caps({log: (r.position, r.end_offset) for log, r in readings.items()}, snapshot.bytes_per_offset, settings.limits, number)
+    sizes, known_ends = snapshot.bytes_per_offset, boundaries_of(snapshot.extents)
+    stops = share_caps({log: (r.position, r.end_offset) for log, r in readings.items()}, sizes, settings.limits, number, known_ends)
     for skip in beyond:
         if skip.log in stops:
-            stops[skip.log] = max(stops[skip.log], min(skip.until_offset, readings[skip.log].end_offset))
+            skipped = min(end_at_or_above(skip.log, skip.until_offset, known_ends), readings[skip.log].end_offset)
+            stops[skip.log] = max(stops[skip.log], skipped)
     wholes = (OffsetRange(log, r.position, stops[log], snapshot.leaders.get(log)) for log, r in readings.items())
-    ranges = cut_ranges(wholes, snapshot.bytes_per_offset, settings.limits.target_task_bytes, snapshot.parallelism)
+    ranges = cut_ranges(wholes, sizes, settings.limits.target_task_bytes, snapshot.parallelism, known_ends)
     positions = {**known, **stops}
     there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners)
     table, log_epochs = snapshot.table, dict(last.log_epochs) if last else {}
@@ -123,7 +126,7 @@ def reading_of(log: BrokerPartition, wanted: int, snapshot: Snapshot, settings: 
     if wanted >= extent.log_start_offset:
         return _Reading(wanted, extent.end_offset)
     if settings.source.on_data_loss is OnDataLoss.FAIL:
-        what = f"{extent.log_start_offset - wanted:,} offsets are gone: wanted {wanted}, the log starts at {extent.log_start_offset}"
+        what = f"{extent.log_start_offset - wanted:,} {log.unit}s are gone: wanted {wanted}, the log starts at {extent.log_start_offset}"
         check = "the topic's retention against how often this runs; to go on without them set source.on_data_loss: skip"
         raise DataLoss(what, **log.place, offset=wanted, check=check)
     return _Reading(extent.log_start_offset, extent.end_offset, (Loss(log, wanted, extent.log_start_offset, LossReason.EXPIRED),))

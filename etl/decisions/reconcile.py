@@ -42,6 +42,7 @@ from etl.decisions.acceptance import is_accepted, is_recorded, is_waiting_for_a_
 from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.moved_offsets import Ends, ends_of, two_stories, up_to_date, up_to_date_once_rebuilt
 from etl.decisions.other_pipelines import names_in_command, refuse_topics_of_others
+from etl.decisions.refusals import refuse_another_dialect
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
@@ -62,7 +63,8 @@ def where_we_stand(snapshot: Snapshot, settings: Settings) -> PipelineState:
 
 
 def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
-    """The same where it does not matter what other pipelines have loaded into the table."""
+    """The same where it does not matter what other pipelines have loaded into the table. Raises SettingsError for another dialect."""
+    refuse_another_dialect(plan_in_force(snapshot.ledger, snapshot.table), settings)
     policies = settings.source.on_moved, settings.table.on_rows_removed
     return reconcile(
         snapshot.ledger, snapshot.table, snapshot.committed, *policies, place=settings.table.place, ends=ends_of(snapshot))

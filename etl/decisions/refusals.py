@@ -1,4 +1,5 @@
-"""What a run refuses before it plans: pipelines that are retired, topics that others have, that are not there, or that no table keeps."""
+"""What a run refuses before it plans: pipelines that are retired, or of another dialect, topics that others have, that are not there, or
+that no table keeps."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from etl.errors import NeedsDecision, SettingsError, TopicMissing
 from etl.model.ledger import Ledger
+from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
 from etl.settings.sections import Settings
 
@@ -41,6 +43,19 @@ def refuse_shared_topics(topics: Collection[str], others: Mapping[str, frozenset
             if not has_plans:
                 check = f"a group of its own for this pipeline, which has loaded nothing yet; or {check}"
             raise SettingsError(what, key="group", topic=min(shared), check=check)
+
+
+def refuse_another_dialect(plan: Plan | None, settings: Settings) -> None:
+    """Refuse a conf that reads from another family of brokers than the pipeline's plans: its offsets mean nothing there.
+
+    `plan` is the pipeline's newest, as far as anybody knows it. Raises SettingsError.
+    """
+    if plan is not None and plan.dialect is not settings.source.dialect:
+        what = (
+            f"this pipeline has loaded from {plan.dialect.value} brokers, and the conf says {settings.source.dialect.value}: offsets of "
+            "one mean nothing on the other, and rows of both have other keys")
+        check = "source.dialect and zookeeper.connect; what other brokers hold takes a group or a pipeline, and a table, of its own"
+        raise SettingsError(what, key="source.dialect", check=check)
 
 
 def refuse_what_cannot_run(snapshot: Snapshot) -> None:

@@ -27,7 +27,9 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
     leaderless = sorted(snapshot.leaderless & {r.log for r in plan.ranges})
     if leaderless:
         more = f" (and {len(leaderless) - 1:,} more partitions)" if leaderless[1:] else ""
-        return Supersede(plan, f"{leaderless[0]} has no leader{more}: a later plan reads what it holds")
+        log = leaderless[0]
+        unled = f"the broker of {log} is away" if log.is_physical else f"{log} has no leader"
+        return Supersede(plan, f"{unled}{more}: a later plan reads what it holds")
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:

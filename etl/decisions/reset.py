@@ -101,7 +101,7 @@ def _reset(
         topic_ids={**old.topic_ids, **again}, previous=old.id if is_next else old.previous, supersedes=None if is_next else old.id,
         reason=wanted.reason, losses=tuple(_losses(state, moved)),
         pending_starts={
-            log: starts_anew(settings, now_ms) if log.topic in again and not wanted.is_same_log else kept
+            log: starts_anew(log, settings, now_ms) if log.topic in again and not wanted.is_same_log else kept
             for log, kept in old.pending_starts.items()},
         log_starts={log: extent.log_start_offset for log, extent in snapshot.extents.items() if log in positions},
         leader_epochs={**_without(old.leader_epochs, moved), **epochs}, record_epochs=_left_of(sharp, moved, exact),
@@ -168,8 +168,11 @@ def _cut_positions(
 def _starts_anew(
     again: Mapping[str, str], before: Mapping[BrokerPartition, int], snapshot: Snapshot, settings: Settings,
 ) -> dict[BrokerPartition, int]:
-    """Where the logs of topics that were made again start, by `source.start_new_topics`; at 0 where the new topic lacks a partition."""
-    ours = sorted(log for log in before if log.topic in again)
+    """Where the logs of topics that were made again start, by `source.start_new_topics`; at 0 where the new topic lacks a partition.
+
+    A physical log whose broker is away stays as it is: that broker alone has it, and it may still be the one that was.
+    """
+    ours = sorted(log for log in before if log.topic in again and not (log.is_physical and log in snapshot.leaderless))
     for log in ours:
         if log in snapshot.leaderless:
             what = "the partition has no leader, so nobody tells where it starts"

@@ -14,6 +14,10 @@ the records themselves: a log whose start by time lies behind an open transactio
 A start is decided once, by the run that first hears of the log, also where nobody leads it then or somebody else owns it. The plan keeps
 the decision (`pending_starts`) until the log can be read: "latest" is then not an offset but a moment. "The first record" is kept, too:
 else a topic of which the first run could read no partition would be taken for one that is there for the first time.
+
+In a physical log (0.7 family) no moment can be looked up: messages have no times. One that starts at the latest record and cannot be read
+when that is decided starts at its first record, so that nothing is passed over; and so does a broker that was away at the first run, for
+nobody knew then of its logs.
 """
 
 from __future__ import annotations
@@ -69,16 +73,16 @@ def pending_starts(
     """What the next plan keeps: where logs start that are `there` and have no position in that plan; see `Plan.pending_starts`."""
     kept = {log: moment for log, moment in (last.pending_starts if last else {}).items() if log not in positions}
     unread = (log for log in there if log not in positions)
-    return {**kept, **{log: _kept(_rule(log, last, settings), now_ms) for log in unread}}
+    return {**kept, **{log: _kept(log, _rule(log, last, settings), now_ms) for log in unread}}
 
 
-def starts_anew(settings: Settings, now_ms: int) -> int | None:
+def starts_anew(log: BrokerPartition, settings: Settings, now_ms: int) -> int | None:
     """What a plan keeps for a log of a topic that is there for the first time, and that cannot be read now."""
-    return _kept(settings.source.start_new_topics, now_ms)
+    return _kept(log, settings.source.start_new_topics, now_ms)
 
 
-def _kept(rule: StartAt | int, now_ms: int) -> int | None:
-    if rule is StartAt.EARLIEST:
+def _kept(log: BrokerPartition, rule: StartAt | int, now_ms: int) -> int | None:
+    if rule is StartAt.EARLIEST or log.is_physical:
         return None
     return now_ms if rule is StartAt.LATEST else int(rule)
 

@@ -50,6 +50,9 @@ def taken_from(
     if not positions:
         what = f"{name_of(other.app_id)} has loaded no topic that this conf names"
         raise SettingsError(what, key="--from", check="source.topics, and the pipelines that `etl plan CONF` names")
+    if other.plan and other.plan.dialect is not settings.source.dialect:
+        what = f"{name_of(other.app_id)} has loaded from {other.plan.dialect.value} brokers: its offsets and its rows' keys are others"
+        raise SettingsError(what, key="--from", check="the pipeline's name, and source.dialect; these brokers take a table of their own")
     if other.plan and other.plan.cluster != snapshot.cluster:
         _refuse_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
     return Taken(other, positions, {log: epoch for log, epoch in epochs.items() if log in positions})

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from etl.decisions.boundaries import NONE_KNOWN, Boundaries, ends_between, nearest
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange
 
@@ -22,23 +23,28 @@ LEAST_BYTES_PER_OFFSET = 2.0**-20
 
 def cut_ranges(
     wholes: Iterable[OffsetRange], bytes_per_offset: Mapping[BrokerPartition, float], target_bytes: int, parallelism: int | None,
+    boundaries: Boundaries = NONE_KNOWN,
 ) -> tuple[OffsetRange, ...]:
     """Ranges in pieces of about `target_bytes`, and in so many that `parallelism` tasks have something to read where there is enough.
 
-    None: only the cluster knows how many work at once.
+    None: only the cluster knows how many work at once. A range of a physical log is cut at `boundaries` only, so its pieces may be larger.
     """
     ranges = list(wholes)
     whole = sum(r.size * cost_of(r.log, bytes_per_offset) for r in ranges)
     share = max(whole / max(1, ASSUMED_PARALLELISM if parallelism is None else parallelism), float(LEAST_TASK_BYTES))
-    return tuple(piece for r in ranges for piece in split_range(r, bytes_per_offset, target_bytes, share))
+    return tuple(piece for r in ranges for piece in split_range(r, bytes_per_offset, target_bytes, share, boundaries))
 
 
 def split_range(
     whole: OffsetRange, bytes_per_offset: Mapping[BrokerPartition, float], target_bytes: int, share_bytes: float = math.inf,
+    boundaries: Boundaries = NONE_KNOWN,
 ) -> Iterator[OffsetRange]:
-    """Pieces of even size, none much larger than `target_bytes` and none larger than `share_bytes`; nothing for an empty range."""
+    """Pieces of even size, none much larger than `target_bytes` and none larger than `share_bytes`, as far as the log may be cut there.
+
+    Nothing for an empty range.
+    """
     cost = whole.size * cost_of(whole.log, bytes_per_offset)
-    return _even_pieces(whole, min(whole.size, max(1, round(cost / target_bytes), _at_most(cost, share_bytes))))
+    return _even_pieces(whole, min(whole.size, max(1, round(cost / target_bytes), _at_most(cost, share_bytes))), boundaries)
 
 
 def pack_tasks(
@@ -60,9 +66,9 @@ def pack_tasks(
     return tuple(sorted((tuple(sorted(task, key=lambda i: (late[i], i))) for task in tasks), key=lambda task: late[task[0]]))
 
 
-def cut_to_offsets(ranges: Iterable[OffsetRange], most: int) -> tuple[OffsetRange, ...]:
-    """Ranges in even pieces of `most` offsets or fewer."""
-    return tuple(piece for r in ranges for piece in _even_pieces(r, -(-r.size // most)))
+def cut_to_offsets(ranges: Iterable[OffsetRange], most: int, boundaries: Boundaries = NONE_KNOWN) -> tuple[OffsetRange, ...]:
+    """Ranges in even pieces of `most` offsets or fewer, as far as their logs may be cut there."""
+    return tuple(piece for r in ranges for piece in _even_pieces(r, -(-r.size // most), boundaries))
 
 
 def split_tasks(tasks: Iterable[Sequence[int]], ranges: Sequence[OffsetRange], most: int) -> tuple[tuple[int, ...], ...]:
@@ -79,9 +85,12 @@ def split_tasks(tasks: Iterable[Sequence[int]], ranges: Sequence[OffsetRange], m
     return tuple(tuple(task) for task in found)
 
 
-def _even_pieces(whole: OffsetRange, pieces: int) -> Iterator[OffsetRange]:
+def _even_pieces(whole: OffsetRange, pieces: int, boundaries: Boundaries) -> Iterator[OffsetRange]:
     start, size = whole.from_offset, whole.size
     cuts = [start + size * i // pieces for i in range(pieces + 1)] if size else []
+    ends = ends_between(whole.log, start, whole.until_offset, boundaries)
+    if ends:
+        cuts = [start, *nearest(cuts[1:], ends)]
     for piece_from, piece_until in zip(cuts, cuts[1:]):
         yield replace(whole, from_offset=piece_from, until_offset=piece_until)
 
@@ -104,4 +113,7 @@ def _fill(indices: Sequence[int], costs: Sequence[float], target: float, share: 
 
 
 def cost_of(log: BrokerPartition, bytes_per_offset: Mapping[BrokerPartition, float]) -> float:
+    """Bytes of one offset on average; those of a physical log are bytes."""
+    if log.is_physical:
+        return 1.0
     return max(bytes_per_offset.get(log, ASSUMED_BYTES_PER_OFFSET), LEAST_BYTES_PER_OFFSET)

@@ -61,6 +61,11 @@ class BrokerPartition:
         return self.broker_id is not None
 
     @property
+    def unit(self) -> str:
+        """What a difference of two of its offsets counts."""
+        return "byte" if self.is_physical else "offset"
+
+    @property
     def key(self) -> str:
         """What tells it from the topic's other logs, in ZooKeeper and to people: `3`; `0-3` (broker, partition) on the 0.7 family."""
         return str(self.partition) if self.broker_id is None else f"{self.broker_id}-{self.partition}"

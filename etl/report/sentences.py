@@ -39,21 +39,24 @@ def told_who_let_go(whys: Collection[LossReason]) -> tuple[str, str]:
 def told_lost(losses: Iterable[Loss]) -> Iterator[str]:
     """What a plan lets go: one sentence for each stretch."""
     for loss in losses:
-        count, place = loss.until_offset - loss.from_offset, loss.log
-        yield f"{place}: {count:,} offsets ({loss.from_offset} to {loss.until_offset}) {_LET_GO[loss.why]}"
+        yield f"{loss.log}: {_stretch(loss)} {_LET_GO[loss.why]}"
 
 
 def told_let_go(losses: Iterable[Loss]) -> Iterator[str]:
     """The same of a plan that is not executed yet."""
     for loss in losses:
-        what = f"{loss.until_offset - loss.from_offset:,} offsets ({loss.from_offset} to {loss.until_offset})"
-        yield f"the next run lets go {loss.log}: {what}, {loss.why.value}"
+        yield f"the next run lets go {loss.log}: {_stretch(loss)}, {loss.why.value}"
+
+
+def _stretch(loss: Loss) -> str:
+    return f"{loss.until_offset - loss.from_offset:,} {loss.log.unit}s ({loss.from_offset} to {loss.until_offset})"
 
 
 def told_purpose(plan: Plan) -> str:
     """What a plan without ranges is for."""
     if plan.losses:
-        return f"reads nothing and lets go {counted(sum(loss.until_offset - loss.from_offset for loss in plan.losses), 'offset')}"
+        unit = plan.losses[0].log.unit
+        return f"reads nothing and lets go {counted(sum(loss.until_offset - loss.from_offset for loss in plan.losses), unit)}"
     count = len(plan.positions.keys() | plan.pending_starts.keys())
     if not count:
         return "reads nothing, and knows of no partition where it starts"
@@ -75,14 +78,14 @@ def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
 
 def told_leaderless(logs: Collection[BrokerPartition]) -> Iterator[str]:
     """Which logs have no leader: one sentence for each topic."""
-    return _told_together(dict.fromkeys(logs, "no leader"))
+    return _told_together({log: "their broker is away" if log.is_physical else "no leader" for log in logs})
 
 
 def told_capped(left: Mapping[BrokerPartition, int], limits: Limits) -> str:
-    """How many offsets of each log the caps leave to the next run."""
+    """How much of each log the caps leave to the next run."""
     caps = {"limits.max_records_per_run": limits.max_records_per_run, "limits.max_bytes_per_run": limits.max_bytes_per_run}
     set_to = " and ".join(f"{key} ({cap:,})" for key, cap in caps.items() if cap is not None)
-    return f"{set_to} left {sum(left.values()):,} offsets of {len(left):,} partitions to the next run"
+    return f"{set_to} left {sum(left.values()):,} {min(left).unit}s of {len(left):,} partitions to the next run"
 
 
 def told_open(snapshot: Snapshot) -> Iterator[str]:

@@ -10,7 +10,7 @@ from etl.decisions.log_identity import epochs_to_ask
 from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.ownership import members_as_owners
 from etl.decisions.reconcile import plan_in_force
-from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
+from etl.decisions.refusals import refuse_another_dialect, refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decisions.replay import topics_left_to_read
 from etl.decisions.start import moments_to_ask
 from etl.edges.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
@@ -67,6 +67,7 @@ class Observer:
         """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that is asked for after it."""
         source = self._settings.source
         ledger = self._ledger.read_ledger()
+        refuse_another_dialect(ledger.newest, self._settings)  # else these brokers would be asked for logs that they do not have
         pipelines_version, other_pipelines = self._ledger.pipelines_version(), self._ledger.other_pipelines()  # in this order
         with Cluster(bootstrap_of(self._settings, self._zookeeper), timeout_s=source.timeout_s) as cluster:
             left = topics_left_to_read(ledger)

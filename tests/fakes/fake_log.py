@@ -6,6 +6,13 @@ from dataclasses import dataclass, field
 
 from etl.model.logs import EpochEnd, Extent
 
+Place = int | tuple[int, int]
+"""What tells a row of a log from its others: its offset; in a physical log the entry's, and the message's index in it."""
+
+
+def offset_of(place: Place) -> int:
+    return place if isinstance(place, int) else place[0]
+
 
 @dataclass
 class FakeLog:
@@ -26,6 +33,10 @@ class FakeLog:
     tells_epochs: bool = True
     held_back: int = 0
     """How many of the last offsets lie behind an open transaction."""
+
+    def grow(self, count: int) -> None:
+        """So many more records."""
+        self.end += count
 
     def cut(self, at: int) -> None:
         """An unclean election: what came from `at` on is gone, and what comes now is written by another leader."""
@@ -61,10 +72,14 @@ class FakeLog:
         below = max((epoch for epoch in self.epochs if epoch <= asked), default=asked)
         return EpochEnd(asked, below, self.epochs[min(above)] if above else self.end)
 
-    def read(self, start: int, until: int) -> list[int]:
+    def read(self, start: int, until: int) -> list[Place]:
         """Offsets that a reader of [start, until) gets."""
         assert self.log_start <= start <= until <= self.end, "a driver asked for what the log does not hold"
         return [offset for offset in range(start, until) if offset not in self.missing | self.lost]
+
+    def held(self, start: int, until: int) -> set[Place]:
+        """The same, whatever the log holds by now."""
+        return {offset for offset in range(start, until) if offset not in self.missing | self.lost}
 
     def first_at(self, moment: int) -> int:
         """The first offset whose record is that late, the end where none is."""

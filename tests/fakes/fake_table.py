@@ -13,9 +13,10 @@ from etl.model.plans import Applied, OffsetRange, Plan, Receipt
 from etl.model.table import CommitMetadata, Table
 from etl.protocol.stretches import render_stretches
 from etl.protocol.zookeeper import plan_documents
+from tests.fakes.fake_log import Place, offset_of
 from tests.fakes.outside import APP_ID, FakeCommit, Outside
 
-Row = tuple[BrokerPartition, int]
+Row = tuple[BrokerPartition, Place]
 
 
 def read_table(out: Outside) -> Table | None:
@@ -47,7 +48,7 @@ def refuse_lost(out: Outside, ranges: Sequence[OffsetRange]) -> None:
     """As a reader finds out: offsets that have expired, or that nothing explains."""
     for r in ranges:
         if r.size and r.from_offset < out.logs[r.log].log_start:
-            raise ExpiredOffsets("the offset was deleted by retention", topic=r.log.topic, partition=r.log.partition)
+            raise ExpiredOffsets("the offset was deleted by retention", **r.log.place)
     lost = [(r.log, at) for r in ranges for at in sorted(out.logs[r.log].lost) if r.from_offset <= at < r.until_offset]
     if lost:
         missing = render_stretches((log, at, at + 1) for log, at in lost)
@@ -63,8 +64,8 @@ def write(out: Outside, plan: Plan, ranges: Sequence[OffsetRange], *, opened: Ta
         end = out.logs[r.log].end_of_epoch(plan.leader_epochs[r.log]) if r.log in plan.leader_epochs else None
         if end and end.end_offset < r.until_offset:
             raise Cut(r.log, r.until_offset, end.end_offset).error()  # as each task does once it has read all
-    read = tuple((r.log, offset) for r in ranges for offset in out.logs[r.log].read(r.from_offset, r.until_offset))
-    lives = tuple(out.logs[log].life_of(offset) for log, offset in read)
+    read = tuple((r.log, place) for r in ranges for place in out.logs[r.log].read(r.from_offset, r.until_offset))
+    lives = tuple(out.logs[log].life_of(offset_of(place)) for log, place in read)
     epochs = tuple(out.logs[r.log].epochs_in(r.from_offset, r.until_offset) for r in plan.ranges)
     out.table = [*(out.table or ()), FakeCommit(plan, read, run_id, lives, epochs)]
     return True
@@ -105,6 +106,6 @@ def as_read(out: Outside, applied: Applied) -> Applied:
 
 
 def receipt_of(r: OffsetRange, rows: Collection[Row]) -> Receipt:
-    """Counted again from rows."""
-    count = sum(log == r.log and r.from_offset <= offset < r.until_offset for log, offset in rows)
-    return Receipt(rows=count, missing_offsets=r.size - count)
+    """Counted again from rows. Nobody can tell of byte positions which of them are missing."""
+    count = sum(log == r.log and r.from_offset <= offset_of(place) < r.until_offset for log, place in rows)
+    return Receipt(rows=count, missing_offsets=0 if r.log.is_physical else r.size - count)

@@ -6,15 +6,22 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from etl.model.ledger import Acknowledgement
-from etl.model.logs import Broker, BrokerPartition
+from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.model.plans import Committed, Loss, Plan
 from etl.model.table import ForeignCommit, OtherPipeline
 from etl.protocol.zookeeper import plan_documents
-from tests.fakes.fake_log import FakeLog
+from tests.fakes.fake_log import FakeLog, Place
 
 CLUSTER = "cluster-1"
 BROKER = Broker(0, "127.0.0.1", 9092)
 GROUP, PIPELINE = "group", "clicks"
+
+
+def leader_of(log: BrokerPartition) -> Leader:
+    """A physical log is on its own broker, which tells no epochs."""
+    return Leader(BROKER, 0) if log.broker_id is None else Leader(Broker(log.broker_id, "127.0.0.1", 9100 + log.broker_id, "jafka"))
+
+
 APP_ID = f"offset-range-etl/{CLUSTER}/{GROUP}/{PIPELINE}"
 
 
@@ -23,7 +30,7 @@ class FakeCommit:
     """One commit of the table."""
 
     plan: Plan
-    rows: tuple[tuple[BrokerPartition, int], ...]
+    rows: tuple[tuple[BrokerPartition, Place], ...]
     run_id: str = "run-1"
     lives: tuple[int, ...] = ()
     """Of each row's record, which life of its log it was of."""
@@ -75,17 +82,17 @@ class Outside:
     owners: dict[BrokerPartition, str] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
 
-    def rows(self) -> Counter[tuple[BrokerPartition, int]]:
-        """How often the table holds each offset of each log."""
+    def rows(self) -> Counter[tuple[BrokerPartition, Place]]:
+        """How often the table holds each offset of each log; of a physical one, each message of each entry."""
         return Counter(row for commit in self.table or () for row in commit.rows)
 
-    def records(self) -> Counter[tuple[BrokerPartition, int, int]]:
+    def records(self) -> Counter[tuple[BrokerPartition, int, Place]]:
         """How often the table holds each record that ever was: (log, life, offset)."""
-        return Counter((log, life, offset) for commit in self.table or () for (log, offset), life in zip(commit.rows, commit.lives))
+        return Counter((log, life, place) for commit in self.table or () for (log, place), life in zip(commit.rows, commit.lives))
 
-    def keys(self) -> Counter[tuple[BrokerPartition, int, int]]:
+    def keys(self) -> Counter[tuple[BrokerPartition, int, Place]]:
         """How often the table holds each row by what makes it unique: (log, log_epoch, offset)."""
-        return Counter((log, commit.plan.log_epochs.get(log, 0), offset) for commit in self.table or () for log, offset in commit.rows)
+        return Counter((log, commit.plan.log_epochs.get(log, 0), place) for commit in self.table or () for log, place in commit.rows)
 
     def transaction_version(self) -> int:
         """The commit bit, 0 for none."""

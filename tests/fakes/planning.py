@@ -26,11 +26,13 @@ EXTENT = st.tuples(st.integers(0, 50), st.integers(0, 300)).map(lambda e: (e[0],
 EXTENTS = st.dictionaries(LOGS, EXTENT, min_size=1, max_size=8)
 COSTS = st.dictionaries(LOGS, st.one_of(st.floats(0, 2000), st.just(0.0)), max_size=8)
 CAPS = st.none() | st.integers(1, 400)
+TURNS = st.integers(1, 1000)
 
 
 def settings_of(limits: Mapping[str, Any] | None = None, table: Mapping[str, Any] | None = None, **source: Any) -> Settings:
+    named = {"cluster": "c"} if source.get("dialect") == "jafka" else {}
     return plain_settings(
-        pipeline="p", group="g", limits=limits or {}, source={"topics": {"allow": ["clicks", "oth.*"]}, **source},
+        **named, pipeline="p", group="g", limits=limits or {}, source={"topics": {"allow": ["clicks", "oth.*"]}, **source},
         table={"path": "t", **(table or {})})
 
 

@@ -22,9 +22,12 @@ from etl.settings.sections import Settings
 from tests.builders import plain_settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
+from tests.fakes.physical_log import physical_log
 from tests.fakes.world import Crash, FakeWorld, When
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]
+PHYSICAL_LOGS = [BrokerPartition("clicks", partition, broker) for partition, broker in ((0, 1), (0, 2), (1, 1))]
+"""The same topic on two brokers."""
 At = Callable[[str, When], None]
 
 STEPS = [
@@ -37,22 +40,41 @@ CRASHES = [(step, when) for step in STEPS for when in When]
 def settings_of(**source: Any) -> Settings:
     """A pipeline over topics whose name starts with `clicks`."""
     limits, table = source.pop("limits", {}), source.pop("table", {})
-    return plain_settings(source={"topics": {"allow": ["clicks.*"]}, **source}, table=table, limits=limits)
+    return plain_settings(cluster="cluster-1", source={"topics": {"allow": ["clicks.*"]}, **source}, table=table, limits=limits)
 
 
 SETTINGS = settings_of()
+
+
+PHYSICAL_SETTINGS = settings_of(dialect="jafka")
 
 
 def outside_of(*ends: int) -> Outside:
     return Outside({LOGS[i]: FakeLog(end) for i, end in enumerate(ends)})
 
 
+def physical_outside_of(*entries: int) -> Outside:
+    """The same of logs whose offsets are byte positions, each with so many entries."""
+    return Outside({log: physical_log(count) for log, count in zip(PHYSICAL_LOGS, entries, strict=False)})
+
+
+of_both_kinds = pytest.mark.parametrize("outside_of", [
+    pytest.param(outside_of, id="logical"), pytest.param(physical_outside_of, id="physical")])
+"""A law that holds whether offsets count records or bytes."""
+OutsideOf = Callable[..., Outside]
+
+
+def settings_for(outside: Outside) -> Settings:
+    return PHYSICAL_SETTINGS if any(log.is_physical for log in outside.logs) else SETTINGS
+
+
 def new_report() -> Report:
     return Report("run-1", "clicks", "group", "clicks", 0)
 
 
-def run(outside: Outside, settings: Settings = SETTINGS, at: At | None = None, *, logs_per_request: int = 2) -> Report:
+def run(outside: Outside, settings: Settings | None = None, at: At | None = None, *, logs_per_request: int = 2) -> Report:
     report = new_report()
+    settings = settings or settings_for(outside)
     ingest(FakeWorld(outside, settings, at or (lambda step, when: None), logs_per_request=logs_per_request), settings, report)
     return report
 
@@ -83,8 +105,8 @@ def crash_at_moment(number: int) -> At:
 
 
 def grow(outside: Outside, *more: int) -> None:
-    for log, count in zip(LOGS, more, strict=True):
-        outside.logs[log].end += count
+    for found, count in zip(list(outside.logs.values())[:3], more, strict=True):
+        found.grow(count)
 
 
 def refuse_broken(outside: Outside) -> None:
@@ -93,13 +115,13 @@ def refuse_broken(outside: Outside) -> None:
     assert not [row for row, times in rows.items() if times > 1]
     for log, (offset, _) in outside.offsets.items():
         loaded = {row[1] for row in rows if row[0] == log}
-        assert loaded >= set(range(outside.logs[log].log_start, offset)) - outside.logs[log].missing - outside.logs[log].lost
+        assert loaded >= outside.logs[log].held(outside.logs[log].log_start, offset)
 
 
 def refuse_unfinished(outside: Outside) -> None:
     """What must hold after a quiet run: each record once, and the offsets at the end of the table."""
     refuse_broken(outside)
-    there = {(log, offset) for log, found in outside.logs.items() for offset in found.read(found.log_start, found.end)}
+    there = {(log, place) for log, found in outside.logs.items() for place in found.read(found.log_start, found.end)}
     assert set(outside.rows()) == there
     assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
     assert set(outside.applied) == set(outside.plans)

@@ -18,7 +18,7 @@ from etl.decisions.reconcile import plan_in_force
 from etl.decisions.start import moments_to_ask
 from etl.errors import Owned
 from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition, Leader
+from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, Committed, OffsetRange, Plan
 from etl.model.snapshot import Snapshot
 from etl.model.table import ForeignCommit, Table
@@ -27,7 +27,7 @@ from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
 from etl.settings.source import TopicFilter
 from tests.fakes import fake_ledger, fake_table
-from tests.fakes.outside import BROKER, CLUSTER, GROUP, PIPELINE, Outside
+from tests.fakes.outside import CLUSTER, GROUP, PIPELINE, Outside, leader_of
 
 _processes = itertools.count(1)
 
@@ -84,7 +84,7 @@ class FakeWorld:
         moments = moments_to_ask(logs, plan_in_force(ledger, table), self._settings)
         return Snapshot(
             cluster=CLUSTER, extents={log: found.extent for log, found in logs.items()},
-            leaders={log: Leader(BROKER, 0) for log in logs}, leaderless=frozenset(ours.keys() - logs.keys()),
+            leaders={log: leader_of(log) for log in logs}, leaderless=frozenset(ours.keys() - logs.keys()),
             topic_ids=dict(out.topic_ids),
             bytes_per_offset={log: 100.0 for log in logs}, committed=out.committed(),
             starts={log: logs[log].first_at(moment) for log, moment in moments.items()},

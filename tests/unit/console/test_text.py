@@ -18,7 +18,7 @@ from tests.builders import plain_plan, plain_snapshot
 
 PLANS: list[dict[str, Any]] = [
     {"number": number, "id": "0123456789abcdef", "kind": "ingest", "created_at": "2026-01-31T10:20:30.123+00:00", "ranges": 1200,
-     "offsets": 1_234_567_890, "rows": rows, "delta_version": version}
+     "offsets": 1_234_567_890, "unit": "offsets", "rows": rows, "delta_version": version}
     for number, rows, version in ((11_999, 1_234_567_890, 12_001), (12_000, None, None))]
 LONG = "the topics of a cluster with a long sentence that says what was found and goes on beyond the end of a line of a terminal"
 DIAGNOSIS = Diagnosis((
@@ -51,6 +51,18 @@ def test_what_is_folded_on_a_terminal_is_whole(monkeypatch: pytest.MonkeyPatch) 
     lines = seen(monkeypatch, text.show_doctor, DIAGNOSIS, terminal=True)
     assert " ".join(" ".join(lines).split()).count(LONG) == 3
     assert "/a/path/that/is/long" in " ".join(lines)
+
+
+def test_logs_whose_offsets_are_bytes_are_shown_by_broker_and_partition_and_counted_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = BrokerPartition("clicks", 0, 1)
+    plan = plain_plan(1, positions={log: 300}, ranges=(OffsetRange(log, 100, 300, Leader(Broker(1, "h", 9092, "jafka"))),))
+    found = Preview("the next run makes plan 1", (plan,), plain_snapshot({log: (0, 300)}), (1, 1))
+    said, names, row = seen(monkeypatch, text.show_preview, found, terminal=False)[1:4]
+    assert said.startswith("about ") and said.endswith("1 task")
+    assert names.split() == ["plan", "topic", "partition", "from", "until", "bytes", "leader"] and row.split()[:3] == ["1", "clicks", "1-0"]
+    offsets = [{**log.place, "log_start": 0, "log_end": 300, "committed": None, "position": 100, "lag": 200}]
+    names, row = seen(monkeypatch, text.show_offsets, offsets, terminal=False)
+    assert names.endswith("lag in bytes") and row.split()[:2] == ["clicks", "1-0"]
 
 
 @pytest.mark.parametrize(("tasks", "words"), [

@@ -14,7 +14,7 @@ from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, Settings
 from etl.model.logs import BrokerPartition
 from etl.model.plans import PlanKind, Vanished
 from etl.report.run_report import Outcome
-from tests.fakes.fake_log import FakeLog
+from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, When
 from tests.fakes.stories import LOGS, accept, crash_at, outcomes, outside_of, run, settings_of
@@ -31,7 +31,7 @@ def refuse_broken(outside: Outside) -> None:
 def refuse_unfinished(outside: Outside) -> None:
     """Every record that the logs hold is there, and the offsets are at the ends."""
     refuse_broken(outside)
-    there = {(log, kept.life_of(n), n) for log, kept in outside.logs.items() for n in kept.read(kept.log_start, kept.end)}
+    there = {(log, kept.life_of(offset_of(n)), n) for log, kept in outside.logs.items() for n in kept.read(kept.log_start, kept.end)}
     assert set(outside.records()) >= there
     assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
     assert set(outside.applied) == set(outside.plans)

@@ -16,7 +16,7 @@ from etl.report.plan_json import describe_plan
 from etl.report.run_report import Outcome
 from etl.settings.policies import OnOwned
 from etl.settings.sections import Settings
-from tests.fakes.fake_log import FakeLog
+from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, When
 from tests.fakes.stories import LOGS, crash_at, outcomes, outside_of, refuse_unfinished, run, settings_of
@@ -38,7 +38,7 @@ def without_a_leader(*, later: dict[int, int], **source: Any) -> tuple[Outside, 
 
 
 def its_rows(outside: Outside, log: BrokerPartition = LOGS[0]) -> list[int]:
-    return sorted(offset for found, offset in outside.rows() if found == log)
+    return sorted(offset_of(place) for found, place in outside.rows() if found == log)
 
 
 def leads_again(outside: Outside, log: BrokerPartition = LOGS[0], *, later: tuple[int, ...] = ()) -> None:

@@ -12,9 +12,7 @@ from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET, ASSUMED_PARALLELISM, L
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
 from etl.settings.sections import Limits
-from tests.fakes.planning import A, B, BROKER, CAPS, COSTS, EXTENTS
-
-TURNS = st.integers(1, 1000)
+from tests.fakes.planning import A, B, BROKER, CAPS, COSTS, EXTENTS, TURNS
 
 
 def read_by(stops: Mapping[BrokerPartition, int], logs: Mapping[BrokerPartition, tuple[int, int]]) -> dict[BrokerPartition, int]:

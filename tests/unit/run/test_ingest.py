@@ -24,8 +24,8 @@ from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import FakeCommit, Outside
 from tests.fakes.world import Crash, FakeWorld, When
 from tests.fakes.stories import (
-    CRASHES, LOGS, SETTINGS, SKIPPING, STEPS, At, crash_at, crash_at_moment, expired_plan, grow, new_report, outcomes, outside_of,
-    refuse_broken, refuse_unfinished, run, settings_of,
+    CRASHES, LOGS, SETTINGS, SKIPPING, STEPS, At, OutsideOf, crash_at, crash_at_moment, expired_plan, grow, new_report, of_both_kinds,
+    outcomes, outside_of, refuse_broken, refuse_unfinished, run, settings_for, settings_of,
 )
 
 Moment = tuple[str, When]
@@ -67,16 +67,18 @@ def test_a_stored_plan_over_a_log_without_a_leader_does_not_hold_up_the_others_a
     refuse_unfinished(outside)
 
 
-def test_a_first_run_takes_these_steps_and_its_table_and_offsets_end_together() -> None:
+@of_both_kinds
+def test_a_first_run_takes_these_steps_and_its_table_and_offsets_end_together(outside_of: OutsideOf) -> None:
     outside = outside_of(5, 3, 4)
-    world = FakeWorld(outside, SETTINGS)
-    ingest(world, SETTINGS, new_report())
+    world = FakeWorld(outside, settings_for(outside))
+    ingest(world, settings_for(outside), new_report())
     assert world.steps == STEPS
     refuse_unfinished(outside)
 
 
+@of_both_kinds
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_after_a_crash_the_next_run_finishes_and_every_record_is_there_once(step: str, when: When) -> None:
+def test_after_a_crash_the_next_run_finishes_and_every_record_is_there_once(outside_of: OutsideOf, step: str, when: When) -> None:
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at(step, when))
@@ -85,8 +87,9 @@ def test_after_a_crash_the_next_run_finishes_and_every_record_is_there_once(step
     refuse_unfinished(outside)
 
 
+@of_both_kinds
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_after_a_crash_and_a_log_that_grew_the_next_run_finishes(step: str, when: When) -> None:
+def test_after_a_crash_and_a_log_that_grew_the_next_run_finishes(outside_of: OutsideOf, step: str, when: When) -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     grow(outside, 7, 1, 2)
@@ -97,9 +100,12 @@ def test_after_a_crash_and_a_log_that_grew_the_next_run_finishes(step: str, when
     refuse_unfinished(outside)
 
 
+@of_both_kinds
 @followed_by
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_two_crashes_in_a_row_lose_and_double_nothing(step: str, when: When, seconds: Callable[[Moment], list[Moment]]) -> None:
+def test_two_crashes_in_a_row_lose_and_double_nothing(
+    outside_of: OutsideOf, step: str, when: When, seconds: Callable[[Moment], list[Moment]],
+) -> None:
     for second in seconds((step, when)):
         outside = outside_of(5, 3, 4)
         for crash in ((step, when), second):
@@ -111,9 +117,12 @@ def test_two_crashes_in_a_row_lose_and_double_nothing(step: str, when: When, sec
         refuse_unfinished(outside)
 
 
+@of_both_kinds
 @pytest.mark.parametrize(("step", "when"), CRASHES)
 @pytest.mark.parametrize("runs", [1, 2])
-def test_a_second_driver_in_the_middle_of_the_first_loses_and_doubles_nothing(step: str, when: When, runs: int) -> None:
+def test_a_second_driver_in_the_middle_of_the_first_loses_and_doubles_nothing(
+    outside_of: OutsideOf, step: str, when: When, runs: int,
+) -> None:
     """The first has lost its session and does not know it: the second runs whole, and then the first goes on."""
     outside = outside_of(5, 3, 4)
     run(outside)
@@ -136,10 +145,11 @@ def test_a_second_driver_in_the_middle_of_the_first_loses_and_doubles_nothing(st
     refuse_unfinished(outside)
 
 
+@of_both_kinds
 @followed_by
 @pytest.mark.parametrize(("step", "when"), CRASHES)
 def test_a_second_driver_that_crashes_in_the_middle_of_the_first_loses_and_doubles_nothing(
-    step: str, when: When, seconds: Callable[[Moment], list[Moment]],
+    outside_of: OutsideOf, step: str, when: When, seconds: Callable[[Moment], list[Moment]],
 ) -> None:
     for second in seconds((step, when)):
         outside = outside_of(5, 3, 4)
@@ -158,7 +168,8 @@ def test_a_second_driver_that_crashes_in_the_middle_of_the_first_loses_and_doubl
         refuse_unfinished(outside)
 
 
-def test_a_stored_plan_is_replayed_to_the_old_end_and_what_came_since_is_the_same_runs_next_plan() -> None:
+@of_both_kinds
+def test_a_stored_plan_is_replayed_to_the_old_end_and_what_came_since_is_the_same_runs_next_plan(outside_of: OutsideOf) -> None:
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
@@ -168,11 +179,13 @@ def test_a_stored_plan_is_replayed_to_the_old_end_and_what_came_since_is_the_sam
     assert outcomes(report) == [Outcome.REPLAYED, Outcome.INGESTED, Outcome.INGESTED]
     assert report.plans[0].plan == stored
     assert [commit.number for commit in outside.table or ()] == [1, 2]
-    assert (report.records, report.offsets_committed, report.as_json()["earlier_plans"][0]["number"]) == (42, 6, 1)
+    rows = sum(outside.rows().values())
+    assert (report.records, report.offsets_committed, report.as_json()["earlier_plans"][0]["number"]) == (rows, 6, 1)
     refuse_unfinished(outside)
 
 
-def test_a_replay_with_nothing_new_after_it_is_all_that_is_told() -> None:
+@of_both_kinds
+def test_a_replay_with_nothing_new_after_it_is_all_that_is_told(outside_of: OutsideOf) -> None:
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
@@ -180,9 +193,8 @@ def test_a_replay_with_nothing_new_after_it_is_all_that_is_told() -> None:
     refuse_unfinished(outside)
 
 
-def after_a_crash_at(step: str) -> Outside:
+def after_a_crash_at(step: str, outside: Outside) -> Outside:
     """A pipeline whose last run died there; its log has grown since."""
-    outside = outside_of(5, 3, 4)
     run(outside)
     grow(outside, 7, 1, 2)
     with pytest.raises(Crash):
@@ -191,10 +203,13 @@ def after_a_crash_at(step: str) -> Outside:
     return outside
 
 
+@of_both_kinds
 @pytest.mark.parametrize("left", ["store plan", "append", "commit from 0"])
-def test_a_crash_at_any_moment_of_a_run_that_finishes_an_earlier_plan_first_loses_and_doubles_nothing(left: str) -> None:
+def test_a_crash_at_any_moment_of_a_run_that_finishes_an_earlier_plan_first_loses_and_doubles_nothing(
+    outside_of: OutsideOf, left: str,
+) -> None:
     for moment in itertools.count():
-        outside = after_a_crash_at(left)
+        outside = after_a_crash_at(left, outside_of(5, 3, 4))
         try:
             run(outside, at=crash_at_moment(moment))
         except Crash:
@@ -207,10 +222,11 @@ def test_a_crash_at_any_moment_of_a_run_that_finishes_an_earlier_plan_first_lose
     assert moment > 20
 
 
+@of_both_kinds
 @pytest.mark.parametrize("left", ["store plan", "append"])
-def test_a_second_driver_at_any_moment_of_such_a_run_loses_and_doubles_nothing(left: str) -> None:
+def test_a_second_driver_at_any_moment_of_such_a_run_loses_and_doubles_nothing(outside_of: OutsideOf, left: str) -> None:
     for moment in itertools.count():
-        outside, moments = after_a_crash_at(left), itertools.count()
+        outside, moments = after_a_crash_at(left, outside_of(5, 3, 4)), itertools.count()
 
         def at(reached: str, side: When, moment: int = moment, outside: Outside = outside, moments: Iterator[int] = moments) -> None:
             if next(moments) == moment:
@@ -289,13 +305,14 @@ def test_a_missing_record_is_counted_again_from_the_table() -> None:
     assert found == replace(before, receipts=rows_tell)
 
 
-def test_where_the_tables_log_forgot_the_commit_its_record_is_counted_from_the_rows_of_today() -> None:
+@of_both_kinds
+def test_where_the_tables_log_forgot_the_commit_its_record_is_counted_from_the_rows_of_today(outside_of: OutsideOf) -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     outside.applied.clear()
     outside.forgotten_commits = True
     assert outcomes(run(outside)) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
-    assert parse_applied(outside.applied[1], path="applied").rows == 12
+    assert parse_applied(outside.applied[1], path="applied").rows == sum(outside.rows().values()) >= 12
 
 
 class Uncounted(FakeWorld):
@@ -605,8 +622,7 @@ def test_a_run_that_is_overtaken_again_and_again_ends_as_owned_by_another_driver
 LEDGER_STEPS = ["store uid", "adopt 1", "adopt 2", "adopt 3", "commit from 0", "commit from 2"]
 
 
-def loaded_in_three_runs() -> Outside:
-    outside = outside_of(5, 3, 4)
+def loaded_in_three_runs(outside: Outside) -> Outside:
     run(outside)
     for _ in range(2):
         grow(outside, 2, 1, 3)
@@ -614,8 +630,9 @@ def loaded_in_three_runs() -> Outside:
     return outside
 
 
+@of_both_kinds
 @pytest.mark.parametrize("kept", [0, 1, 2])
-def test_a_ledger_that_was_lost_or_restored_from_an_old_copy_is_rebuilt_from_the_tables_commits(kept: int) -> None:
+def test_a_ledger_that_was_lost_or_restored_from_an_old_copy_is_rebuilt_from_the_tables_commits(outside_of: OutsideOf, kept: int) -> None:
     outside = outside_of(5, 3, 4)
     copies = [Outside({})]
     for more in (0, 2, 1):
@@ -632,10 +649,11 @@ def test_a_ledger_that_was_lost_or_restored_from_an_old_copy_is_rebuilt_from_the
     refuse_unfinished(outside)
 
 
+@of_both_kinds
 @pytest.mark.parametrize("step", LEDGER_STEPS)
 @pytest.mark.parametrize("when", When)
-def test_a_crash_while_the_ledger_is_rebuilt_loses_and_doubles_nothing(step: str, when: When) -> None:
-    outside = loaded_in_three_runs()
+def test_a_crash_while_the_ledger_is_rebuilt_loses_and_doubles_nothing(outside_of: OutsideOf, step: str, when: When) -> None:
+    outside = loaded_in_three_runs(outside_of(5, 3, 4))
     outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
     grow(outside, 1, 1, 1)
     with pytest.raises(Crash):
@@ -661,7 +679,7 @@ def test_what_a_plan_let_go_is_written_down_once_where_the_ledger_is_rebuilt_bef
 
 
 def test_a_rebuilt_ledger_keeps_the_uid_of_the_table() -> None:
-    outside = loaded_in_three_runs()
+    outside = loaded_in_three_runs(outside_of(5, 3, 4))
     uid, outside.uid, outside.plans, outside.applied = outside.uid, None, {}, {}
     run(outside)
     assert outside.uid == uid is not None

@@ -9,7 +9,7 @@ from etl.model.plans import Loss
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.plan_documents import parse_plan
 from tests.builders import plain_settings
-from tests.fakes.fake_log import FakeLog
+from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import GROUP, PIPELINE, Outside
 from tests.fakes.world import FakeWorld
 from tests.fakes.world_contract import WorldContract
@@ -21,15 +21,15 @@ SETTINGS = plain_settings(pipeline=PIPELINE, group=GROUP)
 class FakeStage:
     """`world_stage.Stage` in memory."""
 
-    def __init__(self) -> None:
-        self.logs = tuple(BrokerPartition("clicks", partition) for partition in range(len(SIZES)))
+    def __init__(self, broker_id: int | None = None) -> None:
+        self.logs = tuple(BrokerPartition("clicks", partition, broker_id) for partition in range(len(SIZES)))
         self._outside = Outside({log: FakeLog(size) for log, size in zip(self.logs, SIZES, strict=True)})
 
     def world(self, run_id: str = "run-1") -> FakeWorld:
         return FakeWorld(self._outside, SETTINGS, run_id=run_id)
 
     def rows(self) -> list[tuple[BrokerPartition, int]]:
-        return sorted(self._outside.rows().elements())
+        return sorted((log, offset_of(place)) for log, place in self._outside.rows().elements())
 
     def losses(self) -> list[Loss]:
         return sorted(loss for _, loss in self._outside.losses)
@@ -70,3 +70,11 @@ def stage() -> FakeStage:
 
 class TestTheFakeWorld(WorldContract):
     pass
+
+
+class TestTheFakeWorldOfPhysicalLogs(WorldContract):
+    """The same where a log is known by its broker, too."""
+
+    @pytest.fixture
+    def stage(self) -> FakeStage:
+        return FakeStage(broker_id=7)

@@ -1,0 +1,68 @@
+"""One log of the fake brokers whose offsets are byte positions (0.7 family): entries of several messages, cut where segments begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from etl.model.logs import Extent
+from tests.fakes.fake_log import FakeLog, Place
+
+ENTRIES_A_SEGMENT = 3
+
+
+@dataclass
+class PhysicalLog(FakeLog):
+    """`entries` of which each begins where the one before ends; the broker names segments' starts and the flushed end, and nothing else."""
+
+    tells_epochs: bool = False
+    entries: list[tuple[int, int]] = field(default_factory=list)
+    """Where each begins, and how many messages it unpacks to."""
+
+    def grow(self, count: int) -> None:
+        """So many more entries, flushed: of several sizes, and of one to three messages."""
+        for _ in range(count):
+            number = len(self.entries)
+            self.entries.append((self.end, 1 + number % 3))
+            self.end += 11 + number % 4
+
+    def cut(self, at: int) -> None:
+        """The broker lost its disk's tail, from an entry on."""
+        assert at in self._starts, "a log ends with an entry"
+        self.entries = [entry for entry in self.entries if entry[0] < at]
+        super().cut(at)
+
+    def expire_segment(self) -> None:
+        """Retention deletes the oldest segment."""
+        self.log_start = self._boundaries[1]
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(self.log_start, self.end, boundaries=self._boundaries)
+
+    @property
+    def _starts(self) -> list[int]:
+        return [start for start, _ in self.entries]
+
+    @property
+    def _boundaries(self) -> tuple[int, ...]:
+        segments = {start for start in self._starts[::ENTRIES_A_SEGMENT] if start >= self.log_start}
+        return tuple(sorted({self.log_start, *segments, self.end}))
+
+    def made_again(self) -> PhysicalLog:
+        return PhysicalLog(lives=super().made_again().lives)
+
+    def read(self, start: int, until: int) -> list[Place]:
+        """Entry and index of each message that a reader of [start, until) gets."""
+        assert self.log_start <= start <= until <= self.end, "a driver asked for what the log does not hold"
+        assert {start, until} <= {*self._starts, self.end}, "a range begins or ends inside an entry"
+        return [(at, index) for at, messages in self.entries if start <= at < until for index in range(messages)]
+
+    def held(self, start: int, until: int) -> set[Place]:
+        return {(at, index) for at, messages in self.entries if start <= at < until for index in range(messages)}
+
+
+def physical_log(entries: int) -> PhysicalLog:
+    """A log of so many entries."""
+    found = PhysicalLog()
+    found.grow(entries)
+    return found

@@ -1,0 +1,208 @@
+"""What a pipeline does with logs whose offsets are byte positions and whose broker alone has them, told as stories on the fake outside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from etl.decisions.start import pending_starts
+from etl.decisions.succession import taken_from
+from etl.errors import DataLoss, LogTruncated, NeedsDecision, OffsetMoved, SettingsError
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.plans import Loss, LossReason, Vanished
+from etl.model.table import OtherPipeline
+from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.run_report import Outcome
+from etl.settings.sections import Settings
+from tests.builders import plain_plan
+from tests.fakes.outside import Outside
+from tests.fakes.physical_log import PhysicalLog
+from tests.fakes.planning import A, NOW_MS, snapshot_of
+from tests.fakes.stories import (
+    PHYSICAL_LOGS, PHYSICAL_SETTINGS, SETTINGS, accept, crash_at, grow, outcomes, outside_of, physical_outside_of, refuse_broken,
+    refuse_unfinished, run, settings_of,
+)
+from tests.fakes.world import Crash, When
+
+ONE, TWO, ALSO_ONE = PHYSICAL_LOGS
+"""Partition 0 of broker 1, partition 0 of broker 2, partition 1 of broker 1."""
+SKIPPING = settings_of(dialect="jafka", on_data_loss="skip")
+
+
+def of(outside: Outside, log: BrokerPartition) -> PhysicalLog:
+    found = outside.logs[log]
+    assert isinstance(found, PhysicalLog)
+    return found
+
+
+def test_logs_of_a_broker_that_is_away_are_told_and_left_alone_and_read_on_when_it_is_back() -> None:
+    outside = physical_outside_of(5, 3, 4)
+    run(outside)
+    grow(outside, 2, 2, 2)
+    before = outside.offsets[TWO]
+    outside.logs[TWO].has_leader = False
+    report = run(outside)
+    assert outcomes(report) == [Outcome.NO_LEADER, Outcome.INGESTED]
+    assert report.outcomes[0][1] == "clicks 2-0: their broker is away" and outside.offsets[TWO] == before
+    assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
+    outside.logs[TWO].has_leader = True
+    assert outcomes(run(outside)) == [Outcome.INGESTED]
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("step", ["store plan", "fetch"])
+def test_a_stored_plan_over_a_broker_that_went_away_does_not_hold_up_the_others(step: str) -> None:
+    outside = physical_outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at(step, When.AFTER))
+    outside.logs[TWO].has_leader = False
+    assert outcomes(run(outside)) == [Outcome.SUPERSEDED, Outcome.INGESTED, Outcome.NO_LEADER]
+    assert {log for log, _ in outside.rows()} == {ONE, ALSO_ONE}
+    outside.logs[TWO].has_leader = True
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("most_bytes", [1, 30, 90, 1000])
+def test_capped_runs_read_every_log_to_its_end_in_whole_entries(most_bytes: int) -> None:
+    outside = physical_outside_of(11, 3, 7)
+    settings = settings_of(dialect="jafka", limits={"max_bytes_per_run": most_bytes, "target_task_bytes": 25})
+    while Outcome.INGESTED in outcomes(run(outside, settings)):
+        refuse_broken(outside)
+    refuse_unfinished(outside)
+
+
+def test_what_a_cap_leaves_is_told_in_bytes() -> None:
+    outside, settings = physical_outside_of(6), settings_of(dialect="jafka", limits={"max_bytes_per_run": 1})
+    left = of(outside, ONE).end - of(outside, ONE).extent.boundaries[1]  # type: ignore[index]
+    assert run(outside, settings).outcomes[-1] == (
+        Outcome.CAPPED, f"limits.max_bytes_per_run (1) left {left} bytes of 1 partitions to the next run")
+
+
+def test_a_stored_plan_whose_segment_expired_gives_way_to_one_that_begins_at_the_next_segment() -> None:
+    outside = physical_outside_of(7, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, SKIPPING, at=crash_at("store plan", When.AFTER))
+    of(outside, ONE).expire_segment()
+    gone = of(outside, ONE).log_start
+    with pytest.raises(DataLoss, match=f"{gone} bytes are gone") as refused:
+        run(outside)
+    assert (refused.value.where["partition"], refused.value.where["broker_id"]) == (0, 1)
+    report = run(outside, SKIPPING)
+    assert outcomes(report)[:2] == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST]
+    assert f"clicks 1-0: {gone} bytes (0 to {gone}) had expired" in report.outcomes[1][1]
+    assert [loss for _, loss in outside.losses] == [Loss(ONE, 0, gone, LossReason.EXPIRED)]
+    refuse_unfinished(outside)
+
+
+def test_a_log_that_its_broker_lost_the_tail_of_needs_a_decision_and_goes_on_as_another_life() -> None:
+    outside = physical_outside_of(6, 3, 4)
+    run(outside)
+    log, position = of(outside, ONE), outside.offsets[ONE][0]
+    log.cut(at=log.entries[4][0])
+    with pytest.raises(LogTruncated, match=f"the log was cut at offset {log.end} or below") as refused:
+        run(outside)
+    assert "etl plans accept-log CONF clicks:1-0 --at OFFSET" in refused.value.check
+    plan = accept(outside, "clicks:1-0", at_offset=log.end, settings=PHYSICAL_SETTINGS)
+    assert plan.vanished == (Vanished(ONE, log.end, position),) and plan.positions[ONE] == log.end
+    log.grow(3)
+    run(outside)
+    assert not [key for key, times in outside.keys().items() if times > 1]
+    assert {life for found, life, _ in outside.keys() if found == ONE} == {0, 1}
+    assert outside.offsets[ONE][0] == log.end
+
+
+def test_a_partition_of_one_broker_is_not_meant_by_its_number_alone() -> None:
+    outside = physical_outside_of(6, 6, 4)
+    run(outside)
+    for log in (ONE, TWO):
+        of(outside, log).cut(at=of(outside, log).entries[4][0])
+    with pytest.raises(SettingsError, match="nothing is wrong with clicks:0"):
+        accept(outside, "clicks:0", at_offset=0, settings=PHYSICAL_SETTINGS)
+
+
+def test_where_a_topic_is_made_again_the_logs_of_a_broker_that_is_away_stay_as_they_are() -> None:
+    outside = physical_outside_of(5, 3, 4)
+    outside.topic_ids = {"clicks": "zxid-5"}
+    run(outside)
+    outside.topic_ids = {"clicks": "zxid-9"}
+    for log in (ONE, ALSO_ONE):
+        outside.logs[log] = of(outside, log).made_again()
+        outside.logs[log].grow(2)
+    outside.logs[TWO].has_leader = False
+    before = outside.offsets[TWO]
+    with pytest.raises(NeedsDecision, match="deleted and made again"):
+        run(outside)
+    plan = accept(outside, "clicks", settings=PHYSICAL_SETTINGS)
+    assert (plan.positions[ONE], plan.positions[ALSO_ONE], plan.positions[TWO]) == (0, 0, before[0])
+    run(outside)
+    outside.logs[TWO].has_leader = True
+    outside.logs[TWO].grow(2)
+    run(outside)
+    assert outside.offsets[TWO][0] == outside.logs[TWO].end
+    assert not [key for key, times in outside.keys().items() if times > 1]
+
+
+def test_an_offset_that_another_consumer_moved_is_followed_and_what_lies_before_it_is_told_in_bytes() -> None:
+    outside = physical_outside_of(6, 3, 4)
+    run(outside)
+    grow(outside, 3, 0, 0)
+    start, log = outside.offsets[ONE][0], of(outside, ONE)
+    outside.move_offset(ONE, log.entries[7][0])
+    with pytest.raises(OffsetMoved) as refused:
+        run(outside)
+    assert refused.value.where["broker_id"] == 1
+    report = run(outside, settings_of(dialect="jafka", on_moved="follow"))
+    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert f"{log.entries[7][0] - start} bytes" in report.outcomes[1][1]
+    assert outside.offsets[ONE][0] == log.end
+
+
+def test_a_physical_log_that_cannot_be_read_when_its_start_is_decided_starts_at_its_first_record() -> None:
+    latest, logical = settings_of(dialect="jafka", start="latest"), settings_of(start="latest")
+    assert pending_starts([ONE], {}, None, latest, now_ms=NOW_MS) == {ONE: None}
+    assert pending_starts([A], {}, None, logical, now_ms=NOW_MS) == {A: NOW_MS}
+    outside = physical_outside_of(5, 3, 4)
+    outside.logs[TWO].has_leader = False
+    run(outside, latest)
+    outside.logs[TWO].has_leader = True
+    run(outside, latest)
+    assert set(outside.rows()) == {(TWO, place) for place in outside.logs[TWO].held(0, outside.logs[TWO].end)}
+
+
+def test_starting_at_the_latest_record_is_starting_at_the_flushed_end() -> None:
+    outside, latest = physical_outside_of(5, 3, 4), settings_of(dialect="jafka", start="latest")
+    ends = {log: found.end for log, found in outside.logs.items()}
+    run(outside, latest)
+    grow(outside, 1, 1, 1)
+    run(outside, latest)
+    behind = {log: outside.logs[log].held(end, outside.logs[log].end) for log, end in ends.items()}
+    assert set(outside.rows()) == {(log, place) for log, places in behind.items() for place in places}
+
+
+@pytest.mark.parametrize(("outside", "settings"), [(physical_outside_of(5, 3, 4), SETTINGS), (outside_of(5, 3, 4), PHYSICAL_SETTINGS)])
+def test_a_pipeline_whose_conf_names_another_family_of_brokers_is_refused_and_nothing_is_changed(
+    outside: Outside, settings: Settings,
+) -> None:
+    run(outside)
+    grow(outside, 1, 1, 1)
+    before = replace(outside, plans=dict(outside.plans), offsets=dict(outside.offsets))
+    says = f"and the conf says {settings.source.dialect.value}: offsets of one mean nothing on the other"
+    with pytest.raises(SettingsError, match=says) as refused:
+        run(outside, settings)
+    assert refused.value.where["key"] == "source.dialect" and outside == before
+
+
+def test_where_only_the_table_knows_the_pipeline_another_family_of_brokers_is_refused_too() -> None:
+    outside = physical_outside_of(5, 3, 4)
+    run(outside)
+    outside.uid, outside.plans, outside.applied = None, {}, {}
+    with pytest.raises(SettingsError, match="this pipeline has loaded from jafka brokers"):
+        run(outside, SETTINGS)
+
+
+def test_the_place_of_a_pipeline_of_another_family_is_not_taken() -> None:
+    plan = with_id(plain_plan(1, positions={A: 5}, dialect=Dialect.KAFKA))
+    with pytest.raises(SettingsError, match="has loaded from kafka brokers"):
+        taken_from(OtherPipeline("offset-range-etl/c/g/other", 1, 1, plan), {}, snapshot_of({}), PHYSICAL_SETTINGS)

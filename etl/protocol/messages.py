@@ -185,6 +185,8 @@ class ListedOffset:
     leader_epoch: int | None
     boundaries: tuple[int, ...] | None = None
     """Of LATEST where offsets are byte positions: every offset at which a range may be cut, ascending, the end among them."""
+    is_last_stable: bool = False
+    """Of LATEST: the last stable offset, above which the high watermark may lie (KIP-98). Brokers without transactions know only one end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,11 +95,6 @@ class BrokerQuestions:
             return {}
         return self._ask(lambda dialect: dialect.epoch_ends(epochs, current))
 
-    def has_transactions(self) -> bool:
-        """Whether the end under read_committed may lie below the high watermark (KIP-98, from 0.11 on)."""
-        self._fetching.refuse_while_under_way()
-        return self._exchange.dialect().has_transactions
-
     def find_coordinator(self, group: str) -> Broker:
         """The broker to ask for the offsets of `group`. Raises BrokerError while there is none yet."""
         found = self._ask(lambda dialect: dialect.coordinator(group))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -75,6 +76,12 @@ class Brokers:
             return [ask(consumer, subject) for consumer, subject in asked]
         with ThreadPoolExecutor(min(MOST_AT_A_TIME, len(asked))) as pool:
             return list(pool.map(lambda each: ask(*each), asked))
+
+    def with_generation(self, leader: Leader) -> Leader:
+        """The same leader, with what was found out of it when it was asked: who is told need not find it out again."""
+        broker = leader.broker
+        found = self.consumer(broker.host, broker.port, broker.generation).generation
+        return replace(leader, broker=replace(broker, generation=found))
 
     def consumer(self, host: str, port: int, generation: str | None = None) -> SimpleConsumer:
         """The one connection to this address; `generation`: see `Broker`."""

@@ -51,9 +51,7 @@ class Handshake:
             connection = self._connect(deadline, closing)
             connection.send(greeting.frame, deadline)
             if older is None or connection.is_answering(self._patience(older, deadline)):
-                answer = self._answer(connection, greeting, deadline, greeting.is_answer)
-                _unanswering.discard((self._host, self._port))
-                dialect = greeting.dialect(answer)
+                dialect = greeting.dialect(self._answer(connection, greeting, deadline, greeting.is_answer))
                 closing.pop_all()
                 return connection, dialect
             connection.send(older.frame, deadline)
@@ -62,6 +60,7 @@ class Handshake:
             _unanswering.add((self._host, self._port))
             return self._connect(deadline), older.unanswering()
         # It was only slow. On that connection the other answer is still to come, or a hang-up.
+        _unanswering.discard((self._host, self._port))
         return self._greet_once(replace(greeting, older=None), deadline)
 
     def _patience(self, older: OlderBrokers, deadline: float) -> float:

@@ -48,6 +48,10 @@ class Listed:
     leaders: dict[BrokerPartition, Leader]
     leaderless: frozenset[BrokerPartition]
     epochs: dict[BrokerPartition, int] = field(default_factory=dict)
+    boundaries: dict[BrokerPartition, tuple[int, ...]] = field(default_factory=dict)
+    """Where offsets are byte positions: see `ListedOffset`."""
+    stable: set[BrokerPartition] = field(default_factory=set)
+    """Logs of which a last stable offset was named."""
 
 
 class LogOffsets(Brokers):
@@ -57,19 +61,19 @@ class LogOffsets(Brokers):
                 metadata: ClusterMetadata | None = None) -> Extents:
         """Log start and readable end of each log, the end under the same isolation as the fetches to come.
 
-        Two ListOffsets requests per leader, and under read_committed one more for the high watermarks. Logs without a
-        leader, or whose leader has just moved, are asked for again until `wait_for_leader_s` has passed, and are then
+        Two ListOffsets requests per leader, and one more for the high watermarks where it names last stable offsets.
+        Logs without a leader, or whose leader has just moved, are asked for again until `wait_for_leader_s` has passed, and are then
         reported. `metadata`: a fresh answer of `describe` that covers `logs`, to save the request.
 
         Raises TopicMissing, PermissionRefused, or BrokerUnreachable when a leader stays silent.
         """
         starts = self.listed(dict.fromkeys(logs, EARLIEST), isolation, wait_for_leader_s, metadata)
         ends = self.listed(dict.fromkeys(starts.offsets, LATEST), isolation, wait_for_leader_s, None, starts.leaders)
-        above = ends
-        if isolation is Isolation.READ_COMMITTED:
-            above = self.listed(dict.fromkeys(ends.offsets, LATEST), Isolation.READ_UNCOMMITTED, wait_for_leader_s, None, ends.leaders)
-        extents = {log: _extent(log, starts.offsets[log], ends.offsets[log], high) for log, high in above.offsets.items()}
-        return Extents(extents, above.leaders, starts.leaderless | ends.leaderless | above.leaderless, ends.epochs)
+        above = self.listed(dict.fromkeys(ends.stable, LATEST), Isolation.READ_UNCOMMITTED, wait_for_leader_s, None, ends.leaders)
+        leaders = {log: leader for log, leader in {**ends.leaders, **above.leaders}.items() if log not in above.leaderless}
+        highs = {**ends.offsets, **above.offsets}
+        extents = {log: _extent(log, starts.offsets[log], ends.offsets[log], highs[log], ends.boundaries.get(log)) for log in leaders}
+        return Extents(extents, leaders, starts.leaderless | ends.leaderless | above.leaderless, ends.epochs)
 
     def offsets_at(self, moments: Mapping[BrokerPartition, int], *,
                    wait_for_leader_s: float = _LEADER_WITHIN_S) -> dict[BrokerPartition, int]:
@@ -178,9 +182,13 @@ class LogOffsets(Brokers):
                 continue
             for log, listed in answer.items():
                 if listed.refusal is None:
-                    found.offsets[log], found.leaders[log] = listed.offset, leaders[log]
+                    found.offsets[log], found.leaders[log] = listed.offset, self.with_generation(leaders[log])
                     if listed.leader_epoch is not None:
                         found.epochs[log] = listed.leader_epoch
+                    if listed.boundaries is not None:
+                        found.boundaries[log] = listed.boundaries
+                    if listed.is_last_stable:
+                        found.stable.add(log)
                     continue
                 failure = listed.refusal.error("list offsets", topic=log.topic, partition=log.partition, broker=leaders[log].broker)
                 if not listed.refusal.is_retriable:
@@ -193,12 +201,13 @@ def pause(attempt: int, left_s: float) -> None:
     time.sleep(min(left_s, _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]))
 
 
-def _extent(log: BrokerPartition, start: int | None, end: int | None, high: int | None) -> Extent:
+def _extent(log: BrokerPartition, start: int | None, end: int | None, high: int | None, boundaries: tuple[int, ...] | None) -> Extent:
     if start is None or end is None or high is None:
         raise CorruptData("the broker names no offset for a log's start or end", topic=log.topic, partition=log.partition)
     # Retention may have moved the start in between, a truncation the end; an extent never ends before it starts.
     end = max(start, end)
-    return Extent(start, end, high if high > end else None)
+    inside = None if boundaries is None else tuple(sorted({start, end, *(each for each in boundaries if start < each < end)}))
+    return Extent(start, end, high if high > end else None, inside)
 
 
 def _give_up(failure: EtlError | None, known: ClusterMetadata | None, waiting: Collection[BrokerPartition]) -> None:

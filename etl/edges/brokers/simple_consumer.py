@@ -95,16 +95,16 @@ class SimpleConsumer(BrokerQuestions):
         return listed
 
     def offsets_before(self, topic: str, partition: int, time: int, max_offsets: int = 1) -> tuple[int, ...]:
-        """Offsets for a time, newest first, at most `max_offsets`.
+        """Offsets for `LATEST`, `EARLIEST` or milliseconds since 1970, newest first, at most `max_offsets`.
 
-        Brokers of this dialect name one at most, and search by record timestamps: the first record at or after
-        `time`; none where no record is that late. (The 0.7 family names segment starts *before* it.)
+        What a time finds depends on the broker. Kafka before 0.10.1 names where the segments begin that were written by then; later ones
+        one offset, that of the first record at or after it, none where no record is that late. Jafka cannot be asked for a time.
         """
         log = BrokerPartition(topic, partition)
-        listed = self.list_offsets({log: time}, isolation=Isolation.READ_UNCOMMITTED)[log]
-        if listed.refusal:
-            raise listed.refusal.error("list offsets", topic=topic, partition=partition, broker=self.address)
-        return () if listed.offset is None or max_offsets < 1 else (listed.offset,)
+        found = self._ask(lambda dialect: dialect.offsets_before(log, time, max_offsets)) if max_offsets > 0 else ()
+        if isinstance(found, Refusal):
+            raise found.error("list offsets", topic=topic, partition=partition, broker=self.address)
+        return found
 
     def earliest_or_latest_offset(self, topic: str, partition: int, time: int) -> int:
         """The log start offset (`EARLIEST`) or the high watermark (`LATEST`). ValueError for another time."""
@@ -117,17 +117,22 @@ class SimpleConsumer(BrokerQuestions):
 
     # A group's offsets that the brokers keep (the pipeline's own are in ZooKeeper)
 
-    def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int]) -> None:
-        """Store next offsets; this broker must be the group's coordinator. Raises for the first log refused."""
-        refusals = self._ask(lambda dialect: dialect.commit_offsets(group, offsets))
+    def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int], *, in_zookeeper: bool = False) -> None:
+        """Store next offsets; this broker must be the group's coordinator. Raises for the first log refused.
+
+        in_zookeeper: any broker from 0.8.1 to 3.x writes them to ZooKeeper, where old consumers keep theirs (OffsetCommit v0).
+        """
+        refusals = self._ask(lambda dialect: dialect.commit_offsets(group, offsets, in_zookeeper=in_zookeeper))
         for log in sorted(offsets):
             if refusal := refusals.get(log):
                 raise refusal.error(f"commit an offset of group {group}", topic=log.topic, partition=log.partition,
                                     offset=offsets[log], broker=self.address)
 
-    def fetch_offsets(self, group: str, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int | None]:
-        """Next offsets as stored; None where none is. This broker must be the group's coordinator."""
-        found = self._ask(lambda dialect: dialect.committed_offsets(group, logs))
+    def fetch_offsets(
+        self, group: str, logs: Collection[BrokerPartition], *, in_zookeeper: bool = False,
+    ) -> dict[BrokerPartition, int | None]:
+        """Next offsets as stored; None where none is. This broker must be the group's coordinator, or reads them `in_zookeeper` for us."""
+        found = self._ask(lambda dialect: dialect.committed_offsets(group, logs, in_zookeeper=in_zookeeper))
         if found.refusal:
             raise found.refusal.error(f"tell the offsets of group {group}", broker=self.address)
         for log, told in found.offsets.items():

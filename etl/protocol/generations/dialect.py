@@ -75,14 +75,20 @@ class Dialect(Protocol):
         return None
 
     def offsets_before(self, log: BrokerPartition, time_ms: int, most: int) -> Request[tuple[int, ...] | Refusal]:
-        """Where the segments begin that were written at or before LATEST, EARLIEST or milliseconds since 1970, newest first; brokers that
-        search by the records' time name one offset, that of the first record at or after it."""
-        self._cannot("list the offsets before a time")
+        """Offsets of one log for LATEST, EARLIEST or milliseconds since 1970, newest first, at most so many.
 
-    @property
-    def has_transactions(self) -> bool:
-        """Whether the readable end of a log may lie below its high watermark (KIP-98)."""
-        return False
+        Brokers that know no more of a time than when segments were written name where those begin that were written by then; the others
+        name one offset, that of the first record at or after it.
+        """
+        request = self.list_offsets({log: time_ms}, Isolation.READ_UNCOMMITTED, {})
+
+        def read(answer: memoryview) -> Reply[tuple[int, ...] | Refusal]:
+            reply = request.read(answer)
+            listed = reply.answer[log]
+            named = [] if listed.offset is None else [listed.offset] if listed.boundaries is None else sorted(listed.boundaries, reverse=True)
+            return Reply(listed.refusal or tuple(named[:most]), reply.throttled_ms)
+
+        return Request(request.frame, read, request.answers, request.check_if_cut)
 
     @property
     def keeps_groups(self) -> bool:

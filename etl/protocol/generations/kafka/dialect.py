@@ -112,15 +112,19 @@ class KafkaDialect(Dialect):
 
     def list_offsets(self, times: Mapping[BrokerPartition, int], isolation: Isolation,
                      epochs: Mapping[BrokerPartition, int | None]) -> Request[dict[BrokerPartition, ListedOffset]]:
-        if self.version_of(Api.LIST_OFFSETS) == 0 and any(when >= 0 for when in times.values()):
+        version = self.version_of(Api.LIST_OFFSETS)
+        if version == 0 and any(when >= 0 for when in times.values()):
             raise SettingsError(
                 "brokers before 0.10.1 cannot find the record of a time: they only know when whole segments were written",
                 check="source.start, or the option that gives a time: earliest, latest and offsets are what they can tell",
                 broker=self._address)
         fields = small_messages.list_offsets_fields(times, isolation, epochs)
-        return self._request(Api.LIST_OFFSETS, fields, small_messages.parse_list_offsets)
+        is_stable = isolation is Isolation.READ_COMMITTED and version >= 2
+        return self._request(
+            Api.LIST_OFFSETS, fields, lambda response: small_messages.parse_list_offsets(response, is_last_stable=is_stable))
 
     def offsets_before(self, log: BrokerPartition, time_ms: int, most: int) -> Request[tuple[int, ...] | Refusal]:
+        """All versions answer it; what a time finds differs."""
         fields = small_messages.list_offsets_fields({log: time_ms}, Isolation.READ_UNCOMMITTED, {}, most)
         return self._request(Api.LIST_OFFSETS, fields, lambda response: small_messages.parse_offsets_before(response, most))
 
@@ -137,10 +141,6 @@ class KafkaDialect(Dialect):
             return Reply(found, found.throttle_ms)
 
         return Request(frame, read)
-
-    @property
-    def has_transactions(self) -> bool:
-        return self.version_of(Api.LIST_OFFSETS) >= 2
 
     @property
     def keeps_groups(self) -> bool:

@@ -128,10 +128,11 @@ def list_offsets_fields(times: Mapping[BrokerPartition, int], isolation: Isolati
     return {"replica_id": -1, "isolation_level": isolation_level(isolation), "topics": topics}
 
 
-def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
+def parse_list_offsets(response: Any, *, is_last_stable: bool = False) -> dict[BrokerPartition, ListedOffset]:
+    """`is_last_stable`: what `ListedOffset` says of it, of all of them."""
     listed = (ListedOffset(BrokerPartition(topic.name, each.partition_index), refusal_of(each.error_code),
                            next(iter(_offsets(each)), None), or_none(getattr(each, "timestamp", -1)),
-                           or_none(getattr(each, "leader_epoch", -1)))
+                           or_none(getattr(each, "leader_epoch", -1)), is_last_stable=is_last_stable)
               for topic in response.topics for each in topic.partitions)
     return {each.log: each for each in listed}
 

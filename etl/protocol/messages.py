@@ -186,7 +186,7 @@ class ListedOffset:
     boundaries: tuple[int, ...] | None = None
     """Of LATEST where offsets are byte positions: every offset at which a range may be cut, ascending, the end among them."""
     is_last_stable: bool = False
-    """Of LATEST: the last stable offset, above which the high watermark may lie (KIP-98). Brokers without transactions know only one end."""
+    """Of LATEST: the last stable offset, above which the high watermark may lie (KIP-98). Brokers without transactions know one end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,8 @@ class Dialect(Protocol):
         def read(answer: memoryview) -> Reply[tuple[int, ...] | Refusal]:
             reply = request.read(answer)
             listed = reply.answer[log]
-            named = [] if listed.offset is None else [listed.offset] if listed.boundaries is None else sorted(listed.boundaries, reverse=True)
-            return Reply(listed.refusal or tuple(named[:most]), reply.throttled_ms)
+            named = listed.boundaries or (() if listed.offset is None else (listed.offset,))
+            return Reply(listed.refusal or named[::-1][:most], reply.throttled_ms)
 
         return Request(request.frame, read, request.answers, request.check_if_cut)
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import re
-import socket
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from etl.embedded.server import HOST, answers, wait_until
+from etl.embedded.wire import create_jafka_topic, metadata
 from etl.errors import SettingsError, Unreachable
 
 _WITHIN_S = 60.0
-_PRODUCE, _CREATE = 0, 5
-"""Requests of Jafka's; a create request of as many partitions as the broker gives by itself does nothing."""
-_METADATA = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +55,11 @@ class ByAdminClient:
 
     def is_ready(self, broker: Place) -> bool:
         """Whether the broker tells of itself and of a controller."""
-        from kafka.admin import KafkaAdminClient
-        from kafka.errors import KafkaError
-
-        if not answers(broker.port):
-            return False
         try:
-            with KafkaAdminClient(bootstrap_servers=broker.address) as admin:
-                cluster = admin.describe_cluster()
-        except (KafkaError, OSError):
+            told = metadata(broker.port, version=1)
+        except OSError:
             return False
-        brokers = {one["broker_id"] for one in cluster["brokers"]}
-        return broker.broker_id in brokers and cluster["controller_id"] in brokers
+        return broker.broker_id in told.brokers and told.controller in told.brokers
 
     def create_topic(self, brokers: Sequence[Place], topic: NewTopic) -> None:
         """See Administration."""
@@ -126,12 +114,8 @@ class ByCreateRequest:
         """See Administration: `partitions` on each broker. Raises SettingsError for what Jafka does not have."""
         if topic.replication_factor != 1 or topic.config:
             raise SettingsError("Jafka has no replicas and no settings of a topic", check="what is asked for", topic=topic.name)
-        name = struct.pack(">h", len(topic.name)) + topic.name.encode()
-        create = struct.pack(">h", _CREATE) + name + struct.pack(">iB", topic.partitions, 1)
-        produce = struct.pack(">h", _PRODUCE) + name + struct.pack(">ii", 0, 0)  # no message: the logs are made all the same
         for broker in brokers:
-            _asked(broker, create)
-            _told(broker, produce)
+            create_jafka_topic(broker.port, topic.name, topic.partitions)
         with session(brokers[0].zookeeper) as client:
             paths = [f"/brokers/topics/{topic.name}/{broker.broker_id}" for broker in brokers]
             if not wait_until(lambda: all(client.exists(path) for path in paths), _WITHIN_S):
@@ -189,48 +173,6 @@ def _json(client: Any, path: str) -> dict[str, Any]:
 
 
 def _tells_of(broker: Place, topic: NewTopic) -> bool:
-    """Whether the broker itself names a leader of every partition. It is asked for all topics: by name, Metadata v0 may create one."""
-    answer = io.BytesIO(_asked(broker, struct.pack(">hhihi", _METADATA, 0, 0, 0, 0)))
-
-    def integers(count: int) -> tuple[int, ...]:
-        return struct.unpack(f">{count}i", answer.read(4 * count))
-
-    def short() -> int:
-        return int.from_bytes(answer.read(2), signed=True)
-
-    _correlation, brokers = integers(2)
-    for _ in range(brokers):
-        integers(1)
-        answer.read(short() + 4)
-    for _ in range(*integers(1)):
-        short()
-        name = answer.read(short()).decode()
-        leaders = []
-        for _ in range(*integers(1)):
-            short()
-            leaders.append(integers(2)[1])
-            for _replicas_then_in_sync in range(2):
-                integers(*integers(1))
-        if name == topic.name:
-            return len(leaders) == topic.partitions and min(leaders) >= 0
-    return False
-
-
-def _asked(broker: Place, request: bytes) -> bytes:
-    """One request and the body of its answer."""
-    with _told_on(broker, request) as connection, connection.makefile("rb") as answer:
-        [size] = struct.unpack(">i", answer.read(4))
-        return answer.read(size)
-
-
-def _told(broker: Place, request: bytes) -> None:
-    """One request that has no answer: the broker hangs up when it has read it."""
-    with _told_on(broker, request) as connection:
-        connection.shutdown(socket.SHUT_WR)
-        connection.recv(1)
-
-
-def _told_on(broker: Place, request: bytes) -> socket.socket:
-    connection = socket.create_connection((HOST, broker.port), timeout=_WITHIN_S)
-    connection.sendall(struct.pack(">i", len(request)) + request)
-    return connection
+    """Whether the broker itself names a leader of every partition."""
+    leaders = metadata(broker.port, version=0).leaders.get(topic.name, {})
+    return len(leaders) == topic.partitions and min(leaders.values()) >= 0

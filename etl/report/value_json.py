@@ -25,7 +25,6 @@ from etl.errors import EtlError
 from etl.model.logs import Broker, BrokerPartition
 from etl.model.plans import Applied, Plan
 from etl.model.table import CommitMetadata
-from etl.protocol.zookeeper.paths import partition_key
 from etl.protocol.zookeeper.payloads import parse_partition_key
 from etl.protocol.zookeeper.plan_documents import applied_content, applied_of, parse_plan, plan_content, plan_of, render_plan
 
@@ -117,7 +116,7 @@ def _in_order(logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
 
 
 def _keys_of(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
-    return {topic: [partition_key(log) for log in some] for topic, some in groupby(logs, attrgetter("topic"))}
+    return {topic: [log.key for log in some] for topic, some in groupby(logs, attrgetter("topic"))}
 
 
 def _is_written_by_fields(kind: type) -> bool:

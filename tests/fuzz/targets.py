@@ -34,7 +34,6 @@ from etl.protocol.messages import FetchAnswer
 from etl.protocol.primitives import Reader
 from etl.protocol.stretches import parse_log, parse_stretch, parse_stretches
 from etl.protocol.zookeeper import commit_metadata, plan_documents
-from etl.protocol.zookeeper.paths import partition_key
 from etl.protocol.zookeeper.payloads import (
     DriverNode, OwnerNode, parse_driver, parse_offset, parse_owner, parse_partition_key, parse_uid, render_driver, render_owner,
 )
@@ -189,7 +188,7 @@ def _physical_broker(content: bytes) -> None:
 
 def _partition_key(content: bytes) -> object:
     log = parse_partition_key("clicks", _text(content))
-    return log and partition_key(log)
+    return log and log.key
 
 
 def _owner(content: bytes) -> None:

@@ -17,7 +17,7 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import CorruptData, ZooKeeperUnreachable
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, partition_key
+from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS
 from etl.protocol.zookeeper.registrations import parse_count, parse_physical_broker
 
 _BROKER_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
@@ -60,7 +60,7 @@ def read_physical_cluster(
     for log in known:
         if log.is_physical and log.topic in logs:
             logs[log.topic].add(log)
-    told = {name: TopicMetadata(name, None, None, False, tuple(_told(log, brokers) for log in sorted(found, key=partition_key)))
+    told = {name: TopicMetadata(name, None, None, False, tuple(_told(log, brokers) for log in sorted(found, key=lambda log: log.key)))
             for name, found in sorted(logs.items())}
     return ClusterMetadata(None, brokers, told)
 

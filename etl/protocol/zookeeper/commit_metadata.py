@@ -8,7 +8,6 @@ import json
 from etl.errors import SettingsError
 from etl.model.plans import Plan
 from etl.model.table import CommitMetadata
-from etl.protocol.zookeeper.paths import partition_key
 from etl.protocol.zookeeper.plan_documents import FEWER_TOPICS, FORMAT, render_plan, sorted_items
 
 METADATA_FULL_BYTES = 64 * 2**10
@@ -29,8 +28,8 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
     known["plan_zlib"] = base64.b85encode(render_plan(plan)).decode("ascii")
     full = json.dumps({
         **known,
-        "ranges": [[r.log.topic, partition_key(r.log), r.from_offset, r.until_offset] for r in plan.ranges],
-        "positions": [[log.topic, partition_key(log), offset] for log, offset in sorted_items(plan.positions)],
+        "ranges": [[r.log.topic, r.log.key, r.from_offset, r.until_offset] for r in plan.ranges],
+        "positions": [[log.topic, log.key, offset] for log, offset in sorted_items(plan.positions)],
     })
     if len(full) <= METADATA_FULL_BYTES:
         return full

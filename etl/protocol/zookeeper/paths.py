@@ -57,7 +57,7 @@ class GroupPaths:
 
     def owner(self, log: BrokerPartition) -> str:
         """Who reads this log now."""
-        return f"/consumers/{self.group}/owners/{log.topic}/{partition_key(log)}"
+        return f"/consumers/{self.group}/owners/{log.topic}/{log.key}"
 
     def owners_of(self, topic: str) -> str:
         """Children are the owned keys of this topic."""
@@ -65,7 +65,7 @@ class GroupPaths:
 
     def offset(self, log: BrokerPartition) -> str:
         """The committed offset of this log."""
-        return f"/consumers/{self.group}/offsets/{log.topic}/{partition_key(log)}"
+        return f"/consumers/{self.group}/offsets/{log.topic}/{log.key}"
 
     def offsets_of(self, topic: str) -> str:
         """Children are the keys of this topic with a committed offset."""
@@ -129,8 +129,3 @@ class PipelinePaths:
     def chunks(self, digest: str) -> str:
         """Children are the pieces of that document."""
         return f"{self.root}/chunks/{digest}"
-
-
-def partition_key(log: BrokerPartition) -> str:
-    """The ledger key of a log: `3` from Kafka 0.8 on, `0-3` (broker, partition) on the 0.7 family."""
-    return log.key

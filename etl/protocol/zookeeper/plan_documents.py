@@ -24,7 +24,6 @@ from etl.model.ledger import Acknowledgement, Coverage, Interval, Retirement
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
 from etl.model.plans import Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, TookOver, Vanished, LossReason
 from etl.model.table import ForeignCommit
-from etl.protocol.zookeeper.paths import partition_key
 from etl.protocol.zookeeper.payloads import parse_partition_key
 
 T = TypeVar("T")
@@ -126,7 +125,7 @@ def render_coverage(coverage: Coverage) -> bytes:
     document = {
         "format": FORMAT, "through": coverage.through, "logs": _render_logs(logs), "removals": removals,
         "intervals": [_render_intervals(coverage.intervals[log]) for log in logs], "table_id": coverage.table_id,
-        "vanished": [[v.log.topic, partition_key(v.log), v.from_offset, v.until_offset, v.log_epoch] for v in coverage.vanished],
+        "vanished": [[v.log.topic, v.log.key, v.from_offset, v.until_offset, v.log_epoch] for v in coverage.vanished],
         "given_up": {"logs": _render_logs(left), "intervals": [_render_intervals(coverage.given_up[log]) for log in left]},
         "held_through": coverage.held_through, "unproven_through": coverage.unproven_through}
     return zlib.compress(_canonical(document), 6)
@@ -346,7 +345,7 @@ def _render_logs(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
     """Logs in order, by topic: `{topic: [key, ...]}`; the flat order is the sorted order of `_order`."""
     found: dict[str, list[str]] = {}
     for log in logs:
-        found.setdefault(log.topic, []).append(partition_key(log))
+        found.setdefault(log.topic, []).append(log.key)
     return found
 
 

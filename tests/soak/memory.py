@@ -25,7 +25,7 @@ from etl.edges.brokers.offsets import Extents
 from etl.edges.delta import log as delta_log, losses, writers
 from etl.edges.delta.path import open_table
 from etl.edges.delta.writers import Destination, Load
-from etl.edges.zookeeper import driver_lock
+from etl.edges.zookeeper import process
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import ExpiredOffsets
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, KafkaGroup, Leader, OpenTransaction, Retention
@@ -199,7 +199,7 @@ def in_place_of_brokers_and_spark() -> Iterator[None]:
             (delta_log, "read_commit_file", wrapped("read commit", delta_log.read_commit_file)),
             (losses, "open_table", wrapped("open losses", open_table)),
             (losses, "_append", wrapped("append losses", losses._append, changes=True)),
-            (driver_lock, "_is_alive", lambda node: node.run_id in alive),
+            (process, "_is_alive", lambda node: node.run_id in alive),
             (coverage, "PLANS_KEPT", PLANS_KEPT),
         ]:
             stack.enter_context(mock.patch.object(owner, name, replacement))

@@ -1,21 +1,19 @@
 """One driver at a time for a pipeline: an ephemeral znode that says who is at work.
 
-It saves work, no more: correctness rests on the numbered plans.
+It saves work, no more: correctness rests on the numbered plans. Who a driver is, and whether it lives, is told by `process`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import threading
 import time
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from etl.edges.zookeeper.process import is_dead, this_driver
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, PermissionRefused, Unreachable
 from etl.protocol.zookeeper import paths, payloads
@@ -34,7 +32,7 @@ class DriverLock:
 
         A node left by a dead process of this host is taken over at once.
         """
-        us = this_process(run_id)
+        us = this_driver(run_id)
         deadline = time.monotonic() + wait_s
         made = self._zookeeper.missing(self._paths.root)
         while not self._try_driving(us):
@@ -89,46 +87,3 @@ class DriverLock:
         stat = self._zookeeper.client.exists(self._paths.driver)
         if stat and self._zookeeper.client.client_id and stat.owner_session_id == self._zookeeper.client.client_id[0]:
             self._zookeeper.client.delete(self._paths.driver, version=stat.version)
-
-
-def this_process(run_id: str) -> payloads.DriverNode:
-    """What a run says of itself where others ask who is at work."""
-    return payloads.DriverNode(socket.gethostname(), os.getpid(), _process_start(os.getpid()), run_id, _pids())
-
-
-def is_dead(driver: payloads.DriverNode) -> bool:
-    """Whether this driver was a process of this host, among those that we see, and is no more. Of others nobody here can tell.
-
-    A container may have the host's name, and its pids are not ours: what is no process here may be at work there.
-    """
-    return driver.host == socket.gethostname() and driver.pids == _pids() and not _is_alive(driver)
-
-
-# psutil does not serve here: its create_time() moves when the clock is set, and a living driver would be called dead; it names neither the
-# boot nor the PID namespace, and beside another namespace's /proc it tells of somebody else's process. It would know a reused pid on macOS,
-# where a driver whose pid was given again counts as alive instead, and its session decides.
-def _pids() -> str | None:
-    """Names this boot of this machine and our PID namespace in it (namespaces(7)); None where /proc does not tell."""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot[:8]}-{os.stat('/proc/self/ns/pid').st_ino}"
-    return None
-
-
-def _process_start(pid: int) -> str | None:
-    """When a process of this host began, in clock ticks since boot; None where /proc does not tell, or tells of other processes."""
-    with contextlib.suppress(OSError, IndexError):
-        if os.readlink("/proc/self") == str(os.getpid()):
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return None
-
-
-def _is_alive(driver: payloads.DriverNode) -> bool:
-    try:
-        os.kill(driver.pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    started = _process_start(driver.pid)
-    return None in (driver.started, started) or started == driver.started

@@ -20,7 +20,7 @@ from kazoo.exceptions import BadVersionError, KazooException, NoAuthError, NoNod
 from kazoo.handlers.threading import KazooTimeoutError
 
 from etl.decisions.ownership import owned_by
-from etl.edges.zookeeper.driver_lock import is_dead, this_process
+from etl.edges.zookeeper.process import is_dead, this_driver
 from etl.edges.zookeeper.session import NO_ANSWER, OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import Owned, PermissionRefused, Unreachable, ZooKeeperUnreachable
 from etl.model.logs import BrokerPartition
@@ -55,7 +55,7 @@ class Owners:
         or a lost session of this very run left behind under this pipeline's name are taken over at once.
         """
         wanted = sorted(logs)
-        us = payloads.OwnerNode(self._pipeline, this_process(run_id))
+        us = payloads.OwnerNode(self._pipeline, this_driver(run_id))
         payload = payloads.render_owner(self._paths.group, us)
         try:
             for some in in_requests(wanted, lambda log: self._cost(log, payload)):

@@ -160,7 +160,8 @@ def is_better(record: Applied, kept: Applied) -> bool:
 def interval_of(r: OffsetRange, receipt: Receipt, log_epoch: int = 0) -> Interval:
     """What a range came to, without the places of its gaps."""
     counts = receipt.control_records, receipt.aborted_records, receipt.compacted
-    unproven = receipt.missing_offsets if receipt.behind_transform else 0
+    lacking = r.size if r.log.is_physical else receipt.missing_offsets
+    unproven = lacking if receipt.behind_transform else 0
     return Interval(r.from_offset, r.until_offset, receipt.rows, *counts, log_epoch, unproven)
 
 

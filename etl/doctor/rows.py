@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from etl.doctor.check import Findings, Line, Verdict, advice, ok
 from etl.doctor.machine import may_need_jars
 from etl.errors import SparkLost
-from etl.model.raw_table import spark_schema
+from etl.model.raw_table import names_of_key, spark_schema
 from etl.run.rows import format_rows
 from etl.run.transform import unprovable
 
@@ -26,10 +26,11 @@ def transformed(name: str, findings: Findings) -> Iterator[Line]:
     if may_need_jars(findings):
         yield Line(name, Verdict.NOT_CHECKED, "Delta's jars are not on this machine yet, see above: the first run looks at it")
         return
-    format_rows(_session(findings).createDataFrame([], spark_schema()), settings)
-    wrong = unprovable(settings.table.path)
+    format_rows(_session(findings).createDataFrame([], spark_schema(physical=settings.source.is_physical)), settings)
+    wrong = unprovable(settings)
     if wrong:
-        to_do = "if they shall be proven: ALTER TABLE ... ADD COLUMN, and a transform that leaves topic, partition and offset as they are"
+        key = names_of_key(physical=settings.source.is_physical)
+        to_do = f"if they shall be proven: ALTER TABLE ... ADD COLUMN, and a transform that leaves {key} as they are"
         yield advice(name, f"they fit the table, but `verify` cannot prove its rows: {wrong}", to_do)
         return
     yield ok(name, "they fit the table" if findings.table else "they can make a new table")

@@ -126,8 +126,10 @@ def columns(name: str, findings: Findings) -> Iterator[Line]:
     if settings.transform:
         yield ok(name, "made by the transform, see below")
         return
-    check_shape(settings.table.path, arrow_schema(), settings.table.partition_by)
-    yield ok(name, "ours" if findings.table else "those of Spark's Kafka source and log_epoch")
+    physical = settings.source.is_physical
+    check_shape(settings.table.path, arrow_schema(physical=physical), settings.table.partition_by)
+    further = "broker_id, message_index and log_epoch" if physical else "log_epoch"
+    yield ok(name, "ours" if findings.table else f"those of Spark's Kafka source and {further}")
 
 
 def folder(name: str, findings: Findings) -> Iterator[Line]:

@@ -23,7 +23,7 @@ class Interval:
     compacted: int = 0
     log_epoch: int = 0
     unproven: int = 0
-    """Offsets without a row where a transform may have dropped a record, and nobody knows."""
+    """Offsets without a row where a transform may have dropped a record, and nobody knows; of a physical log all bytes of such ranges."""
 
     @property
     def unexplained(self) -> int:

@@ -57,22 +57,24 @@ class Receipt:
     control_records: int = 0
     aborted_records: int = 0
     missing_offsets: int = 0
-    """Offsets that no batch of the log covers any more (compaction)."""
+    """Offsets that no batch of the log covers any more (compaction). In a physical log none can be told from those inside an entry: 0."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Intervals [from, until) inside the range that gave no row, for whatever of the three reasons, merged."""
     gaps_complete: bool = True
-    """False: there were more gaps than a receipt keeps; the counts still hold."""
+    """False: there were more gaps than a receipt keeps, or nobody can tell of any (a physical log's, counted again); the counts still
+    hold."""
     last_epoch: int | None = None
     """The leader epoch of the record batch that holds the range's last offset; None where none does (compaction), or nobody knows it."""
     behind_transform: bool = False
-    """Counted again from rows that a transform had made: whether it dropped records at the missing offsets nobody knows."""
+    """Counted again from rows that a transform had made: whether it dropped records at the missing offsets nobody knows; in a physical log,
+    whether it dropped any."""
     epochs: Lineage = ()
     """The leader epochs of the record batches that were read."""
 
     @property
     def is_doubtful(self) -> bool:
         """Whether records may be lost of which this receipt cannot tell."""
-        return self.rows is None or (self.behind_transform and self.missing_offsets > 0)
+        return self.rows is None or (self.behind_transform and (self.missing_offsets > 0 or not self.gaps_complete))
 
     @property
     def compacted(self) -> int:

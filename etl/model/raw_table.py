@@ -82,6 +82,12 @@ def row_key(*, physical: bool) -> tuple[str, ...]:
     return ("topic", *(("broker_id",) if physical else ()), "partition", "offset", *(("message_index",) if physical else ()), "log_epoch")
 
 
+def names_of_key(*, physical: bool) -> str:
+    """The columns of `row_key` that a transform must leave as they are, as a sentence names them."""
+    *most, last = [name for name in row_key(physical=physical) if name != "log_epoch"]
+    return f"{', '.join(most)} and {last}"
+
+
 _NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
 

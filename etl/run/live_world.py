@@ -110,7 +110,8 @@ class LiveWorld:
         self._refuse_unwritable(plan)
         if self.settings.transform and self._writer_of(plan).takes_spark:
             # stored, the plan would bind the conf to a transform that never works
-            format_rows(self.spark().createDataFrame([], spark_schema()), self.settings)
+            schema = spark_schema(physical=self.settings.source.is_physical)
+            format_rows(self.spark().createDataFrame([], schema), self.settings)
         self.ledger.store_plan(plan, beside=self._pipelines_version)
 
     def supersede(self, plan: Plan, ledger: Ledger) -> None:

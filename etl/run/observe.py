@@ -149,7 +149,7 @@ def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | No
     """The table as it is, and what others did to it since what the ledger knows. Raises NotOurTable where our rows do not fit it."""
     table = settings.table
     if not settings.transform:
-        check_shape(table.path, arrow_schema(), table.partition_by)
+        check_shape(table.path, arrow_schema(physical=settings.source.is_physical), table.partition_by)
     return state.read_table(
         table.path, app_id, known=ledger.known_version, is_ours=settings.source.topics.admits, plan=ledger.newest,
         acknowledgement=ledger.acknowledged)

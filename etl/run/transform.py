@@ -21,7 +21,7 @@ from etl.edges.delta.shape import check_columns, check_partitioning
 from etl.edges.spark.failures import translating_spark_errors
 from etl.edges.spark.session import is_stopped
 from etl.errors import EtlError, SettingsError
-from etl.model.raw_table import misfit
+from etl.model.raw_table import misfit, names_of_key
 from etl.protocol.error_line import unmark
 from etl.settings.sections import Settings
 
@@ -37,9 +37,11 @@ def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
     if not settings.transform:
         return rows
     made = apply_transform(settings.transform, rows)
-    wrong = misfit(made.dtypes)
-    if wrong and unprovable(settings.table.path) is None:
-        check = "the function: it must leave topic, partition and offset of each row as they came; further columns are fine"
+    physical = settings.source.is_physical
+    wrong = misfit(made.dtypes, physical=physical)
+    if wrong and unprovable(settings) is None:
+        key = names_of_key(physical=physical)
+        check = f"the function: it must leave {key} of each row as they came; further columns are fine"
         what = f"nobody could count or prove what the transform makes: {wrong}"
         raise SettingsError(what, key="transform", function=settings.transform, check=check)
     check_columns(settings.table.path, made.schema.json(), settings.table.partition_by, spark=settings.spark)
@@ -56,13 +58,14 @@ def check_without_spark(settings: Settings) -> None:
         check_partitioning(settings.table.path, settings.table.partition_by)
 
 
-def unprovable(path: str) -> str | None:
+def unprovable(settings: Settings) -> str | None:
     """Why nobody can prove the rows of the table that is there, made so by somebody's decision; None where they can, or there is none."""
-    table = open_table(path)
+    table = open_table(settings.table.path)
     if table is None:
         return None
     kinds = ((field.name, json.loads(field.type.to_json())) for field in table.schema().fields)
-    return misfit((name, _SQL_NAMES.get(kind, kind) if isinstance(kind, str) else "nested") for name, kind in kinds)
+    types = ((name, _SQL_NAMES.get(kind, kind) if isinstance(kind, str) else "nested") for name, kind in kinds)
+    return misfit(types, physical=settings.source.is_physical)
 
 
 _SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}

@@ -1,4 +1,4 @@
-"""Topic, partition, offset and log epoch of rows, straight from the Parquet files of a table.
+"""The columns of rows that name their records, straight from the Parquet files of a table.
 
 Owns how a column is found in a file: a table with column mapping calls it by a physical name (Delta protocol, "Column Mapping"), and a
 column that the table is partitioned by is in the log and not in the file. No query engine reads here, so no table feature that one
@@ -15,13 +15,13 @@ from urllib.parse import unquote
 from etl.edges.delta.log import Added, open_log, parse_added, read_commit_file
 from etl.edges.delta.path import open_table, rust_path, unreachable
 from etl.errors import TableUnreachable
+from etl.model.raw_table import row_key
 
 if TYPE_CHECKING:
     import pyarrow
     from deltalake import DeltaTable
     from pyarrow import fs
 
-NEEDED = ("topic", "partition", "offset")
 LOG_EPOCH = "log_epoch"
 """A table may lack it, or rows may have NULL there: they are of the log's first life, 0."""
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
@@ -40,9 +40,10 @@ class TableFiles:
     folder: fs.FileSystem
     added: Sequence[Added]
     names: Mapping[str, str]
+    """Those that name a record, `raw_table.row_key`."""
 
     def rows(self) -> Iterator[pyarrow.RecordBatch]:
-        """Topic (string), partition, offset and log epoch (int64) of the rows, a batch at a time; rows of no log are left out.
+        """What names the record of each row, the topic a string and all else int64, a batch at a time; rows of no log are left out.
 
         Raises Uncountable for a file that is gone or damaged and for columns of another type, TableUnreachable.
         """
@@ -62,16 +63,18 @@ class TableFiles:
             raise Uncountable(f"the file {one.path} is damaged: {str(error).splitlines()[0]}") from error
 
 
-def files_of_commit(path: str, delta_version: int) -> TableFiles | None:
-    """The files that one commit added; None where the commit or one of them is gone. Raises Uncountable, and as `open_table`."""
+def files_of_commit(path: str, delta_version: int, *, physical: bool = False) -> TableFiles | None:
+    """The files that one commit added; None where the commit or one of them is gone. Raises Uncountable, and as `open_table`.
+
+    `physical`: the rows are of physical logs.
+    """
     folder = open_log(rust_path(path))
     content = read_commit_file(folder, delta_version)
     added = parse_added(content) if content is not None else None
     if added is None or not all(_is_there(folder, one) for one in added):
         return None
     table = _table_at(path, delta_version)
-    physical = _names(table)
-    return TableFiles(path, folder, added, physical)
+    return TableFiles(path, folder, added, _names(table, physical=physical))
 
 
 def rows_in_null_partition(path: str, delta_version: int, column: str) -> int | None:
@@ -88,13 +91,13 @@ def rows_in_null_partition(path: str, delta_version: int, column: str) -> int | 
     return None if None in rows else sum(count for count in rows if count is not None)
 
 
-def files_of_today(path: str, offsets: Sequence[tuple[int, int]]) -> TableFiles:
-    """The files that the table consists of now and that may hold offsets of these intervals [from, until).
+def files_of_today(path: str, offsets: Sequence[tuple[int, int]], *, physical: bool = False) -> TableFiles:
+    """The files that the table consists of now and that may hold offsets of these intervals [from, until), of physical logs or others.
 
     Raises Uncountable, and as `open_table`.
     """
     table = _opened(path)
-    names = _names(table)
+    names = _names(table, physical=physical)
     added = [
         Added(f["path"], _by_physical_name(f["partition"], names)) for f in _actions_of(table) if _may_hold(f, names["offset"], offsets)]
     return TableFiles(path, open_log(rust_path(path)), added, names)
@@ -118,13 +121,14 @@ def _table_at(path: str, delta_version: int) -> DeltaTable:
         return _opened(path)
 
 
-def _names(table: DeltaTable) -> dict[str, str]:
+def _names(table: DeltaTable, *, physical: bool) -> dict[str, str]:
     """Column -> its name in files and in the log. Raises Uncountable where the table lacks one that is needed."""
-    physical = {field.name: str(field.metadata.get(_PHYSICAL_NAME, field.name)) for field in table.schema().fields}
-    lacking = next((name for name in NEEDED if name not in physical), None)
+    there = {field.name: str(field.metadata.get(_PHYSICAL_NAME, field.name)) for field in table.schema().fields}
+    key = row_key(physical=physical)
+    lacking = next((name for name in key if name not in there and name != LOG_EPOCH), None)
     if lacking:
         raise Uncountable(f"the table has no column {lacking}")
-    return {name: physical[name] for name in (*NEEDED, LOG_EPOCH) if name in physical}
+    return {name: there[name] for name in key if name in there}
 
 
 def _actions_of(table: DeltaTable) -> Iterator[dict[str, Any]]:
@@ -173,7 +177,7 @@ def _batches_of(folder: fs.FileSystem, one: Added, names: Mapping[str, str]) -> 
     with parquet.ParquetFile(unquote(one.path), filesystem=folder) as file:
         there = set(file.schema_arrow.names)
         read = [name for name, physical in names.items() if name not in fixed and physical in there]
-        if not {*fixed, *read} >= {*NEEDED}:
+        if not {*fixed, *read} >= {*names} - {LOG_EPOCH}:
             return  # written before the table had the column: it is NULL in all its rows
         for batch in file.iter_batches(columns=[names[name] for name in read], batch_size=_ROWS_AT_ONCE):
             yield _typed({name: batch.column(names[name]) for name in read}, fixed, batch.num_rows)
@@ -186,7 +190,8 @@ def _typed(read: Mapping[str, pyarrow.Array], fixed: Mapping[str, str | None], r
     columns = {name: _repeated(value, name, rows) for name, value in {LOG_EPOCH: "0", **fixed}.items()}
     columns |= {name: _cast(name, column) for name, column in read.items()}
     columns[LOG_EPOCH] = columns[LOG_EPOCH].fill_null(0)
-    return pyarrow.RecordBatch.from_pydict({name: columns[name] for name in (*NEEDED, LOG_EPOCH)}).drop_null()
+    key = row_key(physical="message_index" in columns)
+    return pyarrow.RecordBatch.from_pydict({name: columns[name] for name in key}).drop_null()
 
 
 def _kind(name: str) -> pyarrow.DataType:

@@ -81,7 +81,7 @@ def choose_writer(plan: Plan, settings: Settings, unknown_features: Callable[[],
     if plan.ranges:
         return SparkWriter()
     needs_spark = settings.transform is not None if plan.table_id is None else bool(unknown_features())
-    return SparkWriter() if needs_spark else EmptyCommit(arrow_schema())
+    return SparkWriter() if needs_spark else EmptyCommit(arrow_schema(physical=settings.source.is_physical))
 
 
 def append(load: Load, plan: Plan, to: Destination) -> Outcome:

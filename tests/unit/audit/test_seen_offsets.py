@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.audit.seen_offsets import SeenOffsets
+from etl.audit.seen_offsets import SeenMessages, SeenOffsets
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Receipt
 
@@ -51,3 +53,25 @@ def test_a_receipt_keeps_the_first_gaps_and_says_that_there_are_more() -> None:
     receipt = seen.receipt(gaps_max=2)
     assert (receipt.gaps, receipt.gaps_complete, receipt.missing_offsets) == (((1, 2), (3, 4)), False, size // 2)
     assert SeenOffsets(OffsetRange(LOG, 0, size)).receipt(gaps_max=2).gaps == ((0, size),)
+
+
+# -- physical logs ------------------------------------------------------------------------------------------------------
+
+PHYSICAL = BrokerPartition("clicks", 0, 1)
+
+
+@given(st.integers(0, 2**62), st.lists(st.tuples(st.integers(0, 2**33 - 1), st.integers(0, 2**28)), max_size=30), st.randoms())
+def test_each_message_of_a_physical_log_counts_once_wherever_its_entry_begins(
+    start: int, messages: list[tuple[int, int]], order: random.Random,
+) -> None:
+    seen, twice = SeenMessages(OffsetRange(PHYSICAL, start, start + 2**33)), [*messages, *messages]
+    order.shuffle(twice)
+    for some in (twice[::2], twice[1::2]):
+        seen.add(*(numpy.array([one[i] for one in some], numpy.int64) + (0 if i else start) for i in (0, 1)))
+    assert seen.receipt(1) == Receipt(rows=len(set(messages)), gaps_complete=False)
+
+
+def test_an_index_that_no_message_has_names_none() -> None:
+    seen = SeenMessages(OffsetRange(PHYSICAL, 10, 20))
+    seen.add(numpy.array([10, 11, 12], numpy.int64), numpy.array([0, -1, 2**62], numpy.int64))
+    assert seen.receipt(1).rows == 1

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 from pyarrow import parquet
 
+from etl.decisions.coverage import interval_of
 from etl.edges.delta.recount import Recount, recount, recount_commit
 from etl.errors import TableUnreachable
 from etl.model.logs import BrokerPartition
@@ -141,6 +142,51 @@ def test_a_receipt_keeps_as_many_gaps_as_it_may(path: str) -> None:
     write_deltalake(path, rows_of([("clicks", 0, offset) for offset in (1, 3, 5)]))
     [receipt] = recount(path, 0, RANGES[:1], gaps_max=1).receipts
     assert (receipt.rows, receipt.missing_offsets, receipt.gaps, receipt.gaps_complete) == (3, 3, ((0, 1),), False)
+
+
+# -- physical logs -----------------------------------------------------------------------------------------------------
+
+
+ONE, TWO = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
+OF_BYTES = (OffsetRange(ONE, 0, 120), OffsetRange(ONE, 120, 200), OffsetRange(TWO, 0, 300))
+MESSAGES = [(1, 0, 0), (1, 20, 0), (1, 20, 1), (1, 20, 2), (1, 119, 0), (1, 120, 0), (2, 0, 0), (2, 20, 0)]
+"""Broker, entry and index."""
+
+
+def messages_of(messages: Sequence[tuple[Any, Any, Any]], **columns: Any) -> pyarrow.Table:
+    brokers, offsets, indices = zip(*messages, strict=True)
+    return rows_of([("clicks", 0, offset) for offset in offsets], broker_id=pyarrow.array(brokers, pyarrow.int32()),
+                   message_index=pyarrow.array(indices, pyarrow.int32()), **columns)
+
+
+@pytest.mark.parametrize("partition_by", [None, ["topic", "broker_id"], ["message_index"]])
+@pytest.mark.parametrize("version", [0, None])
+def test_messages_of_physical_logs_are_counted_by_their_entries_and_brokers(
+    path: str, partition_by: list[str] | None, version: int | None,
+) -> None:
+    write_deltalake(path, messages_of(MESSAGES), partition_by=partition_by)
+    found = recount(path, version, OF_BYTES)
+    assert found.uncounted is None and found.receipts == tuple(Receipt(rows=rows, gaps_complete=False) for rows in (5, 1, 2))
+    assert not any(receipt.is_doubtful for receipt in found.receipts)
+
+
+def test_a_message_that_is_there_twice_is_one_and_one_of_another_life_or_of_no_entry_is_none(path: str) -> None:
+    lives = pyarrow.array([0] * 2 * len(MESSAGES) + [1, 0, 0, 0], pyarrow.int32())
+    write_deltalake(path, messages_of([*MESSAGES, *MESSAGES, (1, 40, 0), (None, 60, 0), (1, 60, None), (3, 60, 0)], log_epoch=lives))
+    assert [receipt.rows for receipt in recount(path, 0, OF_BYTES).receipts] == [5, 1, 2]
+    assert [receipt.rows for receipt in recount(path, 0, OF_BYTES, {ONE: 1}).receipts] == [1, 0, 2]
+
+
+def test_whether_a_transform_dropped_messages_of_physical_logs_is_doubtful_whatever_is_there(path: str) -> None:
+    write_deltalake(path, messages_of(MESSAGES))
+    receipts = recount(path, 0, OF_BYTES, behind_transform=True).receipts
+    assert all(receipt.is_doubtful and receipt.missing_offsets == 0 for receipt in receipts)
+    assert [interval_of(r, receipt).unproven for r, receipt in zip(OF_BYTES, receipts, strict=True)] == [120, 80, 300]
+
+
+def test_a_table_without_what_names_a_message_cannot_be_counted(path: str) -> None:
+    write_deltalake(path, rows_of(ROWS))
+    assert recount(path, 0, OF_BYTES) == Recount((NOT_COUNTED,) * 3, "the table has no column broker_id")
 
 
 # -- what nobody can count ----------------------------------------------------------------------------------------------

@@ -178,13 +178,13 @@ def test_a_table_that_was_made_without_what_names_a_record_is_gone_on_with(monke
     DeltaTable.create(settings.table.path, arrow_schema(["key", "value", "topic", "partition"]))
     frame = made(monkeypatch, offset=None, timestamp=None, timestampType=None)
     assert fitting_rows(settings, ANY_ROWS) is frame
-    assert unprovable(settings.table.path) == "there is no column offset"
+    assert unprovable(settings) == "there is no column offset"
     made(monkeypatch)
     with pytest.raises(NotOurTable, match="no column offset"):
         fitting_rows(settings, ANY_ROWS)
 
 
 def test_a_table_of_ours_can_be_proved_and_no_table_is_no_obstacle(settings: Settings) -> None:
-    assert unprovable(settings.table.path) is None
+    assert unprovable(settings) is None
     DeltaTable.create(settings.table.path, arrow_schema())
-    assert unprovable(settings.table.path) is None
+    assert unprovable(settings) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from etl.errors import EtlError, rebuild
 
@@ -25,3 +26,16 @@ def unmark(text: str) -> EtlError | None:
         except (ValueError, TypeError, RecursionError):
             at = text.find(_MARK, at)  # other text that happens to hold the marker
     return None
+
+
+def whole_text(failure: BaseException) -> str:
+    """An exception's text with that of its causes: Spark puts the executor's traceback into one of them."""
+    java: Any = getattr(failure, "java_exception", None)
+    texts = [str(failure), str(java.toString()) if java is not None else ""]
+    cause = java.getCause() if java is not None else None
+    for _ in range(20):
+        if cause is None:
+            break
+        texts.append(str(cause.toString()))
+        cause = cause.getCause()
+    return "\n".join(texts)

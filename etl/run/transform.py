@@ -9,20 +9,18 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from etl.edges.delta.failures import whole_text
 from etl.edges.delta.path import open_table
 from etl.edges.delta.shape import check_columns, check_partitioning
-from etl.edges.spark.failures import translating_spark_errors
+from etl.edges.spark.failures import raised_on_a_row, translating_spark_errors
 from etl.edges.spark.session import is_stopped
 from etl.errors import EtlError, SettingsError
 from etl.model.raw_table import misfit, names_of_key
-from etl.protocol.error_line import unmark
+from etl.protocol.error_line import unmark, whole_text
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
@@ -124,7 +122,7 @@ def translating_transform_errors(name: str | None) -> Iterator[None]:
     except EtlError:
         raise
     except Exception as error:
-        told = of_a_row(type(error).__name__, whole_text(error)) if name else None
+        told = raised_on_a_row(type(error).__name__, whole_text(error)) if name else None
         if told is None:
             raise
         said, line = told
@@ -132,40 +130,6 @@ def translating_transform_errors(name: str | None) -> Iterator[None]:
             "the function, and that the workers have its module; the stored plan is executed again by the next run, with the function "
             "as it is then; or give the plan up: etl plans supersede CONF N --reason ...")
         raise SettingsError(f"the transform failed on a row: {said}", key="transform", line=line, check=check) from error
-
-
-def of_a_row(kind: str, text: str) -> tuple[str, str | None] | None:
-    """What was raised while a task made rows, and at which line of Python if it was one; None for a failure of another kind.
-
-    `kind` is the exception's name, `text` its own and that of its causes. Of exceptions that followed from one another the last is told.
-    """
-    _, begins, rest = text.partition(_TRACEBACK)
-    if begins:
-        told = begins + _JAVA.split(rest, maxsplit=1)[0]
-        raised = _PYTHON.findall(told)
-        if not raised or _OUR_READER in told:
-            return None
-        frames, said = raised[-1]
-        places = _PLACE.findall(frames)
-        return said.strip(), ":".join(places[-1]) if places else None
-    errors = [found for found in _SPARK.findall(text) if not found.startswith(_NOT_OF_A_ROW)]
-    return (errors[-1].strip(), None) if errors and (kind in _OF_AN_EXPRESSION or any(one in text for one in _IN_A_TASK)) else None
-
-
-_TRACEBACK = "Traceback (most recent call last):\n"
-_PYTHON = re.compile(re.escape(_TRACEBACK) + r"((?:[ \t].*\n)+)(\S.*)")
-_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
-_JAVA = re.compile(r"\n\s+at |\n SQLSTATE")
-"""Where a traceback of Python ends and Java's stack trace begins."""
-_OUR_READER = "plan_data_source_read.py"
-"""The module of pyspark under which a data source reads: what failed there is ours."""
-_SPARK = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
-"""An error condition of Spark, with what it says."""
-_NOT_OF_A_ROW = ("[TASK_WRITE_FAILED]", "[DELTA_")
-_OF_AN_EXPRESSION = frozenset((
-    "ArithmeticException", "ArrayIndexOutOfBoundsException", "DateTimeException", "NumberFormatException", "SparkRuntimeException"))
-"""As pyspark names what an expression raised, where no writer stands between."""
-_IN_A_TASK = ("[TASK_WRITE_FAILED]", "Job aborted due to stage failure")
 
 
 def load_transform(name: str) -> Callable[[DataFrame], DataFrame]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from etl.edges.delta.path import is_conflict, is_obstacle, no_file_system, not_supported, unreachable
 from etl.errors import NotOurTable, SettingsError, TableUnreachable
-from etl.protocol.error_line import unmark
+from etl.protocol.error_line import unmark, whole_text
 
 
 def translate(failure: Exception, path: str) -> Exception:
@@ -52,16 +51,3 @@ def _no_folders_name(text: str, path: str) -> SettingsError | None:
         f"the transform, that it leaves no NUL in {found[1]}; the stored plan is executed again by the next run, with the function as it "
         "is then; or give the plan up: etl plans supersede CONF N --reason ...")
     return SettingsError(what, key="table.partition_by", path=path, check=check)
-
-
-def whole_text(failure: BaseException) -> str:
-    """An exception's text with that of its causes: Spark puts the executor's traceback into one of them."""
-    java: Any = getattr(failure, "java_exception", None)
-    texts = [str(failure), str(java.toString()) if java is not None else ""]
-    cause = java.getCause() if java is not None else None
-    for _ in range(20):
-        if cause is None:
-            break
-        texts.append(str(cause.toString()))
-        cause = cause.getCause()
-    return "\n".join(texts)

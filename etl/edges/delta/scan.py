@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from etl.audit.audit import BUCKET_OFFSETS, AuditedLog, Bucket
-from etl.edges.delta.failures import whole_text
 from etl.edges.delta.path import spark_path
 from etl.errors import EtlError, FileLost, SettingsError, TableUnreachable
 from etl.model.logs import BrokerPartition
 from etl.model.raw_table import misfit
+from etl.protocol.error_line import whole_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

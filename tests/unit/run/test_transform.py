@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import ArrayType, IntegerType, StringType, StructType
 
-
+from etl.edges.spark.failures import raised_on_a_row
 from etl.errors import NotOurTable, SettingsError
 from etl.model.raw_table import arrow_schema
-from etl.run.transform import apply_transform, fitting_rows, load_transform, of_a_row, unprovable
+from etl.run.transform import apply_transform, fitting_rows, load_transform, unprovable
 from etl.settings.sections import Settings
 from tests.builders import plain_settings
 
@@ -42,7 +42,7 @@ def traceback(*raised: str, file: str = "/home/me/shaping.py") -> str:
      ("[CAST_INVALID_INPUT] The value 'x'", None)),
 ], ids=["a function", "one exception after another", "an expression", "an expression before a shuffle", "a failed stage"])
 def test_what_a_function_or_an_expression_raised_is_told_with_its_line(kind: str, text: str, told: tuple[str, str | None]) -> None:
-    assert of_a_row(kind, text) == told
+    assert raised_on_a_row(kind, text) == told
 
 
 @pytest.mark.parametrize("text", [
@@ -51,7 +51,7 @@ def test_what_a_function_or_an_expression_raised_is_told_with_its_line(kind: str
     "[TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030" + JAVA, "[INTERNAL_ERROR] no session", "",
 ], ids=["our reader", "the table's constraint", "a task", "no task", "nothing"])
 def test_other_failures_are_not_the_transforms(text: str) -> None:
-    assert of_a_row("Py4JJavaError", text) is None
+    assert raised_on_a_row("Py4JJavaError", text) is None
 
 
 # -- what the transform makes of rows -------------------------------------------------------------------------------------------

@@ -19,18 +19,27 @@ Subject = TypeVar("Subject")
 MOST_AT_A_TIME = 8
 
 
+Registry = Callable[[Collection[str] | None], ClusterMetadata]
+"""Who tells of brokers and topics where the brokers do not: asked like `describe`, as often as it is."""
+
+
 class Brokers:
     """All brokers behind a list of addresses. Keeps one connection per broker until it is closed.
+
+    registry     who tells of the cluster instead of the brokers
+    generation   how all of them must be spoken to (`Broker.generation`); None: each tells it itself
 
     Every question raises BrokerUnreachable when nobody answers, and NotKafka when a port speaks something else.
     """
 
-    def __init__(self, bootstrap: Sequence[tuple[str, int]], *, connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, bootstrap: Sequence[tuple[str, int]], *, connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S,
+                 registry: Registry | None = None, generation: str | None = None) -> None:
         if not bootstrap:
             raise SettingsError("there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper")
         self._bootstrap = tuple(bootstrap)
         self._connect_timeout_s = connect_timeout_s
         self._timeout_s = timeout_s
+        self._registry, self._generation = registry, generation
         self._consumers: dict[tuple[str, int], SimpleConsumer] = {}
 
     def close(self) -> None:
@@ -46,7 +55,9 @@ class Brokers:
         self.close()
 
     def describe(self, topics: Collection[str] | None = None) -> ClusterMetadata:
-        """One Metadata request to the first broker that answers; None: of all topics. Creates none."""
+        """One Metadata request to the first broker that answers, or the registry's word; None: of all topics. Creates none."""
+        if self._registry is not None:
+            return self._registry(topics)
         return self.first(lambda consumer: consumer.topic_metadata(topics))
 
     def first(self, ask: Callable[[SimpleConsumer], Answer]) -> Answer:
@@ -87,5 +98,5 @@ class Brokers:
         """The one connection to this address; `generation`: see `Broker`."""
         if (host, port) not in self._consumers:
             self._consumers[host, port] = SimpleConsumer(
-                host, port, timeout_s=self._timeout_s, connect_timeout_s=self._connect_timeout_s, generation=generation)
+                host, port, timeout_s=self._timeout_s, connect_timeout_s=self._connect_timeout_s, generation=generation or self._generation)
         return self._consumers[host, port]

@@ -55,8 +55,10 @@ class Cluster(LogOffsets):
         """`describe`, asked again for up to `wait_s` while the broker was not yet told of any topic.
 
         One that has just started answers, and says of every topic that there is none, until the controller has told it. One that knows
-        another topic and none of these is believed at once.
+        another topic and none of these is believed at once, and so is a registry.
         """
+        if self._registry is not None:
+            return self.describe(topics)
         deadline, attempt = time.monotonic() + wait_s, 0
         while True:
             told = self.describe(topics)
@@ -140,13 +142,14 @@ class Cluster(LogOffsets):
     def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
         """How many bytes one offset costs on average, by the sizes of the leaders' segments: one request per broker.
 
-        Logs of a broker that refuses to tell, or is too old to, are left out, and so are empty ones.
+        Logs of a broker that refuses to tell, or is too old to, are left out, and so are empty ones. In a physical log it is one byte.
         """
         sizes: dict[BrokerPartition, int] = {}
-        for answer in self.of_each(found.leaders, _sizes):
+        for answer in self.of_each({log: leader for log, leader in found.leaders.items() if not log.is_physical}, _sizes):
             sizes.update(answer)
         spans = {log: extent.end_offset - extent.log_start_offset for log, extent in found.extents.items()}
-        return {log: size / spans[log] for log, size in sizes.items() if size > 0 and spans.get(log, 0) > 0}
+        told = {log: size / spans[log] for log, size in sizes.items() if size > 0 and spans.get(log, 0) > 0}
+        return {**told, **{log: 1.0 for log in found.leaders if log.is_physical}}
 
 
 def _open_transactions(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, OpenTransaction]:

@@ -146,20 +146,22 @@ class LogOffsets(Brokers):
                known: ClusterMetadata | None, led: Mapping[BrokerPartition, Leader] | None = None) -> Listed:
         """One offset per log, asked for again where a leader is missing or has moved, until the deadline.
 
-        `known` and `led` save the first Metadata request.
+        `known` and `led` save the first Metadata request. A physical log without a leader is not waited for: nobody is elected there.
         """
         deadline, attempt = time.monotonic() + wait_s, 0
-        found = Listed({}, {}, frozenset())
-        while waiting := {log: when for log, when in times.items() if log not in found.offsets}:
+        found, waiting = Listed({}, {}, frozenset()), dict(times)
+        while waiting:
             if led is None:
                 known = known or self.describe({log.topic for log in waiting})
                 led = known.leaders
+            away = {log for log in waiting if log.is_physical and log not in led}
+            found = replace(found, leaderless=found.leaderless | away)
             failure = self._list_once({log: led[log] for log in waiting if log in led}, waiting, isolation, found)
-            waiting = {log: when for log, when in waiting.items() if log not in found.offsets}
+            waiting = {log: when for log, when in waiting.items() if log not in found.offsets and log not in away}
             left = deadline - time.monotonic()
             if waiting and left <= 0:
                 _give_up(failure, known, waiting)
-                return replace(found, leaderless=frozenset(waiting))
+                return replace(found, leaderless=found.leaderless | waiting.keys())
             if waiting:
                 pause(attempt, left)
             known, led, attempt = None, None, attempt + 1

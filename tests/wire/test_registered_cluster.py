@@ -1,0 +1,84 @@
+"""A cluster whose brokers tell of nothing: a registry says who leads what, and a log whose broker is away is nobody's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+
+import pytest
+
+from etl.edges.brokers.cluster import Cluster, chosen_topics
+from etl.errors import BrokerUnreachable
+from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, Leader
+from etl.protocol.generations import choice
+from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.settings.source import TopicFilter
+from tests.fakes.pebble import Pebble, PebbleBroker
+
+HERE, AWAY = BrokerPartition("stones", 0, 7), BrokerPartition("stones", 0, 8)
+UNCOMMITTED = Isolation.READ_UNCOMMITTED
+
+
+class Registry:
+    """What is registered: the one broker, or nobody, and how often it was asked."""
+
+    def __init__(self, *brokers: Broker) -> None:
+        self.brokers = list(brokers)
+        self.asked = 0
+
+    def __call__(self, topics: Collection[str] | None) -> ClusterMetadata:
+        self.asked += 1
+        there = {broker.id: broker for broker in self.brokers}
+        leaders = {log: Leader(there[log.broker_id]) if log.broker_id in there else None for log in (HERE, AWAY)}
+        logs = tuple(PartitionMetadata(log, None, leader) for log, leader in leaders.items())
+        told = {"stones": TopicMetadata("stones", None, None, False, logs)}
+        return ClusterMetadata(None, there, {name: topic for name, topic in told.items() if topics is None or name in topics})
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    """Of a generation that must be told."""
+    monkeypatch.setattr(Pebble, "is_told", True)
+    monkeypatch.setattr(choice, "GENERATIONS", (*choice.GENERATIONS, Pebble()))
+    with PebbleBroker({("stones", 0): 30}).listening() as running:
+        yield Broker(7, "127.0.0.1", running.port, "pebble")
+
+
+def cluster_of(registry: Registry) -> Cluster:
+    return Cluster([("127.0.0.1", registry.brokers[0].port)], timeout_s=5, registry=registry, generation="pebble")
+
+
+def test_the_registry_is_asked_instead_of_the_brokers(broker: Broker) -> None:
+    with cluster_of(Registry(broker)) as cluster:
+        assert cluster.describe(None).leaders == {HERE: Leader(broker)}
+        assert cluster.describe_once_told(["no-such-topic"], wait_s=float("inf")).topics == {}
+        assert cluster.first(lambda consumer: consumer.introduction()) == "a pebble"
+
+
+def test_logs_of_a_broker_that_is_away_are_told_at_once_and_the_others_read(broker: Broker) -> None:
+    began = time.monotonic()
+    with cluster_of(Registry(broker)) as cluster:
+        described = chosen_topics(cluster.describe(None), TopicFilter(allow=("stones",)))
+        found = cluster.extents([HERE, AWAY], isolation=UNCOMMITTED, wait_for_leader_s=60, metadata=described)
+        assert (dict(found.extents), found.leaderless) == ({HERE: Extent(0, 30)}, {AWAY})
+        assert cluster.offsets_at({}, wait_for_leader_s=60) == {}
+        assert cluster.bytes_per_offset(found) == {HERE: 1.0}
+    assert time.monotonic() - began < 30
+
+
+def test_a_broker_that_is_registered_and_silent_is_waited_for_until_it_is_registered_no_more(broker: Broker) -> None:
+    gone = Broker(8, "127.0.0.1", 1, "pebble")
+    registry = Registry(broker, gone)
+
+    class EndsSoon(Registry):
+        def __call__(self, topics: Collection[str] | None) -> ClusterMetadata:
+            told = super().__call__(topics)
+            self.brokers = [broker] if self.asked == 2 else self.brokers
+            return told
+
+    with cluster_of(registry) as cluster, pytest.raises(BrokerUnreachable):
+        cluster.extents([HERE, AWAY], isolation=UNCOMMITTED, wait_for_leader_s=0.3)
+    ending = EndsSoon(broker, gone)
+    with cluster_of(ending) as cluster:
+        found = cluster.extents([HERE, AWAY], isolation=UNCOMMITTED, wait_for_leader_s=60)
+    assert (found.extents.keys(), found.leaderless, ending.asked) == ({HERE}, {AWAY}, 3)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from etl.decisions.expiry import cleanup_of
 from etl.decisions.tasks import cut_ranges, cut_to_offsets, pack_tasks, split_tasks
@@ -14,6 +16,9 @@ from etl.model.plans import OffsetRange
 from etl.reader.reading import Reading, refuse_missing_partitions
 from etl.reader.ranges import inside, ranges_of
 from etl.reader.tasks import Task, of_topics, parse_tasks
+
+if TYPE_CHECKING:
+    from etl.edges.brokers.cluster import Cluster
 
 
 def tasks_of(options: Mapping[str, str], reading: Reading) -> list[Task]:
@@ -48,10 +53,8 @@ def _wanted(reading: Reading) -> _Wanted:
 
     One Metadata request, two or three ListOffsets for each broker, one more for each side that is given by time, one DescribeConfigs.
     """
-    from etl.edges.brokers.cluster import Cluster
-
-    with Cluster(reading.bootstrap, timeout_s=reading.timeout_s) as cluster:
-        named = None if reading.ranges is None else sorted({r.log for r in reading.ranges})
+    named = None if reading.ranges is None else sorted({r.log for r in reading.ranges})
+    with _open_cluster(reading, named or reading.chosen.logs) as cluster:
         asked = reading.chosen.asked if named is None else {log.topic for log in named}
         metadata = cluster.describe_once_told(asked, wait_s=reading.timeout_s)
         there = metadata.leaders.keys() | metadata.leaderless
@@ -76,10 +79,30 @@ def _wanted(reading: Reading) -> _Wanted:
     return _Wanted(led, metadata.topic_ids, found.epochs if reading.fails_on_data_loss else {}, cleanups)
 
 
+@contextlib.contextmanager
+def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterator[Cluster]:
+    """Whom to ask. Only here, where a query is planned, is ZooKeeper asked: executors have the leaders in their tasks."""
+    from etl.edges.brokers.cluster import Cluster
+    from etl.edges.zookeeper.physical_registry import read_physical_brokers, read_physical_cluster
+    from etl.edges.zookeeper.registry import read_brokers
+    from etl.edges.zookeeper.session import ZooKeeper
+
+    if reading.zookeeper is None:
+        with Cluster(reading.bootstrap, timeout_s=reading.timeout_s) as cluster:
+            yield cluster
+        return
+    with ZooKeeper(reading.zookeeper) as zookeeper:
+        there = read_physical_brokers(zookeeper).values() if reading.physical else read_brokers(zookeeper)
+        told: dict[str, Any] = {} if not reading.physical else {
+            "generation": min(there).generation, "registry": lambda topics: read_physical_cluster(zookeeper, topics, named)}
+        with Cluster([(broker.host, broker.port) for broker in there], timeout_s=reading.timeout_s, **told) as cluster:
+            yield cluster
+
+
 def _packed(wanted: _Wanted, reading: Reading) -> list[Task]:
     """Ranges cut and packed towards `target_task_bytes`, all offsets being taken to cost the same, and within the bounds of the options."""
     parallelism, most = max(os.cpu_count() or 1, reading.least_tasks), _most_offsets(sum(r.size for r in wanted.ranges), reading)
-    cut = cut_ranges(wanted.ranges, {}, reading.target_task_bytes, parallelism)
+    cut = wanted.ranges if reading.physical else cut_ranges(wanted.ranges, {}, reading.target_task_bytes, parallelism)
     if most is not None:
         cut = cut_to_offsets(cut, most)
     packed = pack_tasks(cut, {}, reading.target_task_bytes, parallelism)

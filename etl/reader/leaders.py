@@ -16,7 +16,10 @@ _LONGEST_BACKOFF_S = 5.0
 
 
 def find_leaders(walks: Sequence[RangeProgress], manner: FetchSettings) -> None:
-    """Look up the leaders that are not known, after a pause for those that failed. Raises when a walk failed too often."""
+    """Look up the leaders that are not known, after a pause for those that failed. Raises when a walk failed too often.
+
+    A physical log has its one broker, of which the driver alone can learn a new address: it is asked again where it was.
+    """
     lost = [walk for walk in walks if walk.leader is None]
     if not lost:
         return
@@ -26,6 +29,12 @@ def find_leaders(walks: Sequence[RangeProgress], manner: FetchSettings) -> None:
     attempts = max(walk.attempts for walk in lost)
     if attempts > 1:
         time.sleep(min(manner.backoff_s * 2 ** (attempts - 2), _LONGEST_BACKOFF_S))
+    for walk in lost:
+        if walk.log.is_physical:
+            walk.leader = walk.cursor.range.leader
+    lost = [walk for walk in lost if not walk.log.is_physical]
+    if not lost:
+        return
     try:
         with Cluster(manner.bootstrap, timeout_s=manner.timeout_s) as cluster:
             metadata = cluster.describe({walk.log.topic for walk in lost})

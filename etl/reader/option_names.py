@@ -18,11 +18,21 @@ SIZES: Mapping[str, int] = {
 INTERNAL = ("tasks", "tasks_file")
 """How a run hands over the tasks that it has planned."""
 
+PHYSICAL_REFUSED = {
+    "bootstrap": "such a broker tells neither its id nor its topics; give zookeeper, where the brokers are registered",
+    "isolation": "there are no transactions", "compacted_topics": "there is no compaction",
+    "startingtimestamp": "messages have no timestamps", "startingoffsetsbytimestamp": "messages have no timestamps",
+    "endingtimestamp": "messages have no timestamps", "endingoffsetsbytimestamp": "messages have no timestamps",
+    "maxrecordsperpartition": "no records can be counted from byte positions",
+    "minpartitions": "a log can be cut only where its segments begin, however many tasks are asked for",
+}
+"""What has no meaning where offsets are byte positions (Jafka, Kafka 0.7), and why."""
+
 SAME_AS = {
     "kafka.bootstrap.servers": "bootstrap", "subscribe": "topics", "kafka.isolation.level": "isolation",
 }
 """Spark's name -> ours, where both mean the same."""
-OURS = ("bootstrap", "topics", "ranges", "isolation", "compacted_topics", "columns", *SIZES, "timeout_s")
+OURS = ("dialect", "bootstrap", "zookeeper", "topics", "ranges", "isolation", "compacted_topics", "columns", *SIZES, "timeout_s")
 OF_SPARK = (
     *SAME_AS, "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss",

@@ -100,6 +100,10 @@ class Reading:
     """Exact ranges; None: `chosen` from `starting` to `ending`."""
     starting: Bounds = Bounds(LogEnd.EARLIEST)
     ending: Bounds = Bounds(LogEnd.LATEST)
+    zookeeper: str | None = None
+    """Where the brokers are registered, `host:port,host:port/chroot`, when they are found there; `bootstrap` is empty then."""
+    physical: bool = False
+    """The logs are (`BrokerPartition.is_physical`)."""
     late_start_is_latest: bool = False
     """Where no record is as late as a starting time: start at the end instead of failing."""
     compacted: frozenset[str] = frozenset()
@@ -115,6 +119,7 @@ def refuse_missing_partitions(named: Iterable[BrokerPartition], there: Iterable[
     known = set(there)
     for log in named:
         if log not in known:
-            count = sum(other.topic == log.topic for other in known)
-            what = f"the topic has {count} partitions, numbered from 0, and not this one" if count else "the topic is not there"
+            count = sum((other.topic, other.broker_id) == (log.topic, log.broker_id) for other in known)
+            on = f" on broker {log.broker_id}" if log.is_physical else ""
+            what = f"the topic has {count} partitions{on}, numbered from 0, and not this one" if count else f"the topic is not there{on}"
             raise TopicMissing(what, **log.place, check="the option, and that this is the right cluster")

@@ -90,9 +90,9 @@ def check_patience(walk: RangeProgress, manner: FetchSettings) -> None:
                              check="who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on",
                              **place_of(walk))
     if walk.cursor.starved:
+        cut = "a broker that lost what was not yet on its disk" if walk.log.is_physical else "a truncated log (unclean leader election)"
         raise RanOutBeforeUntil(f"the log cannot be read up to {walk.cursor.range.until_offset}: its readable end stays below",
-                                check="for a truncated log (unclean leader election), or a topic made anew",
-                                **place_of(walk))
+                                check=f"for {cut}, or a topic that was deleted or made anew", **place_of(walk))
     if walk.cursor.silent:
         until = walk.cursor.range.until_offset
         what = f"the broker gave no records for {manner.deadline_s:g} s, though the log reaches to {until} or beyond"

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from etl.edges.progress_port import ProgressAddress, Teller
 from etl.errors import EtlError, SparkLost
-from etl.model.logs import BrokerPartition, Cleanup, Isolation
+from etl.model.logs import BrokerPartition, Cleanup, Dialect, Isolation
 from etl.model.plans import OffsetRange, Receipt
 from etl.model.raw_table import spark_schema
 from etl.protocol.error_line import mark
@@ -62,7 +62,7 @@ class OffsetRanges(DataSource):
     def schema(self) -> str:
         """The chosen columns of the raw table."""
         reading = parse_options(self.options)
-        return spark_schema(reading.columns)
+        return spark_schema(reading.columns, physical=reading.physical)
 
     def reader(self, schema: Any) -> DataSourceReader:
         """A reader of the options; `schema` is the one from above."""
@@ -145,20 +145,23 @@ def read_tasks(
     isolation: Isolation, fetch_max_bytes: int = FETCH_MAX_BYTES, fetch_limit_bytes: int = FETCH_LIMIT_BYTES, timeout_s: float = TIMEOUT_S,
     topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
     log_epochs: Mapping[BrokerPartition, int] | None = None, cleanups: Mapping[str, Cleanup] | None = None,
-    progress: ProgressAddress | None = None, max_record_bytes: int = MAX_RECORD_BYTES,
+    progress: ProgressAddress | None = None, max_record_bytes: int = MAX_RECORD_BYTES, physical: bool = False,
 ) -> tuple[DataFrame, ReceiptAccumulator]:
     """The rows of a plan's ranges, packed as `tasks` says (indices of `ranges`), and the receipts to come.
 
     Leaders travel with the ranges, so executors ask nobody; only a task that is tried again looks them up at `bootstrap`
     (`host:port` each). A topic that no longer has the id of `topic_ids` when it was read fails the task (NeedsDecision), and so does a log
     that no longer reaches up to its ranges in the epoch of `leader_epochs` (LogTruncated), and offsets missing from a topic whose
-    cleaning, by `cleanups`, does not explain it (MissingOffsets). Rows carry their log's epoch of `log_epochs`.
+    cleaning, by `cleanups`, does not explain it (MissingOffsets). Rows carry their log's epoch of `log_epochs`. `physical`: all logs are
+    (`BrokerPartition.is_physical`), and the rows have the columns of such.
     """
     source, receipts = receiving(spark, progress)
     spark.dataSource.register(source)
     reader = spark.read.format(source.name()).option("bootstrap", ",".join(bootstrap)).option("isolation", isolation.value)
     reader = reader.option("fetch_max_bytes", fetch_max_bytes).option("fetch_limit_bytes", fetch_limit_bytes)
     reader = reader.option("max_record_bytes", max_record_bytes).option("timeout_s", timeout_s)
+    if physical:
+        reader = reader.option("dialect", Dialect.JAFKA.value)
     text = render_tasks(ranges, tasks, topic_ids or {}, leader_epochs or {}, log_epochs or {}, cleanups or {})
     reader = reader.option("tasks", text) if len(text) <= INLINE_BYTES else reader.option("tasks_file", keep_file(text))
     return _loaded(reader), receipts
@@ -176,8 +179,8 @@ def _loaded(reader: DataFrameReader) -> DataFrame:
 
 
 def _afresh(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """For a task that is tried again: whom the driver knew as leader may be why it failed."""
-    return [replace(r, leader=None) for r in ranges]
+    """For a task that is tried again: whom the driver knew as leader may be why it failed. Nobody else ever leads a physical log."""
+    return [r if r.log.is_physical else replace(r, leader=None) for r in ranges]
 
 
 def _addresses(ranges: Sequence[OffsetRange], bootstrap: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:

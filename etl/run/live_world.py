@@ -23,7 +23,6 @@ from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger, new_uid
 from etl.edges.zookeeper.owners import Owners
-from etl.edges.zookeeper.registry import read_brokers
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, TableUnreachable
 from etl.model.ledger import Ledger
@@ -37,7 +36,8 @@ from etl.reader.following import Following
 from etl.report.phases import Phases, Stopwatch, Verb
 from etl.run.adopt import adopt_commits
 from etl.run.context import RunContext, now_ms
-from etl.run.observe import Observer, bootstrap_of, observe_table
+from etl.run.discovery import Discovery
+from etl.run.observe import Observer, observe_table
 from etl.run.recount import applied_by, count_again
 from etl.run.rows import format_rows, read_rows
 from etl.run.spark import RunSpark
@@ -65,6 +65,7 @@ class LiveWorld:
         self.ledger = PlanLedger(zookeeper, settings.group, settings.pipeline)
         self._lock = DriverLock(zookeeper, settings.group, settings.pipeline)
         self._owners = Owners(zookeeper, settings.group, settings.pipeline)
+        self._discovery = Discovery(settings, zookeeper)
         self._observer = Observer(settings, zookeeper, self.group, self.ledger, now_ms=self.now_ms)
         self._cluster_name, self._seen_ledger = "", Ledger()
         self._pipelines_version: int | None = None
@@ -81,7 +82,7 @@ class LiveWorld:
     def driving(self, run_id: str) -> contextlib.AbstractContextManager[None]:
         """Be the only driver of the pipeline. Raises Owned."""
         if self.settings.source.bootstrap is None:
-            read_brokers(self.zookeeper)  # before anything is written: a wrong chroot must stay empty
+            self._discovery.registered()  # before anything is written: a wrong chroot must stay empty
         else:
             self.zookeeper.ensure("/")
         return self._lock.driving(run_id, wait_s=self.settings.ownership.wait_for_driver_s)
@@ -147,7 +148,7 @@ class LiveWorld:
             return Load(writer)
         spark = self.spark()
         with self._phases.timed(Verb.FIRST_JOB):
-            bootstrap = bootstrap_of(self.settings, self.zookeeper)
+            bootstrap = self._discovery.bootstrap()
             rows, self._reading = read_rows(spark, plan, snapshot, self.settings, bootstrap, now_ms=self.now_ms())
             return Load(writer, format_rows(rows, self.settings))
 

@@ -21,17 +21,14 @@ from etl.edges.delta.shape import check_shape
 from etl.edges.spark.session import parallelism_of
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.registry import read_brokers, read_cluster_id, read_creation_ids, read_topics
+from etl.edges.zookeeper.registry import read_creation_ids
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.errors import SettingsError
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, Retention
 from etl.model.raw_table import arrow_schema
 from etl.model.snapshot import Snapshot
 from etl.model.table import Table
-from etl.protocol.messages import ClusterMetadata
-from etl.run.told_topics import describe_all_told
-from etl.settings.address import split_address
+from etl.run.discovery import Discovery
 from etl.settings.sections import Settings
 
 _LOOKS_MAX = 3
@@ -53,6 +50,7 @@ class Observer:
         self, settings: Settings, zookeeper: ZooKeeper, group: ConsumerGroup, ledger: PlanLedger, *, now_ms: Callable[[], int],
     ) -> None:
         self._settings, self._zookeeper, self._group, self._ledger, self._now_ms = settings, zookeeper, group, ledger, now_ms
+        self._discovery = Discovery(settings, zookeeper)
 
     def observe(self) -> Seen:
         """Look, and look again when another driver planned meanwhile: what was seen of the ledger is then older than the rest."""
@@ -69,14 +67,13 @@ class Observer:
         ledger = self._ledger.read_ledger()
         refuse_another_dialect(ledger.newest, self._settings)  # else these brokers would be asked for logs that they do not have
         pipelines_version, other_pipelines = self._ledger.pipelines_version(), self._ledger.other_pipelines()  # in this order
-        with Cluster(bootstrap_of(self._settings, self._zookeeper), timeout_s=source.timeout_s) as cluster:
-            left = topics_left_to_read(ledger)
-            described = describe_all_told(
-                cluster, self._asked_topics(left), lambda told: self._registered(told, left), wait_s=source.wait_for_leader_s)
+        left = topics_left_to_read(ledger)
+        with self._discovery.open_cluster(self._known_logs(ledger)) as cluster:
+            described = self._discovery.describe(cluster, left)
             metadata = chosen_topics(described, source.topics)
             refuse_missing_topics(self._settings, metadata.topics, lambda: names_of_topics(cluster))
             refuse_topic_that_reads_as_null(self._settings, metadata.topics)
-            name = self._name_of(metadata)
+            name = self._discovery.name_of(metadata)
             logs = [p.log for topic in metadata.topics.values() for p in topic.partitions]
             committed = self._group.committed({*logs, *(ledger.newest.positions if ledger.newest else ())})
             table = self._table(name, ledger, metadata.topics)
@@ -127,22 +124,12 @@ class Observer:
         unknown, is_awaited = set(topics) - known, bool(table and is_waiting_for_a_table(ledger, table))
         return with_others(table, self._settings.table.path, app_id, unknown, is_awaited=is_awaited) if table and unknown else table
 
-    def _registered(self, told: ClusterMetadata, left: Collection[str]) -> list[str]:
-        """Topics in ZooKeeper that are read, or left to read, and not about to be deleted; none where it is that of another cluster."""
-        if told.cluster_id is not None and told.cluster_id != read_cluster_id(self._zookeeper):
-            return []
-        return [topic for topic in read_topics(self._zookeeper) if self._settings.source.topics.admits(topic) or topic in left]
-
-    def _asked_topics(self, left: Collection[str]) -> tuple[str, ...] | None:
-        """By name where the conf names all of them in plain letters, else all topics: one request either way."""
-        topics = self._settings.source.topics
-        return (*topics.literal_names, *left) if len(topics.literal_names) == len(topics.allow) else None
-
-    def _name_of(self, metadata: ClusterMetadata) -> str:
-        name = metadata.cluster_id or read_cluster_id(self._zookeeper) or self._settings.cluster
-        if not name:
-            raise SettingsError("the brokers tell no cluster id", key="cluster", check="give the cluster a name in the conf")
-        return name
+    def _known_logs(self, ledger: Ledger) -> set[BrokerPartition]:
+        """Physical logs that there were, by the newest plan and by the group's offsets: of a broker that is away nobody else tells."""
+        if not self._settings.source.is_physical:
+            return set()
+        planned = {*ledger.newest.positions, *ledger.newest.pending_starts} if ledger.newest else set()
+        return planned | self._group.logs_with_offsets(self._settings.source.topics.admits)
 
 
 def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | None:
@@ -153,11 +140,3 @@ def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | No
     return state.read_table(
         table.path, app_id, known=ledger.known_version, is_ours=settings.source.topics.admits, plan=ledger.newest,
         acknowledgement=ledger.acknowledged)
-
-
-def bootstrap_of(settings: Settings, zookeeper: ZooKeeper) -> list[tuple[str, int]]:
-    """The brokers to begin with: those that the conf names, else those in ZooKeeper."""
-    given = settings.source.bootstrap
-    if given:
-        return [split_address(address) for address in given]
-    return [(broker.host, broker.port) for broker in read_brokers(zookeeper)]

@@ -6,13 +6,12 @@ dictionary of strings. What the keys mean is told below each of them; `conf/clic
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
 from etl.settings import fetch_sizes
-from etl.settings.address import split_address
+from etl.settings.address import split_connect
 from etl.settings.places import check_place, place_of
 from etl.settings.policies import OnLiveGroup, OnOwned, OnRowsRemoved, OwnershipMode
 from etl.settings.section import DAY_S, INT64, Section, one_or_several
@@ -20,7 +19,6 @@ from etl.settings.source import SourceSettings
 
 NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 """What may name a znode and a group: not dots alone, which ZooKeeper refuses in a path."""
-_CHROOT = re.compile(r"(/(?!\.{1,2}(/|$))[^/,\x00-\x20]+)*/?")
 
 
 class ZooKeeperSettings(Section):
@@ -34,11 +32,7 @@ class ZooKeeperSettings(Section):
     @field_validator("connect")
     @classmethod
     def _hosts_and_chroot(cls, value: str) -> str:
-        hosts, slash, chroot = value.partition("/")
-        for address in hosts.split(","):
-            split_address(address.strip())
-        if not _CHROOT.fullmatch(slash + chroot):
-            raise ValueError(f"{slash + chroot!r} is no path in ZooKeeper; one chroot follows the last host: host:port,host:port/chroot")
+        split_connect(value)
         return value
 
 

@@ -41,7 +41,8 @@ from etl.protocol.zookeeper.registrations import (
     dialect_of, parse_broker, parse_cluster_id, parse_count, parse_partition_state, parse_physical_broker, parse_replicas,
 )
 from etl.reader.cursor import Cursor
-from etl.reader.options import parse_options, parse_ranges
+from etl.reader.option_logs import parse_ranges
+from etl.reader.options import parse_options
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings, parse_settings
 from tests.fakes.batches import Batch, Codec, answer, compress, encode, record_bytes

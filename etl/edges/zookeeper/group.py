@@ -5,7 +5,7 @@ What an owner means for a run is decided in `ownership`, what a moved offset mea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
 
@@ -47,6 +47,11 @@ class ConsumerGroup:
                 path = self._group.offset(log)
                 found[log] = Committed(parse_offset(payload[0], path=path, log=log), payload[1])
         return found
+
+    def logs_with_offsets(self, is_wanted: Callable[[str], bool]) -> set[BrokerPartition]:
+        """Every log of the wanted topics that has a znode for a committed offset, whether it is there now or not."""
+        topics = [topic for topic in self._zookeeper.children(self._group.offsets) or () if is_wanted(topic)]
+        return {log for topic in topics for log in self._logs_below(topic, self._group.offsets_of(topic))}
 
     def _logs_below(self, topic: str, path: str) -> list[BrokerPartition]:
         keys = self._zookeeper.children(path) or ()

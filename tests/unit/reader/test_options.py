@@ -11,7 +11,8 @@ from etl.errors import DataLoss, EtlError, NotYetReadable, RanOutBeforeUntil, Se
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange
 from etl.reader.option_names import OF_SPARK, OURS, WITHOUT_EFFECT
-from etl.reader.options import parse_options, parse_ranges
+from etl.reader.option_logs import parse_ranges
+from etl.reader.options import parse_options
 from etl.reader.ranges import inside, ranges_of
 from etl.reader.reading import Bounds, Chosen, FirstAt, LogEnd, refuse_missing_partitions
 

@@ -1,0 +1,84 @@
+"""Finds the cluster of a conf: its brokers, topics and leaders, whichever family it is of and wherever that is kept.
+
+| cluster | brokers are found | topics and leaders are told |
+| --- | --- | --- |
+| Kafka, `source.bootstrap` given (KRaft, or an address that ZooKeeper does not have) | by that key | by the brokers (Metadata) |
+| Kafka 0.8 to 3.x | in ZooKeeper | by the brokers, once they know all topics that ZooKeeper has |
+| Jafka, Kafka 0.7 | in ZooKeeper | in ZooKeeper: these brokers know only their own logs |
+
+With bootstrap, ZooKeeper holds the ledger and nothing of the cluster. Everybody who looks at a cluster does it by `open_cluster` and
+`describe`, and gets one `ClusterMetadata`; nothing above this module asks where it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from etl.edges.brokers.cluster import Cluster
+from etl.edges.zookeeper.physical_registry import read_physical_brokers, read_physical_cluster
+from etl.edges.zookeeper.registry import read_brokers, read_cluster_id, read_topics
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.errors import SettingsError
+from etl.model.logs import Broker, BrokerPartition
+from etl.protocol.messages import ClusterMetadata
+from etl.run.told_topics import describe_all_told
+from etl.settings.address import split_address
+from etl.settings.sections import Settings
+
+_CONNECT_WITHIN_S = 10.0
+
+
+class Discovery:
+    """The cluster that a conf names. Raises what `registry`, `physical_registry` and the brokers raise."""
+
+    def __init__(self, settings: Settings, zookeeper: ZooKeeper) -> None:
+        self._settings, self._source, self._zookeeper = settings, settings.source, zookeeper
+
+    def registered(self) -> Mapping[int, Broker]:
+        """The brokers that are registered in ZooKeeper, by id; none where the conf gives them and ZooKeeper is that of the ledger alone."""
+        if self._source.bootstrap is not None:
+            return {}
+        if self._source.is_physical:
+            return read_physical_brokers(self._zookeeper)
+        return {broker.id: broker for broker in read_brokers(self._zookeeper)}
+
+    def bootstrap(self) -> list[tuple[str, int]]:
+        """The brokers to begin with: those that the conf names, else those in ZooKeeper."""
+        if self._source.bootstrap is not None:
+            return [split_address(address) for address in self._source.bootstrap]
+        return [(broker.host, broker.port) for broker in self.registered().values()]
+
+    def open_cluster(self, known: Iterable[BrokerPartition] = (), *, connect_timeout_s: float = _CONNECT_WITHIN_S) -> Cluster:
+        """Whom to ask; to be closed. `known`: logs that there were, so that those of a broker that is away are told as leaderless."""
+        timeout_s = self._source.timeout_s
+        if not self._source.is_physical:
+            return Cluster(self.bootstrap(), connect_timeout_s=connect_timeout_s, timeout_s=timeout_s)
+        there, before = self.registered(), tuple(known)
+        return Cluster([(broker.host, broker.port) for broker in there.values()], connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
+                       generation=min(there.values()).generation,
+                       registry=lambda topics: read_physical_cluster(self._zookeeper, topics, before))
+
+    def describe(self, cluster: Cluster, left: Collection[str]) -> ClusterMetadata:
+        """What the conf's topics are, and those `left` to read; other topics may be among them."""
+        if self._source.is_physical:
+            return cluster.describe(self._asked_topics(left))
+        return describe_all_told(
+            cluster, self._asked_topics(left), lambda told: self._registered_topics(told, left), wait_s=self._source.wait_for_leader_s)
+
+    def name_of(self, metadata: ClusterMetadata) -> str:
+        """What the cluster is called. Raises SettingsError where nobody says."""
+        name = metadata.cluster_id or read_cluster_id(self._zookeeper) or self._settings.cluster
+        if not name:
+            raise SettingsError("the brokers tell no cluster id", key="cluster", check="give the cluster a name in the conf")
+        return name
+
+    def _asked_topics(self, left: Collection[str]) -> tuple[str, ...] | None:
+        """By name where the conf names all of them in plain letters, else all topics: one request either way."""
+        topics = self._source.topics
+        return (*topics.literal_names, *left) if len(topics.literal_names) == len(topics.allow) else None
+
+    def _registered_topics(self, told: ClusterMetadata, left: Collection[str]) -> list[str]:
+        """Topics in ZooKeeper that are read, or left to read, and not about to be deleted; none where it is that of another cluster."""
+        if told.cluster_id is not None and told.cluster_id != read_cluster_id(self._zookeeper):
+            return []
+        return [topic for topic in read_topics(self._zookeeper) if self._source.topics.admits(topic) or topic in left]

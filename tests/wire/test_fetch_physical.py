@@ -1,0 +1,120 @@
+"""The loop of a task on physical logs: the same topic on two brokers, whole entries, and a broker that nobody else can stand in for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from etl.edges.brokers.cluster import Cluster
+from etl.errors import BrokerUnreachable, CorruptData, DataLoss, EtlError, RanOutBeforeUntil
+from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, Leader
+from etl.model.plans import OffsetRange, Receipt
+from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.reader.fetch import read_ranges
+from tests.fakes.broker import hang_up
+from tests.fakes.jafka import FETCH, MULTIFETCH, OFFSETS, JafkaBroker, entry, wrapped
+
+ONE, TWO = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
+COLUMNS = ("value", "topic", "partition", "offset", "broker_id", "message_index", "log_epoch")
+
+
+@pytest.fixture
+def brokers() -> Iterator[tuple[JafkaBroker, JafkaBroker]]:
+    """The same topic on two brokers, with other messages; on the first in two segments."""
+    with JafkaBroker().listening() as first, JafkaBroker().listening() as second:
+        first.append("clicks", 0, entry(b"a0") + wrapped(entry(b"a1"), entry(b"a2")))
+        first.logs["clicks", 0].roll()
+        first.append("clicks", 0, entry(b"a3"))
+        second.append("clicks", 0, b"".join(entry(b"b%d" % number) for number in range(100)))
+        yield first, second
+
+
+def leader(log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> Leader:
+    broker = brokers[(log.broker_id or 0) - 1]
+    return Leader(Broker(log.broker_id or 0, broker.host, broker.port, "jafka"))
+
+
+def end_of(log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> int:
+    return brokers[(log.broker_id or 0) - 1].logs[log.topic, log.partition].flushed
+
+
+def read(ranges: Sequence[OffsetRange], **options: Any) -> tuple[list[dict[str, Any]], dict[int, Receipt]]:
+    receipts: dict[int, Receipt] = {}
+    batches = read_ranges(ranges, isolation=Isolation.READ_UNCOMMITTED, on_receipt=receipts.__setitem__, columns=COLUMNS, timeout_s=5,
+                          **{"backoff_s": 0.01, **options})
+    return [row for arrow_batch in batches for row in arrow_batch.to_pylist()], receipts
+
+
+def whole(log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> OffsetRange:
+    return OffsetRange(log, 0, end_of(log, brokers), leader(log, brokers))
+
+
+def test_the_same_partition_of_two_brokers_is_read_from_each(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    rows, receipts = read([whole(ONE, brokers), whole(TWO, brokers)])
+    found = [(row["value"], row["broker_id"], row["message_index"]) for row in rows if row["broker_id"] == 1]
+    assert found == [(b"a0", 1, 0), (b"a1", 1, 0), (b"a2", 1, 1), (b"a3", 1, 0)]
+    assert [row["value"] for row in rows if row["broker_id"] == 2] == [b"b%d" % number for number in range(100)]
+    assert {index: (receipt.rows, receipt.missing_offsets) for index, receipt in receipts.items()} == {0: (4, 0), 1: (100, 0)}
+
+
+def test_ranges_of_one_log_meet_at_a_boundary_and_share_no_row(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    cut, end = brokers[0].logs["clicks", 0].starts[1], end_of(ONE, brokers)
+    rows, receipts = read([OffsetRange(ONE, 0, cut, leader(ONE, brokers)), OffsetRange(ONE, cut, end, leader(ONE, brokers))])
+    assert [row["value"] for row in rows] == [b"a0", b"a1", b"a2", b"a3"]
+    assert [receipts[index].rows for index in (0, 1)] == [3, 1]
+
+
+def test_a_range_that_begins_inside_an_entry_is_an_error_and_never_skipped(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    with pytest.raises(EtlError) as caught:
+        read([OffsetRange(TWO, 3, end_of(TWO, brokers), leader(TWO, brokers))])
+    assert (caught.value.exit_code, caught.value.where["offset"]) == (5, 3)
+
+
+def test_a_range_that_ends_inside_an_entry_is_an_error(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    with pytest.raises(CorruptData):
+        read([OffsetRange(TWO, 0, end_of(TWO, brokers) - 1, leader(TWO, brokers))])
+
+
+def test_a_broker_that_hangs_up_is_asked_again_where_it_was(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    brokers[1].script[FETCH].extend([hang_up] * 3)
+    rows, _ = read([whole(TWO, brokers)])
+    assert len(rows) == 100
+
+
+def test_a_broker_that_stays_away_is_unreachable_and_no_other_is_asked(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    gone = OffsetRange(TWO, 0, 8, Leader(Broker(2, "127.0.0.1", 1, "jafka")))
+    with pytest.raises(BrokerUnreachable) as caught:
+        read([gone], retry=2, bootstrap=[(brokers[0].host, brokers[0].port)])
+    assert (caught.value.exit_code, caught.value.retriable) == (6, True)
+    assert [kind for kind, _ in brokers[0].requests] == []
+
+
+def test_offsets_that_expired_are_lost(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    asked = whole(ONE, brokers)
+    brokers[0].logs["clicks", 0].expire()
+    with pytest.raises(DataLoss):
+        read([asked])
+    rows, _ = read([asked], fails_on_loss=False)
+    assert [row["value"] for row in rows] == [b"a3"]
+
+
+def test_a_topic_that_is_not_there_answers_like_one_without_anything_new(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    missing = BrokerPartition("no-such-topic", 0, 1)
+    with pytest.raises(RanOutBeforeUntil, match="readable end stays below"):
+        read([OffsetRange(missing, 0, 10, leader(missing, brokers))], deadline_s=0.2)
+
+
+def test_a_log_has_an_extent_with_the_boundaries_that_its_broker_names(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    there = {number: leader(log, brokers).broker for number, log in ((1, ONE), (2, TWO))}
+    told = TopicMetadata("clicks", None, None, False, tuple(PartitionMetadata(log, None, leader(log, brokers)) for log in (ONE, TWO)))
+    brokers[1].append("clicks", 0, entry(b"not on disk yet"))
+    brokers[1].logs["clicks", 0].flushed -= len(entry(b"not on disk yet"))
+    known = ClusterMetadata(None, there, {"clicks": told})
+    with Cluster([(there[1].host, there[1].port)], timeout_s=5, registry=lambda topics: known, generation="jafka") as cluster:
+        found = cluster.extents([ONE, TWO], isolation=Isolation.READ_UNCOMMITTED)
+    cut, ends = brokers[0].logs["clicks", 0].starts[1], [end_of(log, brokers) for log in (ONE, TWO)]
+    assert dict(found.extents) == {
+        ONE: Extent(0, ends[0], boundaries=(0, cut, ends[0])), TWO: Extent(0, ends[1], boundaries=(0, ends[1]))}
+    assert {kind for broker in brokers for kind, _ in broker.requests} == {MULTIFETCH, OFFSETS}

@@ -1,12 +1,32 @@
-"""What an exception of a writer means."""
+"""What an exception means where a table lies: of delta-rs, of a writer by Spark, or of the file system. By what it says, no more."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from etl.edges.delta.path import is_conflict, is_obstacle, no_file_system, not_supported, unreachable
-from etl.errors import NotOurTable, SettingsError, TableUnreachable
+from etl.errors import EtlError, FileLost, NotOurTable, PermissionRefused, SettingsError, TableUnreachable
 from etl.protocol.error_line import unmark, whole_text
+from etl.settings.places import folder_of
+
+_REFUSED = ("403", "forbidden", "accessdenied", "access denied", "unauthorized", "credential")
+_OBSTACLES = (
+    "permission denied", "accessdeniedexception", "access denied", "accesscontrolexception", "read-only file system",
+    "no space left", "disk quota exceeded", "mkdirs failed", "parentnotdirectory", "not a directory", "input/output error",
+    "operation not permitted", "delta_cannot_create_log_path",
+)
+_CONFLICT = re.compile(r"DELTA_(METADATA_CHANGED|PROTOCOL_CHANGED|CONCURRENT_\w+)|io\.delta\.exceptions\.(Concurrent|Metadata|Protocol)\w+")
+_NO_STORE = re.compile("Unknown scheme|Could not parse .* as a URL|Unable to recognise URL")
+"""What delta-rs says of a URL by which it finds no store."""
+_LOG_LOST = re.compile("Expected contiguous commit files|No table metadata or protocol found|didn't find any checkpoints")
+"""What delta-rs says where clean-up by hand left holes."""
+_NO_FILE_SYSTEM = re.compile(r'No FileSystem for scheme "?[\w+.-]+"?|ClassNotFoundException: Class [\w.]*FileSystem not found')
+"""What Hadoop says of a URL by which it finds no store."""
+_UNSUPPORTED = re.compile(r"(?i)unsupported|not supported|max catalog version is required")
+_OF_PYTHON = ("org.apache.spark.api.python.PythonException", "thrown from the Python worker")
+_CONSTRAINT = re.compile(r"\[DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT)\w*\] ([^\n]*)")
+_NUL_IN_FOLDER = re.compile(r"/([^/=\s]+)=[^/\n]*\0")
+"""Delta makes a folder of each value of a partition, and escapes in its name what a folder's name cannot have, but for this."""
 
 
 def translate(failure: Exception, path: str) -> Exception:
@@ -15,19 +35,15 @@ def translate(failure: Exception, path: str) -> Exception:
 
     text = whole_text(failure)
     told = unmark(text)
-    if told is None and (is_conflict(text) or isinstance(failure, CommitFailedError)):
+    if told is None and (_is_conflict(text) or isinstance(failure, CommitFailedError)):
         check = "who else writes to it (DESCRIBE HISTORY); nothing of ours was committed, the next run appends the same plan again"
         return TableUnreachable("somebody else changed the table while ours were written", path=path, check=check)
     if told is None and isinstance(failure, DeltaError):
         told = not_supported(failure, path)
-    told = told or _refused_by_constraint(text, path) or no_file_system(text, path)
+    told = told or _refused_by_constraint(text, path) or _no_file_system(text, path)
     if told or any(said in text for said in _OF_PYTHON):  # a function may say of its own file what a table's folder says
         return told or failure
-    return _no_folders_name(text, path) or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
-
-
-_OF_PYTHON = ("org.apache.spark.api.python.PythonException", "thrown from the Python worker")
-_CONSTRAINT = re.compile(r"\[DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT)\w*\] ([^\n]*)")
+    return _no_folders_name(text, path) or (unreachable(failure, path, "written") if _is_obstacle(text) else failure)
 
 
 def _refused_by_constraint(text: str, path: str) -> NotOurTable | None:
@@ -38,8 +54,13 @@ def _refused_by_constraint(text: str, path: str) -> NotOurTable | None:
     return NotOurTable(f"a constraint of the table refuses our rows: {found[1].strip()}", path=path, check=check)
 
 
-_NUL_IN_FOLDER = re.compile(r"/([^/=\s]+)=[^/\n]*\0")
-"""Delta makes a folder of each value of a partition, and escapes in its name what a folder's name cannot have, but for this."""
+def _no_file_system(text: str, path: str) -> SettingsError | None:
+    """The failure for a URL that delta-rs knows and Spark does not, by a Java stack trace."""
+    found = _NO_FILE_SYSTEM.search(text)
+    if found is None:
+        return None
+    check = "table.path, and that Spark has the store's jars (spark.jars.packages, e.g. hadoop-aws for s3a://)"
+    return SettingsError(f"Spark knows no store of such a URL: {found[0]}", path=path, check=check)
 
 
 def _no_folders_name(text: str, path: str) -> SettingsError | None:
@@ -51,3 +72,64 @@ def _no_folders_name(text: str, path: str) -> SettingsError | None:
         f"the transform, that it leaves no NUL in {found[1]}; the stored plan is executed again by the next run, with the function as it "
         "is then; or give the plan up: etl plans supersede CONF N --reason ...")
     return SettingsError(what, key="table.partition_by", path=path, check=check)
+
+
+def _is_conflict(text: str) -> bool:
+    """Whether a Java stack trace speaks of somebody else's commit that Delta could not put ours behind: nothing was committed."""
+    return _CONFLICT.search(text) is not None
+
+
+def _is_obstacle(text: str) -> bool:
+    """Whether a Java stack trace speaks of a place that cannot be written, and not of a bug."""
+    return any(word in text.lower() for word in _OBSTACLES)
+
+
+def no_store(error: BaseException, path: str) -> SettingsError | None:
+    """The failure for a URL by which delta-rs finds no store."""
+    if not _NO_STORE.search(str(error)):
+        return None
+    check = "table.path: a folder, or the URL of a store that delta-rs and Spark know"
+    said = first_line(error).split(". Known schemes", 1)[0]
+    return SettingsError(f"no store goes by such a URL: {said}", path=path, check=check)
+
+
+def not_supported(error: BaseException, path: str) -> NotOurTable | None:
+    """The failure for a table that delta-rs cannot read or commit to: it says so in words, and raises what it raises for all else."""
+    if not _UNSUPPORTED.search(str(error)):
+        return None
+    check = "the table's features (DESCRIBE DETAIL); delta-rs must support them, `etl doctor CONF` names those that it does not"
+    return NotOurTable(f"delta-rs does not support the table: {first_line(error)}", path=path, check=check)
+
+
+def log_lost(error: BaseException, path: str) -> FileLost | None:
+    """The failure for a table's log with holes, where somebody cleaned it up by hand."""
+    found = _LOG_LOST.search(str(error))
+    if found is None:
+        return None
+    check = (
+        "who removed files of its _delta_log; put them back from a copy; where there is none, the rows are in its Parquet files alone: "
+        "move the folder away, and the next run says how to go on without it")
+    return FileLost(f"the table's log lacks files: {found[0]}", path=path, check=check)
+
+
+def unreachable(error: BaseException, path: str, what: str, *, at: Path | None = None) -> EtlError:
+    """The failure for a table that cannot be `read` or `written`: credentials refused by an object store are no passing trouble."""
+    text = _obstacle_in(error) or first_line(error)
+    if folder_of(path) is None and any(word in str(error).lower() for word in _REFUSED):
+        return PermissionRefused(f"the store refuses us: {text}", path=path, check="the credentials and their rights on this path")
+    check = "the store's address and region, the network, and the credentials"
+    if folder_of(path) is not None:
+        check = "permissions, free space, and that every part of the path above it is a folder"
+    return TableUnreachable(f"the table cannot be {what}: {text}", path=path, folder=at, check=check)
+
+
+def _obstacle_in(error: BaseException) -> str | None:
+    """The line that names the obstacle: a Java stack trace begins with what was called, and its last cause is why it failed."""
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines()[1:] if _is_obstacle(line)]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return causes[-1] if causes else next((line for line in lines if not line.startswith("at ")), None)
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, without what follows; its name where it says nothing."""
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from etl.edges.delta.failures import unreachable
 from etl.edges.delta.log import Added, open_log, parse_added, read_commit_file
-from etl.edges.delta.path import open_table, rust_path, unreachable
+from etl.edges.delta.path import open_table, rust_path
 from etl.errors import TableUnreachable
 from etl.model.raw_table import row_key
 

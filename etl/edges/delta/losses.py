@@ -17,8 +17,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from etl.edges.delta.failures import not_supported, unreachable
 from etl.edges.delta.features import refuse_expiring_ids
-from etl.edges.delta.path import not_supported, open_table, rust_path, unreachable
+from etl.edges.delta.path import open_table, rust_path
 from etl.errors import EtlError, FileLost, NotOurTable
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Loss, LossReason, Plan

@@ -14,8 +14,9 @@ from typing import Any
 
 from pyarrow import fs
 
+from etl.edges.delta.failures import unreachable
 from etl.edges.delta.log import Commit, adds_rows, open_log, parse_commit, read_commit_file, walk_back
-from etl.edges.delta.path import open_table, rust_path, unreachable
+from etl.edges.delta.path import open_table, rust_path
 from etl.errors import LedgersDisagree, NeedsDecision
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan, TookOver

@@ -14,6 +14,7 @@ class Meaning(Enum):
 
     OUT_OF_RANGE = "the offset is not in the log"
     UNKNOWN_TOPIC = "the topic is not there"
+    ANOTHER_TOPIC = "no topic has this id, or another one has its name"
     NOT_ALLOWED = "we are known, and may not"
     NOT_COORDINATOR = "another broker keeps this group"
     OTHER = "nothing that is treated on its own"

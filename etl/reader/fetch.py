@@ -32,7 +32,7 @@ from etl.protocol.refusal import Meaning
 from etl.reader.cursor import Cursor
 from etl.reader.leaders import by_broker, find_leaders
 from etl.reader.range_progress import FetchSettings, RangeProgress, lose_all, place_of
-from etl.reader.refusals import check_patience, refuse_cut_logs, refuse_missing, refuse_other_topics
+from etl.reader.refusals import check_patience, refuse_cut_logs, refuse_missing, refuse_other_topics, refuse_topic_made_again
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MAX_RECORD_BYTES, MIB, TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ def _ask(consumer: SimpleConsumer, walks: Sequence[RangeProgress], manner: Fetch
     if not asked:
         return []
     share = manner.fetch_max_bytes // len(asked)
-    wanted = [FetchTarget(log, walk.cursor.position, max(walk.cursor.max_bytes, share), None if walk.leader is None else walk.leader.epoch)
-              for log, walk in asked.items()]
+    wanted = [FetchTarget(log, walk.cursor.position, max(walk.cursor.max_bytes, share), None if walk.leader is None else walk.leader.epoch,
+                          manner.topic_ids.get(log.topic)) for log, walk in asked.items()]
     try:
         consumer.begin_fetch(wanted, isolation=manner.isolation, max_wait_ms=manner.max_wait_ms,
                              max_bytes=max(manner.fetch_max_bytes, max(walk.cursor.max_bytes for walk in asked.values())))
@@ -184,6 +184,8 @@ def _feed_one(
             return _passed_over(walk, found.log_start_offset or 0)
         fetched = found
     elif refusal and refusal.is_retriable and walk.attempts < manner.retry:
+        if refusal.meaning is Meaning.ANOTHER_TOPIC:
+            refuse_topic_made_again(consumer, walk.log.topic, manner.topic_ids)
         walk.lose_leader(refusal.error("fetch", broker=consumer.address, **place_of(walk)))
         return None
     before = walk.cursor.position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 from etl.decisions.log_identity import Cut
@@ -10,6 +11,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, MissingOffsets, NotYetReadable, RanOutBeforeUntil, TopicMadeAgain
 from etl.model.logs import BrokerPartition, Cleanup
 from etl.model.plans import OffsetRange
+from etl.protocol.messages import TopicMetadata
 from etl.protocol.refusal import Meaning
 from etl.protocol.stretches import render_stretches
 from etl.reader.cursor import Cursor
@@ -49,7 +51,7 @@ def _cleanup_to_check(cleanup: Cleanup) -> str:
 
 
 def refuse_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) -> None:
-    """A fetch names topics, not their ids, and one that was made again has other records at the same offsets.
+    """A fetch names topics and not their ids, before version 13 of it; and one that was made again has other records at the same offsets.
 
     Asked of the broker that gave the last records: it learnt that the old topic is gone before it could serve the new one.
     """
@@ -58,9 +60,21 @@ def refuse_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) ->
         found = topics.get(topic)
         if found is None or (found.refusal and found.refusal.meaning is Meaning.UNKNOWN_TOPIC):
             raise BrokerError("the topic went away while it was read", topic=topic, broker=consumer.address, check="whether it was deleted")
-        if found.topic_id not in (None, topic_id):
-            what = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {topic_id}"
-            raise TopicMadeAgain(what, topic=topic, check="who did it")
+        _refuse_other_topic(found, topic_id)
+
+
+def refuse_topic_made_again(consumer: SimpleConsumer, topic: str, planned: Mapping[str, str]) -> None:
+    """Where the broker says that the topic is not the one that was planned. It may also not know it yet, and is asked again then."""
+    with contextlib.suppress(BrokerUnreachable):
+        found = consumer.topic_metadata([topic]).topics.get(topic)
+        if found is not None and topic in planned:
+            _refuse_other_topic(found, planned[topic])
+
+
+def _refuse_other_topic(found: TopicMetadata, planned: str) -> None:
+    if found.topic_id not in (None, planned):
+        what = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {planned}"
+        raise TopicMadeAgain(what, topic=found.topic, check="who did it")
 
 
 def refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], manner: FetchSettings) -> None:

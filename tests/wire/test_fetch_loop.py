@@ -23,6 +23,7 @@ from etl.errors import (
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Leader
 from etl.model.plans import OffsetRange, Receipt
 from etl.protocol.generations.kafka import errors
+from etl.protocol.messages import FetchTarget
 from etl.protocol.stretches import parse_stretches
 from etl.reader.fetch import read_ranges
 from tests.fakes.batches import Batch, Rec, answer, control, encode
@@ -343,11 +344,35 @@ def test_a_topic_that_was_made_again_while_it_was_read_needs_a_decision(broker: 
         list(rows)
 
 
-def test_a_topic_that_stayed_what_it_was_is_read_and_so_is_one_of_brokers_without_ids(broker: FakeBroker) -> None:
+@pytest.mark.parametrize(("newest", "known"), [(13, {"demo": UUID(int=1)}), (12, {"demo": UUID(int=1)}), (11, {})])
+def test_a_topic_that_stayed_what_it_was_is_read_by_its_id_or_its_name(broker: FakeBroker, newest: int, known: dict[str, UUID]) -> None:
     fill(broker, 0, batches=3)
-    for known in ({"demo": UUID(int=1)}, {}):
-        broker.world.topic_ids = known
-        assert Task(broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}}).rows() == offsets(0, 0, 30)
+    broker.versions[FETCH], broker.world.topic_ids = (0, newest), known
+    assert Task(broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}}).rows() == offsets(0, 0, 30)
+    assert {version for key, version in broker.requests if key == FETCH} == {newest}
+
+
+@pytest.mark.parametrize("planned", ["zxid-1f", None])
+def test_what_stands_for_an_id_where_brokers_have_none_is_not_asked_by(broker: FakeBroker, planned: str | None) -> None:
+    fill(broker, 0, batches=3)
+    with SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer:
+        consumer.multifetch([FetchTarget(BrokerPartition("demo", 0), 0, 100, topic_id=planned)])
+    assert broker.requests[-1] == (FETCH, 12)
+
+
+def test_a_broker_that_does_not_know_the_id_yet_is_asked_again(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    broker.world.topic_ids["demo"] = UUID(int=1)
+    broker.log("demo", 0).refusals.extend([100, 100])
+    assert Task(broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}}).rows() == offsets(0, 0, 30)
+
+
+def test_no_record_of_a_topic_that_was_made_again_is_read_where_brokers_know_ids(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    broker.world.topic_ids["demo"] = UUID(int=2)
+    with pytest.raises(NeedsDecision, match=f"made again.*{UUID(int=2)}"):
+        list(Task(broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}}).batches())
+    assert broker.fetched == [[(None, 0)]]
 
 
 def test_a_log_that_is_cut_and_written_anew_while_it_is_read_stops_the_task(broker: FakeBroker) -> None:

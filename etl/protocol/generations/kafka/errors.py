@@ -63,8 +63,8 @@ _TABLE = (
     Refusal(76, "UNSUPPORTED_COMPRESSION_TYPE", False, SettingsError, "the broker's version: zstd is given out from Kafka 2.1 on"),
     Refusal(78, "OFFSET_NOT_AVAILABLE", True, BrokerError, _LEADER),
     Refusal(89, "THROTTLING_QUOTA_EXCEEDED", True, BrokerError, "the quotas of our client"),
-    Refusal(100, "UNKNOWN_TOPIC_ID", True, BrokerError, _LEADER),
-    Refusal(103, "INCONSISTENT_TOPIC_ID", True, BrokerError, _LEADER),
+    Refusal(100, "UNKNOWN_TOPIC_ID", True, BrokerError, "whether the topic was deleted, or made again", Meaning.ANOTHER_TOPIC),
+    Refusal(103, "INCONSISTENT_TOPIC_ID", True, BrokerError, "whether the topic was deleted, or made again", Meaning.ANOTHER_TOPIC),
     Refusal(106, "FETCH_SESSION_TOPIC_ID_ERROR", True, BrokerError, _OVERLOAD),
     Refusal(109, "OFFSET_MOVED_TO_TIERED_STORAGE", False, EtlError, "the broker's log: only a follower is answered so"),
 )

@@ -146,7 +146,7 @@ class FakeBroker:
     """`with FakeBroker() as broker:` listens on 127.0.0.1 at `broker.port`.
 
     requests   (api key, version) of every request that came, in order
-    fetched    the logs that each fetch named, in order
+    fetched    the logs that each fetch named, in order; None for the topic of an id that none has
     script     api key -> acts for the next responses; without one a response is sent as it is
     throttle   milliseconds to answer the next fetches with, which then name no partition
     """
@@ -156,7 +156,7 @@ class FakeBroker:
         self.broker_id = broker_id
         self.versions = {**KAFKA_3_9, **(versions or {})}
         self.requests: list[tuple[int, int]] = []
-        self.fetched: list[list[tuple[str, int]]] = []
+        self.fetched: list[list[tuple[str | None, int]]] = []
         self.connections = 0
         self.script: dict[int, deque[Act]] = defaultdict(deque)
         self.throttle: deque[int] = deque()

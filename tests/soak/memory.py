@@ -34,7 +34,7 @@ from etl.model.raw_table import arrow_schema
 from etl.model.snapshot import Snapshot
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.reader.following import Following
-from etl.run import context, live_world, observe
+from etl.run import context, discovery, live_world
 from etl.settings.sections import Settings
 from tests.soak.points import through, wrapped
 
@@ -183,7 +183,7 @@ class MemoryWorld(live_world.LiveWorld):
         """Nothing is read before the append, as with Spark."""
         if not plan.ranges:
             return super().fetch(plan, snapshot)
-        rows = Rows(_places[observe.bootstrap_of(self.settings, self.zookeeper)[0][0]], plan.ranges)
+        rows = Rows(_places[self._discovery.bootstrap()[0][0]], plan.ranges)
         self._reading = Following(plan.id, plan.ranges, [range(len(plan.ranges))])
         self._reading.receipts = cast(Any, rows)
         return Load(MemoryWriter(), rows)
@@ -194,7 +194,7 @@ def in_place_of_brokers_and_spark() -> Iterator[None]:
     """Inside, runs of MemoryWorld read logs in memory and write by delta-rs, and the table's calls have their moments."""
     with contextlib.ExitStack() as stack:
         for owner, name, replacement in [
-            (observe, "Cluster", MemoryCluster),
+            (discovery, "Cluster", MemoryCluster),
             (writers, "open_table", wrapped("open table to write", open_table)),
             (delta_log, "read_commit_file", wrapped("read commit", delta_log.read_commit_file)),
             (losses, "open_table", wrapped("open losses", open_table)),

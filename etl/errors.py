@@ -1,6 +1,7 @@
 """Every way a run can fail: what was wrong, where, what to check, the exit code, and whether a retry may help.
 
     EtlError                        1    a bug of ours, when nothing better fits
+    ├── ConsumerInUse                    a second thread asks on a connection while the first one waits for its answer
     ├── SettingsError               2    a key or argument, or what it points at, is not what it says
     │   ├── TopicMissing
     │   ├── WrongChroot
@@ -71,9 +72,13 @@ class EtlError(Exception):
 
     def as_json(self) -> dict[str, Any]:
         """The document that `--json` prints for a failure."""
-        where = {name: _plain(value) for name, value in self.where.items()}
+        where = {name: value if isinstance(value, (str, int, float)) else str(value) for name, value in self.where.items()}
         return {"error": type(self).__name__, "what": self.what, "where": where, "check": self.check,
                 "exit_code": self.exit_code, "retriable": self.retriable}
+
+
+class ConsumerInUse(EtlError):
+    """A SimpleConsumer is asked by a second thread while the first one's answer is still to come."""
 
 
 class SettingsError(EtlError):
@@ -232,10 +237,6 @@ class Stopped(EtlError):
 
     exit_code = 130
     retriable = True
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float)) else str(value)
 
 
 def rebuild(name: str, what: str, check: str, where: dict[str, Any]) -> EtlError:

@@ -17,6 +17,7 @@ class Meaning(Enum):
     ANOTHER_TOPIC = "no topic has this id, or another one has its name"
     NOT_ALLOWED = "we are known, and may not"
     NOT_COORDINATOR = "another broker keeps this group"
+    NO_COORDINATOR_YET = "nobody keeps this group's offsets yet, or whoever does still loads them"
     OTHER = "nothing that is treated on its own"
 
 

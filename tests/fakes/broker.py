@@ -122,7 +122,7 @@ class World:
     def __init__(self) -> None:
         self.logs: dict[tuple[str, int], FakeLog] = {}
         self.addresses: dict[int, tuple[str, int]] = {}
-        self.committed: dict[tuple[str, str, int], int] = {}
+        self.committed: dict[tuple[str, str, int], tuple[int, str]] = {}
         self.topic_ids: dict[str, UUID] = {}
         self.internal: set[str] = set()
         self.configs: dict[str, dict[str, str]] = {}
@@ -132,6 +132,8 @@ class World:
         self.coordinator: int | None = None
         """Of all groups; None: nobody, as long as there never was a group."""
         self.group_error = 0
+        self.group_refusals: defaultdict[int, deque[int]] = defaultdict(deque)
+        """Api key -> error codes for the next questions about a group's offsets, one each."""
         self.group_state, self.group_type = "Stable", "consumer"
         self.members: dict[str, bytes] = {}
         """Id and assignment of each member of whatever group is asked for."""
@@ -359,8 +361,14 @@ class FakeBroker:
         return ProduceResponse(responses=topics, throttle_time_ms=0)
 
     def _find_coordinator(self, request: Any, version: int) -> Any:
-        return FindCoordinatorResponse(throttle_time_ms=0, error_code=0, error_message=None, node_id=self.broker_id, host=self.host,
-                                       port=self.port)
+        code, broker_id = self._refusal(FIND_COORDINATOR), self.world.coordinator or self.broker_id
+        host, port = ("", -1) if code else self.world.addresses[broker_id]
+        return FindCoordinatorResponse(throttle_time_ms=0, error_code=code, error_message=None, node_id=-1 if code else broker_id,
+                                       host=host, port=port)
+
+    def _refusal(self, key: int) -> int:
+        codes = self.world.group_refusals[key]
+        return codes.popleft() if codes else 0
 
     def _groups(self, request: Any, version: int) -> Any:
         kind = DescribeGroupsResponse.DescribedGroup
@@ -374,21 +382,23 @@ class FakeBroker:
                     member_assignment=assignment) for name, assignment in members.items()])])
 
     def _offset_commit(self, request: Any, version: int) -> Any:
-        kind = OffsetCommitResponse.OffsetCommitResponseTopic
-        for topic in request.topics:
+        kind, code = OffsetCommitResponse.OffsetCommitResponseTopic, self._refusal(OFFSET_COMMIT)
+        for topic in [] if code else request.topics:
             for each in topic.partitions:
-                self.world.committed[request.group_id, topic.name, each.partition_index] = each.committed_offset
+                self.world.committed[request.group_id, topic.name, each.partition_index] = (
+                    each.committed_offset, each.committed_metadata)
         return OffsetCommitResponse(throttle_time_ms=0, topics=[
-            kind(name=topic.name, partitions=[kind.OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=0)
+            kind(name=topic.name, partitions=[kind.OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
                                               for each in topic.partitions]) for topic in request.topics])
 
     def _offset_fetch(self, request: Any, version: int) -> Any:
         kind = OffsetFetchResponse.OffsetFetchResponseTopic
-        return OffsetFetchResponse(throttle_time_ms=0, error_code=0, topics=[
+        return OffsetFetchResponse(throttle_time_ms=0, error_code=self._refusal(OFFSET_FETCH), topics=[
             kind(name=topic.name, partitions=[
                 kind.OffsetFetchResponsePartition(
-                    partition_index=number, committed_offset=self.world.committed.get((request.group_id, topic.name, number), -1),
-                    committed_leader_epoch=-1, metadata="", error_code=0) for number in topic.partition_indexes])
+                    partition_index=number, committed_offset=offset, committed_leader_epoch=-1, metadata=metadata, error_code=0)
+                for number in topic.partition_indexes
+                for offset, metadata in [self.world.committed.get((request.group_id, topic.name, number), (-1, ""))]])
             for topic in request.topics])
 
     def _configs(self, request: Any, version: int) -> Any:

@@ -15,7 +15,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange, Receipt
-from etl.protocol.messages import EARLIEST, LATEST, FetchedPartition, FetchTarget
+from etl.protocol.messages import EARLIEST, LATEST, CommittedOffset, FetchedPartition, FetchTarget
 from etl.protocol.refusal import Meaning
 from etl.reader.fetch import read_ranges
 
@@ -139,9 +139,9 @@ class BrokerContract:
         topic = served.make_topic(2)
         first, second = (BrokerPartition(topic, number) for number in range(2))
         with served.consumer() as consumer:
-            _once_it_passes(lambda: consumer.find_coordinator("a-group"))
-            _once_it_passes(lambda: consumer.commit_offsets("a-group", {first: 42}))
-            assert consumer.fetch_offsets("a-group", [first, second]) == {first: 42, second: None}
+            _once_it_passes(lambda: consumer.commit_offsets("a-group", {first: 42}, metadata="by hand"))
+            assert consumer.fetch_offsets("a-group", [first, second]) == {
+                first: CommittedOffset(None, 42, "by hand"), second: CommittedOffset(None, None)}
 
     def test_extents_of_a_cluster_are_the_starts_and_ends_of_its_logs(self, served: Served) -> None:
         topic = served.make_topic(3)

@@ -1,18 +1,21 @@
-"""What one broker can be asked besides records and offsets: itself, its topics, its groups; and the one connection to it.
+"""What one broker can be asked besides records and offsets: itself, its topics, who is in a group; and the one connection to it.
 
 `SimpleConsumer` is the whole of it, and says what the parameters and errors are. Nothing here retries on a refusal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from threading import RLock
 from types import TracebackType
 from typing import Self
 
 from etl.edges.brokers.exchange import Answer, Ask, Exchange
 from etl.edges.brokers.fetching import Fetching
-from etl.model.logs import Broker, BrokerPartition, OpenTransaction, Retention
-from etl.protocol.generations.dialect import Request
+from etl.errors import ConsumerInUse
+from etl.model.logs import BrokerPartition, OpenTransaction, Retention
+from etl.protocol.generations.dialect import Dialect, Request
 from etl.protocol.messages import ClusterMetadata, ToldEpochEnds, ToldMembers
 from etl.protocol.refusal import Refusal
 from etl.settings.fetch_sizes import MIB, TIMEOUT_S
@@ -29,6 +32,7 @@ class BrokerQuestions:
         self._exchange = Exchange(host, port, client_id=client_id, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
                                   max_response_bytes=max_response_bytes, generation=generation)
         self._fetching = Fetching(self._exchange, max_response_bytes)
+        self._one_at_a_time = RLock()
 
     @property
     def address(self) -> str:
@@ -55,8 +59,7 @@ class BrokerQuestions:
 
     def introduction(self) -> str:
         """What the broker is, as far as it shows at the handshake, for a person; brokers tell no version of themselves."""
-        self._fetching.refuse_while_under_way()
-        return self._exchange.dialect().introduction()
+        return self._dialect().introduction()
 
     def topic_metadata(self, topics: Collection[str] | None = None) -> ClusterMetadata:
         """Brokers, topics and leaders; None: of all topics. Never creates a topic."""
@@ -90,25 +93,16 @@ class BrokerQuestions:
 
     def epoch_ends(self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]) -> ToldEpochEnds:
         """Where the records up to a leader epoch end in each log (KIP-320); nothing for a broker before 2.1. One request for many logs."""
-        self._fetching.refuse_while_under_way()
-        if not self._exchange.dialect().tells_epoch_ends:
+        if not self._dialect().tells_epoch_ends:
             return {}
         return self._ask(lambda dialect: dialect.epoch_ends(epochs, current))
-
-    def find_coordinator(self, group: str) -> Broker:
-        """The broker to ask for the offsets of `group`. Raises BrokerError while there is none yet."""
-        found = self._ask(lambda dialect: dialect.coordinator(group))
-        if found.refusal:
-            raise found.refusal.error(f"name the coordinator of group {group}", broker=self.address)
-        return found.broker
 
     def members_of(self, group: str) -> ToldMembers:
         """Who is in Kafka's group with the logs that each reads; only the group's coordinator knows.
 
         Nobody, where brokers keep no groups (before 0.9).
         """
-        self._fetching.refuse_while_under_way()
-        if not self._exchange.dialect().keeps_groups:
+        if not self._dialect().keeps_groups:
             return ToldMembers(None, {})
         return self._ask(lambda dialect: dialect.members_of(group))
 
@@ -134,5 +128,22 @@ class BrokerQuestions:
         return self._ask((lambda dialect: request) if isinstance(request, Request) else request, may_repeat=may_repeat)
 
     def _ask(self, ask: Ask[Answer], *, may_repeat: bool = True) -> Answer:
-        self._fetching.refuse_while_under_way()
-        return self._exchange.ask(ask, may_repeat=may_repeat)
+        with self._alone():
+            return self._exchange.ask(ask, may_repeat=may_repeat)
+
+    def _dialect(self) -> Dialect:
+        with self._alone():
+            return self._exchange.dialect()
+
+    @contextmanager
+    def _alone(self, *, is_fetching: bool = False) -> Iterator[None]:
+        """Nobody else's answer may come in between. Raises ConsumerInUse for another thread, ValueError for a fetch under way."""
+        if not self._one_at_a_time.acquire(blocking=False):
+            raise ConsumerInUse("another thread waits for an answer on this connection", broker=self.address,
+                                check="that each thread has a SimpleConsumer of its own")
+        try:
+            if not is_fetching:
+                self._fetching.refuse_while_under_way()
+            yield
+        finally:
+            self._one_at_a_time.release()

@@ -5,6 +5,8 @@ The broker reads while the answer before is decoded, so one buffer is decoded wh
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from etl.edges.brokers.connection import ConnectionBroken, ImpossibleSize, outsized
 from etl.edges.brokers.exchange import Exchange, Sent
 from etl.errors import CorruptData
@@ -90,9 +92,10 @@ class Fetching:
             raise answer.refusal.error("fetch", broker=self._exchange.address)
         if answer.throttle_ms > 0 and not answer.partitions:
             return answer
-        asked = {(each.log.topic, each.log.partition) for each in fetch.wanted}
+        asked = {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}
         got = [(each.topic, each.partition) for each in answer.partitions]
-        if len(got) != len(asked) or set(got) != asked:
+        if len(got) != len(asked) or set(got) != set(asked):
             raise CorruptData("the answer to a fetch names other partitions than were asked for", broker=self._exchange.address,
                               asked=sorted(asked), got=got)
-        return answer
+        return replace(answer, partitions=tuple(
+            replace(each, asked_offset=asked[each.topic, each.partition]) for each in answer.partitions))

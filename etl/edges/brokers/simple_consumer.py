@@ -8,9 +8,9 @@ short forms raise them.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from etl.edges.brokers.broker_questions import BrokerQuestions
+from etl.edges.brokers.group_offsets import GroupOffsets
 from etl.errors import BrokerUnreachable, CorruptData
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.messages import EARLIEST, LATEST, Fetch, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, in_serving_order
@@ -18,7 +18,7 @@ from etl.protocol.refusal import Refusal
 from etl.settings.fetch_sizes import FETCH_MAX_BYTES
 
 
-class SimpleConsumer(BrokerQuestions):
+class SimpleConsumer(GroupOffsets):
     """Asks one broker, and nobody else.
 
     host, port            where the broker listens
@@ -31,9 +31,12 @@ class SimpleConsumer(BrokerQuestions):
     Connects with the first call. A connection that broke before any byte of an answer came is made anew once per
     call (brokers close idle connections); `produce` is the exception, because it may have happened.
 
+    What a broker refuses is carried by the answers (`multifetch`, `list_offsets`, `topic_metadata`) or raised; nothing is asked again for
+    it, but for the coordinator of a group. `FetchedPartition.messages()` gives records one by one; `send` takes any request.
+
     Every call may raise BrokerUnreachable, NotKafka (the port answers in another protocol), SettingsError (the broker
     is too old for the question) and CorruptData (what came is not the protocol), a fetch also MessageTooLarge (a record batch
-    larger than `max_response_bytes`). Not for several threads at a time.
+    larger than `max_response_bytes`); ConsumerInUse where another thread waits for an answer: each takes a consumer of its own.
     """
 
     # Records
@@ -59,8 +62,9 @@ class SimpleConsumer(BrokerQuestions):
 
         An answer that says it was throttled may name no partition at all (KIP-219): then ask again.
         """
-        self.begin_fetch(wanted, isolation=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
-        return self.end_fetch()
+        with self._alone():
+            self.begin_fetch(wanted, isolation=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
+            return self.end_fetch()
 
     def begin_fetch(self, wanted: Sequence[FetchTarget], *, isolation: Isolation = Isolation.READ_COMMITTED,
                     max_bytes: int = FETCH_MAX_BYTES, max_wait_ms: int = 500, min_bytes: int = 1) -> None:
@@ -70,8 +74,8 @@ class SimpleConsumer(BrokerQuestions):
         first record batch whole even if that is larger (KIP-74).
         Raises ValueError when a log is named twice or another fetch is under way.
         """
-        self._fetching.refuse_while_under_way()
-        self._fetching.begin(Fetch(in_serving_order(wanted), isolation, max_bytes, max_wait_ms, min_bytes))
+        with self._alone():
+            self._fetching.begin(Fetch(in_serving_order(wanted), isolation, max_bytes, max_wait_ms, min_bytes))
 
     def end_fetch(self) -> FetchAnswer:
         """The answer to the fetch under way, its partitions in the order they were served.
@@ -79,7 +83,8 @@ class SimpleConsumer(BrokerQuestions):
         Two buffers take turns: the records of this answer are valid until the second next answer is received.
         Raises ValueError when no fetch is under way.
         """
-        return self._fetching.end()
+        with self._alone(is_fetching=True):
+            return self._fetching.end()
 
     # Offsets
 
@@ -115,30 +120,7 @@ class SimpleConsumer(BrokerQuestions):
             raise CorruptData("the broker names no offset for a log's end", topic=topic, partition=partition, broker=self.address)
         return found[0]
 
-    # A group's offsets that the brokers keep (the pipeline's own are in ZooKeeper)
-
-    def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int], *, in_zookeeper: bool = False) -> None:
-        """Store next offsets; this broker must be the group's coordinator. Raises for the first log refused.
-
-        in_zookeeper: any broker from 0.8.1 to 3.x writes them to ZooKeeper, where old consumers keep theirs (OffsetCommit v0).
-        """
-        refusals = self._ask(lambda dialect: dialect.commit_offsets(group, offsets, in_zookeeper=in_zookeeper))
-        for log in sorted(offsets):
-            if refusal := refusals.get(log):
-                raise refusal.error(f"commit an offset of group {group}", topic=log.topic, partition=log.partition,
-                                    offset=offsets[log], broker=self.address)
-
-    def fetch_offsets(
-        self, group: str, logs: Collection[BrokerPartition], *, in_zookeeper: bool = False,
-    ) -> dict[BrokerPartition, int | None]:
-        """Next offsets as stored; None where none is. This broker must be the group's coordinator, or reads them `in_zookeeper` for us."""
-        found = self._ask(lambda dialect: dialect.committed_offsets(group, logs, in_zookeeper=in_zookeeper))
-        if found.refusal:
-            raise found.refusal.error(f"tell the offsets of group {group}", broker=self.address)
-        for log, told in found.offsets.items():
-            if told.refusal:
-                raise told.refusal.error(f"tell an offset of group {group}", topic=log.topic, partition=log.partition, broker=self.address)
-        return {log: told.offset for log, told in found.offsets.items()}
+    # Writing, for tests and demos
 
     def produce(self, topic: str, partition: int, records: bytes | Sequence[tuple[bytes | None, bytes | None]]) -> int | None:
         """Append one encoded record batch, or keys and values, to a log that this broker leads: the first one's offset.

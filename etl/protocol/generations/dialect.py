@@ -133,7 +133,7 @@ class Dialect(Protocol):
         self._cannot("tell who is in a group")
 
     def commit_offsets(
-        self, group: str, offsets: Mapping[BrokerPartition, int], *, in_zookeeper: bool = False,
+        self, group: str, offsets: Mapping[BrokerPartition, int], *, metadata: str = "", in_zookeeper: bool = False,
     ) -> Request[dict[BrokerPartition, Refusal | None]]:
         """Store next offsets of a group: its coordinator keeps them, or any broker writes them to ZooKeeper for us, as old consumers do."""
         self._cannot("store a group's offsets")

@@ -57,12 +57,20 @@ class JafkaDialect(Dialect):
 
         def read(answer: memoryview) -> Reply[dict[BrokerPartition, ListedOffset]]:
             if len(asked) == 1:
-                return Reply({log: offsets.read_offsets(log, time, answer, broker=self._address) for log, time in asked.items()})
+                return Reply({log: offsets.read_listed(log, time, answer, broker=self._address) for log, time in asked.items()})
             reader = Reader(answer, broker=self._address)
-            return Reply({log: offsets.read_offsets(log, time, reader.span(reader.int32(), "an answer"), broker=self._address)
+            return Reply({log: offsets.read_listed(log, time, reader.span(reader.int32(), "an answer"), broker=self._address)
                           for log, time in asked.items()})
 
         return Request(lambda number: frames, read, answers=len(asked), check_if_cut=_HANGS_UP)
+
+    def offsets_before(self, log: BrokerPartition, time_ms: int, most: int) -> Request[tuple[int, ...] | Refusal]:
+        frame = offsets.encode_offsets(log, time_ms, most=most)
+
+        def read(answer: memoryview) -> Reply[tuple[int, ...] | Refusal]:
+            return Reply(offsets.parse_offsets(log, answer, broker=self._address))
+
+        return Request(lambda number: frame, read, check_if_cut=_HANGS_UP)
 
     def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
         asked = fetches.within(fetch.max_bytes, fetch.wanted)
@@ -87,7 +95,7 @@ class JafkaDialect(Dialect):
         frames = produce.encode_produce(log, messages) + offsets.encode_offsets(log, LATEST, most=1)
 
         def read(answer: memoryview) -> Reply[int | Refusal | None]:
-            return Reply(offsets.read_offsets(log, LATEST, answer, broker=self._address).refusal)
+            return Reply(offsets.read_listed(log, LATEST, answer, broker=self._address).refusal)
 
         return Request(lambda number: frames, read, check_if_cut=f"that a message is not larger than max.message.size; {_HANGS_UP}")
 

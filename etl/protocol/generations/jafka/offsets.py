@@ -15,6 +15,7 @@ from etl.model.logs import BrokerPartition
 from etl.protocol.generations.jafka.errors import refusal_of
 from etl.protocol.messages import EARLIEST, LATEST, ListedOffset
 from etl.protocol.primitives import Reader, Writer
+from etl.protocol.refusal import Refusal
 
 OFFSETS = 4
 ALL = 0x7FFFFFFF
@@ -36,24 +37,24 @@ def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes
     return Writer().int16(OFFSETS).string16(log.topic).int32(log.partition).int64(time).int32(most).framed()
 
 
-def parse_offsets(log: BrokerPartition, time: int, reader: Reader) -> ListedOffset:
-    """One answer, from behind its size; `reader` stays behind it. Raises CorruptData."""
+def parse_offsets(log: BrokerPartition, answer: memoryview, **place: Any) -> tuple[int, ...] | Refusal:
+    """The answer to one request, from the bytes behind its size: one offset at least, newest first. Raises CorruptData."""
+    reader = Reader(answer, **place, topic=log.topic, partition=log.partition)
     refusal = refusal_of(reader.int16())
     if refusal is not None:
-        return ListedOffset(log, refusal, None, None, None)
+        return refusal
     found = [reader.int64() for _ in range(reader.count("the array of offsets", item_bytes=8))]
     if any(offset < 0 for offset in found) or found != sorted(found, reverse=True):
         raise reader.corrupt(f"the offsets {found[:5]} are not those of a log, newest first")
-    found = found or [0]
-    # The start of a last segment without a flushed byte is also the end.
-    boundaries = tuple(sorted(set(found))) if time == LATEST else None
-    return ListedOffset(log, None, found[0], None, None, boundaries)
-
-
-def read_offsets(log: BrokerPartition, time: int, answer: memoryview, **place: Any) -> ListedOffset:
-    """The one answer to one request, from the bytes behind its size."""
-    reader = Reader(answer, **place, topic=log.topic, partition=log.partition)
-    listed = parse_offsets(log, time, reader)
     if reader.left:
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
-    return listed
+    # The start of a last segment without a flushed byte is also the end: it is told twice.
+    return tuple(dict.fromkeys(found)) or (0,)
+
+
+def read_listed(log: BrokerPartition, time: int, answer: memoryview, **place: Any) -> ListedOffset:
+    """The same in the words of all generations."""
+    found = parse_offsets(log, answer, **place)
+    if isinstance(found, Refusal):
+        return ListedOffset(log, found, None, None, None)
+    return ListedOffset(log, None, found[0], None, None, tuple(reversed(found)) if time == LATEST else None)

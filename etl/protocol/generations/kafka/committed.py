@@ -22,12 +22,12 @@ def parse_coordinator(response: Any) -> ToldCoordinator:
     return ToldCoordinator(refusal_of(response.error_code), Broker(response.node_id, response.host, response.port))
 
 
-def commit_fields(group: str, offsets: Mapping[BrokerPartition, int]) -> dict[str, Any]:
+def commit_fields(group: str, offsets: Mapping[BrokerPartition, int], metadata: str = "") -> dict[str, Any]:
     """A commit from outside of any membership (generation -1)."""
     wanted = OffsetCommitRequest.OffsetCommitRequestTopic
     topics = [wanted(name=topic, partitions=[
         wanted.OffsetCommitRequestPartition(partition_index=log.partition, committed_offset=offsets[log], committed_leader_epoch=-1,
-                                            committed_metadata="")
+                                            committed_metadata=metadata)
         for log in logs]) for topic, logs in by_topic(offsets).items()]
     return {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "retention_time_ms": -1, "topics": topics}
 
@@ -53,4 +53,4 @@ def parse_offset_fetch(response: Any, *, in_zookeeper: bool) -> CommittedOffsets
 def _committed(found: Any, in_zookeeper: bool) -> CommittedOffset:
     offset, refusal = or_none(found.committed_offset), refusal_of(found.error_code)
     is_absent = in_zookeeper and offset is None and refusal is UNKNOWN_TOPIC
-    return CommittedOffset(None if is_absent else refusal, offset)
+    return CommittedOffset(None if is_absent else refusal, offset, "" if offset is None else found.metadata or "")

@@ -179,9 +179,10 @@ class KafkaDialect(Dialect):
                              lambda response: groups.parse_group(response, broker=self._address, group=group))
 
     def commit_offsets(
-        self, group: str, offsets: Mapping[BrokerPartition, int], *, in_zookeeper: bool = False,
+        self, group: str, offsets: Mapping[BrokerPartition, int], *, metadata: str = "", in_zookeeper: bool = False,
     ) -> Request[dict[BrokerPartition, Refusal | None]]:
-        return self._request(Api.OFFSET_COMMIT, committed.commit_fields(group, offsets), committed.parse_commit, **_kept(in_zookeeper))
+        fields = committed.commit_fields(group, offsets, metadata)
+        return self._request(Api.OFFSET_COMMIT, fields, committed.parse_commit, **_kept(in_zookeeper))
 
     def committed_offsets(
         self, group: str, logs: Collection[BrokerPartition], *, in_zookeeper: bool = False,

@@ -13,10 +13,12 @@ from unittest import mock
 
 import kafka.codec
 import kafka.record.default_records as default_records
+import kafka.record.legacy_records as legacy_records
 import pyarrow as pa
 from kafka.record import MemoryRecords
 
 from tests.fakes.batches import Codec, compress
+from tests.fakes.message_sets import with_wrong_checksum
 
 
 def rows_of(records: bytes) -> list[dict[str, Any]]:
@@ -25,16 +27,33 @@ def rows_of(records: bytes) -> list[dict[str, Any]]:
     with codecs():
         for batch in MemoryRecords(records):
             assert batch.validate_crc()
-            rows += [_row(record) for record in batch if not batch.is_control_batch]
+            if isinstance(batch, legacy_records.LegacyRecordBatch):
+                rows += [_row(record) for record in batch if record.validate_crc()]
+            else:
+                rows += [_row(record) for record in batch if not batch.is_control_batch]
     return rows
 
 
 def _row(record: Any) -> dict[str, Any]:
     return {
         "key": record.key, "value": record.value, "offset": record.offset,
-        "timestamp": None if record.timestamp == -1 else record.timestamp * 1000, "timestampType": record.timestamp_type,
+        "timestamp": _microseconds(record.timestamp), "timestampType": record.timestamp_type,
         "headers": [{"key": key, "value": value} for key, value in record.headers] or None,
     }
+
+
+def _microseconds(ms: int | None) -> int | None:
+    """None where there is none, or none that a column of microseconds holds."""
+    return None if ms in (None, -1) or abs(ms) > (2**63 - 1) // 1000 else ms * 1000
+
+
+def built_old(magic: int, codec: Codec, records: list[tuple[bytes | None, bytes | None]]) -> bytes:
+    """A message set of format v0 or v1 by kafka-python's own builder, as a producer sends it: offsets and wrapper begin at 0."""
+    with codecs():
+        builder = legacy_records.LegacyRecordBatchBuilder(magic, codec, batch_size=1 << 20)
+        for offset, (key, value) in enumerate(records):
+            assert builder.append(offset, 1_700_000_000_000 + offset, key, value)
+        return bytes(builder.build())
 
 
 def built(codec: Codec, records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]) -> bytes:
@@ -71,6 +90,10 @@ def codecs() -> Iterator[None]:
         "lz4_encode": lambda plain: compress(bytes(plain), Codec.LZ4), "lz4_decode": lambda packed: _stream("lz4", packed),
         "zstd_encode": lambda plain: compress(bytes(plain), Codec.ZSTD), "zstd_decode": lambda packed: _stream("zstd", packed),
     }
-    with (mock.patch.multiple(default_records, **played), mock.patch.object(kafka.codec, "snappy", snappy),
+    old = {name: play for name, play in played.items() if name.startswith("lz4")}
+    old |= {"lz4_encode_old_kafka": lambda plain: with_wrong_checksum(old["lz4_encode"](plain)),
+            "lz4_decode_old_kafka": lambda packed: old["lz4_decode"](with_wrong_checksum(packed))}
+    with (mock.patch.multiple(default_records, **played), mock.patch.multiple(legacy_records, **old),
+          mock.patch.object(kafka.codec, "snappy", snappy),
           mock.patch.multiple(kafka.codec, has_snappy=yes, has_lz4=yes, has_zstd=yes)):
         yield

@@ -51,8 +51,12 @@ def walk(fetched: FetchedPartition, from_offset: int, until_offset: int) -> Walk
     Raises OffsetInsideMessage where no entry begins, and where one reaches beyond `until_offset`.
     """
     source, at, found = frozen(fetched.records), 0, list[MessagesHeader]()
-    while source.size - at >= PHYSICAL_ENTRY_BYTES and from_offset + at < until_offset:
+    while at < source.size and from_offset + at < until_offset:
         position = from_offset + at
+        if until_offset - position < PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL:
+            raise no_message_at(fetched, position, f"there are {until_offset - position} bytes before {until_offset}, and none is so small")
+        if source.size - at < PHYSICAL_ENTRY_BYTES:
+            return Walk(tuple(found), cut_off_bytes=1)
         ends = at + PHYSICAL_ENTRY_BYTES + _LENGTH.unpack_from(source.data, at)[0]
         codec = _codec_at(fetched, source, at, ends, position, until_offset)
         if ends > source.size:
@@ -64,7 +68,7 @@ def walk(fetched: FetchedPartition, from_offset: int, until_offset: int) -> Walk
             header = MessagesHeader(position, at, ends, from_offset + ends - 1, count)
         found.append(header)
         at = ends
-    return Walk(tuple(found), cut_off_bytes=1 if at < source.size and from_offset + at < until_offset else 0)
+    return Walk(tuple(found))
 
 
 def _codec_at(fetched: FetchedPartition, source: Bytes, at: int, ends: int, position: int, until_offset: int) -> int:

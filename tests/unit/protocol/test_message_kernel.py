@@ -1,0 +1,137 @@
+"""The compiled kernels of older messages: their CRC, their bounds, and Arrow batches that are full in the middle of anything."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etl.protocol.records import arrow, group, message_kernel
+from etl.protocol.records.compiled import frozen, kernel
+from etl.protocol.records.crc32 import crc32
+from etl.protocol.records.fill_state import MOST_ROWS
+from etl.protocol.records.tally import MAX_GAPS, MAX_HOLES
+from etl.reader.cursor import Cursor
+from tests.fakes.batches import Codec, answer
+from tests.fakes.logs import cursor_of, rows_in
+from tests.fakes.message_sets import Entry, Msg, Wrapper, encode_logical, encode_physical, physical_answer, physical_rows
+from tests.fakes.old_logs import OldEntry, encoded_old, entry_lists, last_offset, old_logs, physical_cursor, physical_rows_in
+
+
+@kernel
+def crc_of(source, at, end):  # type: ignore[no-untyped-def]
+    return crc32(source, at, end)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=200), st.data())
+def test_the_compiled_crc_is_that_of_zlib_from_any_place_to_any(content: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(content)))
+    end = data.draw(st.integers(at, len(content)))
+    assert crc_of(frozen(content), at, end) == zlib.crc32(content[at:end])
+
+
+def test_the_compiled_crc_of_the_check_value() -> None:
+    assert crc_of(frozen(b"123456789"), 0, 9) == 0xCBF43926
+
+
+def test_the_kernels_of_older_messages_can_be_kept() -> None:
+    assert rows_in(cursor_of(0, 1), encode_logical([Msg(0)], 0))
+    cached = Path(message_kernel.__file__).parent / "__pycache__"
+    assert list(cached.glob("message_kernel._fill*.nbi")) or not os.access(cached, os.W_OK)
+
+
+each_bound = pytest.mark.parametrize("bound", ["MOST_ROWS", "MOST_BYTES"])
+
+
+@each_bound
+@settings(max_examples=30, deadline=None)
+@given(old_logs(), st.integers(1, 9), st.integers(1, 200), st.data())
+def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_the_same(
+        bound: str, log: list[OldEntry], limit: int, group_bytes: int, data: st.DataObject) -> None:
+    until = last_offset(log[-1][1]) + 1
+    start = data.draw(st.integers(max(0, until - 40), until - 1))
+    log = [each for each in log if last_offset(each[1]) >= start]
+    whole, cut = cursor_of(start, until), cursor_of(start, until)
+    rows = rows_in(whole, encoded_old(log))
+    with mock.patch.object(arrow, bound, limit), mock.patch.object(group, "GROUP_BYTES", group_bytes):
+        assert rows_in(cut, encoded_old(log)) == rows
+    assert (cut.receipt, cut.missing) == (whole.receipt, whole.missing)
+
+
+@each_bound
+@settings(max_examples=30, deadline=None)
+@given(entry_lists, st.integers(1, 9), st.integers(1, 200))
+def test_however_physical_entries_are_cut_into_arrow_batches_the_rows_are_the_same(
+        bound: str, entries: list[Entry], limit: int, group_bytes: int) -> None:
+    records = encode_physical(entries)
+    with mock.patch.object(arrow, bound, limit), mock.patch.object(group, "GROUP_BYTES", group_bytes):
+        rows = physical_rows_in(physical_cursor(9, 9 + len(records)), records)
+    assert [(row["offset"], row["message_index"], row["value"]) for row in rows] == physical_rows(entries, 9)
+
+
+@pytest.mark.parametrize(("bound", "limit", "sizes"), [("MOST_ROWS", 2, [2, 2, 1]), ("MOST_BYTES", 20, [3, 2])])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_arrow_batch_is_full_by_rows_and_bytes(bound: str, limit: int, sizes: list[int], wrapped: bool) -> None:
+    messages = [Msg(offset, b"seven b") for offset in range(5)]
+    records = encode_logical([Wrapper(messages)] if wrapped else messages, 1)
+    with mock.patch.object(arrow, bound, limit):
+        arrow_batches = list(cursor_of(0, 5).feed(answer(records)))
+    assert [arrow_batch.num_rows for arrow_batch in arrow_batches] == sizes
+
+
+def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_mix() -> None:
+    """They share the room to decompress into."""
+    def read(value: bytes, cursor: Cursor, fetched: Any) -> Iterator[Any]:
+        return (row["value"] for each in cursor.feed(fetched) for row in each.to_pylist())
+
+    logical = answer(encode_logical([Wrapper([Msg(offset, b"left") for offset in range(40)], Codec.SNAPPY)], 1))
+    physical = encode_physical([Entry(inside=[Entry(inside=[Entry(b"right")] * 20)] * 2)])
+    with mock.patch.object(arrow, "MOST_ROWS", 3):
+        both = list(zip(read(b"left", cursor_of(0, 40), logical),
+                        read(b"right", physical_cursor(0, len(physical)), physical_answer(physical)), strict=True))
+    assert both == [(b"left", b"right")] * 40
+
+
+@pytest.mark.parametrize("columns", [("key",), ("value", "offset"), ("timestamp", "timestampType"), ("headers", "topic"), ("log_epoch",)])
+def test_only_the_chosen_columns_are_built(columns: tuple[str, ...]) -> None:
+    log = encode_logical([Msg(5, b"v", b"k", 7), Wrapper([Msg(6, None, None, 8)])], 1)
+    whole = rows_in(cursor_of(5, 7), log)
+    assert rows_in(cursor_of(5, 7, columns=columns), log) == [{name: row[name] for name in columns} for row in whole]
+
+
+@pytest.mark.parametrize("columns", [("broker_id",), ("message_index", "offset"), ("offset", "value"), ("partition",)])
+def test_only_the_chosen_columns_of_physical_logs_are_built(columns: tuple[str, ...]) -> None:
+    log = encode_physical([Entry(b"a"), Entry(inside=[Entry(b"b"), Entry(b"c")])])
+    whole = physical_rows_in(physical_cursor(0, len(log)), log)
+    found = physical_rows_in(physical_cursor(0, len(log), columns=columns), log)
+    assert found == [{name: row[name] for name in whole[0] if name in columns} for row in whole]
+
+
+def test_gaps_and_holes_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it() -> None:
+    messages = [Msg(2 * number + 1) for number in range(MAX_GAPS + 5)]
+    cursor = cursor_of(0, 2 * len(messages))
+    rows_in(cursor, encode_logical(messages, 0))
+    receipt = cursor.receipt
+    assert receipt.gaps == tuple((2 * number, 2 * number + 1) for number in range(MAX_GAPS))
+    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (MAX_GAPS + 5, MAX_GAPS + 5, False)
+    assert cursor.missing == [(2 * number, 2 * number + 1) for number in range(MAX_HOLES)]
+    assert cursor.missing_count == MAX_GAPS + 5
+
+
+def test_a_large_run_of_messages_is_decoded_in_several_arrow_batches() -> None:
+    count = MOST_ROWS + 1000
+    one = np.frombuffer(encode_logical([Msg(0, b"v")], 0), dtype=np.uint8)
+    log = np.tile(one, (count, 1))
+    log[:, :8] = np.arange(count, dtype=">i8").view(np.uint8).reshape(-1, 8)
+    cursor = cursor_of(0, count, fetch_max_bytes=1 << 24, max_fetch_bytes=1 << 24)
+    sizes = [arrow_batch.num_rows for arrow_batch in cursor.feed(answer(log.tobytes()))]
+    assert sum(sizes) == count and max(sizes) <= MOST_ROWS and len(sizes) == 2

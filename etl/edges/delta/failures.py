@@ -35,7 +35,7 @@ def translate(failure: Exception, path: str) -> Exception:
 
     text = whole_text(failure)
     told = unmark(text)
-    if told is None and (_is_conflict(text) or isinstance(failure, CommitFailedError)):
+    if told is None and (is_conflict(text) or isinstance(failure, CommitFailedError)):
         check = "who else writes to it (DESCRIBE HISTORY); nothing of ours was committed, the next run appends the same plan again"
         return TableUnreachable("somebody else changed the table while ours were written", path=path, check=check)
     if told is None and isinstance(failure, DeltaError):
@@ -43,7 +43,7 @@ def translate(failure: Exception, path: str) -> Exception:
     told = told or _refused_by_constraint(text, path) or _no_file_system(text, path)
     if told or any(said in text for said in _OF_PYTHON):  # a function may say of its own file what a table's folder says
         return told or failure
-    return _no_folders_name(text, path) or (unreachable(failure, path, "written") if _is_obstacle(text) else failure)
+    return _no_folders_name(text, path) or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
 
 
 def _refused_by_constraint(text: str, path: str) -> NotOurTable | None:
@@ -74,12 +74,12 @@ def _no_folders_name(text: str, path: str) -> SettingsError | None:
     return SettingsError(what, key="table.partition_by", path=path, check=check)
 
 
-def _is_conflict(text: str) -> bool:
+def is_conflict(text: str) -> bool:
     """Whether a Java stack trace speaks of somebody else's commit that Delta could not put ours behind: nothing was committed."""
     return _CONFLICT.search(text) is not None
 
 
-def _is_obstacle(text: str) -> bool:
+def is_obstacle(text: str) -> bool:
     """Whether a Java stack trace speaks of a place that cannot be written, and not of a bug."""
     return any(word in text.lower() for word in _OBSTACLES)
 
@@ -125,7 +125,7 @@ def unreachable(error: BaseException, path: str, what: str, *, at: Path | None =
 
 def _obstacle_in(error: BaseException) -> str | None:
     """The line that names the obstacle: a Java stack trace begins with what was called, and its last cause is why it failed."""
-    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines()[1:] if _is_obstacle(line)]
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines()[1:] if is_obstacle(line)]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return causes[-1] if causes else next((line for line in lines if not line.startswith("at ")), None)
 

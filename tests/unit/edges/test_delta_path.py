@@ -12,10 +12,8 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
-from etl.edges.delta.failures import translate
-from etl.edges.delta.path import (
-    announce_first_write, check_writable, is_conflict, is_obstacle, open_table, rust_path, spark_path, unreachable,
-)
+from etl.edges.delta.failures import is_conflict, is_obstacle, translate, unreachable
+from etl.edges.delta.path import announce_first_write, check_writable, open_table, rust_path, spark_path
 from etl.edges.delta.state import read_table
 from etl.errors import NotOurTable, PermissionRefused, SettingsError, TableUnreachable
 from etl.model.raw_table import arrow_schema

@@ -5,7 +5,7 @@ hold as the receipts of applied plans and, where plans were pruned, as loaded in
 log is in memory at a time, and of it one bucket of 32,768 offsets. Spark's bitmaps are compared as they come: making Roaring bitmaps
 of them takes many times as long (tests/bench/offset_sets.py).
 
-A row is unique by its offset (Kafka 0.8 and later). On the 0.7 family several rows may share one: those logs cannot be audited so.
+A row is unique by its offset (Kafka 0.8 and later). On the 0.7 family several rows may share one: those logs are audited in `entries`.
 """
 
 from __future__ import annotations
@@ -17,35 +17,12 @@ from itertools import groupby
 import numpy
 from numpy.typing import NDArray
 
-from etl.audit.pieces import Piece, is_covered, pieces_of, rows_of
+from etl.audit.findings import SHOWN, AuditedLog, Expected, LogFindings
+from etl.audit.pieces import Piece, pieces_of, rows_of, short_of, unequal_of, unproven_of
 from etl.model.ledger import Interval
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Receipt
 
 BUCKET_OFFSETS = 32_768
 """Offsets per bucket: the width of the bitmaps that Spark's `bitmap_construct_agg` makes, 4 KiB."""
-SHOWN = 5
-"""How many offsets a finding names; it counts all of them."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class AuditedLog:
-    """One life of one log: after a topic was made again its offsets start anew, under the next epoch."""
-
-    log: BrokerPartition
-    log_epoch: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What the ledger says of one log."""
-
-    applied: tuple[tuple[OffsetRange, Receipt], ...] = ()
-    """The ranges of plans that were applied and are still kept."""
-    coverage: tuple[Interval, ...] = ()
-    """What is left of pruned plans."""
-    given_up: tuple[Interval, ...] = ()
-    """Offsets of which a row may be there once or not at all: what an operator gave up, and what another pipeline loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,56 +33,6 @@ class Bucket:
     rows: int
     bitmap: bytes | None
     """Bit i (least significant first) stands for the bucket's offset i; None: every offset is there and `rows` is their number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unequal:
-    """An interval of which only the row count is known, and the table holds another number of its offsets."""
-
-    from_offset: int
-    until_offset: int
-    expected_rows: int
-    found_rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class IncompleteInterval:
-    """An interval of the ledger, a range or what is left of several, of which the table lacks rows, or may lack some."""
-
-    from_offset: int
-    until_offset: int
-    missing: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogFindings:
-    """What the audit of one log came to. Counts are of offsets, but for `found_rows` and `double_rows`."""
-
-    audited: AuditedLog
-    expected_rows: int
-    found_rows: int
-    missing: int = 0
-    missing_first: tuple[int, ...] = ()
-    """The first missing offsets. Those of an `unequal` interval are counted, but nobody can name them."""
-    double_rows: int = 0
-    """Rows too many: of an offset that is there three times, two."""
-    double_buckets: tuple[int, ...] = ()
-    """Buckets that hold doubles; which offsets, a query for one bucket tells."""
-    unexpected: int = 0
-    unexpected_first: tuple[int, ...] = ()
-    """Offsets with a row where no applied plan gives one: outside all intervals, or in a gap."""
-    unequal: tuple[Unequal, ...] = ()
-    short: tuple[IncompleteInterval, ...] = ()
-    """Where the missing offsets are; `missing` is their sum."""
-    given_up_rows: int = 0
-    """Rows of offsets that were given up: nobody misses them, and they are no surprise."""
-    unproven: tuple[IncompleteInterval, ...] = ()
-    """Intervals with offsets that have no row, where nobody can say whether one should be."""
-
-    @property
-    def is_right(self) -> bool:
-        """Every expected offset is there once, and nothing else."""
-        return not (self.missing or self.double_rows or self.unexpected or self.unequal or self.unproven)
 
 
 @dataclass(slots=True)
@@ -144,7 +71,7 @@ def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]
     """Compare one log. `buckets` are in ascending order; where one is absent its offsets have no row."""
     pieces = pieces_of(audited.log, expected.coverage, expected.applied)
     missing, unexpected = _Named(), _Named()
-    found_rows, double_rows, double_buckets = 0, 0, []
+    found_rows, double_rows, double_places = 0, 0, []
     reached, first, given_up_rows = 0, 0, 0
     for bucket in buckets:
         start, end = bucket.number * BUCKET_OFFSETS, (bucket.number + 1) * BUCKET_OFFSETS
@@ -158,16 +85,16 @@ def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]
         surplus = bucket.rows - int(numpy.count_nonzero(flags))
         if surplus:
             double_rows += surplus
-            double_buckets.append(bucket.number)
+            double_places.append(bucket.number)
         reached = end
     _miss(pieces, first, reached, None, missing)
-    unequal = _unequal(pieces)
-    short = _short(pieces)
+    unequal = unequal_of(pieces)
+    short = short_of(pieces)
     unexpected.count += sum(max(0, u.found_rows - u.expected_rows) for u in unequal)
     return LogFindings(
         audited, sum(rows_of(piece) for piece in pieces), found_rows, sum(s.missing for s in short), tuple(missing.first), double_rows,
-        tuple(double_buckets), unexpected.count, tuple(unexpected.first), unequal, short, given_up_rows, _unproven(expected, pieces),
-    )
+        tuple(double_places), unexpected.count, tuple(unexpected.first), unequal, short, given_up_rows,
+        unproven_of(audited.log, expected, pieces))
 
 
 def _flags(bucket: Bucket) -> NDArray[numpy.bool_]:
@@ -220,29 +147,3 @@ def _take_out(intervals: Iterable[Interval], beyond: NDArray[numpy.bool_], start
         if interval.from_offset < start + BUCKET_OFFSETS and interval.until_offset > start:
             beyond[max(0, interval.from_offset - start):interval.until_offset - start] = False
     return before - int(numpy.count_nonzero(beyond))
-
-
-def _unequal(pieces: Iterable[Piece]) -> tuple[Unequal, ...]:
-    return tuple(
-        Unequal(p.from_offset, p.until_offset, p.rows, p.found) for p in pieces if p.rows is not None and p.rows != p.found
-    )
-
-
-def _short(pieces: Iterable[Piece]) -> tuple[IncompleteInterval, ...]:
-    """The pieces that lack rows, those of one interval together; pieces are in order."""
-    found: dict[tuple[int, int], int] = {}
-    for p in pieces:
-        lacking = p.missing if p.rows is None else max(0, p.rows - p.found)
-        if lacking:
-            found[p.interval] = found.get(p.interval, 0) + lacking
-    return tuple(IncompleteInterval(*interval, missing) for interval, missing in found.items())
-
-
-def _unproven(expected: Expected, pieces: Iterable[Piece]) -> tuple[IncompleteInterval, ...]:
-    """Intervals that were never counted and are not whole, and those that were counted behind a transform and lacked offsets."""
-    opened = {p.interval: p.until_offset - p.from_offset - p.found for p in pieces if p.is_open}
-    covered = [(i.from_offset, i.until_offset) for i in expected.coverage]
-    counted = {(i.from_offset, i.until_offset): i.unproven for i in expected.coverage} | {
-        (r.from_offset, r.until_offset): receipt.missing_offsets
-        for r, receipt in expected.applied if receipt.behind_transform and not is_covered(r, covered)}
-    return tuple(IncompleteInterval(*interval, lacking) for interval, lacking in sorted({**counted, **opened}.items()) if lacking)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.audit.audit import Expected, LogFindings, IncompleteInterval
+from etl.audit.findings import Expected, LogFindings, IncompleteInterval
 from etl.decisions.coverage import interval_of
 from etl.model.plans import Loss, Receipt
 from etl.model.table import ForeignCommit
@@ -24,12 +24,13 @@ class Gaps:
     aborted_records: int = 0
     compacted: int = 0
     unexplained: int = 0
-    """Nobody knows any more: the receipt was counted again from the table's files, after a crash or where a transform did not read all."""
+    """Nobody knows any more: the receipt was counted again from the table's files, after a crash or where a transform did not read all.
+    In a physical log nobody ever knows which offsets should have a row, and none counts."""
     losses: tuple[Loss, ...] = ()
 
     @property
     def let_go(self) -> int:
-        """Offsets of the losses."""
+        """Offsets of the losses; bytes, where offsets are byte positions."""
         return sum(loss.until_offset - loss.from_offset for loss in self.losses)
 
     @property
@@ -37,10 +38,11 @@ class Gaps:
         """A few words for a person; empty where every offset has its row."""
         counts = ((self.control_records, "control"), (self.aborted_records, "aborted"), (self.compacted, "compacted"),
                   (self.unexplained, "not known why"))
-        lost = [f"{loss.until_offset - loss.from_offset:,} lost ({loss.from_offset} to {loss.until_offset}, {loss.why.value})"
+        of_bytes = "bytes " if any(loss.log.is_physical for loss in self.losses) else ""
+        lost = [f"{loss.until_offset - loss.from_offset:,} {of_bytes}lost ({loss.from_offset} to {loss.until_offset}, {loss.why.value})"
                 for loss in self.losses[:1]]
         if self.losses[1:]:
-            lost = [f"{self.let_go:,} lost ({len(self.losses)} stretches from {self.losses[0].from_offset})"]
+            lost = [f"{self.let_go:,} {of_bytes}lost ({len(self.losses)} stretches from {self.losses[0].from_offset})"]
         return ", ".join([*(f"{count:,} {why}" for count, why in counts if count), *lost])
 
 
@@ -93,12 +95,14 @@ class Doubt:
     """Offsets of one log without a row of which nobody can say whether the log held a record there."""
 
     offsets: int = 0
+    """Of a physical log all bytes of such intervals."""
     plans: tuple[int, ...] = ()
     """The plans that read them; of those that were pruned the newest."""
     first: tuple[int, int] = (0, 0)
     """The first interval [from, until) with such offsets."""
     allowed: bool = True
     """An operator accepted the table as it is after all of these plans."""
+    is_physical: bool = False
 
     @property
     def says(self) -> str:
@@ -106,10 +110,12 @@ class Doubt:
         if not self.offsets:
             return ""
         plans = f"plan{'s' if self.plans[1:] else ''} {', '.join(map(str, self.plans))}"
+        what = f"the messages of {self.offsets:,} bytes" if self.is_physical else f"{self.offsets:,} offsets without a row"
+        whether = "how many messages the log held there" if self.is_physical else "whether the log held a record there"
         return (
-            f"{self.offsets:,} offsets without a row cannot be proven (first between {self.first[0]} and {self.first[1]}; {plans}): "
+            f"{what} cannot be proven (first between {self.first[0]} and {self.first[1]}; {plans}): "
             "what the reader counted did not arrive (a crash took it, or the transform does not read its rows to the end, as limit() "
-            "does), and from the table nobody can tell whether the log held a record there")
+            f"does), and from the table nobody can tell {whether}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +131,11 @@ class LogProof:
     def is_right(self) -> bool:
         """Every row that came and that nobody was allowed to remove is there once, and nothing else."""
         f, m = self.findings, self.missing
-        return not (f.double_rows or f.unexpected or m.never_came) and (m.allowed or not f.missing) and self.doubt.allowed
+        is_clean = not (f.double_rows or f.unexpected or f.entries_with_holes or m.never_came)
+        return is_clean and (m.allowed or not f.missing) and self.doubt.allowed
 
 
-def gaps_of(expected: Expected, losses: Iterable[Loss]) -> Gaps:
+def gaps_of(expected: Expected, losses: Iterable[Loss], *, is_physical: bool = False) -> Gaps:
     """Add up what receipts and coverage say. A range that a crash left both in a plan and in the coverage counts once."""
     loaded = list(expected.coverage)
     for r, receipt in expected.applied:
@@ -136,10 +143,12 @@ def gaps_of(expected: Expected, losses: Iterable[Loss]) -> Gaps:
             loaded.append(interval_of(r, receipt))
     return Gaps(
         sum(i.control_records for i in loaded), sum(i.aborted_records for i in loaded), sum(i.compacted for i in loaded),
-        sum(i.unexplained for i in loaded), tuple(sorted(losses)))
+        0 if is_physical else sum(i.unexplained for i in loaded), tuple(sorted(losses)))
 
 
-def doubt_of(unproven: Sequence[IncompleteInterval], plans: Mapping[tuple[int, int], int], *, pruned: int, accepted: int) -> Doubt:
+def doubt_of(
+    unproven: Sequence[IncompleteInterval], plans: Mapping[tuple[int, int], int], *, pruned: int, accepted: int, is_physical: bool = False,
+) -> Doubt:
     """What cannot be proven of one log.
 
     `plans` are the numbers of the kept plans by interval, `pruned` is the newest doubtful one of the others, and up to plan
@@ -149,7 +158,7 @@ def doubt_of(unproven: Sequence[IncompleteInterval], plans: Mapping[tuple[int, i
         return Doubt()
     numbers = sorted({plans.get((s.from_offset, s.until_offset), pruned) for s in unproven})
     first = min((s.from_offset, s.until_offset) for s in unproven)
-    return Doubt(sum(s.missing for s in unproven), tuple(numbers), first, numbers[-1] <= accepted)
+    return Doubt(sum(s.missing for s in unproven), tuple(numbers), first, numbers[-1] <= accepted, is_physical)
 
 
 def origin_of(short: IncompleteInterval, delta_version: int, planned: Receipt, committed: Receipt | None) -> Origin:

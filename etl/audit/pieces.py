@@ -1,10 +1,15 @@
-"""What the ledger expects of one log, as pieces in which each offset has a row, or so many of them have. No table is asked here."""
+"""What the ledger expects of one log, as pieces in which each offset has a row, or so many of them have; what of it is not there.
+
+No table is asked here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from etl.audit.findings import Expected, IncompleteInterval, Unequal
+from etl.decisions.coverage import interval_of
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
@@ -33,8 +38,8 @@ def pieces_of(log: BrokerPartition, coverage: Sequence[Interval], ranges: Iterab
     """
     covered = [(i.from_offset, i.until_offset) for i in coverage]
     pieces = [
-        Piece(i.from_offset, i.until_offset, _unless_all(i.rows, i.until_offset - i.from_offset), (i.from_offset, i.until_offset),
-              is_open=i.rows is None)
+        Piece(i.from_offset, i.until_offset, i.rows if log.is_physical else _unless_all(i.rows, i.until_offset - i.from_offset),
+              (i.from_offset, i.until_offset), is_open=i.rows is None)
         for i in coverage]
     for applied, receipt in ranges:
         if not is_covered(applied, covered):
@@ -50,10 +55,12 @@ def pieces_of(log: BrokerPartition, coverage: Sequence[Interval], ranges: Iterab
 
 
 def _pieces_of_range(applied: OffsetRange, receipt: Receipt) -> list[Piece]:
-    """The pieces of a range: without its gaps where the receipt names all of them."""
+    """The pieces of a range: without its gaps where the receipt names all of them. A physical log's is one: only its rows are counted."""
     interval = applied.from_offset, applied.until_offset
     if receipt.rows is None:
         return [Piece(*interval, None, interval, is_open=True)]
+    if applied.log.is_physical:
+        return [Piece(*interval, receipt.rows, interval)]
     known = applied.size - sum(until - start for start, until in receipt.gaps)
     if not receipt.gaps_complete or known != receipt.rows:
         return [Piece(*interval, receipt.rows, interval)]
@@ -76,3 +83,33 @@ def rows_of(piece: Piece) -> int:
     if piece.is_open:
         return piece.found
     return piece.until_offset - piece.from_offset if piece.rows is None else piece.rows
+
+
+def unequal_of(pieces: Iterable[Piece]) -> tuple[Unequal, ...]:
+    """Those of which only the number of rows is known, and it is another one."""
+    return tuple(
+        Unequal(p.from_offset, p.until_offset, p.rows, p.found) for p in pieces if p.rows is not None and p.rows != p.found
+    )
+
+
+def short_of(pieces: Iterable[Piece]) -> tuple[IncompleteInterval, ...]:
+    """The pieces that lack rows, those of one interval together; pieces are in order."""
+    found: dict[tuple[int, int], int] = {}
+    for p in pieces:
+        lacking = p.missing if p.rows is None else max(0, p.rows - p.found)
+        if lacking:
+            found[p.interval] = found.get(p.interval, 0) + lacking
+    return tuple(IncompleteInterval(*interval, missing) for interval, missing in found.items())
+
+
+def unproven_of(log: BrokerPartition, expected: Expected, pieces: Iterable[Piece]) -> tuple[IncompleteInterval, ...]:
+    """Intervals that were never counted and are not whole, and those that were counted behind a transform and lacked offsets.
+
+    Of a physical log nobody knows what lacks, so all bytes of such intervals count.
+    """
+    opened = {p.interval: p.until_offset - p.from_offset - (0 if log.is_physical else p.found) for p in pieces if p.is_open}
+    covered = [(i.from_offset, i.until_offset) for i in expected.coverage]
+    counted = {(i.from_offset, i.until_offset): i.unproven for i in expected.coverage} | {
+        (r.from_offset, r.until_offset): interval_of(r, receipt).unproven
+        for r, receipt in expected.applied if not is_covered(r, covered)}
+    return tuple(IncompleteInterval(*interval, lacking) for interval, lacking in sorted({**counted, **opened}.items()) if lacking)

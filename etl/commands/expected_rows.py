@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from etl.audit.audit import AuditedLog, Expected
+from etl.audit.findings import AuditedLog, Expected
 from etl.decisions.coverage import Ancestry, ancestry
 from etl.decisions.shape import may_be_transformed
 from etl.errors import LedgersDisagree, Owned
 from etl.model.ledger import Coverage, Ledger
 from etl.model.plans import Applied, Loss, OffsetRange, Plan
+from etl.model.raw_table import names_of_key
 from etl.model.table import Table
-from etl.report.sentences import told_vanished
+from etl.report.sentences import told_of_byte_positions, told_vanished
 from etl.run.live_world import LiveWorld
 from etl.settings.sections import Settings
 
@@ -98,7 +99,10 @@ def expected_rows(
     notes: list[str] = []
     path = world.settings.table.losses_at
     if world.settings.transform:
-        notes.append("the pipeline has a transform: the proof holds as long as it keeps topic, partition and offset and drops no row")
+        key = names_of_key(physical=world.settings.source.is_physical)
+        notes.append(f"the pipeline has a transform: the proof holds as long as it keeps {key} and drops no row")
+    if world.settings.source.is_physical:
+        notes.append(told_of_byte_positions([one.plan.number for one in loaded if one.plan.ranges and one.applied.is_recounted]))
     lost = set(read_losses(path, uid=told.ledger.uid) if told.ledger.uid else ())
     expected = _covered(told.coverage, table, led)
     for one in loaded:

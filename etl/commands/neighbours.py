@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from etl.audit.audit import AuditedLog, Expected, LogFindings
+from etl.audit.findings import AuditedLog, Expected, LogFindings
 from etl.decisions.other_pipelines import name_of, plan_of, refuse_topics_of_others
 from etl.decisions.reconcile import compare
 from etl.edges.delta.others import other_pipelines

@@ -21,7 +21,7 @@ from etl.edges.delta.others import loaded_by, other_pipelines
 from etl.edges.zookeeper.coverage import read_all_coverage, take_in
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
-from etl.errors import SettingsError
+from etl.errors import NeedsDecision, SettingsError
 from etl.model.ledger import Coverage, Retirement
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
@@ -148,8 +148,15 @@ def _ruling(
 
 
 def _rows_until(world: LiveWorld) -> Mapping[BrokerPartition, tuple[int, int]]:
+    """Where the table's rows end. Raises NeedsDecision where they do not tell that."""
     from etl.edges.delta.scan import rows_until
 
+    if world.settings.source.is_physical:
+        what = "nobody knows where that pipeline ended: where offsets are byte positions, rows tell where an entry begins and not its end"
+        check = (
+            "that ZooKeeper was not emptied: restore a copy of it that is no older than the table's log; else begin anew, with another "
+            "group or pipeline and another table.path")
+        raise NeedsDecision(what, path=world.settings.table.path, check=check)
     return rows_until(world.spark(), world.settings.table.path)
 
 

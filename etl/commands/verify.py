@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from etl.audit.audit import AuditedLog, Expected, LogFindings, IncompleteInterval, audit
+from etl.audit.findings import AuditedLog, Expected, LogFindings, IncompleteInterval
 from etl.audit.explain import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
 from etl.commands.expected_rows import Loaded, Told, audited_as, expected_rows, loaded_plans, look
 from etl.commands.neighbours import refuse_lost_ledger, refuse_what_others_loaded, stops_a_run, without_others
@@ -39,7 +39,8 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
 
     Raises LedgersDisagree where a run would, and for a table that is ahead of the ledger.
     """
-    from etl.edges.delta.scan import Scan, doubled_offsets
+    from etl.edges.delta.scan import Scan
+    from etl.edges.delta.scan_entries import EntryScan
 
     watch = Stopwatch()
     opened = open_world(settings, run_context, name=f"{new_run_id()}-verify", phases=watch)
@@ -61,11 +62,9 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
         loaded, led = loaded_plans(world, told, table)
         expected, losses, notes = expected_rows(world, told, table, loaded, led)
         spark = world.spark()
-        scan = Scan(spark, settings.table.path, table.version)
-        found, others_rows = without_others(world, ledger, table, expected, tuple(audit(expected, scan.buckets())))
-        doubles = tuple(
-            (f.audited, offset, rows) for f in found for bucket in f.double_buckets[:1]
-            for offset, rows in doubled_offsets(spark, settings.table.path, f.audited, bucket, delta_version=table.version))
+        scan = (EntryScan if settings.source.is_physical else Scan)(spark, settings.table.path, table.version)
+        found, others_rows = without_others(world, ledger, table, expected, tuple(scan.findings(expected)))
+        doubles = tuple((f.audited, place, rows) for f in found for place, rows in scan.doubles(f))
         logs = tuple(_explained(world, told, table, loaded, found, expected, losses))
         if others_rows:
             notes += (f"{others_rows:,} rows are of topics that other pipelines load into this table: they are not judged",)
@@ -102,7 +101,8 @@ def _explained(
     origins = {place: known.get(place, Origin(s)) for place, s in short.items()}
     removals, allowed = _removals(world, told.ledger, table, origins.values()) if short else ((), frozenset[int]())
     for f in found:
-        gaps = gaps_of(expected.get(f.audited, Expected()), losses.get(f.audited, ()))
+        is_physical = f.audited.log.is_physical
+        gaps = gaps_of(expected.get(f.audited, Expected()), losses.get(f.audited, ()), is_physical=is_physical)
         mine = [origins[f.audited, s.from_offset, s.until_offset] for s in f.short]
         yield LogProof(f, gaps, blame(mine, removals, allowed), _doubt(told, table, loaded, f) if f.unproven else Doubt())
 
@@ -112,7 +112,8 @@ def _doubt(told: Told, table: Table, loaded: Sequence[Loaded], found: LogFinding
     accepted = acknowledgement.number if acknowledgement and acknowledgement.table_id == table.id else 0
     plans = {(r.from_offset, r.until_offset): one.plan.number for one in loaded for r in one.plan.ranges
              if audited_as(one.plan, r) == found.audited}
-    return doubt_of(found.unproven, plans, pruned=told.coverage.unproven_through, accepted=accepted)
+    is_physical = found.audited.log.is_physical
+    return doubt_of(found.unproven, plans, pruned=told.coverage.unproven_through, accepted=accepted, is_physical=is_physical)
 
 
 def _origins(world: LiveWorld, loaded: Sequence[Loaded], short: Mapping[_Place, IncompleteInterval]) -> Iterator[tuple[_Place, Origin]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from etl.audit.audit import AuditedLog
+from etl.audit.findings import AuditedLog
 from etl.audit.explain import LogProof
 from etl.decisions.foreign_commits import refusal_of
 from etl.errors import LedgersDisagree
+from etl.model.raw_table import names_of_key
 from etl.model.table import ForeignCommit
 
 _WHO_WROTE = "DESCRIBE HISTORY of the table: who changed its rows besides this pipeline"
@@ -20,8 +21,8 @@ class Proof:
     """What the audit of the whole table found."""
 
     logs: tuple[LogProof, ...]
-    doubles: tuple[tuple[AuditedLog, int, int], ...]
-    """The first doubled offsets: (log, offset, rows)."""
+    doubles: tuple[tuple[AuditedLog, tuple[int, ...], int], ...]
+    """The first doubled rows: the log, the offset (of a physical log the entry's, and the message's index in it), and how many they are."""
     delta_version: int | None
     notes: tuple[str, ...]
     transform: str | None = None
@@ -29,8 +30,8 @@ class Proof:
     """What somebody else did to the table and neither policy nor an operator lets pass: a run stops at it, whatever the rows say."""
     of_no_log: int = 0
     """Rows that name no record of any log."""
-    of_no_log_first: tuple[tuple[str | None, int | None, int | None], ...] = ()
-    """Topic, partition and offset of the first of them."""
+    of_no_log_first: tuple[Mapping[str, Any], ...] = ()
+    """What should name the record of the first of them."""
 
     @property
     def found_rows(self) -> int:
@@ -70,9 +71,12 @@ class Proof:
         if f.missing:
             said.append(f"{f.missing:,} missing (first: {_first(f.missing_first)}): {wrong.missing.says}")
         if f.double_rows:
-            said.append(f"{f.double_rows:,} double (first: {_first([o for a, o, _ in self.doubles if a == f.audited])})")
+            said.append(f"{f.double_rows:,} double (first: {_first([_place(place) for a, place, _ in self.doubles if a == f.audited])})")
         if f.unexpected:
             said.append(f"{f.unexpected:,} that no plan put there (first: {_first(f.unexpected_first)})")
+        if f.entries_with_holes:
+            what = "entries whose messages are not numbered 0, 1, 2 and so on, though none is missing by their number"
+            said.append(f"{f.entries_with_holes:,} {what} (first: {_first(f.entries_with_holes_first)})")
         if not wrong.doubt.allowed:
             said.append(wrong.doubt.says)
         blamed = self._blamed if self._is_transforms(wrong) else ""
@@ -86,7 +90,8 @@ class Proof:
         if wrong is None and not self.of_no_log:
             return self._refusal.check
         if self._is_transforms(wrong):
-            return "the transform: a proof needs one row for each record, with its topic, partition and offset"
+            physical = any(log.findings.audited.log.is_physical for log in self.logs)
+            return f"the transform: a proof needs one row for each record, with its {names_of_key(physical=physical)}"
         return self._check_of(wrong) if wrong else _WHO_WROTE
 
     def _check_of(self, wrong: LogProof) -> str:
@@ -109,10 +114,8 @@ class Proof:
 
     @property
     def _strangers(self) -> str:
-        names = ("topic", "partition", "offset")
         shown = "; ".join(
-            ", ".join(f"{name} {'NULL' if value is None else value}" for name, value in zip(names, one, strict=True))
-            for one in self.of_no_log_first)
+            ", ".join(f"{name} {'NULL' if value is None else value}" for name, value in one.items()) for one in self.of_no_log_first)
         return f"{self.of_no_log:,} rows name no record of any log (first: {shown}){self._blamed}"
 
     @property
@@ -122,7 +125,8 @@ class Proof:
     def _is_transforms(self, wrong: LogProof | None) -> bool:
         """Rows that no commit ever held, that it held twice, or that are of no log may be the work of a transform."""
         return bool(self.transform) and (
-            wrong is None or bool(wrong.missing.never_came or wrong.findings.double_rows or wrong.findings.unexpected))
+            wrong is None or bool(
+                wrong.missing.never_came or wrong.findings.double_rows or wrong.findings.unexpected or wrong.findings.entries_with_holes))
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl verify`."""
@@ -131,7 +135,7 @@ class Proof:
             "expected_rows": sum(log.findings.expected_rows for log in self.logs), "missing": self.missing,
             "delta_version": self.delta_version, "notes": [*self.notes, *self.allowed],
             "by_others": [described(found) for found in self.by_others],
-            "rows_of_no_log": self.of_no_log, "rows_of_no_log_first": [list(one) for one in self.of_no_log_first],
+            "rows_of_no_log": self.of_no_log, "rows_of_no_log_first": [list(one.values()) for one in self.of_no_log_first],
             "logs": [self._log_as_json(log) for log in sorted(self.logs, key=lambda log: log.findings.audited)],
         }
 
@@ -144,8 +148,10 @@ class Proof:
             "removed_by_others": missing.removed, "nobody_knows": missing.unknown, "in_a_table_before": missing.elsewhere,
             "removed_by": [described(by) for by in missing.by],
             "not_provable": log.doubt.offsets, "not_provable_in": [[u.from_offset, u.until_offset, u.missing] for u in f.unproven],
-            "double_rows": f.double_rows, "double_first": [[offset, rows] for a, offset, rows in self.doubles if a == f.audited],
+            "double_rows": f.double_rows, "double_first": [[*place, rows] for a, place, rows in self.doubles if a == f.audited],
             "unexpected": f.unexpected, "unexpected_first": list(f.unexpected_first),
+            **({"entries_with_holes": f.entries_with_holes, "entries_with_holes_first": list(f.entries_with_holes_first)}
+               if f.audited.log.is_physical else {}),
             "unequal": [[u.from_offset, u.until_offset, u.expected_rows, u.found_rows] for u in f.unequal],
             "without_row": {
                 "says": gaps.says, "control_records": gaps.control_records, "aborted_records": gaps.aborted_records,
@@ -159,5 +165,10 @@ def described(found: ForeignCommit) -> dict[str, Any]:
     return {"delta_version": found.delta_version, "operation": found.operation, "why": found.why}
 
 
-def _first(numbers: Sequence[int]) -> str:
+def _place(place: Sequence[int]) -> str:
+    """An offset; that of an entry, with the index of the message in it."""
+    return " message ".join(map(str, place))
+
+
+def _first(numbers: Sequence[int | str]) -> str:
     return ", ".join(map(str, numbers)) or "not known"

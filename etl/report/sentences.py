@@ -71,6 +71,17 @@ def told_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
             "are of records that are gone; they stay in the table")
 
 
+def told_of_byte_positions(recounted: Sequence[int]) -> str:
+    """What a proof of physical logs rests on, and for which plans it rests on less: those whose rows were counted again."""
+    said = (
+        "offsets of these logs are byte positions, from which no messages can be counted: that a range has all of its messages is known by "
+        "the count of the reader (its receipt) alone")
+    if recounted:
+        plans = f"plan{'s' if recounted[1:] else ''} {', '.join(map(str, recounted))}"
+        said += f"; of {plans} a crash took that count, and the rows in the table were counted: whether they were all nobody can prove"
+    return said
+
+
 def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
     """Which logs are left to whom: one sentence for each owner and topic."""
     return _told_together({log: f"left to {owner}" for log, owner in left.items()})

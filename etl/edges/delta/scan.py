@@ -1,23 +1,26 @@
 """Counting what really lies in a table, by reading its rows, for `audit`.
 
-Owns the queries, and what it means when a file of the table cannot be read. What the counts mean belongs to `audit`. File statistics are
-never asked: they are what a writer claimed.
+Owns the queries on rows that are known by their offset (`scan_entries` has those on physical logs), and what it means when a file of the
+table cannot be read. What the counts mean belongs to `audit`. File statistics are never asked: they are what a writer claimed.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from etl.audit.audit import BUCKET_OFFSETS, AuditedLog, Bucket
+from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit
+from etl.audit.findings import AuditedLog, Expected, LogFindings
 from etl.edges.delta.path import spark_path
 from etl.errors import EtlError, FileLost, SettingsError, TableUnreachable
 from etl.model.logs import BrokerPartition
-from etl.model.raw_table import misfit
+from etl.model.raw_table import misfit, names_of_key, row_key
 from etl.protocol.error_line import whole_text
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 _FROM_STATISTICS = "spark.databricks.delta.optimizeMetadataQuery.enabled"
 _LOG_COLUMNS = ("topic", "log_epoch", "partition")
 _DOUBLES_SHOWN = 5
+_STRANGERS_SHOWN = 3
 
 
 @dataclass(slots=True)
@@ -38,13 +42,23 @@ class Scan:
     rows_of_no_log: int = 0
     """Rows without topic, partition or offset, or with numbers that no log has; known when `buckets` has come to its end."""
 
+    def findings(self, expected: Mapping[AuditedLog, Expected]) -> Iterator[LogFindings]:
+        """What is there, compared with what should be. Raises as `audit`, too."""
+        return audit(expected, self.buckets())
+
+    def doubles(self, found: LogFindings) -> list[tuple[tuple[int, ...], int]]:
+        """What names the first doubled rows of a log, here their offset alone, each with its number of rows."""
+        return [
+            ((offset,), rows) for bucket in found.double_places[:1]
+            for offset, rows in doubled_offsets(self.spark, self.path, found.audited, bucket, delta_version=self.delta_version)]
+
     def buckets(self) -> Iterator[tuple[AuditedLog, Bucket]]:
         """The offsets that the table holds, one bitmap for each 32,768 of a log, ordered by log and bucket.
 
         Spark aggregates; one partition of its answer at a time comes to the driver.
         """
-        with _rows_are_read(self.spark, self.path):
-            for row in _buckets(_read(self.spark, self.path, self.delta_version)).toLocalIterator():
+        with rows_are_read(self.spark, self.path):
+            for row in _buckets(read_keys(self.spark, self.path, self.delta_version, physical=False)).toLocalIterator():
                 if row["bucket"] is None:
                     self.rows_of_no_log = row["rows"]
                     continue
@@ -52,11 +66,9 @@ class Scan:
                 audited = AuditedLog(BrokerPartition(row["topic"], row["partition"]), row["log_epoch"])
                 yield audited, Bucket(row["bucket"], row["rows"], None if full else bytes(row["bitmap"]))
 
-    def first_of_no_log(self, shown: int = 3) -> list[tuple[str | None, int | None, int | None]]:
-        """Topic, partition and offset of some rows of no log."""
-        with _rows_are_read(self.spark, self.path):
-            found = _load(self.spark, self.path, self.delta_version).where(~_is_of_a_log()).limit(shown)
-            return [(row["topic"], row["partition"], row["offset"]) for row in found.collect()]
+    def first_of_no_log(self) -> list[dict[str, Any]]:
+        """What should name the record of some rows of no log."""
+        return first_of_no_log(self.spark, self.path, self.delta_version, physical=False)
 
 
 def doubled_offsets(
@@ -66,8 +78,8 @@ def doubled_offsets(
     from pyspark.sql import functions as f
 
     start = bucket * BUCKET_OFFSETS
-    with _rows_are_read(spark, path):
-        rows = _read(spark, path, delta_version).where(
+    with rows_are_read(spark, path):
+        rows = read_keys(spark, path, delta_version, physical=False).where(
             (f.col("topic") == audited.log.topic) & (f.col("partition") == audited.log.partition)
             & (f.col("log_epoch") == audited.log_epoch) & (f.col("offset") >= start) & (f.col("offset") < start + BUCKET_OFFSETS))
         counted = rows.groupBy("offset").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1").orderBy("offset").limit(_DOUBLES_SHOWN)
@@ -78,15 +90,23 @@ def rows_until(spark: SparkSession, path: str) -> dict[BrokerPartition, tuple[in
     """The last life of each log that the table holds rows of, and one past the last offset of that life."""
     from pyspark.sql import functions as f
 
-    with _rows_are_read(spark, path):
-        rows = _read(spark, path, None).dropna(subset=["topic", "partition", "offset"])
+    with rows_are_read(spark, path):
+        rows = read_keys(spark, path, None, physical=False).dropna(subset=["topic", "partition", "offset"])
         last = rows.groupBy("topic", "partition").agg(f.max(f.struct("log_epoch", "offset")).alias("last"))
         return {BrokerPartition(row["topic"], row["partition"]): (row["last"]["log_epoch"], row["last"]["offset"] + 1)
                 for row in last.collect()}
 
 
+def first_of_no_log(spark: SparkSession, path: str, delta_version: int | None, *, physical: bool) -> list[dict[str, Any]]:
+    """What should name the record of some rows that name none."""
+    names = [name for name in row_key(physical=physical) if name != "log_epoch"]
+    with rows_are_read(spark, path):
+        found = _load(spark, path, delta_version, physical=physical).where(~_is_of_a_log(physical=physical)).limit(_STRANGERS_SHOWN)
+        return [{name: row[name] for name in names} for row in found.collect()]
+
+
 @contextmanager
-def _rows_are_read(spark: SparkSession, path: str) -> Iterator[None]:
+def rows_are_read(spark: SparkSession, path: str) -> Iterator[None]:
     """Delta answers a plain count from file statistics unless told not to. A file that cannot be read is told by its name."""
     before = spark.conf.get(_FROM_STATISTICS, None)
     spark.conf.set(_FROM_STATISTICS, "false")
@@ -130,23 +150,24 @@ _FILE = re.compile(
     r"(?:Encountered error while reading file )?(\S+?)[.:]?\s")
 
 
-def _read(spark: SparkSession, path: str, delta_version: int | None) -> DataFrame:
-    """Log and offset of every row; all of them NULL where a row names no log."""
+def read_keys(spark: SparkSession, path: str, delta_version: int | None, *, physical: bool) -> DataFrame:
+    """What names the record of every row (`raw_table.row_key`); all of it NULL where a row names no log."""
     from pyspark.sql import functions as f
 
-    whole = _is_of_a_log()
-    return _load(spark, path, delta_version).select([f.when(whole, f.col(name)).alias(name) for name in (*_LOG_COLUMNS, "offset")])
+    whole, key = _is_of_a_log(physical=physical), row_key(physical=physical)
+    return _load(spark, path, delta_version, physical=physical).select([f.when(whole, f.col(name)).alias(name) for name in key])
 
 
-def _is_of_a_log() -> Column:
-    """Kafka has no offset above 2^63 - 2: an end, which is one more, must be a number, too."""
+def _is_of_a_log(*, physical: bool) -> Column:
+    """No broker has an offset above 2^63 - 2: an end, which is one more, must be a number, too."""
     from pyspark.sql import functions as f
 
-    in_bounds = (f.col("partition") >= 0) & (f.col("log_epoch") >= 0) & (f.col("offset") >= 0) & (f.col("offset") < 2**63 - 1)
+    numbers = (f.col(name) >= 0 for name in row_key(physical=physical) if name != "topic")
+    in_bounds = functools.reduce(operator.and_, numbers, f.col("offset") < 2**63 - 1)
     return f.coalesce(f.col("topic").isNotNull() & in_bounds, f.lit(False))
 
 
-def _load(spark: SparkSession, path: str, delta_version: int | None) -> DataFrame:
+def _load(spark: SparkSession, path: str, delta_version: int | None, *, physical: bool) -> DataFrame:
     """The columns that name a record; a table whose transform dropped `log_epoch` has one life of each log."""
     from pyspark.sql import functions as f
 
@@ -154,12 +175,12 @@ def _load(spark: SparkSession, path: str, delta_version: int | None) -> DataFram
     if delta_version is not None:
         reader = reader.option("versionAsOf", delta_version)
     frame = reader.load(spark_path(path))
-    wrong = misfit(frame.dtypes)
+    wrong = misfit(frame.dtypes, physical=physical)
     if wrong:
-        check = "the transform: it must leave topic, partition and offset as they are"
+        check = f"the transform: it must leave {names_of_key(physical=physical)} as they are"
         raise SettingsError(f"nobody can prove the table's rows: {wrong}", path=path, check=check)
     epoch = f.coalesce(f.col("log_epoch"), f.lit(0)) if "log_epoch" in frame.columns else f.lit(0)
-    return frame.select("topic", epoch.alias("log_epoch"), "partition", "offset")
+    return frame.select([epoch.alias(name) if name == "log_epoch" else f.col(name) for name in row_key(physical=physical)])
 
 
 def _buckets(frame: DataFrame) -> DataFrame:

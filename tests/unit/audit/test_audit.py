@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.audit.audit import BUCKET_OFFSETS, AuditedLog, Bucket, Expected, LogFindings, IncompleteInterval, Unequal, audit, audit_log
+from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit, audit_log
+from etl.audit.findings import AuditedLog, Expected, LogFindings, IncompleteInterval, Unequal
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
@@ -67,7 +68,7 @@ def test_buckets_that_are_not_there_at_all_are_missing_offsets() -> None:
 
 def test_doubled_rows_name_their_bucket() -> None:
     found = find(Expected((applied(0, 70_000),)), [*range(70_000), 40_000, 40_000, 69_999])
-    assert (found.double_rows, found.double_buckets, found.missing) == (3, (1, 2), 0)
+    assert (found.double_rows, found.double_places, found.missing) == (3, (1, 2), 0)
 
 
 def test_rows_in_a_gap_or_outside_all_intervals_are_unexpected() -> None:
@@ -169,5 +170,5 @@ def test_the_findings_are_what_comparing_offset_by_offset_gives(expected: Expect
     assert list(found.missing_first) == sorted(wanted - set(offsets))[:5]
     assert (found.unexpected, list(found.unexpected_first)) == (len(set(offsets) - wanted), sorted(set(offsets) - wanted)[:5])
     assert found.double_rows == sum(n - 1 for n in counted.values())
-    assert set(found.double_buckets) == {o // BUCKET_OFFSETS for o, n in counted.items() if n > 1}
+    assert set(found.double_places) == {o // BUCKET_OFFSETS for o, n in counted.items() if n > 1}
     assert (found.expected_rows, found.found_rows) == (len(wanted), len(offsets))

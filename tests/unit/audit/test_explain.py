@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.audit.audit import AuditedLog, Expected, LogFindings, IncompleteInterval
+from etl.audit.findings import AuditedLog, Expected, LogFindings, IncompleteInterval
 from etl.audit.explain import Doubt, Gaps, LogProof, Missing, Origin, blame, doubt_of, gaps_of, origin_of
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition

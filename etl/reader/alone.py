@@ -88,12 +88,12 @@ def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterato
     from etl.edges.zookeeper.session import ZooKeeper
 
     if reading.zookeeper is None:
-        with Cluster(reading.bootstrap, timeout_s=reading.timeout_s) as cluster:
+        with Cluster(reading.bootstrap, timeout_s=reading.timeout_s, generation=reading.generation) as cluster:
             yield cluster
         return
     with ZooKeeper(reading.zookeeper) as zookeeper:
         there = read_physical_brokers(zookeeper).values() if reading.physical else read_brokers(zookeeper)
-        told: dict[str, Any] = {} if not reading.physical else {
+        told: dict[str, Any] = {"generation": reading.generation} if not reading.physical else {
             "generation": min(there).generation, "registry": lambda topics: read_physical_cluster(zookeeper, topics, named)}
         with Cluster([(broker.host, broker.port) for broker in there], timeout_s=reading.timeout_s, **told) as cluster:
             yield cluster

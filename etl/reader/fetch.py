@@ -50,7 +50,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
                 backoff_s: float = 0.25, deadline_s: float = 120.0, timeout_s: float = TIMEOUT_S, max_wait_ms: int = 500,
                 topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
                 cleanups: Mapping[str, Cleanup] | None = None, fails_on_loss: bool = True,
-                max_record_bytes: int = MAX_RECORD_BYTES,
+                max_record_bytes: int = MAX_RECORD_BYTES, generation: str | None = None,
                 on_read: Callable[[int, int, int, int], None] = lambda index, offsets, rows, size: None) -> Iterator[pa.RecordBatch]:
     """The rows of `ranges` as Arrow batches: in order within a range, ranges in any order and interleaved.
 
@@ -71,6 +71,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     fails_on_loss     offsets that the log does not hold any more, and once all is read missing ones that nothing explains, are an error;
                       else what there is is read
     max_record_bytes  a larger record is refused
+    generation        how brokers are to be spoken to that are looked up, None: they are asked; leaders say it themselves
 
     Raises RanOutBeforeUntil, DataLoss, ExpiredOffsets, MissingOffsets, CorruptData, RecordTooLarge, MessageTooLarge, NotYetReadable,
     BrokerUnreachable or BrokerError (may pass: run the task again), NotKafka, TopicMissing, PermissionRefused, TopicMadeAgain,
@@ -78,7 +79,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     """
     addresses = [*bootstrap, *((each.leader.broker.host, each.leader.broker.port) for each in ranges if each.leader is not None)]
     manner = FetchSettings(isolation, tuple(dict.fromkeys(addresses)), fetch_max_bytes, max_fetch_bytes, retry, backoff_s, deadline_s,
-                           timeout_s, max_wait_ms, topic_ids or {}, fails_on_loss)
+                           timeout_s, max_wait_ms, topic_ids or {}, fails_on_loss, generation)
     share = min(fetch_max_bytes, max(fetch_max_bytes // max(len(ranges), 1), _LEAST_SHARE_BYTES))
     walks = [RangeProgress(index, Cursor(each, isolation=isolation, fetch_max_bytes=share, max_fetch_bytes=max_fetch_bytes, columns=columns,
                                          log_epoch=(log_epochs or {}).get(each.log, 0), max_record_bytes=max_record_bytes,
@@ -101,7 +102,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
 def _read_from(broker: Broker, walks: list[RangeProgress], manner: FetchSettings, on_receipt: Callable[[int, Receipt], None],
                on_read: Callable[[int, int, int, int], None]) -> Iterator[pa.RecordBatch]:
     """Read all of `walks` from their leader, but for those that lose it on the way."""
-    with SimpleConsumer(broker.host, broker.port, timeout_s=manner.timeout_s, generation=broker.generation,
+    with SimpleConsumer(broker.host, broker.port, timeout_s=manner.timeout_s, generation=broker.generation or manner.generation,
                         max_response_bytes=manner.max_fetch_bytes + manner.fetch_max_bytes + MIB) as consumer:
         asked, idle_answers, group = _ask(consumer, walks, manner), 0, walks
         while asked:

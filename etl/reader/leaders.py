@@ -36,7 +36,7 @@ def find_leaders(walks: Sequence[RangeProgress], manner: FetchSettings) -> None:
     if not lost:
         return
     try:
-        with Cluster(manner.bootstrap, timeout_s=manner.timeout_s) as cluster:
+        with Cluster(manner.bootstrap, timeout_s=manner.timeout_s, generation=manner.generation) as cluster:
             metadata = cluster.describe({walk.log.topic for walk in lost})
     except BrokerUnreachable as silent:
         for walk in lost:

@@ -20,6 +20,7 @@ INTERNAL = ("tasks", "tasks_file")
 
 PHYSICAL_REFUSED = {
     "bootstrap": "such a broker tells neither its id nor its topics; give zookeeper, where the brokers are registered",
+    "broker_version": "these brokers have one way of being spoken to",
     "isolation": "there are no transactions", "compacted_topics": "there is no compaction",
     "startingtimestamp": "messages have no timestamps", "startingoffsetsbytimestamp": "messages have no timestamps",
     "endingtimestamp": "messages have no timestamps", "endingoffsetsbytimestamp": "messages have no timestamps",
@@ -32,7 +33,10 @@ SAME_AS = {
     "kafka.bootstrap.servers": "bootstrap", "subscribe": "topics", "kafka.isolation.level": "isolation",
 }
 """Spark's name -> ours, where both mean the same."""
-OURS = ("dialect", "bootstrap", "zookeeper", "topics", "ranges", "isolation", "compacted_topics", "columns", *SIZES, "timeout_s")
+OURS = (
+    "dialect", "bootstrap", "zookeeper", "broker_version", "topics", "ranges", "isolation", "compacted_topics", "columns", *SIZES,
+    "timeout_s",
+)
 OF_SPARK = (
     *SAME_AS, "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss",

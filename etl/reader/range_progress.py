@@ -56,6 +56,8 @@ class FetchSettings:
     max_wait_ms: int
     topic_ids: Mapping[str, str]
     fails_on_loss: bool
+    generation: str | None
+    """How brokers are to be spoken to that are looked up on the way."""
 
 
 def lose_all(walks: Sequence[RangeProgress], failure: EtlError) -> None:

@@ -112,6 +112,8 @@ class Reading:
     least_tasks: int = 1
     most_offsets: int | None = None
     """In one Spark partition."""
+    generation: str | None = None
+    """How brokers are to be spoken to (`Broker.generation`); None: as they tell, or are found out."""
 
 
 def refuse_missing_partitions(named: Iterable[BrokerPartition], there: Iterable[BrokerPartition]) -> None:

@@ -88,7 +88,7 @@ def refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartit
             until[each.log] = max(each.until_offset, until.get(each.log, 0))
     if not until:
         return
-    with Cluster(manner.bootstrap, timeout_s=manner.timeout_s) as cluster:
+    with Cluster(manner.bootstrap, timeout_s=manner.timeout_s, generation=manner.generation) as cluster:
         ends = cluster.epoch_ends({log: planned[log] for log in until}, wait_for_leader_s=manner.deadline_s)
     for log, end in sorted(ends.items()):
         if end.end_offset < until[log]:

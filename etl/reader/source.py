@@ -107,6 +107,7 @@ class RangesReader(DataSourceReader):
                 on_receipt=lambda at, receipt: note(task.indices[at], receipt), topic_ids=task.topic_ids,
                 leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups,
                 fails_on_loss=reading.fails_on_data_loss, on_read=teller.read, max_record_bytes=reading.max_record_bytes,
+                generation=reading.generation,
             )
         except EtlError as error:
             told = for_a_pipeline(error) if self._options.keys() & set(INTERNAL) else for_options(error)
@@ -146,6 +147,7 @@ def read_tasks(
     topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
     log_epochs: Mapping[BrokerPartition, int] | None = None, cleanups: Mapping[str, Cleanup] | None = None,
     progress: ProgressAddress | None = None, max_record_bytes: int = MAX_RECORD_BYTES, physical: bool = False,
+    broker_version: str | None = None,
 ) -> tuple[DataFrame, ReceiptAccumulator]:
     """The rows of a plan's ranges, packed as `tasks` says (indices of `ranges`), and the receipts to come.
 
@@ -153,7 +155,8 @@ def read_tasks(
     (`host:port` each). A topic that no longer has the id of `topic_ids` when it was read fails the task (NeedsDecision), and so does a log
     that no longer reaches up to its ranges in the epoch of `leader_epochs` (LogTruncated), and offsets missing from a topic whose
     cleaning, by `cleanups`, does not explain it (MissingOffsets). Rows carry their log's epoch of `log_epochs`. `physical`: all logs are
-    (`BrokerPartition.is_physical`), and the rows have the columns of such.
+    (`BrokerPartition.is_physical`), and the rows have the columns of such. `broker_version`: as what brokers are spoken to whom nobody told
+    anything else.
     """
     source, receipts = receiving(spark, progress)
     spark.dataSource.register(source)
@@ -162,6 +165,8 @@ def read_tasks(
     reader = reader.option("max_record_bytes", max_record_bytes).option("timeout_s", timeout_s)
     if physical:
         reader = reader.option("dialect", Dialect.JAFKA.value)
+    if broker_version is not None:
+        reader = reader.option("broker_version", broker_version)
     text = render_tasks(ranges, tasks, topic_ids or {}, leader_epochs or {}, log_epochs or {}, cleanups or {})
     reader = reader.option("tasks", text) if len(text) <= INLINE_BYTES else reader.option("tasks_file", keep_file(text))
     return _loaded(reader), receipts

@@ -20,6 +20,7 @@ from etl.edges.zookeeper.registry import read_brokers, read_cluster_id, read_top
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
 from etl.model.logs import Broker, BrokerPartition
+from etl.protocol.generations.choice import of_broker_version
 from etl.protocol.messages import ClusterMetadata
 from etl.run.told_topics import describe_all_told
 from etl.settings.address import split_address
@@ -48,11 +49,17 @@ class Discovery:
             return [split_address(address) for address in self._source.bootstrap]
         return [(broker.host, broker.port) for broker in self.registered().values()]
 
+    @property
+    def generation(self) -> str | None:
+        """How all brokers are to be spoken to, where the conf says so."""
+        version = self._source.broker_version
+        return None if version is None else of_broker_version(version)
+
     def open_cluster(self, known: Iterable[BrokerPartition] = (), *, connect_timeout_s: float = _CONNECT_WITHIN_S) -> Cluster:
         """Whom to ask; to be closed. `known`: logs that there were, so that those of a broker that is away are told as leaderless."""
         timeout_s = self._source.timeout_s
         if not self._source.is_physical:
-            return Cluster(self.bootstrap(), connect_timeout_s=connect_timeout_s, timeout_s=timeout_s)
+            return Cluster(self.bootstrap(), connect_timeout_s=connect_timeout_s, timeout_s=timeout_s, generation=self.generation)
         there, before = self.registered(), tuple(known)
         return Cluster([(broker.host, broker.port) for broker in there.values()], connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
                        generation=min(there.values()).generation,

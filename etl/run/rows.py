@@ -34,7 +34,8 @@ def read_rows(
             isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
             timeout_s=source.timeout_s, max_record_bytes=source.max_record_bytes, cleanups=_cleanups(plan, snapshot, settings),
             topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not is_creation_id(topic_id)},
-            leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs, progress=reading.port.address, physical=source.is_physical)
+            leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs, broker_version=source.broker_version,
+            progress=reading.port.address, physical=source.is_physical)
     except BaseException:
         reading.port.close()
         raise

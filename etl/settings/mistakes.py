@@ -24,6 +24,7 @@ MEANINGS: Mapping[str, str] = {
     "source": "keys of its own, `topics` first of all",
     "source.dialect": "kafka, or jafka for Jafka and Kafka 0.7",
     "source.bootstrap": "host:port,host:port of some brokers; null takes them from ZooKeeper",
+    "source.broker_version": "the release of Kafka that brokers are spoken to as, in quotes: '0.9'; null asks them",
     "source.topics": "{allow: [clicks]}, and with `deny` what is left out of that",
     "source.topics.allow": "regular expressions that match whole topic names, as a list: [clicks, 'orders-.*']",
     "source.topics.deny": "regular expressions that match whole topic names, as a list: ['.*-test']",

@@ -21,6 +21,9 @@ _REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
         lambda conf: conf.source.bootstrap is not None,
         "cannot be used: such a broker tells neither its id nor its topics; it must be registered in ZooKeeper (enable.zookeeper=true), "
         "and is found by zookeeper.connect; leave the key out"),
+    "source.broker_version": (
+        lambda conf: conf.source.broker_version is not None,
+        "has no meaning: these brokers have one way of being spoken to; leave the key out"),
     "source.start": (
         lambda conf: isinstance(conf.source.start, Timestamp),
         "cannot be a time: messages have none, and such a broker's search by time knows segments only and answers one too old; "

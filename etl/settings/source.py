@@ -94,12 +94,22 @@ _OF_PHYSICAL_LOGS = {"isolation": Isolation.READ_UNCOMMITTED, "on_no_leader": On
 """The defaults where there are no transactions, and where each log is on one broker only; `physical` refuses anything else there."""
 
 
+def _version(value: Any) -> Any:
+    if isinstance(value, (int, float)):
+        raise ValueError("is a number, in which 0.10 and 0.1 are the same; write it in quotes: '0.10.2'")
+    if isinstance(value, str) and not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){1,3}", value, re.ASCII):
+        raise ValueError("is no version; its form is 0.8.2 or 3.9")
+    return value
+
+
 class SourceSettings(Section):
     """The brokers, the topics, and what to do when they surprise us."""
 
     dialect: Dialect = Dialect.KAFKA
     bootstrap: Annotated[tuple[str, ...] | None, BeforeValidator(_addresses)] = None
     """`host:port,host:port`; from ZooKeeper's `/brokers/ids` unless given."""
+    broker_version: Annotated[str | None, BeforeValidator(_version)] = None
+    """The release of Kafka that the brokers are spoken to as, such as 0.9; None: they are asked, and old ones found out."""
     topics: TopicFilter
     start: Annotated[Start, PlainValidator(_start)] = StartAt.EARLIEST
     """Logs that are there at the first run and have no committed offset."""

@@ -72,6 +72,8 @@ class OldBroker:
     requests: list[tuple[int, int]] = field(default_factory=list)
     before_answer: dict[int, Callable[[socket.socket], None]] = field(default_factory=dict)
     """Api key -> what happens once instead of the next answer."""
+    hangs_up: bool | None = None
+    """On what it does not know; None: as its release does. Some distributors' 0.9 do (0.9.0-kafka-2.0.2 of CDH)."""
     throttle_ms: int = 0
     port: int = 0
     connections: int = 0
@@ -92,7 +94,7 @@ class OldBroker:
                 key, version, number = struct.unpack_from(">hhi", request)
                 self.requests.append((key, version))
                 if version not in SPOKEN[self.release].get(key, ()):
-                    if self.release == "0.8":
+                    if self.release == "0.8" if self.hangs_up is None else self.hangs_up:
                         return
                     continue
                 if instead := self.before_answer.pop(key, None):

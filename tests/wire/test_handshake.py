@@ -44,6 +44,11 @@ def test_an_old_broker_is_found_out_and_its_generation_can_be_told_to_others(old
         assert consumer.introduction() == f"Kafka, spoken to as {old.release}, Fetch v{1 if old.release == '0.9' else 0}"
 
 
+def test_a_broker_of_0_9_that_hangs_up_as_0_8_does_is_not_taken_for_that() -> None:
+    with OldBroker("0.9", hangs_up=True).listening() as old, consumer_of(old) as consumer:
+        assert consumer.introduction() == "Kafka, spoken to as 0.9, Fetch v1"
+
+
 def test_who_was_told_asks_for_no_versions(old: OldBroker) -> None:
     with consumer_of(old, f"kafka-{old.release}") as consumer:
         assert consumer.earliest_or_latest_offset("demo", 0, -1) == 1

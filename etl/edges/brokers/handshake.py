@@ -70,13 +70,11 @@ class Handshake:
 
     def _hung_up_on(self, greeting: Greeting, older: OlderBrokers, deadline: float) -> Greeted | None:
         """Of a broker that answers the older question; None: it hangs up on that too."""
+        connection = self._answering(older.frame, greeting, older, deadline)
+        if connection is None:
+            return None
         with ExitStack() as closing:
-            connection = self._connect(deadline, closing)
-            try:
-                connection.send(older.frame, deadline)
-                self._answer(connection, greeting, deadline, older.is_answer)
-            except ConnectionBroken:
-                return None
+            closing.callback(connection.close)
             try:
                 connection.send(greeting.frame, deadline)
                 dialect = greeting.dialect(self._answer(connection, greeting, deadline, greeting.is_answer))
@@ -84,7 +82,22 @@ class Handshake:
                 return connection, dialect
             except ConnectionBroken:
                 pass
-        return self._connect(deadline), older.hanging_up()
+        for question, make in older.hanging_up:
+            if found := self._answering(question, greeting, older, deadline):
+                return found, make()
+        return None
+
+    def _answering(self, question: bytes, greeting: Greeting, older: OlderBrokers, deadline: float) -> Connection | None:
+        """A connection on which the question was answered; None: it was cut instead."""
+        with ExitStack() as closing:
+            connection = self._connect(deadline, closing)
+            try:
+                connection.send(question, deadline)
+                self._answer(connection, greeting, deadline, older.is_answer)
+            except ConnectionBroken:
+                return None
+            closing.pop_all()
+            return connection
 
     def _connect(self, deadline: float, closing: ExitStack | None = None) -> Connection:
         connection = Connection(self._host, self._port, min(deadline, time.monotonic() + self._connect_timeout_s))

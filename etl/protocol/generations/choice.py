@@ -31,15 +31,16 @@ def choose(greet: Callable[[Greeting], Greeted], *, client_id: str, address: str
     raise strangers[0]
 
 
-def of_broker_version(version: str) -> str:
+def of_broker_version(version: str, **said: str) -> str:
     """The name of the generation that speaks with brokers of this version of Kafka, so that none of them is asked.
 
-    Raises SettingsError for a version of which it is not known what its brokers speak.
+    Raises SettingsError for a version of which it is not known what its brokers speak; `said` names the setting.
     """
     release = release_of(version)
     if release is None:
         what = f"what brokers of version {version} speak is not known"
-        raise SettingsError(what, key="source.broker_version", check="the number; brokers from 0.10 on tell it themselves")
+        check = "the number, such as 0.8.2, 0.9 or 3.9; brokers from 0.10 on tell what they speak by themselves"
+        raise SettingsError(what, check=check, **(said or {"key": "source.broker_version"}))
     return Kafka.name_of(release)
 
 

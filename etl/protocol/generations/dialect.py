@@ -174,8 +174,9 @@ class OlderBrokers:
     """How long the answer to the greeting is waited for before this is asked behind it."""
     unanswering: Callable[[], Dialect]
     """Of a broker that answers this where it was asked behind the greeting: answers come in order, so that one never comes."""
-    hanging_up: Callable[[], Dialect]
-    """Of a broker that hung up on the greeting, answers this, and hangs up again when the greeting is sent behind it."""
+    hanging_up: Sequence[tuple[bytes, Callable[[], Dialect]]]
+    """Of a broker that hung up on the greeting, answers this, and hangs up again when the greeting is sent behind it: the dialect of the
+    first question here that it answers. The newest comes first; the last is this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ zookeeper: {connect: "a:2181,b:2181/kafka", session_timeout_s: 10, connect_timeo
 source:
   dialect: kafka
   bootstrap: "a:9092, [::1]:9093"
+  broker_version: "0.10.2"
   topics: {allow: ["clicks", "click-.*"], deny: [".*-test"]}
   start: {timestamp: 2026-01-31T00:00:00+01:00}
   start_new_topics: latest
@@ -108,7 +109,7 @@ def test_the_least_conf_has_the_documented_defaults() -> None:
 def test_every_key_is_taken() -> None:
     found = parse(WHOLE)
     assert found.source.start == Timestamp(timestamp=datetime(2026, 1, 30, 23, tzinfo=UTC))
-    assert found.source.bootstrap == ("a:9092", "[::1]:9093")
+    assert (found.source.bootstrap, found.source.broker_version) == (("a:9092", "[::1]:9093"), "0.10.2")
     assert found.source.on_moved is OnMoved.FOLLOW
     assert found.ownership.mode is OwnershipMode.OBSERVE
     assert found.table.partition_by == ("topic", "event_date")
@@ -232,6 +233,12 @@ def test_a_wrong_value_is_told_in_words_with_what_its_key_takes(key: str, value:
     error = refusal(key, value)
     assert says in error.check
     assert not any(word in str(error) for word in ("pattern", "^", "Input", "docs/", "conf/"))
+
+
+@pytest.mark.parametrize(("value", "why"), [
+    (0.1, "in quotes"), (2, "in quotes"), ("2", "no version"), ("0.9.x", "no version"), ("٠.٩", "no version")])
+def test_a_version_of_brokers_is_text_of_a_version(value: Any, why: str) -> None:
+    assert why in refusal("source.broker_version", value).what
 
 
 def test_every_key_has_a_meaning_and_every_meaning_a_key() -> None:

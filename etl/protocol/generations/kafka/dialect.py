@@ -2,12 +2,14 @@
 
 It knows the versions that the broker told at the handshake, or those of its release. What the bytes are belongs to the modules beside it.
 Brokers from 0.10 on answer ApiVersions (KIP-35). One of 0.8 closes the connection on it, one of 0.9 leaves it unanswered (seen on 0.8.2.2
-and 0.9.0.1); both answer ListOffsets v0, which nobody before 4.0 refuses, and which without a log is the smallest question there is.
+and 0.9.0.1), though some distributors' 0.9 close it, too. All of them answer ListOffsets v0, which nobody before 4.0 refuses, and which
+without a log is the smallest question there is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from etl.errors import SettingsError
@@ -31,8 +33,6 @@ _OLDER_CORRELATION_ID = 0x0A0D0A0D
 PATIENCE_S = 1.0
 """How long brokers may think about ApiVersions before it is looked whether they will ever answer. Only time is lost by a wrong guess."""
 _TELLS_ITSELF = "kafka"
-_HANGS_UP, _LEAVES_UNANSWERED = "0.8", "0.9"
-"""The releases whose brokers do so on ApiVersions."""
 
 
 class Kafka(Generation):
@@ -55,10 +55,11 @@ class Kafka(Generation):
             return KafkaDialect(small_messages.parse_api_versions(response), client_id, address)
 
         frame = small_messages.encode(Api.API_VERSIONS, 0, correlation_id=HANDSHAKE_CORRELATION_ID, client_id=client_id, fields={})
+        of_0_8, of_0_9 = (partial(KafkaDialect.of_release, release, client_id, address) for release in ("0.8", "0.9"))
+        oldest = _empty_list_offsets(0, client_id)
         older = OlderBrokers(
-            _empty_list_offsets(0, client_id), lambda answer: _number(answer) == _OLDER_CORRELATION_ID, PATIENCE_S,
-            unanswering=lambda: KafkaDialect.of_release(_LEAVES_UNANSWERED, client_id, address),
-            hanging_up=lambda: KafkaDialect.of_release(_HANGS_UP, client_id, address))
+            oldest, lambda answer: _number(answer) == _OLDER_CORRELATION_ID, PATIENCE_S, unanswering=of_0_9,
+            hanging_up=((_empty_describe_groups(client_id), of_0_9), (oldest, of_0_8)))
         return Greeting("ApiVersions", frame, lambda answer: _number(answer) == HANDSHAKE_CORRELATION_ID, dialect,
                         older=older if name is None else None)
 
@@ -73,6 +74,11 @@ def _greeting_of_a_release(release: str, client_id: str, address: str) -> Greeti
 def _empty_list_offsets(version: int, client_id: str) -> bytes:
     return small_messages.encode(Api.LIST_OFFSETS, version, correlation_id=_OLDER_CORRELATION_ID, client_id=client_id,
                                  fields=small_messages.list_offsets_fields({}, Isolation.READ_UNCOMMITTED, {}))
+
+
+def _empty_describe_groups(client_id: str) -> bytes:
+    """What brokers before 0.9 do not know."""
+    return small_messages.encode(Api.DESCRIBE_GROUPS, 0, correlation_id=_OLDER_CORRELATION_ID, client_id=client_id, fields={"groups": []})
 
 
 class KafkaDialect(Dialect):

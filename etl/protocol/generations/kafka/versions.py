@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
@@ -79,6 +80,8 @@ def releases() -> Mapping[str, ApiVersions]:
 
 def release_of(version: str) -> str | None:
     """The release in `releases` of a version such as 0.9.0.1, the first one of a version given in part, such as 0.10; None: not known."""
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", version, re.ASCII):
+        return None
     wanted = version.split(".")
     exact = [name for name in releases() if wanted[:len(name.split("."))] == name.split(".")]
     first = [name for name in releases() if name.split(".")[:len(wanted)] == wanted]

@@ -1,0 +1,172 @@
+"""Brokers of Kafka 0.8 and 0.9: what they can be asked, what they cannot tell, and how a driver and a task do with that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from etl.edges.brokers import handshake
+from etl.edges.brokers.cluster import Cluster, unknown_topics
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.errors import BrokerError, MissingOffsets, SettingsError, TopicMissing
+from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, KafkaGroup, Leader
+from etl.model.plans import OffsetRange, Receipt
+from etl.protocol.generations.kafka import dialect
+from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
+from etl.reader.fetch import read_ranges
+from tests.fakes.old_broker import API_VERSIONS, FETCH, GROUPS, LIST_OFFSETS, METADATA, OldBroker, OldLog
+
+DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
+COMMITTED = Isolation.READ_COMMITTED
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "_unanswering", set())
+    monkeypatch.setattr(dialect, "PATIENCE_S", 0.05)
+
+
+@pytest.fixture(params=["0.8", "0.9"])
+def old(request: pytest.FixtureRequest) -> Iterator[OldBroker]:
+    """`demo` has ten messages in its first partition, from 20 on, and none in its second."""
+    with OldBroker(request.param).listening() as broker:
+        broker.logs["demo", 0] = OldLog(segments=[(20, 1000), (25, 2000)])
+        broker.log("demo", 0).append(*(b"%d" % number for number in range(20, 30)))
+        broker.log("demo", 1)
+        yield broker
+
+
+@pytest.fixture
+def consumer(old: OldBroker) -> Iterator[SimpleConsumer]:
+    with SimpleConsumer("127.0.0.1", old.port, timeout_s=5) as connected:
+        yield connected
+
+
+@pytest.fixture
+def cluster(old: OldBroker) -> Iterator[Cluster]:
+    with Cluster([("127.0.0.1", old.port)], timeout_s=5) as connected:
+        yield connected
+
+
+def rows(ranges: list[OffsetRange], old: OldBroker, **more: object) -> tuple[list[tuple[int, bytes]], dict[int, Receipt]]:
+    receipts: dict[int, Receipt] = {}
+    found = [(row["offset"], row["value"]) for batch in read_ranges(
+        ranges, isolation=COMMITTED, on_receipt=receipts.__setitem__, bootstrap=[("127.0.0.1", old.port)], backoff_s=0.001, retry=2,
+        max_wait_ms=20, timeout_s=5, **more) for row in batch.to_pylist()]  # type: ignore[arg-type]
+    return sorted(found), receipts
+
+
+def values(start: int, until: int) -> list[tuple[int, bytes]]:
+    return [(offset, b"%d" % offset) for offset in range(start, until)]
+
+
+# One broker
+
+def test_asking_for_a_topic_makes_none(old: OldBroker, consumer: SimpleConsumer) -> None:
+    with pytest.raises(TopicMissing):
+        raise (consumer.topic_metadata(["gone"]).topics["gone"].refusal or pytest.fail("is known")).error("tell", topic="gone")
+    assert {topic for topic, _ in old.logs} == {"demo"}
+
+
+def test_segments_are_told_by_the_time_they_were_written(consumer: SimpleConsumer) -> None:
+    assert consumer.offsets_before("demo", 0, LATEST, 10) == (30, 25, 20)
+    assert consumer.offsets_before("demo", 0, LATEST) == (30,)
+    assert consumer.offsets_before("demo", 0, EARLIEST, 10) == (20,)
+    assert [consumer.offsets_before("demo", 0, when, 10) for when in (999, 1000, 2500)] == [(), (20,), (25, 20)]
+    assert consumer.offsets_before("demo", 0, LATEST, 0) == ()
+    with pytest.raises(TopicMissing):
+        consumer.offsets_before("gone", 0, LATEST)
+
+
+def test_offsets_are_kept_in_zookeeper_or_by_the_coordinator(old: OldBroker, consumer: SimpleConsumer) -> None:
+    assert consumer.find_coordinator("g").port == old.port
+    for in_zookeeper, offset in ((True, 21), (False, 22)):
+        assert consumer.fetch_offsets("g", [DEMO], in_zookeeper=in_zookeeper)[DEMO].offset is None
+        consumer.commit_offsets("g", {DEMO: offset}, in_zookeeper=in_zookeeper)
+        told = consumer.fetch_offsets("g", [DEMO, OTHER], in_zookeeper=in_zookeeper)
+        assert {log: each.offset for log, each in told.items()} == {DEMO: offset, OTHER: None}
+    assert old.committed == {("g", "demo", 0, True): 21, ("g", "demo", 0, False): 22}
+
+
+def test_of_logs_that_do_not_fit_into_one_answer_the_first_is_asked_in_full(old: OldBroker, consumer: SimpleConsumer) -> None:
+    old.log("demo", 1).append(*[b"x" * 10] * 5)
+    answer = consumer.multifetch([FetchTarget(OTHER, 0, 200), FetchTarget(DEMO, 20, 200)], max_bytes=300)
+    assert [(each.partition, len(each.records), each.proves_empty) for each in answer.partitions] == [(1, 180, True), (0, 0, False)]
+
+
+# A cluster of them
+
+def test_a_cluster_tells_its_extents_and_no_more(old: OldBroker, cluster: Cluster) -> None:
+    metadata = cluster.describe(["demo", "gone"])
+    assert (metadata.cluster_id, metadata.topic_ids) == (None, {})
+    assert unknown_topics(metadata, ["demo", "gone"]) == {"gone"}
+    found = cluster.extents([DEMO, OTHER], isolation=COMMITTED, metadata=metadata)
+    assert dict(found.extents) == {DEMO: Extent(20, 30), OTHER: Extent(0, 0)}
+    assert (found.epochs, cluster.bytes_per_offset(found), cluster.retention(["demo"])) == ({}, {}, {})
+    assert cluster.open_transactions(found) == {}
+    assert cluster.retained_from(found, {DEMO: 5}, isolation=COMMITTED) == {}
+    assert cluster.epoch_ends({DEMO: 1}, leaders=found.leaders) == {}
+    assert cluster.members_of("g", metadata.brokers.values()) == KafkaGroup()
+
+
+def test_a_log_that_grows_while_it_is_asked_for_is_not_held_back_by_a_transaction(old: OldBroker, cluster: Cluster) -> None:
+    metadata = cluster.describe(["demo"])
+    asked = len(old.requests)
+    cluster.extents([DEMO], isolation=COMMITTED, metadata=metadata)
+    assert old.requests[asked:] == [(LIST_OFFSETS, 0)] * 2, "there is one end only"
+
+
+def test_a_start_by_time_is_refused_with_the_reason(cluster: Cluster) -> None:
+    with pytest.raises(SettingsError, match="cannot find the record of a time.*source.start") as raised:
+        cluster.offsets_at({DEMO: 1500})
+    assert raised.value.exit_code == 2
+
+
+def test_what_was_found_out_of_a_broker_goes_with_the_leaders(old: OldBroker, cluster: Cluster) -> None:
+    found = cluster.extents([DEMO], isolation=COMMITTED)
+    assert found.leaders[DEMO].broker.generation == f"kafka-{old.release}"
+    told = old.requests.count((API_VERSIONS, 0))
+    assert rows([OffsetRange(DEMO, 22, 27, found.leaders[DEMO])], old)[0] == values(22, 27)
+    assert old.requests.count((API_VERSIONS, 0)) == told, "a task asks no leader what it is"
+
+
+def test_with_the_version_from_the_conf_nobody_is_asked_what_it_is(old: OldBroker) -> None:
+    with Cluster([("127.0.0.1", old.port)], timeout_s=5, generation=f"kafka-{old.release}") as cluster:
+        metadata = cluster.describe(["demo"])
+        assert cluster.extents([DEMO], isolation=COMMITTED, metadata=metadata).leaders[DEMO].broker.generation == f"kafka-{old.release}"
+        cluster.members_of("g", metadata.brokers.values())
+    assert rows([OffsetRange(DEMO, 20, 30)], old, generation=f"kafka-{old.release}")[0] == values(20, 30)
+    assert {key for key, _ in old.requests} <= {METADATA, LIST_OFFSETS, FETCH, GROUPS}
+
+
+# A task
+
+def test_a_task_reads_its_ranges_to_the_row(old: OldBroker) -> None:
+    old.log("demo", 1).append(*(b"%d" % number for number in range(5)))
+    found, receipts = rows([OffsetRange(DEMO, 23, 28), OffsetRange(OTHER, 0, 5)], old)
+    assert found == sorted(values(23, 28) + values(0, 5))
+    assert {index: (receipt.rows, receipt.missing_offsets, receipt.last_epoch) for index, receipt in receipts.items()} == {
+        0: (5, 0, None), 1: (5, 0, None)}
+
+
+@pytest.mark.parametrize("size", [1, 11, 12, 26, 40, 77])
+def test_a_message_larger_than_what_is_asked_for_is_asked_for_with_more(old: OldBroker, size: int) -> None:
+    assert rows([OffsetRange(DEMO, 20, 30)], old, fetch_max_bytes=size, max_fetch_bytes=1000)[0] == values(20, 30)
+
+
+def test_a_task_without_a_leader_looks_it_up(old: OldBroker) -> None:
+    moved = Leader(Broker(2, "127.0.0.1", 1, f"kafka-{old.release}"))
+    assert rows([OffsetRange(DEMO, 20, 22, moved)], old)[0] == values(20, 22)
+
+
+def test_offsets_above_the_high_watermark_are_asked_for_again_and_not_passed(old: OldBroker) -> None:
+    old.log("demo", 0).hidden = 5
+    with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR"):
+        rows([OffsetRange(DEMO, 27, 30)], old)
+
+
+def test_missing_offsets_are_told_where_nobody_says_that_the_topic_is_compacted(old: OldBroker) -> None:
+    del old.log("demo", 0).messages[4]
+    with pytest.raises(MissingOffsets, match="1 offsets are missing"):
+        rows([OffsetRange(DEMO, 20, 30)], old)

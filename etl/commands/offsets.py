@@ -9,6 +9,7 @@ from typing import Any
 from etl.decisions.lag import Reached, lag_of, reached
 from etl.decisions.reconcile import compare, naming_table, where_we_stand
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
+from etl.model.logs import BrokerPartition
 from etl.model.plans import NOTHING_COMMITTED
 from etl.model.snapshot import Snapshot
 from etl.report.sentences import logs_of, told_extent
@@ -45,7 +46,13 @@ def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
     except LedgersDisagree as error:
         refusal = error
     rows = [
-        {**log.place, **told_extent(snapshot, log),
+        {**log.place, **told_extent(snapshot, log), **_boundaries(snapshot, log),
          "committed": snapshot.committed.get(log, NOTHING_COMMITTED).offset, "position": so_far.positions.get(log) if so_far else None,
          "lag": lag_of(log, snapshot, so_far, settings) if so_far else None} for log in sorted(logs_of(snapshot))]
     return Offsets(rows, refusal)
+
+
+def _boundaries(snapshot: Snapshot, log: BrokerPartition) -> dict[str, list[int]]:
+    """Of a log that may not be cut anywhere, where it may: where segments begin, and the readable end."""
+    extent = snapshot.extents.get(log)
+    return {} if extent is None or extent.boundaries is None else {"boundaries": list(extent.boundaries)}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import pytest
 
+from etl.commands.offsets import offsets_of
 from etl.decisions.start import pending_starts
 from etl.decisions.succession import taken_from
-from etl.errors import DataLoss, LogTruncated, NeedsDecision, OffsetMoved, SettingsError
+from etl.errors import DataLoss, LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.plans import Loss, LossReason, Vanished
 from etl.model.table import OtherPipeline
@@ -23,7 +25,7 @@ from tests.fakes.stories import (
     PHYSICAL_LOGS, PHYSICAL_SETTINGS, SETTINGS, accept, crash_at, grow, outcomes, outside_of, physical_outside_of, refuse_broken,
     refuse_unfinished, run, settings_of,
 )
-from tests.fakes.world import Crash, When
+from tests.fakes.world import Crash, FakeWorld, When
 
 ONE, TWO, ALSO_ONE = PHYSICAL_LOGS
 """Partition 0 of broker 1, partition 0 of broker 2, partition 1 of broker 1."""
@@ -206,3 +208,29 @@ def test_the_place_of_a_pipeline_of_another_family_is_not_taken() -> None:
     plan = with_id(plain_plan(1, positions={A: 5}, dialect=Dialect.KAFKA))
     with pytest.raises(SettingsError, match="has loaded from kafka brokers"):
         taken_from(OtherPipeline("offset-range-etl/c/g/other", 1, 1, plan), {}, snapshot_of({}), PHYSICAL_SETTINGS)
+
+
+def test_offsets_are_shown_with_the_broker_and_the_boundaries_and_their_lag_is_bytes() -> None:
+    outside = physical_outside_of(5, 3, 4)
+    run(outside)
+    grow(outside, 1, 0, 0)
+    told = offsets_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS)
+    assert [(row["partition"], row["broker_id"]) for row in told.rows] == [(0, 1), (0, 2), (1, 1)]
+    log = of(outside, ONE)
+    assert (told.rows[0]["lag"], told.rows[0]["boundaries"]) == (log.end - outside.offsets[ONE][0], list(log.extent.boundaries or ()))
+
+
+def test_another_driver_in_the_middle_of_a_capped_run_doubles_no_message() -> None:
+    settings = settings_of(dialect="jafka", limits={"max_bytes_per_run": 40})
+    outside = physical_outside_of(9, 3, 4)
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("append", When.BEFORE) and outside.table is None:
+            grow(outside, 1, 1, 1)
+            run(outside, settings)
+
+    with contextlib.suppress(Owned):
+        run(outside, settings, at=at)
+    while Outcome.INGESTED in outcomes(run(outside, settings)):
+        refuse_broken(outside)
+    refuse_unfinished(outside)

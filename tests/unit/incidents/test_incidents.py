@@ -15,7 +15,7 @@ from etl.run.ingest import ingest
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld, When
 from tests.unit.incidents.replaying import REPORTS, decide, incident_of
-from tests.fakes.stories import CRASHES, SETTINGS, crash_at, grow, outside_of
+from tests.fakes.stories import CRASHES, SETTINGS, OutsideOf, crash_at, grow, of_both_kinds, outside_of, settings_for
 
 NO_PLAN = Planned("", "unnamed", 0)
 PASTED = sorted(path.stem for path in REPORTS.glob("*.json"))
@@ -75,19 +75,24 @@ def file_of(report: Report) -> Incident:
 
 
 def reported(outside: Outside) -> Report:
-    report = Report("run-2", "clicks", "group", "clicks", 1_700_000_000_000, settings=SETTINGS)
+    settings = settings_for(outside)
+    report = Report("run-2", "clicks", "group", "clicks", 1_700_000_000_000, settings=settings)
     try:
-        ingest(FakeWorld(outside, SETTINGS), SETTINGS, report)
+        ingest(FakeWorld(outside, settings), settings, report)
     except EtlError as error:
         report.failed(error)
     return report
 
 
+@of_both_kinds
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_whatever_a_crash_left_the_report_of_the_next_run_is_decided_as_that_run_did(step: str, when: When) -> None:
+def test_whatever_a_crash_left_the_report_of_the_next_run_is_decided_as_that_run_did(
+    outside_of: OutsideOf, step: str, when: When,
+) -> None:
     outside = outside_of(5, 3, 4)
+    settings = settings_for(outside)
     with pytest.raises(Crash):
-        ingest(FakeWorld(outside, SETTINGS, crash_at(step, when)), SETTINGS, reported(outside_of()))
+        ingest(FakeWorld(outside, settings, crash_at(step, when)), settings, reported(outside_of()))
     grow(outside, 2, 0, 1)
     incident = file_of(reported(outside))
     assert f"plan {len(outside.plans)}" in decided_as_then(incident)

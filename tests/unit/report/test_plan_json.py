@@ -31,7 +31,8 @@ def by_log(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[BrokerParti
     return st.dictionaries(LOGS, values, max_size=3)
 
 
-EXTENTS = by_log(st.builds(Extent, OFFSETS, OFFSETS, st.none() | OFFSETS))
+BOUNDARIES = st.none() | st.lists(OFFSETS, max_size=3).map(tuple)
+EXTENTS = by_log(st.builds(Extent, OFFSETS, OFFSETS, st.none() | OFFSETS, BOUNDARIES))
 LEDGERS = st.builds(
     Ledger, NAMES, st.none() | plans(), st.none() | APPLIED, st.none() | SMALL, st.none() | SMALL,
     st.none() | st.builds(

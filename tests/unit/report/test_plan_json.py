@@ -154,7 +154,7 @@ CONF: dict[str, Any] = {
 }
 LEFT_OUT = {
     "zookeeper", "report", "spark", "source.bootstrap", "source.wait_for_leader_s", "source.fetch_max_bytes", "source.fetch_limit_bytes",
-    "source.max_record_bytes", "source.timeout_s", "table.writer", "table.losses_path"}
+    "source.max_record_bytes", "source.timeout_s", "source.broker_version", "table.writer", "table.losses_path"}
 """How a run reaches its world and what it may be told in secret; no decision asks for them."""
 
 

@@ -17,7 +17,8 @@ from tests.chaos.driver import Driver
 from tests.chaos.lives import accepted, finish, second_life
 from tests.chaos.sources import admin_of, stopped
 from tests.chaos.stage import Case, Stage, Told, held
-from tests.system.driving import Pipeline, Row, broken_off_before
+from tests.system.driving import Pipeline, broken_off_before
+from tests.traffic.rows import Row
 
 _UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 _ALL = range(4)

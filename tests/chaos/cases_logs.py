@@ -21,7 +21,8 @@ from tests.chaos.sources import (
 )
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 from tests.said import Said
-from tests.system.driving import Pipeline, Row, broken_off_before
+from tests.system.driving import Pipeline, broken_off_before
+from tests.traffic.rows import Row
 
 _GONE = 30
 """Offsets that retention takes from the start of a planned range of 60."""

@@ -14,7 +14,8 @@ from etl.cli import main
 from etl.model.raw_table import spark_schema
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, Stage, Told, checked, complete_files, held
-from tests.system.driving import Pipeline, Row
+from tests.system.driving import Pipeline
+from tests.traffic.rows import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,7 +10,8 @@ from deltalake import DeltaTable
 
 from tests.chaos.stage import Told, checked, said_in_short
 from tests.said import Said
-from tests.system.driving import Pipeline, Row, hash_of
+from tests.system.driving import Pipeline
+from tests.traffic.rows import Row, hash_of
 
 _LIFE = 1_000
 """Partition 3 in its second life is 1003."""

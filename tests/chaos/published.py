@@ -22,6 +22,10 @@ writes all the while. Then an independent check, which uses neither `etl` nor it
 delta-rs reads the table, and every (partition, offset, hash of the value) must be in both, once. "Missing" counts records without a
 row, "double" rows beyond the first of one offset.
 
+Rows 28 and 29 play the kills of rows 1 to 8 and the two drivers of row 10 again: on two brokers of Jafka 3.0.6 and on two of Kafka 0.8.2.2.
+No client library of today reads there, so the check reads the brokers' own files: those of Kafka by kafka-python's record parser, those
+of Jafka by a parser of the check's own, where each (broker, partition, offset, index inside the entry, hash of the value) must be in both.
+
 Played with {versions}.
 
 **{cases} cases, {records:,} records, {rows:,} rows: {missing} missing, {double} double{failed}.**

@@ -15,7 +15,8 @@ from kafka.errors import TopicAlreadyExistsError
 from etl.embedded.server import wait_until
 from tests.chaos.stage import said_in_short
 from tests.said import Said
-from tests.system.driving import Pipeline, Row
+from tests.system.driving import Pipeline
+from tests.traffic.rows import Row
 
 Gone = tuple[int, int, int, str]
 """Partition, from, until, why."""

@@ -1,7 +1,7 @@
 """What a case of the crash matrix is, the stage it is played on, and the check that believes neither the package nor its ledger.
 
 A case does something bad to a pipeline and lets the next run do its work. It is then right when every readable record of the topic,
-as kafka-python reads it, is a row of the table, as delta-rs reads it, exactly once: same partition, same offset, same value.
+as others read it (`tests.traffic`), is a row of the table, as delta-rs reads it, exactly once: same log, same offset, same value.
 Cases live in the `cases_*` modules beside this one; what a process of `etl run` can be made to do is in `driver`.
 """
 
@@ -13,19 +13,19 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from etl.embedded.cluster import Cluster
 from tests.said import Said
-from tests.system.driving import Pipeline, Row
+from tests.system.driving import Pipeline
+from tests.traffic.rows import Message, Row
 
 _numbers = itertools.count(1)
 _WRITE_EVERY_S = 0.2
@@ -41,7 +41,7 @@ class Checked:
     rows: int
     missing: int
     double: int
-    """Rows beyond the first of one (partition, offset)."""
+    """Rows beyond the first of one place: (partition, offset), or what `Traffic.place` says."""
     unexpected: int
     """Rows that no record stands for, or with another value than their record's."""
 
@@ -106,12 +106,16 @@ class Stage:
         self, partitions: int = 4, config: Mapping[str, str] | None = None, *, cluster: Cluster | None = None,
         replication_factor: int = 1, **settings: Any,
     ) -> Pipeline:
-        """A pipeline on a fresh topic, with its own group, folder and table; `settings` are merged into its conf."""
+        """A pipeline on a fresh topic, with its own group, folder and table; `settings` are merged into its conf.
+
+        `partitions` are those of all brokers together, also where each counts its own (Jafka).
+        """
         on, name = cluster or self.cluster, f"crash-{next(_numbers)}"
         folder = self.folder / name
         folder.mkdir()
-        on.create_topic(name, partitions, replication_factor=replication_factor, config=config)
-        return Pipeline(on, folder, name, f"group-of-{name}", settings)
+        pipeline = Pipeline(on, folder, name, f"group-of-{name}", settings)
+        pipeline.traffic.create_topic(on, name, partitions, replication_factor=replication_factor, config=config)
+        return pipeline
 
     @contextlib.contextmanager
     def writing(self, pipeline: Pipeline) -> Iterator[Writer]:
@@ -157,21 +161,18 @@ class Writer:
             assert self._wrote.wait_for(lambda: self.sent >= wanted, within_s), "the producer does not come on"
 
     def _write(self) -> None:
-        producer = KafkaProducer(bootstrap_servers=self._pipeline.cluster.bootstrap.split(","), acks="all", max_block_ms=5_000)
-        try:
+        with self._pipeline.traffic.sending(self._pipeline.cluster, self._pipeline.topic) as send:
             while not self._end.wait(_WRITE_EVERY_S):
-                with contextlib.suppress(KafkaError):  # the case took the brokers away; what counts is what the topic holds in the end
-                    self._send(producer)
-        finally:
-            producer.close(timeout=10)
+                # the case may have taken the brokers away; what counts is what the topic holds in the end
+                with contextlib.suppress(KafkaError, OSError):
+                    self._send(send)
 
-    def _send(self, producer: KafkaProducer) -> None:
-        for _ in range(_RECORDS_AT_ONCE):
-            number = self.sent
-            producer.send(self._pipeline.topic, key=b"key-%d" % number, value=b'{"written": %d, "while": "it crashed"}' % number)
-            with self._wrote:
-                self.sent += 1
-                self._wrote.notify_all()
+    def _send(self, send: Callable[[Sequence[Message]], None]) -> None:
+        numbers = range(self.sent, self.sent + _RECORDS_AT_ONCE)
+        send([(b"key-%d" % number, b'{"written": %d, "while": "it crashed"}' % number) for number in numbers])
+        with self._wrote:
+            self.sent = numbers.stop
+            self._wrote.notify_all()
 
 
 class Readable(Protocol):
@@ -187,9 +188,9 @@ class Readable(Protocol):
 def checked(pipeline: Readable, expected: Counter[Row] | None = None) -> Checked:
     """The independent check. Raises AssertionError with the first rows that are wrong."""
     wanted, found = pipeline.in_topic() if expected is None else expected, pipeline.in_table()
-    places = Counter[tuple[int, int]]()
-    for (partition, offset, _), count in found.items():
-        places[partition, offset] += count
+    places = Counter[Row]()
+    for (*place, _), count in found.items():
+        places[tuple(place)] += count
     missing = sorted(row for row in wanted if row not in found)
     double = sorted(place for place, count in places.items() if count > 1)
     unexpected = sorted(row for row in found if row not in wanted)

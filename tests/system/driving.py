@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,28 +15,19 @@ from typing import Any, cast
 import pytest
 import yaml
 from deltalake import DeltaTable
-from kafka import KafkaConsumer, TopicPartition
 from kazoo.client import KazooClient
 
 from etl.commands.run import run
 from etl.demo.crash_run import Dying
-from etl.edges.brokers.cluster import Cluster as Brokers
-from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.embedded.clicks import click_batches
 from etl.embedded.cluster import Cluster
-from etl.embedded.server import wait_until
 from etl.embedded.spark import SHORT_RUN
-from etl.errors import BrokerError
-from etl.model.logs import Broker
 from etl.run.world import World
-from etl.settings.address import split_address
 from etl.settings.loader import load_settings
-from tests.fakes.oracle import codecs
 from tests.said import Said, said_by
+from tests.traffic.choice import Traffic, traffic_of
+from tests.traffic.rows import Row, hash_of
 
 ROOT = Path(__file__).parents[2]
-Row = tuple[int, int, str]
-"""Partition, offset, hash of the value."""
 
 
 @dataclass
@@ -65,34 +53,20 @@ class Pipeline:
             "source": {"topics": {"allow": [self.topic]}, "timeout_s": 20}, "table": {"path": str(self.table)},
             "report": {"path": str(self.folder / "reports")}, "ownership": {"wait_for_driver_s": 0},
         }
-        for section, keys in self.settings.items():
+        for section, keys in (*self.traffic.conf.items(), *self.settings.items()):
             document[section] = {**document.get(section, {}), **keys} if isinstance(keys, dict) else keys
         path.write_text(yaml.safe_dump(document))
         return path
 
+    @property
+    def traffic(self) -> Traffic:
+        """How others write to its topic and read it."""
+        return traffic_of(self.cluster)
+
     def produce(self, count: int, *, partitions: int = 4) -> None:
-        """Click events with keys, some with headers, in every codec."""
-        addresses = [split_address(address) for address in self.cluster.bootstrap.split(",")]
-        with Brokers(addresses) as cluster, contextlib.ExitStack() as opened:
-            leaders = self._leaders(cluster, partitions)
-            brokers = {one: opened.enter_context(SimpleConsumer(one.host, one.port)) for one in set(leaders.values())}
-            batches = click_batches(self.produced, count, partitions=partitions, began_ms=1_700_000_000_000, records_per_batch=20)
-            for partition, batch in batches:
-                broker = brokers[leaders[partition]]
-                is_taken = functools.partial(took, broker, self.topic, partition, batch)
-                assert wait_until(is_taken, 60), f"{broker.address} does not lead {partition}"
+        """Click events with keys and headers where brokers have them, in every codec."""
+        self.traffic.load(self.cluster, self.topic, self.produced, count, partitions)
         self.produced += count
-
-    def _leaders(self, cluster: Brokers, partitions: int) -> dict[int, Broker]:
-        """Who leads each partition, once all have a leader: behind the restart of a broker that takes a moment."""
-        found: dict[int, Broker] = {}
-
-        def are_known() -> bool:
-            found.update({log.partition: leader.broker for log, leader in cluster.describe([self.topic]).leaders.items()})
-            return len(found) >= partitions
-
-        assert wait_until(are_known, 60), f"partitions without a leader: {set(range(partitions)) - found.keys()}"
-        return found
 
     def door(self, *words: str, after: Sequence[str] = (), json_too: bool = True) -> Said:
         """The command in this process, which shares its Spark session."""
@@ -124,26 +98,15 @@ class Pipeline:
         child.communicate(timeout=180)
         return child.returncode
 
-    def in_topic(self, isolation: str = "read_committed") -> Counter[Row]:
-        """Every readable record of the topic, by kafka-python's consumer."""
-        rows: Counter[Row] = Counter()
-        with codecs(), contextlib.closing(KafkaConsumer(
-                bootstrap_servers=self.cluster.bootstrap, isolation_level=isolation, enable_auto_commit=False)) as consumer:
-            logs = [TopicPartition(self.topic, p) for p in consumer.partitions_for_topic(self.topic)]
-            ends = consumer.end_offsets(logs)
-            consumer.assign(logs)
-            consumer.seek_to_beginning()
-            deadline = time.monotonic() + 60
-            while any(consumer.position(log) < ends[log] for log in logs):
-                assert time.monotonic() < deadline, "the topic could not be read"
-                for records in consumer.poll(timeout_ms=500).values():
-                    rows.update((r.partition, r.offset, hash_of(r.value)) for r in records)
-        return rows
+    def in_topic(self) -> Counter[Row]:
+        """Every readable record of the topic, as others read it."""
+        return self.traffic.in_topic(self.cluster, self.topic)
 
     def in_table(self) -> Counter[Row]:
         """Every row of the table, by delta-rs."""
-        rows = DeltaTable(str(self.table)).to_pyarrow_table(columns=["partition", "offset", "value"])
-        return Counter((r["partition"], r["offset"], hash_of(r["value"])) for r in rows.to_pylist())
+        place = self.traffic.place
+        rows = DeltaTable(str(self.table)).to_pyarrow_table(columns=[*place, "value"])
+        return Counter((*(row[column] for column in place), hash_of(row["value"])) for row in rows.to_pylist())
 
     def is_whole(self) -> bool:
         """Every record of the topic is in the table once, and nothing else."""
@@ -166,11 +129,6 @@ class Pipeline:
         finally:
             client.stop()
             client.close()
-
-
-def hash_of(value: bytes | None) -> str:
-    """What stands for a value in a row."""
-    return "null" if value is None else hashlib.sha256(value).hexdigest()[:16]
 
 
 class BrokenOff(BaseException):
@@ -203,14 +161,3 @@ def broken_off_before(verb: str, pipeline: Pipeline) -> None:
 
     with pytest.raises(BrokenOff):
         run(load_settings(pipeline.conf), around=Before(verb, break_off))
-
-
-def took(broker: SimpleConsumer, topic: str, partition: int, batch: bytes | Sequence[tuple[bytes | None, bytes | None]]) -> bool:
-    """Append, unless the broker does not yet know that it leads what everybody says it leads."""
-    try:
-        broker.produce(topic, partition, batch)
-    except BrokerError as error:
-        if "NOT_LEADER" not in error.what:
-            raise
-        return False
-    return True

@@ -21,6 +21,7 @@ from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.said import refused
 from tests.system.driving import Pipeline, broken_off_before
+from tests.traffic.modern import read
 
 
 def stopped(pipeline: Pipeline, *words: str) -> None:
@@ -104,7 +105,7 @@ def test_read_uncommitted_takes_aborted_and_open_records_too(make_pipeline: Call
         producer.begin_transaction()
         producer.send(pipeline.topic, b"open", partition=0).get(30)
         pipeline.ran()
-        assert pipeline.in_table() == pipeline.in_topic("read_uncommitted")
+        assert pipeline.in_table() == read(pipeline.cluster, pipeline.topic, "read_uncommitted")
         assert sorted(offset for _, offset, _ in pipeline.in_table()) == [0, 2]
         pipeline.settings["source"] = {"isolation": "read_committed"}
         refused(pipeline.run(), 6, "above the last stable offset 2", pipeline.topic)

@@ -31,7 +31,7 @@ from tests.conftest import TopicFactory
 from tests.fakes.world_contract import WorldContract
 from tests.fakes.world_stage import GROUP_OWNER, SIZES
 from tests.soak.memory import MemoryLog, MemoryWorld, in_place_of_brokers_and_spark, serving
-from tests.system.driving import took
+from tests.traffic.modern import took
 
 PIPELINE = "clicks"
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos import cases_kill, cases_zombie
 from tests.chaos.collected import ALL
 from tests.chaos.published import Published
 from tests.chaos.stage import Case, Checked, Stage, Told, checked
-from tests.system.driving import Row
+from tests.traffic.rows import Row
 
 
 @dataclass
@@ -57,6 +58,12 @@ def test_every_case_has_a_name_of_its_own_and_the_short_form_has_what_takes_real
     assert sorted(set(names)) == sorted(names)
     assert {7, 10} <= {case.row for case in ALL if case.short}
     assert {*range(1, 11)} <= {case.row for case in ALL if not case.short}, "the whole matrix kills at each point"
+
+
+@pytest.mark.parametrize("row", [28, 29])
+def test_other_generations_are_killed_where_kafka_is_and_see_the_same_two_drivers(row: int) -> None:
+    again = [case.what.partition(": ")[2] for case in ALL if case.row == row]
+    assert again == [case.what for case in (*cases_kill.CASES, *cases_zombie.CASES) if case.row in (*range(1, 9), 10)]
 
 
 def test_the_table_keeps_the_rows_that_were_not_played_again(tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""Rows 28 and 29: the kills of rows 1 to 8 and the two drivers of row 10 on brokers of other generations, two of them in each cluster.
+
+The same cases as they are; what differs, how others write and read there, is `tests.traffic`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from etl.embedded.cluster import Cluster
+from etl.embedded.releases import JAFKA
+from tests.chaos import cases_kill, cases_zombie
+from tests.chaos.kept import kept
+from tests.chaos.stage import Case, Stage, Told
+
+_AGAIN = (*cases_kill.CASES, *(case for case in cases_zombie.CASES if case.row == 10))
+
+
+def played_on(stage: Stage, *, version: str, case: Case) -> Told:
+    """A case on brokers of that version; all cases share them."""
+    cluster = kept(version, lambda folder: Cluster(2, version=version, folder=folder))
+    with Stage(cluster, stage.folder) as other:
+        return case.play(other)
+
+
+def _on(row: int, version: str, name: str) -> tuple[Case, ...]:
+    return tuple(
+        replace(case, row=row, name=f"{case.name}, {version}", what=f"{name}: {case.what}", short=False,
+                play=partial(played_on, version=version, case=case))
+        for case in _AGAIN)
+
+
+CASES: tuple[Case, ...] = (*_on(28, JAFKA, "Jafka"), *_on(29, "0.8.2.2", "Kafka 0.8.2.2"))

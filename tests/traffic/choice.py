@@ -1,0 +1,47 @@
+"""Which traffic the brokers of a cluster want."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from etl.embedded.cluster import Cluster
+from etl.embedded.releases import JAFKA
+from tests.traffic.jafka import JafkaTraffic
+from tests.traffic.kafka_08 import Kafka08Traffic
+from tests.traffic.modern import ModernTraffic
+from tests.traffic.rows import Message, Row
+
+
+class Traffic(Protocol):
+    """What others than the package do with topics on brokers of one kind. Logs are counted over all brokers together."""
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The columns of the table that say where a record lies in its topic."""
+
+    @property
+    def conf(self) -> Mapping[str, Any]:
+        """What the conf of a pipeline must say of such brokers."""
+
+    def create_topic(self, cluster: Cluster, name: str, logs: int, *, replication_factor: int, config: Mapping[str, str] | None) -> None:
+        """Return when every log can be written and read."""
+
+    def load(self, cluster: Cluster, topic: str, first: int, count: int, logs: int) -> None:
+        """Append `count` events from number `first` on, in every codec, spread evenly, and return when the brokers have them."""
+
+    def sending(self, cluster: Cluster, topic: str) -> AbstractContextManager[Callable[[Sequence[Message]], None]]:
+        """`send(messages)` within the block; at its end all are sent. Raises KafkaError or OSError while brokers are away."""
+
+    def in_topic(self, cluster: Cluster, topic: str) -> Counter[Row]:
+        """Every readable record of the topic."""
+
+
+_OLD: Mapping[str, Traffic] = {JAFKA: JafkaTraffic(), "0.8.2.2": Kafka08Traffic()}
+
+
+def traffic_of(cluster: Cluster) -> Traffic:
+    """By the version of its brokers."""
+    return _OLD.get(cluster.brokers[0].version, ModernTraffic())

@@ -1,0 +1,60 @@
+"""Kafka 0.8: message format v0, leaders in ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+
+from kafka.record import MemoryRecords
+
+from etl.embedded.administration import session
+from etl.embedded.cluster import Cluster
+from tests.fakes.batches import Codec
+from tests.fakes.message_sets import Msg, Wrapper, encode_logical
+from tests.fakes.oracle import codecs
+from tests.traffic.old import OldLog, OldTraffic, asking, string
+from tests.traffic.rows import Message, Row, hash_of
+
+_PRODUCE_V0 = struct.pack(">hhi", 0, 0, 1)
+_ONE = struct.pack(">i", 1)
+_BY_THE_LEADER, _WITHIN_MS = 1, 10_000
+
+
+class Kafka08Traffic(OldTraffic):
+    """Messages are plain, in gzip, or in snappy. Files are read by kafka-python's record parser, whose CRC check is asked, too."""
+
+    place = ("partition", "offset")
+    conf: Mapping[str, object] = {"cluster": "kafka-0-8"}
+
+    def logs(self, cluster: Cluster, topic: str) -> list[OldLog]:
+        brokers, path = {broker.broker_id: broker for broker in cluster.brokers}, f"/brokers/topics/{topic}/partitions"
+        with session(cluster.zookeeper_connect) as client:
+            partitions = sorted(map(int, client.get_children(path)))
+            leaders = {partition: json.loads(client.get(f"{path}/{partition}/state")[0])["leader"] for partition in partitions}
+        return [OldLog(brokers[leader], topic, partition) for partition, leader in leaders.items()]
+
+    def encode(self, messages: Sequence[Message], number: int) -> bytes:
+        """The leader gives the offsets."""
+        plain = [Msg(at, value, key) for at, (key, value) in enumerate(messages)]
+        codec = (Codec.NONE, Codec.GZIP, Codec.SNAPPY)[number % 3]
+        return encode_logical([Wrapper(plain, codec)] if codec else plain, magic=0)
+
+    def append(self, log: OldLog, content: bytes) -> None:
+        acks = struct.pack(">hi", _BY_THE_LEADER, _WITHIN_MS)
+        where = _ONE + string(log.topic) + _ONE + struct.pack(">i", log.partition)
+        with asking(log.broker) as ask:
+            answer = ask(_PRODUCE_V0 + string("traffic") + acks + where + struct.pack(">i", len(content)) + content)()
+        refused = int.from_bytes(answer[-10:-8], "big", signed=True)  # behind it, and last, the offset
+        if refused:
+            raise ConnectionError(f"{log.broker.bootstrap} does not take messages for {log.topic}-{log.partition}: error {refused}")
+
+    def rows(self, log: OldLog) -> Iterator[Row]:
+        with codecs():
+            for _, content in log.files(".log"):
+                records = MemoryRecords(content)
+                assert records.valid_bytes() == len(content), "the last message is cut off"
+                for batch in records:
+                    assert batch.validate_crc()
+                    for record in batch:
+                        yield log.partition, record.offset, hash_of(record.value)

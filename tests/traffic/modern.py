@@ -1,0 +1,100 @@
+"""Brokers that the client libraries of today still speak to: kafka-python writes and reads."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from etl.edges.brokers.cluster import Cluster as Brokers
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.embedded.clicks import click_batches
+from etl.embedded.cluster import Cluster
+from etl.embedded.server import wait_until
+from etl.errors import BrokerError
+from etl.model.logs import Broker
+from etl.settings.address import split_address
+from tests.fakes.oracle import codecs
+from tests.traffic.rows import Message, Row, hash_of
+
+
+class ModernTraffic:
+    """See `choice.Traffic`. What is loaded are batches of every codec, which our own client appends as they are."""
+
+    place = ("partition", "offset")
+    conf: Mapping[str, Any] = {}
+
+    def create_topic(self, cluster: Cluster, name: str, logs: int, *, replication_factor: int, config: Mapping[str, str] | None) -> None:
+        cluster.create_topic(name, logs, replication_factor=replication_factor, config=config)
+
+    def load(self, cluster: Cluster, topic: str, first: int, count: int, logs: int) -> None:
+        addresses = [split_address(address) for address in cluster.bootstrap.split(",")]
+        with Brokers(addresses) as asked, contextlib.ExitStack() as opened:
+            leaders = _leaders(asked, topic, logs)
+            brokers = {one: opened.enter_context(SimpleConsumer(one.host, one.port)) for one in set(leaders.values())}
+            batches = click_batches(first, count, partitions=logs, began_ms=1_700_000_000_000, records_per_batch=20)
+            for partition, batch in batches:
+                broker = brokers[leaders[partition]]
+                is_taken = functools.partial(took, broker, topic, partition, batch)
+                assert wait_until(is_taken, 60), f"{broker.address} does not lead {partition}"
+
+    @contextlib.contextmanager
+    def sending(self, cluster: Cluster, topic: str) -> Iterator[Any]:
+        producer = KafkaProducer(bootstrap_servers=cluster.bootstrap.split(","), acks="all", max_block_ms=5_000)
+
+        def send(messages: Sequence[Message]) -> None:
+            for key, value in messages:
+                producer.send(topic, key=key, value=value)
+
+        try:
+            yield send
+        finally:
+            producer.close(timeout=10)
+
+    def in_topic(self, cluster: Cluster, topic: str) -> Counter[Row]:
+        return read(cluster, topic)
+
+
+def read(cluster: Cluster, topic: str, isolation: str = "read_committed") -> Counter[Row]:
+    """Every readable record of the topic, by kafka-python's consumer."""
+    rows: Counter[Row] = Counter()
+    with codecs(), contextlib.closing(KafkaConsumer(
+            bootstrap_servers=cluster.bootstrap, isolation_level=isolation, enable_auto_commit=False)) as consumer:
+        logs = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
+        ends = consumer.end_offsets(logs)
+        consumer.assign(logs)
+        consumer.seek_to_beginning()
+        deadline = time.monotonic() + 60
+        while any(consumer.position(log) < ends[log] for log in logs):
+            assert time.monotonic() < deadline, "the topic could not be read"
+            for records in consumer.poll(timeout_ms=500).values():
+                rows.update((r.partition, r.offset, hash_of(r.value)) for r in records)
+    return rows
+
+
+def took(broker: SimpleConsumer, topic: str, partition: int, batch: bytes | Sequence[Message]) -> bool:
+    """Append, unless the broker does not yet know that it leads what everybody says it leads."""
+    try:
+        broker.produce(topic, partition, batch)
+    except BrokerError as error:
+        if "NOT_LEADER" not in error.what:
+            raise
+        return False
+    return True
+
+
+def _leaders(cluster: Brokers, topic: str, partitions: int) -> dict[int, Broker]:
+    """Who leads each partition, once all have a leader: behind the restart of a broker that takes a moment."""
+    found: dict[int, Broker] = {}
+
+    def are_known() -> bool:
+        found.update({log.partition: leader.broker for log, leader in cluster.describe([topic]).leaders.items()})
+        return len(found) >= partitions
+
+    assert wait_until(are_known, 60), f"partitions without a leader: {set(range(partitions)) - found.keys()}"
+    return found

@@ -40,6 +40,7 @@ class Published:
     """The results known so far; `played` adds one, `write` writes both files."""
 
     def __init__(self, folder: Path, cases: Sequence[Case]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self._page, self._kept = folder / "CRASHES.md", folder / "crashes.json"
         known = json.loads(self._kept.read_text()) if self._kept.exists() else {}
         self._results: dict[str, Any] = {case.name: known[case.name] for case in cases if case.name in known}

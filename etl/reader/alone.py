@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from etl.decisions.boundaries import Boundaries, boundaries_of
 from etl.decisions.expiry import cleanup_of
 from etl.decisions.tasks import cut_ranges, cut_to_offsets, pack_tasks, split_tasks
 from etl.errors import BrokerUnreachable
@@ -39,6 +40,7 @@ class _Wanted:
     topic_ids: Mapping[str, str]
     leader_epochs: Mapping[BrokerPartition, int]
     cleanups: Mapping[str, Cleanup]
+    boundaries: Boundaries
 
     def task(self, ranges: Sequence[OffsetRange], indices: Sequence[int]) -> Task:
         """A task of these pieces of the ranges, with what is known of them."""
@@ -76,7 +78,8 @@ def _wanted(reading: Reading) -> _Wanted:
         told = cluster.retention({r.log.topic for r in ranges})
     cleanups = {r.log.topic: cleanup_of(told.get(r.log.topic), said_to_be_compacted=r.log.topic in reading.compacted) for r in ranges}
     led = tuple(replace(r, leader=found.leaders[r.log]) for r in ranges if r.size)
-    return _Wanted(led, metadata.topic_ids, found.epochs if reading.fails_on_data_loss else {}, cleanups)
+    epochs = found.epochs if reading.fails_on_data_loss else {}
+    return _Wanted(led, metadata.topic_ids, epochs, cleanups, boundaries_of(found.extents))
 
 
 @contextlib.contextmanager
@@ -102,7 +105,7 @@ def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterato
 def _packed(wanted: _Wanted, reading: Reading) -> list[Task]:
     """Ranges cut and packed towards `target_task_bytes`, all offsets being taken to cost the same, and within the bounds of the options."""
     parallelism, most = max(os.cpu_count() or 1, reading.least_tasks), _most_offsets(sum(r.size for r in wanted.ranges), reading)
-    cut = wanted.ranges if reading.physical else cut_ranges(wanted.ranges, {}, reading.target_task_bytes, parallelism)
+    cut = cut_ranges(wanted.ranges, {}, reading.target_task_bytes, parallelism, wanted.boundaries)
     if most is not None:
         cut = cut_to_offsets(cut, most)
     packed = pack_tasks(cut, {}, reading.target_task_bytes, parallelism)

@@ -65,8 +65,15 @@ def test_logs_that_were_known_before_are_leaderless_while_their_broker_is_away(z
     away, gone_topic, logical = BrokerPartition("clicks", 0, 2), BrokerPartition("gone", 0, 1), BrokerPartition("clicks", 0)
     found = read_physical_cluster(zookeeper, known=[away, gone_topic, logical])
     assert found.leaderless == {away}
-    jafka.create("/brokers/ids/2", b"vm-1:vm:19097:true")
+    jafka.create("/brokers/ids/2", b"vm-1:vm:19097:true")  # it comes back, and does not count the topic yet
+    assert read_physical_cluster(zookeeper, known=[away]).leaderless == {away}
+    jafka.create("/brokers/topics/clicks/2", b"1")
     assert read_physical_cluster(zookeeper, known=[away]).leaders[away].broker == Broker(2, "vm", 19097)
+
+
+def test_a_partition_that_a_broker_counts_no_more_is_not_there(zookeeper: ZooKeeper, jafka: KazooClient) -> None:
+    beyond = BrokerPartition("clicks", 2, 10)
+    assert beyond not in {p.log for p in read_physical_cluster(zookeeper, known=[beyond]).topics["clicks"].partitions}
 
 
 def test_a_broker_that_counts_partitions_and_is_not_registered_leads_nothing(zookeeper: ZooKeeper, jafka: KazooClient) -> None:

@@ -4,7 +4,8 @@
     /brokers/topics/[t]/[b]   how many partitions of the topic broker b has, ephemeral; the topic's own znode stays
 
 A log is (topic, broker, partition), and its leader is that broker: no other ever has it. While the broker is away both znodes are gone,
-so the logs that somebody knows from before are told as leaderless.
+so the logs that somebody knows from before are told as leaderless. A log is asked of its broker only while that one counts it: it hangs up
+on whoever asks for a partition that it does not have.
 """
 
 from __future__ import annotations
@@ -50,24 +51,21 @@ def read_physical_cluster(
     """The brokers and topics that are registered now, as a Metadata answer tells them; a topic that is not there is left out.
 
     topics   the topics to tell of; None: all
-    known    logs that were there before: those of a broker that is away now are among their topic's, and have no leader
+    known    logs that were there before: those of a broker that does not have the topic now are among the topic's, and have no leader
 
     Partitions are in the order in which consumers of these brokers share them: their keys compared as text. Raises what
     `read_physical_brokers` raises.
     """
-    brokers = read_physical_brokers(zookeeper)
-    logs = _registered(zookeeper, topics)
-    for log in known:
-        if log.is_physical and log.topic in logs:
-            logs[log.topic].add(log)
-    told = {name: TopicMetadata(name, None, None, False, tuple(_told(log, brokers) for log in sorted(found, key=lambda log: log.key)))
-            for name, found in sorted(logs.items())}
+    brokers, before = read_physical_brokers(zookeeper), set(known)
+    told = {}
+    for name, logs in sorted(_registered(zookeeper, topics).items()):
+        there = {log.broker_id for log in logs}
+        away = {log for log in before if log.topic == name and log.is_physical and log.broker_id not in there}
+        leaders = {log: brokers.get(log.broker_id) for log in logs if log.broker_id is not None}
+        partitions = tuple(PartitionMetadata(log, None, Leader(leader) if (leader := leaders.get(log)) else None)
+                           for log in sorted(logs | away, key=lambda log: log.key))
+        told[name] = TopicMetadata(name, None, None, False, partitions)
     return ClusterMetadata(None, brokers, told)
-
-
-def _told(log: BrokerPartition, brokers: dict[int, Broker]) -> PartitionMetadata:
-    broker = brokers.get(log.broker_id) if log.broker_id is not None else None
-    return PartitionMetadata(log, None, Leader(broker) if broker else None)
 
 
 def _registered(zookeeper: ZooKeeper, topics: Collection[str] | None) -> dict[str, set[BrokerPartition]]:

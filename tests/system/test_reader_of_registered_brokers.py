@@ -1,0 +1,102 @@
+"""The data source without a pipeline on brokers that a real ZooKeeper registers: Jafka's, made up, and what it plans and reads of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.errors import BrokerUnreachable, SettingsError, TopicMissing, WrongChroot
+from etl.model.logs import BrokerPartition
+from etl.reader.source import OffsetRanges, RangesReader, TaskFailed
+from etl.reader.tasks import Task
+from tests.fakes.broker import FakeBroker
+from tests.fakes.jafka import JafkaBroker, entry
+
+
+@pytest.fixture
+def brokers(zookeeper: ZooKeeper) -> Iterator[list[JafkaBroker]]:
+    """Brokers 1 and 2 with the topic clicks, two partitions on the first one, and their registrations."""
+    with JafkaBroker(counts={"clicks": 2}).listening() as first, JafkaBroker(counts={"clicks": 1}).listening() as second:
+        for number, (broker, count) in enumerate([(first, 2), (second, 1)], start=1):
+            zookeeper.create(f"/brokers/ids/{number}", f"vm-1:{broker.host}:{broker.port}:true".encode())
+            zookeeper.create(f"/brokers/topics/clicks/{number}", str(count).encode())
+            for partition in range(count):
+                broker.append("clicks", partition, b"".join(entry(b"%d-%d %d" % (number, partition, n)) for n in range(50)))
+                broker.logs["clicks", partition].roll()
+                broker.append("clicks", partition, entry(b"last"))
+        yield [first, second]
+
+
+def reader_of(connect: str, **options: str) -> RangesReader:
+    chosen = {} if {"ranges", "assign", "subscribePattern"} & set(options) else {"topics": "clicks"}
+    reader = OffsetRanges({"dialect": "jafka", "zookeeper": connect, **chosen, **options}).reader(None)
+    assert isinstance(reader, RangesReader)
+    return reader
+
+
+def tasks_of(connect: str, **options: str) -> list[Task]:
+    return [partition.value for partition in reader_of(connect, **options).partitions()]
+
+
+def rows_of(connect: str, **options: str) -> list[dict[str, Any]]:
+    reader = reader_of(connect, **options)
+    return [row for partition in reader.partitions() for arrow_batch in reader.read(partition) for row in arrow_batch.to_pylist()]
+
+
+def test_every_message_of_every_broker_is_read_once(connect: str, brokers: list[JafkaBroker]) -> None:
+    rows = rows_of(connect)
+    assert len(rows) == 3 * 51
+    assert len({(row["broker_id"], row["partition"], row["offset"], row["message_index"]) for row in rows}) == 3 * 51
+    assert {(row["key"], row["timestamp"], row["headers"]) for row in rows} == {(None, None, None)}
+
+
+def test_tasks_are_cut_where_segments_begin(connect: str, brokers: list[JafkaBroker]) -> None:
+    cut = brokers[0].logs["clicks", 0].starts[1]
+    ranges = [r for task in tasks_of(connect, target_task_bytes="100") for r in task.ranges]
+    assert sorted((r.from_offset, r.until_offset) for r in ranges if r.log == BrokerPartition("clicks", 0, 1)) == [
+        (0, cut), (cut, brokers[0].logs["clicks", 0].flushed)]
+
+
+def test_a_range_of_one_broker_is_read_alone(connect: str, brokers: list[JafkaBroker]) -> None:
+    until = 2 * len(entry(b"2-0 0"))
+    text = json.dumps([{"topic": "clicks", "broker": 2, "partition": 0, "from": 0, "until": until}])
+    assert [row["value"] for row in rows_of(connect, ranges=text)] == [b"2-0 0", b"2-0 1"]
+
+
+def test_an_offset_inside_a_message_is_an_error_with_its_place(connect: str, brokers: list[JafkaBroker]) -> None:
+    starts = json.dumps({"clicks": {"2-0": 3}})
+    with pytest.raises(TaskFailed, match="offset 3"):
+        rows_of(connect, assign='{"clicks": ["2-0"]}', startingOffsets=starts)
+
+
+def test_a_log_of_a_broker_that_is_away_cannot_be_read_and_nothing_is_passed_over(
+        connect: str, zookeeper: ZooKeeper, brokers: list[JafkaBroker]) -> None:
+    zookeeper.client.delete("/brokers/ids/2")
+    zookeeper.client.delete("/brokers/topics/clicks/2")
+    with pytest.raises(BrokerUnreachable, match="no leader"):
+        tasks_of(connect, assign='{"clicks": ["1-0", "2-0"]}')
+    assert {r.log.broker_id for task in tasks_of(connect) for r in task.ranges} == {1}
+
+
+def test_what_is_not_there_is_told(connect: str, zookeeper: ZooKeeper, brokers: list[JafkaBroker]) -> None:
+    with pytest.raises(TopicMissing, match="not there"):
+        tasks_of(connect, topics="clocks")
+    with pytest.raises(TopicMissing, match="2 partitions on broker 1"):
+        tasks_of(connect, assign='{"clicks": ["1-2"]}')
+    with pytest.raises(WrongChroot):
+        tasks_of(f"{connect}/elsewhere")
+    with pytest.raises(SettingsError, match="is of Jafka or Kafka 0.7"):
+        tasks_of(connect, dialect="kafka")
+
+
+def test_brokers_of_kafka_are_found_where_they_are_registered(connect: str, zookeeper: ZooKeeper) -> None:
+    with FakeBroker() as broker:
+        zookeeper.create("/brokers/ids/1", json.dumps({"version": 1, "host": broker.host, "port": broker.port}).encode())
+        broker.log("clicks", 0)
+        assert tasks_of(connect, dialect="kafka") == []
+        with pytest.raises(SettingsError, match="is of Kafka 0.8 or later"):
+            tasks_of(connect)

@@ -1,4 +1,4 @@
-"""The table's commit bit, on real Delta tables: what an append does, what a read-back finds, what others did."""
+"""Whether a plan is in the table, on real Delta tables: what an append does, what a read-back finds, what others did."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from etl.errors import CorruptData, LedgersDisagree, NotOurTable, SettingsError,
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.raw_table import arrow_schema
-from tests.spark.appending import append_nothing, append_rows
+from tests.spark.appending import WRITERS, append_nothing, append_rows
 
 APP = "offset-range-etl/cluster/group/clicks"
 LOG = BrokerPartition("clicks", 0)
 
 
-@pytest.fixture
-def append(rows_of: Callable[[Plan], Any], tmp_path: Path) -> Callable[..., Outcome]:
-    """Append a plan's rows to the test's table."""
+@pytest.fixture(params=WRITERS)
+def append(request: pytest.FixtureRequest, rows_of: Callable[[Plan], Any], tmp_path: Path) -> Callable[..., Outcome]:
+    """Append a plan's rows to the test's table, by each of the writers."""
 
     def do(plan: Plan, frame: Any = None, partition_by: tuple[str, ...] = (), known: int | None = None) -> Outcome:
         rows = rows_of(plan) if frame is None else frame
-        return append_rows(rows, plan, app_id=APP, path=str(tmp_path / "table"), partition_by=partition_by, known=known)
+        place = str(tmp_path / "table")
+        return append_rows(rows, plan, by=WRITERS[request.param], app_id=APP, path=place, partition_by=partition_by, known=known)
 
     return do
 

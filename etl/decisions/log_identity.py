@@ -3,7 +3,7 @@
 A log that lost its tail (an unclean leader election, a disk put back from a copy) soon has other records at the same offsets, and then its
 end says nothing. What tells is the leader epoch (KIP-101): each leader begins one at its log's end. So a plan keeps the epoch of the leader
 that told the ends it goes by, and a receipt that of the record batch it ends in. The next run asks where that epoch ends in the leader's
-log of now (OffsetForLeaderEpoch, KIP-320): below our position, the log was cut there. A record batch's own epoch must moreover be the
+log of now (OffsetForLeaderEpoch, KIP-320): below our position, the log was cut there. A record batch's own epoch must also be the
 one that is found: a leader of long ago may come back with a longer log of its own. Where the two logs part is told by the epochs of the
 record batches that we have read.
 

@@ -82,7 +82,7 @@ def plan_taking_over(
     """The plan, without its id, that begins at the other's positions. `state` is None where only the table's rows are left to go by.
 
     In a log that both know the position that is further on counts. Raises SettingsError where the table knows more than ZooKeeper,
-    OffsetMoved when somebody has committed an offset above a position: what lies between is in the table by nobody's word.
+    OffsetMoved when somebody has committed an offset above a position: nobody says that what lies between is in the table.
     """
     table, other = snapshot.table, taken.other
     last, ours, number = _where(state, snapshot, other)

@@ -61,7 +61,7 @@ def refuse_partitions(columns: Columns, partition_by: Sequence[str], *, path: st
             raise SettingsError(what, key="table.partition_by", path=path, check=_instead_of_bytes(name, path))
         if not isinstance(kind, str) or kind in ("variant", "void") or _NO_TYPE_OF_DELTA.fullmatch(kind):
             what = f"the table cannot be partitioned by {name}, which is {_named(kind)}"
-            raise SettingsError(what, key="table.partition_by", check="columns of numbers, texts, dates, times or truths")
+            raise SettingsError(what, key="table.partition_by", check="columns of numbers, texts, dates, times or booleans")
     if partition_by and set(columns) <= set(partition_by):
         check = "at least one column that is no partition"
         raise SettingsError("the table cannot be partitioned by all of its columns", key="table.partition_by", check=check)

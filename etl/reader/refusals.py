@@ -120,4 +120,4 @@ def _silence_to_check(cleanup: Cleanup) -> str:
         return "the remote storage: it may be slower than the brokers' remote.fetch.max.wait.ms"
     if cleanup.is_compacted is None:
         return "that we may describe the topic's configuration (DescribeConfigs): it would tell whether the end was compacted away"
-    return "the broker's log; was the topic compacted before, compacted_topics says so"
+    return "the broker's log; if the topic was compacted before, name it in compacted_topics"

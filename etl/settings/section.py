@@ -1,4 +1,4 @@
-"""What the sections of a conf file have in common: frozen, no unknown key, no truth, and how large a number may be."""
+"""What the sections of a conf file have in common: frozen, no unknown key, no `true` or `false`, and how large a number may be."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth(cls, value: Any) -> Any:
+    def _no_boolean(cls, value: Any) -> Any:
         """No key is true or false, but YAML reads `yes`, `no`, `on` and `off` as such, and pydantic true as 1."""
         if isinstance(value, bool):
             raise ValueError("is true or false, which this key never is; YAML takes yes, no, on and off for it: put the value in quotes")

@@ -125,7 +125,7 @@ class Settings(Section):
 
 
 def _spark_text(value: Any) -> Any:
-    """A number or truth as Spark writes it; a mapping or nothing stays, and is refused as no text."""
+    """A number or a boolean as Spark writes it; anything else stays as it is, and is refused where it is no text."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, (int, float)) else value

@@ -68,7 +68,7 @@ def value_of(log: BrokerPartition, offset: int) -> bytes:
 
 
 class MemoryCluster:
-    """`edges.cluster.Cluster` on logs in memory."""
+    """`edges.brokers.cluster.Cluster` on logs in memory."""
 
     def __init__(self, bootstrap: Sequence[tuple[str, int]], **_: Any) -> None:
         self._logs = _places[bootstrap[0][0]]
@@ -80,7 +80,7 @@ class MemoryCluster:
         """Nothing to hang up."""
 
     def describe(self, topics: Collection[str] | None = None) -> ClusterMetadata:
-        """See `edges.cluster.Cluster`."""
+        """See `edges.brokers.cluster.Cluster`."""
         names = sorted({log.topic for log in self._logs if topics is None or log.topic in topics})
         found = {name: TopicMetadata(name, None, f"id-{name}", False, self._partitions(name)) for name in names}
         return through("describe", lambda: ClusterMetadata(CLUSTER_ID, {0: BROKER}, found))
@@ -89,7 +89,7 @@ class MemoryCluster:
         return self.describe(topics)
 
     def extents(self, logs: Collection[BrokerPartition], **_: Any) -> Extents:
-        """See `edges.cluster.Cluster`."""
+        """See `edges.brokers.cluster.Cluster`."""
         def ask() -> Extents:
             found = {log: Extent(self._logs[log].log_start, self._logs[log].end) for log in logs}
             return Extents(found, {log: Leader(BROKER, 0) for log in logs}, frozenset())
@@ -100,7 +100,7 @@ class MemoryCluster:
         return {}
 
     def retained_from(self, found: Extents, since_ms: Mapping[BrokerPartition, int], **_: Any) -> dict[BrokerPartition, int]:
-        """See `edges.cluster.Cluster`."""
+        """See `edges.brokers.cluster.Cluster`."""
         return {}
 
     def epoch_ends(self, epochs: Mapping[BrokerPartition, int], **_: Any) -> dict[BrokerPartition, EpochEnd]:
@@ -116,7 +116,7 @@ class MemoryCluster:
         return KafkaGroup()
 
     def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
-        """See `edges.cluster.Cluster`."""
+        """See `edges.brokers.cluster.Cluster`."""
         return dict.fromkeys(found.extents, 100.0)
 
     def _partitions(self, topic: str) -> tuple[PartitionMetadata, ...]:

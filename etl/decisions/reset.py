@@ -74,6 +74,7 @@ def plan_reset(state: UpToDate | Replay, snapshot: Snapshot, settings: Settings,
     before = dict(state.positions) if isinstance(state, UpToDate) else starts_of(old)
     again = {topic: now for topic, now in topics_made_again(old.topic_ids, snapshot).items() if Named(topic) in wanted.named}
     cuts = {cut.log: cut for cut in _cuts(state, before, snapshot) if any(one.covers(cut.log) for one in wanted.named)}
+    _refuse_unknown(wanted.named, {*before, *snapshot.extents, *snapshot.leaderless})
     _refuse_what_is_sound(wanted.named, again, cuts, snapshot)
     if wanted.is_same_log:
         _refuse_other_topics(again, cuts, snapshot)
@@ -118,6 +119,13 @@ def _cuts(state: UpToDate | Replay, before: Mapping[BrokerPartition, int], snaps
     deep = {cut.log: cut for cut in cut_logs(state.plan, snapshot, before)}
     inside = {cut.log: Cut(cut.log, cut.position, before[cut.log]) for cut in cut_logs(state.plan, snapshot, state.plan.positions)}
     return {**inside, **deep}.values()
+
+
+def _refuse_unknown(named: Sequence[Named], known: Collection[BrokerPartition]) -> None:
+    for one in named:
+        if one.log is not None and one.log not in known:
+            check = f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}"
+            raise SettingsError(f"there is no partition {one}", key="LOG", check=check)
 
 
 def _refuse_what_is_sound(

@@ -152,7 +152,10 @@ def doubt_of(applied: Applied) -> str:
     """What a record leaves open of a plan whose rows were counted again, as the end of a sentence; empty where it leaves nothing open."""
     if applied.uncounted:
         return f"; nobody can count them ({applied.uncounted}), so it is recorded that their number is not known"
-    lacking = sum(receipt.missing_offsets for receipt in applied.receipts if receipt.is_doubtful)
+    doubtful = [receipt for receipt in applied.receipts if receipt.is_doubtful]
+    lacking = sum(receipt.missing_offsets for receipt in doubtful)
     if lacking:
         return f"; {lacking:,} offsets have no row, and behind a transform nobody can tell why: `etl verify` cannot prove them"
+    if doubtful:
+        return "; whether the transform left some of them out nobody can tell: `etl verify` cannot prove them"
     return ""

@@ -12,10 +12,11 @@ from etl.decisions.start import pending_starts
 from etl.decisions.succession import taken_from
 from etl.errors import DataLoss, LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition, Dialect
-from etl.model.plans import Loss, LossReason, Vanished
+from etl.model.plans import Applied, Loss, LossReason, Receipt, Vanished
 from etl.model.table import OtherPipeline
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Outcome
+from etl.report.sentences import doubt_of
 from etl.settings.sections import Settings
 from tests.builders import plain_plan
 from tests.fakes.outside import Outside
@@ -120,8 +121,9 @@ def test_a_partition_of_one_broker_is_not_meant_by_its_number_alone() -> None:
     run(outside)
     for log in (ONE, TWO):
         of(outside, log).cut(at=of(outside, log).entries[4][0])
-    with pytest.raises(SettingsError, match="nothing is wrong with clicks:0"):
+    with pytest.raises(SettingsError, match="there is no partition clicks:0") as refused:
         accept(outside, "clicks:0", at_offset=0, settings=PHYSICAL_SETTINGS)
+    assert "BROKER-PARTITION, e.g. 0-3" in refused.value.check
 
 
 def test_where_a_topic_is_made_again_the_logs_of_a_broker_that_is_away_stay_as_they_are() -> None:
@@ -208,6 +210,12 @@ def test_the_place_of_a_pipeline_of_another_family_is_not_taken() -> None:
     plan = with_id(plain_plan(1, positions={A: 5}, dialect=Dialect.KAFKA))
     with pytest.raises(SettingsError, match="has loaded from kafka brokers"):
         taken_from(OtherPipeline("offset-range-etl/c/g/other", 1, 1, plan), {}, snapshot_of({}), PHYSICAL_SETTINGS)
+
+
+def test_what_was_counted_again_behind_a_transform_is_told_as_doubtful() -> None:
+    counted = Receipt(rows=3, gaps_complete=False, behind_transform=True)
+    assert "whether the transform left some of them out nobody can tell" in doubt_of(Applied(1, "p", 1, "t", (counted,)))
+    assert doubt_of(Applied(1, "p", 1, "t", (replace(counted, behind_transform=False),))) == ""
 
 
 def test_offsets_are_shown_with_the_broker_and_the_boundaries_and_their_lag_is_bytes() -> None:

@@ -95,31 +95,31 @@ def workers_python(name: str, findings: Findings) -> Iterator[Line]:
     """The Python that reads the ranges: Spark refuses another minor version than the driver's."""
     spark = findings.settings.spark
     chosen = spark.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
-    given_by = "PYSPARK_PYTHON" if chosen == os.environ.get("PYSPARK_PYTHON") else "spark.pyspark.python" if chosen in spark.values() else ""
+    where = "PYSPARK_PYTHON" if chosen == os.environ.get("PYSPARK_PYTHON") else "spark.pyspark.python" if chosen in spark.values() else ""
     ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if not spark.get("spark.master", "local").startswith("local") or is_submitted():
         yield ok(name, f"{chosen} on the executors' hosts, not seen from here: it must be Python {ours} with the libraries of this one")
     elif chosen == sys.executable:
         yield ok(name, f"this one, {chosen}, Python {ours}")
     else:
-        yield _another_python(name, chosen, given_by, ours)
+        yield _another_python(name, chosen, where, ours)
 
 
-def _another_python(name: str, chosen: str, given_by: str, ours: str) -> Line:
-    check = f"{given_by or 'PYSPARK_PYTHON'}: unset it, or name a Python {ours} with the libraries of this one"
+def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
+    check = f"{where or 'PYSPARK_PYTHON'}: unset it, or name a Python {ours} with the libraries of this one"
     try:
         command = [shutil.which(chosen) or chosen, "-c", _ASK_PYTHON, *_IN_WORKERS]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_WITHIN_S, check=True)
         version, missing = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return failed(name, SettingsError(f"the workers' Python does not run: {error}", key=given_by or None, check=check))
+        return failed(name, SettingsError(f"the workers' Python does not run: {error}", key=where or None, check=check))
     told = ".".join(map(str, version))
     if told != ours:
-        return failed(name, SettingsError(f"the workers' Python {chosen} is {told}, this one {ours}", key=given_by or None, check=check))
+        return failed(name, SettingsError(f"the workers' Python {chosen} is {told}, this one {ours}", key=where or None, check=check))
     if missing:
         what = f"the workers' Python {chosen} lacks {', '.join(missing)}"
-        return failed(name, SettingsError(what, key=given_by or None, check=check))
-    return ok(name, f"{chosen} ({given_by}), Python {told}")
+        return failed(name, SettingsError(what, key=where or None, check=check))
+    return ok(name, f"{chosen} ({where}), Python {told}")
 
 
 def transform(name: str, findings: Findings) -> Iterator[Line]:

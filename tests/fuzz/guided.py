@@ -17,7 +17,7 @@ from random import Random
 import atheris
 
 with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["etl", "yaml"], exclude=[
-        "etl.protocol.records.kernel"]):
+        f"etl.protocol.records.{name}" for name in ("compiled", "crc32", "kernel", "message_kernel")]):
     from tests.fuzz.guard import Found, attempt
     from tests.fuzz.mutations import mutated
     from tests.fuzz.targets import BY_NAME

@@ -29,6 +29,7 @@ from etl.protocol.messages import FetchTarget
 from etl.protocol.zookeeper import commit_metadata, plan_documents
 from tests.builders import plain_plan
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
+from tests.fakes.message_sets import Entry, Msg, Wrapper, encode_logical, encode_physical, inside
 
 LOG, OTHER = BrokerPartition("clicks", 3), BrokerPartition("clicks", 4)
 PRODUCER = 4000
@@ -176,6 +177,46 @@ def transactions() -> bytes:
 def bombs(size: int = 320 << 10) -> tuple[bytes, ...]:
     """One record batch each that decompresses to `size` zeros."""
     return tuple(encode(Batch(0, [Rec(0, bytes(size))], codec=codec)) for codec in Codec if codec)
+
+
+MESSAGES = (Msg(0, b"hello", b"key", 5), Msg(2, None, None, -1), Msg(3, b"v" * 200, b"", 7, append_time=True))
+
+
+def message_sets() -> tuple[bytes, ...]:
+    """The records field of one partition in formats v0 and v1, with every codec, and mixed with record batches."""
+    def later(codec: Codec, xerial: bool = True) -> Wrapper:
+        return Wrapper([replace(message, offset=message.offset + 5) for message in MESSAGES], codec, 9, append_time=True, xerial=xerial)
+
+    sets = [encode_logical([*MESSAGES, later(codec), Msg(9)], magic) for magic in (0, 1) for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)]
+    at_0 = encode_logical([Wrapper(MESSAGES, Codec.GZIP, offset=0), later(Codec.SNAPPY, xerial=False)], 1)
+    mixed = encode_logical(MESSAGES, 0) + encode_logical([later(Codec.GZIP)], 1) + encode(Batch(9, RECORDS))
+    return (*sets, at_0, mixed)
+
+
+def message_bombs(size: int = 320 << 10) -> tuple[bytes, ...]:
+    """One wrapper each that decompresses to `size` zeros; that with the offset 0 is looked into before it is decoded."""
+    return tuple(encode_logical([Wrapper([Msg(offset, bytes(size))], codec)], magic)
+                 for magic in (0, 1) for offset in (0, 7) for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4))
+
+
+def packed_messages(magic: int) -> tuple[bytes, ...]:
+    """What wrappers hold."""
+    return inside(MESSAGES, magic, 0), inside(MESSAGES[:1], magic, 0)
+
+
+def physical_sets() -> tuple[bytes, ...]:
+    """Message sets of 0.7, nested ones too."""
+    plain = [Entry(b"hello"), Entry(b"", magic=0), Entry(b"v" * 200)]
+    packed = [Entry(inside=plain, codec=codec) for codec in (Codec.GZIP, Codec.SNAPPY)]
+    sets = (plain, [*packed, *plain], [Entry(inside=[*plain, *packed]), Entry(inside=[])],
+            [Entry(inside=plain, codec=Codec.SNAPPY, xerial=False)])
+    return tuple(encode_physical(entries) for entries in sets)
+
+
+def physical_bombs(size: int = 320 << 10) -> tuple[bytes, ...]:
+    """Entries that decompress to `size` zeros: at once, and by many that are nested."""
+    many = [Entry(inside=[Entry(bytes(size // 8))])] * 8
+    return tuple(encode_physical([each]) for each in (Entry(inside=[Entry(bytes(size))]), Entry(inside=many)))
 
 
 PLAN = plan_documents.with_id(plain_plan(

@@ -7,7 +7,6 @@ bytes for each byte of the input; what a document of Python objects takes for on
 from __future__ import annotations
 
 import json
-import struct
 import tempfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -17,15 +16,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import google_crc32c
-
 from etl import errors
 from etl.commands.operator import parse_skip
 from etl.edges.delta.log import parse_added, parse_commit, parse_shape
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.model.ledger import Retirement
-from etl.model.logs import Dialect, Isolation
-from etl.model.plans import OffsetRange
+from etl.model.logs import Dialect
 from etl.protocol import error_line
 from etl.protocol.generations.kafka import committed, configs, fetch, groups, produce, small_messages, transactions
 from etl.protocol.generations.kafka.errors import refusal_of
@@ -40,19 +36,15 @@ from etl.protocol.zookeeper.payloads import (
 from etl.protocol.zookeeper.registrations import (
     dialect_of, parse_broker, parse_cluster_id, parse_count, parse_partition_state, parse_physical_broker, parse_replicas,
 )
-from etl.reader.cursor import Cursor
 from etl.reader.option_logs import parse_ranges
 from etl.reader.options import parse_options
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings, parse_settings
-from tests.fakes.batches import Batch, Codec, answer, compress, encode, record_bytes
-from tests.fuzz import seeds
+from tests.fakes.batches import Codec, answer, compress
+from tests.fuzz import records, seeds
 
 MIB = 1 << 20
 LOG = seeds.LOG
-MAX_UNPACKED_BYTES = MIB // 4
-"""What the targets let one record batch decompress to: small, so that a bomb is one."""
-MAX_RECORD_BYTES = MIB // 32
 
 
 @dataclass(frozen=True)
@@ -119,57 +111,11 @@ def _fetch(content: bytes) -> FetchAnswer:
 def _fetch_to_rows(content: bytes) -> None:
     """From the bytes of an answer to Arrow batches. The high bit of the first byte: let the CRCs be wrong."""
     for fetched in _fetch(content).partitions:
-        records = bytes(fetched.records)
-        kept = records if content[0] & 0x80 else sealed(records)
+        found = bytes(fetched.records)
+        kept = found if content[0] & 0x80 else records.sealed(found)
         code = fetched.refusal.code if fetched.refusal else 0
-        _rows(answer(kept, error_code=code, aborted=fetched.aborted, high_watermark=fetched.high_watermark or 0,
+        records.rows(answer(kept, error_code=code, aborted=fetched.aborted, high_watermark=fetched.high_watermark or 0,
                      log_start_offset=fetched.log_start_offset))
-
-
-def _record_batches(content: bytes) -> None:
-    """The first byte is where the range starts, the second how many offsets it has, the third the isolation."""
-    first, size, isolation = (*content[:3], 0, 40, 0)[:3] if len(content) < 3 else content[:3]
-    found = answer(sealed(content[3:]), aborted=((seeds.PRODUCER, 0),) if isolation & 2 else ())
-    _rows(found, first, first + size, Isolation.READ_COMMITTED if isolation & 1 else Isolation.READ_UNCOMMITTED)
-
-
-def _packed_records(content: bytes) -> None:
-    """The first byte is the codec and the count of a record batch, the rest its records before compression."""
-    codec, count = Codec(content[0] % 5 if content else 0), content[0] // 5 if content else 0
-    payload = compress(content[1:], codec, xerial=count % 2 == 0)
-    _rows(answer(encode(Batch(0, [], codec=codec, last_delta=60, count=count, payload=payload))))
-
-
-def _payload(content: bytes) -> None:
-    """The first byte is the codec, the rest what its decompressor is given."""
-    codec = Codec(1 + content[0] % 4 if content else 1)
-    _rows(answer(encode(Batch(0, [], codec=codec, last_delta=60, count=3, payload=content[1:]))))
-
-
-def _rows(fetched: Any, first: int = 0, until: int = 40, isolation: Isolation = Isolation.READ_COMMITTED) -> None:
-    cursor = Cursor(OffsetRange(LOG, first, until), isolation=isolation, fetch_max_bytes=4096, max_fetch_bytes=1 << 16,
-                    max_unpacked_bytes=MAX_UNPACKED_BYTES, max_record_bytes=MAX_RECORD_BYTES)
-    rows = 0
-    for batch in cursor.feed(fetched):
-        batch.validate(full=True)
-        rows += batch.num_rows
-    receipt = cursor.receipt
-    walked = rows + receipt.control_records + receipt.aborted_records + receipt.missing_offsets
-    if receipt.rows != rows or walked != cursor.position - first or not first <= cursor.position <= max(first, until):
-        raise AssertionError(f"{rows} rows, position {cursor.position}, and the receipt says {receipt}")
-
-
-def sealed(records: bytes) -> bytes:
-    """The same record batches with the CRCs that belong to them, so that what lies behind the check is reached."""
-    content, at = bytearray(records), 0
-    while at + 61 <= len(content):
-        length = struct.unpack_from(">i", content, at + 8)[0]
-        until = at + 12 + length
-        if length < 49 or until > len(content):
-            break
-        struct.pack_into(">I", content, at + 17, google_crc32c.value(bytes(content[at + 21:until])))
-        at = until
-    return bytes(content)
 
 
 # Znodes and documents
@@ -285,17 +231,8 @@ _MARKED = tuple((f"Traceback\n x\n{error_line.mark(error)}\tat y\n").encode() fo
     errors.CorruptData("no", check="it", topic="clicks", offset=5), errors.EtlError("what")))
 _DOCUMENT = (errors.LedgersDisagree, errors.NeedsDecision)
 _RECORDS = (errors.CorruptData, errors.MessageTooLarge, errors.RecordTooLarge)
+_PHYSICAL = (*_RECORDS, errors.OffsetInsideMessage)
 _FEED = (*_RECORDS, errors.DataLoss, errors.RanOutBeforeUntil, errors.BrokerError, errors.PermissionRefused, errors.EtlError)
-_PLAIN_RECORDS = b"".join(record_bytes(record) for record in seeds.RECORDS)
-
-
-def _streams(codec: Codec) -> tuple[bytes, bytes, bytes]:
-    """One stream, one with padding behind it where that may be, and two of them."""
-    one = compress(_PLAIN_RECORDS, codec)
-    padding = {Codec.ZSTD: b"", Codec.SNAPPY: b"\0"}.get(codec, bytes(20))
-    return one, one + padding, compress(_PLAIN_RECORDS[:9], codec) + compress(_PLAIN_RECORDS[9:], codec)
-
-
 _OWNED = render_owner("g", OwnerNode("p", DriverNode("h", 7, "99", "r", "0a1b2c3d-7")))
 _INDEX = json.dumps({"chunks": "0" * 64, "count": 2, "bytes": 1_000_000}).encode()
 
@@ -306,15 +243,25 @@ TARGETS: tuple[Target, ...] = (
     Target("error-codes", _code, (b"\0\0", b"\0\1", b"\xff\xff")),
     Target("fetch", _fetch, seeds.fetches(), (errors.CorruptData,)),
     Target("fetch-to-rows", _fetch_to_rows, tuple(
-        bytes([v]) + seeds.fetch(v, records, second_code=0) for v in (4, 11) for records in seeds.record_sets()), _FEED,
-        floor_bytes=24 * MIB),
-    Target("record-batches", _record_batches, tuple(mark + records for mark in (b"\0\x28\1", b"\1\5\3") for records in seeds.record_sets()),
-           _RECORDS, floor_bytes=24 * MIB, bad=tuple(b"\0\x28\1" + bomb for bomb in seeds.bombs())),
-    Target("packed-records", _packed_records, tuple(bytes([codec + 15]) + _PLAIN_RECORDS for codec in Codec), _RECORDS,
+        bytes([v]) + seeds.fetch(v, found, second_code=0) for v in (4, 11) for found in (*seeds.record_sets(), *seeds.message_sets())),
+        _FEED, floor_bytes=24 * MIB),
+    Target("record-batches", records.record_batches, tuple(
+        mark + found for mark in (b"\0\x28\1", b"\1\5\3") for found in seeds.record_sets()), _RECORDS,
+        floor_bytes=24 * MIB, bad=tuple(b"\0\x28\1" + bomb for bomb in seeds.bombs())),
+    Target("packed-records", records.packed_records, tuple(bytes([codec + 15]) + records.PLAIN_RECORDS for codec in Codec), _RECORDS,
            floor_bytes=24 * MIB),
-    Target("codec-payloads", _payload, tuple(
-        bytes([codec - 1]) + stream for codec in Codec if codec for stream in _streams(codec)), _RECORDS,
+    Target("codec-payloads", records.payload, tuple(
+        bytes([codec - 1]) + stream for codec in Codec if codec for stream in records.streams(codec)), _RECORDS,
         floor_bytes=24 * MIB, bad=tuple(bytes([codec - 1]) + compress(bytes(320 << 10), codec) for codec in Codec if codec)),
+    Target("message-sets", records.record_batches, tuple(
+        mark + found for mark in (b"\0\x28\1", b"\1\5\3") for found in seeds.message_sets()), _RECORDS,
+        floor_bytes=24 * MIB, bad=tuple(b"\0\x28\1" + bomb for bomb in seeds.message_bombs())),
+    Target("packed-messages", records.packed_messages, tuple(
+        bytes([mark]) + content for mark in range(8) for content in seeds.packed_messages(mark & 1)), _RECORDS, floor_bytes=24 * MIB),
+    Target("physical-sets", records.physical_sets, tuple(b"\0" + found for found in seeds.physical_sets()), _PHYSICAL,
+           floor_bytes=24 * MIB, bad=tuple(b"\0" + bomb for bomb in seeds.physical_bombs())),
+    Target("packed-entries", records.packed_entries, tuple(
+        bytes([mark]) + found for mark in range(8) for found in seeds.physical_sets()), _PHYSICAL, floor_bytes=24 * MIB),
     Target("partition-key", _partition_key, (b"3", b"0-3", b"03", b"9999999999")),
     Target("offset", lambda c: parse_offset(c, path="/p", log=LOG), (b"0", b"9223372036854775807"), (errors.BadOffset,)),
     Target("broker", lambda c: parse_broker("7", c), seeds.many(

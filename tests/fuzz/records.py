@@ -1,0 +1,125 @@
+"""How the targets of `tests.fuzz.targets` that are about records read their input: to Arrow batches, which must be whole ones."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import google_crc32c
+
+from etl.model.logs import Isolation
+from etl.model.plans import OffsetRange
+from etl.protocol.messages import FetchedPartition
+from etl.reader.cursor import Cursor
+from tests.fakes.batches import Batch, Codec, answer, compress, encode, record_bytes
+from tests.fakes.message_sets import Entry, Msg, entry_bytes, message_bytes, physical_answer
+from tests.fakes.old_logs import OLD_CODECS, physical_cursor
+from tests.fuzz import seeds
+
+MAX_UNPACKED_BYTES = 1 << 18
+"""What the targets let one record batch decompress to: small, so that a bomb is one."""
+MAX_RECORD_BYTES = 1 << 15
+PLAIN_RECORDS = b"".join(record_bytes(record) for record in seeds.RECORDS)
+
+
+def streams(codec: Codec) -> tuple[bytes, bytes, bytes]:
+    """One stream, one with padding behind it where that may be, and two of them."""
+    one = compress(PLAIN_RECORDS, codec)
+    padding = {Codec.ZSTD: b"", Codec.SNAPPY: b"\0"}.get(codec, bytes(20))
+    return one, one + padding, compress(PLAIN_RECORDS[:9], codec) + compress(PLAIN_RECORDS[9:], codec)
+
+
+def record_batches(content: bytes) -> None:
+    """The first byte is where the range starts, the second how many offsets it has, the third the isolation."""
+    first, size, isolation = (*content[:3], 0, 40, 0)[:3] if len(content) < 3 else content[:3]
+    found = answer(sealed(content[3:]), aborted=((seeds.PRODUCER, 0),) if isolation & 2 else ())
+    rows(found, first, first + size, Isolation.READ_COMMITTED if isolation & 1 else Isolation.READ_UNCOMMITTED)
+
+
+def packed_records(content: bytes) -> None:
+    """The first byte is the codec and the count of a record batch, the rest its records before compression."""
+    codec, count = Codec(content[0] % 5 if content else 0), content[0] // 5 if content else 0
+    payload = compress(content[1:], codec, xerial=count % 2 == 0)
+    rows(answer(encode(Batch(0, [], codec=codec, last_delta=60, count=count, payload=payload))))
+
+
+def payload(content: bytes) -> None:
+    """The first byte is the codec, the rest what its decompressor is given."""
+    codec = Codec(1 + content[0] % 4 if content else 1)
+    rows(answer(encode(Batch(0, [], codec=codec, last_delta=60, count=3, payload=content[1:]))))
+
+
+def rows(fetched: FetchedPartition, first: int = 0, until: int = 40, isolation: Isolation = Isolation.READ_COMMITTED) -> None:
+    cursor = Cursor(OffsetRange(seeds.LOG, first, until), isolation=isolation, fetch_max_bytes=4096, max_fetch_bytes=1 << 16,
+                    max_unpacked_bytes=MAX_UNPACKED_BYTES, max_record_bytes=MAX_RECORD_BYTES)
+    seen = 0
+    for batch in cursor.feed(fetched):
+        batch.validate(full=True)
+        seen += batch.num_rows
+    receipt = cursor.receipt
+    walked = seen + receipt.control_records + receipt.aborted_records + receipt.missing_offsets
+    if receipt.rows != seen or walked != cursor.position - first or not first <= cursor.position <= max(first, until):
+        raise AssertionError(f"{seen} rows, position {cursor.position}, and the receipt says {receipt}")
+
+
+def sealed(content: bytes) -> bytes:
+    """The same record batches and messages with the CRCs that belong to them, so that what lies behind the check is reached."""
+    found, at = bytearray(content), 0
+    while at + 26 <= len(found):
+        magic, until = found[at + 16], at + 12 + struct.unpack_from(">i", found, at + 8)[0]
+        if not at + (61 if magic > 1 else 26) <= until <= len(found):
+            break
+        if magic > 1:
+            struct.pack_into(">I", found, at + 17, google_crc32c.value(bytes(found[at + 21:until])))
+        else:
+            struct.pack_into(">I", found, at + 12, zlib.crc32(found[at + 16:until]))
+        at = until
+    return bytes(found)
+
+
+def sealed_entries(content: bytes) -> bytes:
+    """The same entries of 0.7 with the CRCs that belong to them."""
+    found, at = bytearray(content), 0
+    while at + 10 <= len(found):
+        until, crc_at = at + 4 + struct.unpack_from(">i", found, at)[0], at + 5 + (found[at + 4] & 1)
+        if not crc_at + 4 <= until <= len(found):
+            break
+        struct.pack_into(">I", found, crc_at, zlib.crc32(found[crc_at + 4:until]))
+        at = until
+    return bytes(found)
+
+
+def packed_messages(content: bytes) -> None:
+    """The first byte is magic, codec and base of a wrapper, the rest what it holds before compression."""
+    mark = content[0] if content else 0
+    magic, codec, base = mark & 1, OLD_CODECS[(mark >> 1) % 3], (mark >> 3) % 40
+    payload = compress(sealed(content[1:]), codec, xerial=mark < 128)
+    rows(answer(message_bytes(Msg(base, payload), magic, codec)))
+
+
+def physical_sets(content: bytes) -> None:
+    """The first byte is how many of the bytes behind it lie beyond the range; its high bit: let the CRCs be wrong."""
+    mark = content[0] if content else 0
+    _physical_rows(content[1:] if mark & 0x80 else sealed_entries(content[1:]), mark & 0x7F)
+
+
+def packed_entries(content: bytes) -> None:
+    """The first byte is the codec, and how deep the rest lies in entries of 0.7 inside entries."""
+    mark = content[0] if content else 0
+    found = sealed_entries(content[1:])
+    for depth in range(1 + (mark >> 1) % 20):
+        codec = OLD_CODECS[(mark + depth) & 1]
+        found = entry_bytes(Entry(compress(found, codec, xerial=mark < 128), attributes=int(codec)))
+    _physical_rows(found, 0)
+
+
+def _physical_rows(content: bytes, beyond: int) -> None:
+    until = max(0, len(content) - beyond)
+    cursor = physical_cursor(0, until, fetch_max_bytes=4096, max_fetch_bytes=1 << 16, max_unpacked_bytes=MAX_UNPACKED_BYTES,
+                             max_record_bytes=MAX_RECORD_BYTES)
+    seen = []
+    for batch in cursor.feed(physical_answer(content)):
+        batch.validate(full=True)
+        seen += list(zip(batch.column("offset").to_pylist(), batch.column("message_index").to_pylist(), strict=True))
+    if cursor.receipt.rows != len(seen) or not 0 <= cursor.position <= until or seen != sorted(set(seen)):
+        raise AssertionError(f"rows {seen}, position {cursor.position}, and the receipt says {cursor.receipt}")

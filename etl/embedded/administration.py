@@ -142,22 +142,22 @@ def end_older_session(broker: Place) -> None:
                 client.delete(znode)
 
 
-def make_chroot(connect: str) -> None:
+def make_chroot(connect: str, *, within_s: float = _WITHIN_S) -> None:
     """Make the path of a ZooKeeper connection string, which only Kafka's own brokers do. Raises as `session` does."""
     hosts, slash, path = connect.partition("/")
-    with session(hosts) as client:
+    with session(hosts, within_s=within_s) as client:
         client.ensure_path(slash + path)
 
 
 @contextlib.contextmanager
-def session(connect: str) -> Iterator[Any]:
-    """A session of kazoo's. Raises Unreachable when ZooKeeper does not answer."""
+def session(connect: str, *, within_s: float = _WITHIN_S) -> Iterator[Any]:
+    """A session of kazoo's. Raises Unreachable when ZooKeeper does not answer in time."""
     from kazoo.client import KazooClient
     from kazoo.handlers.threading import KazooTimeoutError
 
     client = KazooClient(hosts=connect)
     try:
-        client.start(timeout=_WITHIN_S)
+        client.start(timeout=within_s)
         yield client
     except KazooTimeoutError as error:
         raise Unreachable("ZooKeeper does not answer", check="that it is running", zookeeper=connect) from error

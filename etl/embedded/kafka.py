@@ -68,7 +68,7 @@ class Kafka(Server):
     def command(self) -> list[str]:
         """See Server."""
         if self.release.has_zookeeper:
-            make_chroot(self.zookeeper_connect)
+            make_chroot(self.zookeeper_connect, within_s=self.start_within_s)
             end_older_session(self.place)
         else:
             self._format()

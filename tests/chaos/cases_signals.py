@@ -18,7 +18,6 @@ _VERBS = {
     "commit": ("commit", 7),
 }
 """Each verb of a run: the method of `world.World` before which the signal comes, and the row of the matrix that it belongs to."""
-_SHORT = {("fetch", signal.SIGTERM)}
 
 
 def stopped_at_verb(stage: Stage, *, method: str, kind: signal.Signals) -> Told:
@@ -58,7 +57,7 @@ def _ended(pipeline: Pipeline, driver: Driver) -> tuple[str, str]:
 
 CASES: tuple[Case, ...] = (
     *(Case(row, f"{kind.name} in {verb}", f"{kind.name} to the driver as it begins to {verb}",
-           partial(stopped_at_verb, method=method, kind=kind), short=(verb, kind) in _SHORT)
+           partial(stopped_at_verb, method=method, kind=kind))
       for verb, (method, row) in _VERBS.items() for kind in (signal.SIGINT, signal.SIGTERM)),
     *(Case(5, f"{kind.name} to {whom} while files are written", f"{kind.name} to {whom} while tasks write files",
            partial(stopped_while_writing, kind=kind, whole_group=whole_group))

@@ -181,7 +181,7 @@ CASES: tuple[Case, ...] = (
     Case(9, "zombie before the offsets", _OVERTAKEN + "before the offsets are moved", partial(wakes_at_verb, verb="commit", loaded=True)),
     Case(9, "zombie with half of the offsets", _OVERTAKEN + "when half of the offsets are moved", partial(wakes_at_verb, verb=HALF_COMMIT)),
     Case(10, "two started together", "two drivers started at the same moment, once, on a table that does not exist yet",
-         partial(started_together, times=1, fresh=True), short=True),
+         partial(started_together, times=1, fresh=True)),
     Case(10, "two started together on new tables", "two drivers started at the same moment, ten times, each on a table that does not exist",
          partial(started_together, times=10, fresh=True)),
     Case(10, "two started together on one table", "two drivers started at the same moment, ten times, on the same table",

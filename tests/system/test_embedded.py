@@ -32,6 +32,7 @@ def zookeeper() -> Iterator[ZooKeeper]:
         yield running
 
 
+@pytest.mark.long
 def test_zookeeper_keeps_its_port_and_data_over_restart_and_kill() -> None:
     with ZooKeeper() as zookeeper:
         before = zookeeper.connect
@@ -49,6 +50,7 @@ def test_zookeeper_keeps_its_port_and_data_over_restart_and_kill() -> None:
         assert zookeeper.connect == before
 
 
+@pytest.mark.long
 def test_a_broker_keeps_its_records_over_restart_and_kill(zookeeper: ZooKeeper) -> None:
     with Kafka(zookeeper=zookeeper.connect, chroot="/kept") as broker:
         with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
@@ -144,6 +146,7 @@ def test_a_version_that_cannot_be_embedded_is_refused_with_those_that_can(zookee
         Kafka(zookeeper=zookeeper.connect, version="0.0.1").start()
 
 
+@pytest.mark.long
 def test_a_standalone_spark_has_its_workers_and_leaves_no_process(tmp_path: Path) -> None:
     with StandaloneSpark(tmp_path) as spark:
         assert spark.master_url.startswith("spark://127.0.0.1:")

@@ -294,6 +294,7 @@ def test_a_plan_without_ranges_is_not_stored_for_a_transform_that_does_not_work(
     assert pipeline.ran().outcomes == ["kept the start"]
 
 
+@pytest.mark.long
 def test_rows_that_a_constraint_of_the_table_refuses_are_told_as_that(pipeline: Pipeline, spark: SparkSession) -> None:
     pipeline.produce(80)
     pipeline.ran()

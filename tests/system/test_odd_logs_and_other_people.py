@@ -172,6 +172,7 @@ def test_a_record_batch_larger_than_a_fetch_is_read(make_pipeline: Callable[...,
 # -- crashes upon crashes -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_crashes_in_a_row_at_different_verbs_lose_and_double_nothing(pipeline: Pipeline) -> None:
     for verb in ("fetch", "append", "commit", "store", "append", "record"):
         pipeline.produce(80)

@@ -67,6 +67,7 @@ class Losing:
 # -- offsets without a row -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_control_records_at_the_end_and_aborted_records_are_told_and_outlive_their_plans(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -250,7 +251,8 @@ def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_wor
     assert pipeline.door("verify").code == 0
 
 
-@pytest.mark.parametrize("kept", [1, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kept", [1, 100])
 def test_an_old_copy_that_was_put_back_and_accepted_is_proven_with_what_was_given_up_named(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, kept: int,
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_topic_in_the_format_from_before_0_11_is_named(spoiled: tuple[Pipeline
     assert not DeltaTable.is_deltatable(str(pipeline.table))
 
 
+@pytest.mark.long
 def test_offsets_missing_from_inside_a_log_stop_the_run_and_are_let_go_where_policy_says_so(
     spoiled: tuple[Pipeline, FakeBroker],
 ) -> None:

@@ -32,6 +32,7 @@ from tests.system.driving import Pipeline
 # -- the size of a fetch ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_record_batch_that_is_larger_than_a_fetch_may_grow_names_the_setting_and_is_read_with_it(
     make_pipeline: Callable[..., Pipeline], spark: SparkSession,
 ) -> None:

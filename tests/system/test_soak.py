@@ -49,6 +49,7 @@ def test_kills_zombies_and_lost_answers_in_any_order_leave_each_record_once(plac
     assert is_whole(told) and told.tally.counts["runs"] > 20
 
 
+@pytest.mark.long
 def test_a_writer_that_does_not_look_before_it_commits_is_found_out(place: Place) -> None:
     with mock.patch.object(writers, "holds", lambda plan, table, app_id: False):
         told = tell_every_moment(place, SEEDS[0], Lane(Deed.PAUSE, first=False))

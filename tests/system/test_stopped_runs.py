@@ -154,6 +154,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(spoiled: tuple[Pipeline,
     assert pipeline.ran().outcomes == ["replayed", "ingested"]
 
 
+@pytest.mark.long
 def test_a_demo_that_is_stopped_stops_all_that_it_started(make_pipeline: Callable[..., Pipeline]) -> None:
     pipeline = make_pipeline()
     home = pipeline.folder / "demo"

@@ -115,6 +115,7 @@ def test_a_log_without_a_leader_is_reported_and_the_others_are_not_held_up(
     brokers[0].world.logs["demo", 2].leader_id = -1
     found = cluster.extents(LOGS, isolation=COMMITTED, wait_for_leader_s=0)
     assert (found.leaderless, set(found.extents)) == (frozenset({LOGS[2]}), {LOGS[0], LOGS[1], LOGS[3]})
+    assert type(found.leaderless) is frozenset, "a report writes no other set"
 
 
 def test_a_leader_that_moved_since_the_metadata_is_looked_up_again(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:

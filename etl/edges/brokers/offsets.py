@@ -155,13 +155,13 @@ class LogOffsets(Brokers):
                 known = known or self.describe({log.topic for log in waiting})
                 led = known.leaders
             away = {log for log in waiting if log.is_physical and log not in led}
-            found = replace(found, leaderless=found.leaderless | away)
+            found = replace(found, leaderless=found.leaderless.union(away))
             failure = self._list_once({log: led[log] for log in waiting if log in led}, waiting, isolation, found)
             waiting = {log: when for log, when in waiting.items() if log not in found.offsets and log not in away}
             left = deadline - time.monotonic()
             if waiting and left <= 0:
                 _give_up(failure, known, waiting)
-                return replace(found, leaderless=found.leaderless | waiting.keys())
+                return replace(found, leaderless=found.leaderless.union(waiting))
             if waiting:
                 pause(attempt, left)
             known, led, attempt = None, None, attempt + 1

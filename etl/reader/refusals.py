@@ -46,7 +46,7 @@ def _refuse_many_missing(cursor: Cursor) -> None:
 
 def _cleanup_to_check(cleanup: Cleanup) -> str:
     if cleanup.is_compacted is None:
-        return "that we may describe the topic's configuration (DescribeConfigs), which would tell whether it is compacted"
+        return "that we may describe the topic's configuration (DescribeConfigs, from 0.11 on), which would tell whether it is compacted"
     return "the topic's cleanup.policy, which does not say compact"
 
 

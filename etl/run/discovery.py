@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.physical_registry import read_physical_brokers, read_physical_cluster
-from etl.edges.zookeeper.registry import read_brokers, read_cluster_id, read_topics
+from etl.edges.zookeeper.registry import read_brokers, read_cluster_id, read_compacted, read_topics
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
 from etl.model.logs import Broker, BrokerPartition
@@ -72,6 +72,10 @@ class Discovery:
         return describe_all_told(
             cluster, self._asked_topics(left), lambda told: self._registered_topics(told, left), wait_s=self._source.wait_for_leader_s)
 
+    def compacted(self, topics: Collection[str]) -> frozenset[str]:
+        """Those of the topics that are compacted by what is set in ZooKeeper, where the brokers are registered there."""
+        return frozenset() if self._source.bootstrap is not None or self._source.is_physical else read_compacted(self._zookeeper, topics)
+
     def name_of(self, metadata: ClusterMetadata) -> str:
         """What the cluster is called. Raises SettingsError where nobody says."""
         name = metadata.cluster_id or read_cluster_id(self._zookeeper) or self._settings.cluster
@@ -85,7 +89,11 @@ class Discovery:
         return (*topics.literal_names, *left) if len(topics.literal_names) == len(topics.allow) else None
 
     def _registered_topics(self, told: ClusterMetadata, left: Collection[str]) -> list[str]:
-        """Topics in ZooKeeper that are read, or left to read, and not about to be deleted; none where it is that of another cluster."""
-        if told.cluster_id is not None and told.cluster_id != read_cluster_id(self._zookeeper):
+        """Topics in ZooKeeper that are read, or left to read, and not about to be deleted; none where it is that of another cluster.
+
+        Brokers before 0.10.1 have no id by which that could be told: where the conf names them, ZooKeeper counts as another's.
+        """
+        is_ours = self._source.bootstrap is None if told.cluster_id is None else told.cluster_id == read_cluster_id(self._zookeeper)
+        if not is_ours:
             return []
         return [topic for topic in read_topics(self._zookeeper) if self._source.topics.admits(topic) or topic in left]

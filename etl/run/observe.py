@@ -108,7 +108,10 @@ class Observer:
         source, newest = self._settings.source, ledger.newest
         positions = newest.positions if newest else {}
         unread = [log for log, extent in found.extents.items() if extent.end_offset > positions.get(log, extent.log_start_offset)]
-        retention = cluster.retention({*left, *(log.topic for log in unread)})
+        topics = {*left, *(log.topic for log in unread)}
+        retention = cluster.retention(topics)
+        untold = self._discovery.compacted(topics - retention.keys())  # by brokers before 0.11, and where we may not ask
+        retention |= dict.fromkeys(untold, Retention(is_compacted=True))
         if not source.expiry_warning_s:
             return retention, {}
         soon = self._now_ms() + round(source.expiry_warning_s * 1000)

@@ -35,6 +35,7 @@ from etl.protocol.zookeeper.payloads import (
 )
 from etl.protocol.zookeeper.registrations import (
     dialect_of, parse_broker, parse_cluster_id, parse_count, parse_partition_state, parse_physical_broker, parse_replicas,
+    parse_topic_config,
 )
 from etl.reader.option_logs import parse_ranges
 from etl.reader.options import parse_options
@@ -271,6 +272,7 @@ TARGETS: tuple[Target, ...] = (
     Target("partition-count", parse_count, (b"12",)),
     Target("cluster-id", parse_cluster_id, seeds.many({"version": "1", "id": "c1"}), is_json=True),
     Target("replicas", parse_replicas, seeds.many({"version": 1, "partitions": {"0": [1, 2], "1": [2]}}), is_json=True),
+    Target("topic-config", parse_topic_config, seeds.many({"version": 1, "config": {"cleanup.policy": "compact"}}), is_json=True),
     Target("partition-state", parse_partition_state, seeds.many({"leader": -1, "leader_epoch": 3, "isr": [1, 2]}), is_json=True),
     Target("driver", parse_driver, (render_driver(DriverNode("h", 7, "99", "r", "0a1b2c3d-7")),), is_json=True),
     Target("owner", _owner, (_OWNED,)),

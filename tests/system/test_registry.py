@@ -8,7 +8,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from etl.edges.zookeeper.physical_registry import read_physical_brokers, read_physical_cluster
-from etl.edges.zookeeper.registry import read_brokers, read_creation_ids, read_partition_states, read_replicas
+from etl.edges.zookeeper.registry import read_brokers, read_compacted, read_creation_ids, read_partition_states, read_replicas
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import CorruptData, SettingsError, WrongChroot, ZooKeeperUnreachable
 from etl.model.logs import Broker, BrokerPartition
@@ -148,3 +148,11 @@ def test_kafkas_controller_tells_who_holds_a_partition_and_who_was_in_sync(zooke
     assert read_replicas(zookeeper, [first, second, unknown]) == {first: (1, 2), second: (2, 1)}
     assert read_partition_states(zookeeper, [first, second]) == {first: PartitionState(None, 5, (2,))}
     assert read_replicas(zookeeper, [BrokerPartition("no-such-topic", 0)]) == {}
+
+
+def test_a_topic_is_compacted_where_that_was_set_for_it(client: KazooClient, zookeeper: ZooKeeper) -> None:
+    for topic, policy in (("state", "compact"), ("both", "compact, delete"), ("clicks", "delete"), ("like", "compacted")):
+        client.create(f"/config/topics/{topic}", b'{"version":1,"config":{"cleanup.policy":"%s"}}' % policy.encode(), makepath=True)
+    client.create("/config/topics/plain", b'{"version":1,"config":{}}')
+    assert read_compacted(zookeeper, ["state", "both", "clicks", "like", "plain", "no-such-topic"]) == {"state", "both"}
+    assert read_compacted(zookeeper, []) == frozenset()

@@ -5,15 +5,16 @@ Brokers of Jafka and Kafka 0.7 tell of nothing themselves; what they register is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError, WrongChroot, ZooKeeperUnreachable
 from etl.model.logs import Broker, BrokerPartition, Dialect
-from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID, DELETED_TOPICS
+from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID, DELETED_TOPICS, TOPIC_CONFIGS
 from etl.protocol.zookeeper.payloads import CREATION_ID
 from etl.protocol.zookeeper.registrations import (
-    PartitionState, dialect_of, parse_broker, parse_cluster_id, parse_partition_state, parse_replicas,
+    PartitionState, dialect_of, parse_broker, parse_cluster_id, parse_partition_state, parse_replicas, parse_topic_config,
 )
 
 _FAMILIES: Mapping[Dialect, str] = {Dialect.KAFKA: "Kafka 0.8 or later", Dialect.JAFKA: "Jafka or Kafka 0.7"}
@@ -94,6 +95,14 @@ def read_partition_states(zookeeper: ZooKeeper, logs: Collection[BrokerPartition
     payloads = zookeeper.read_all([f"{BROKER_TOPICS}/{log.topic}/partitions/{log.partition}/state" for log in wanted])
     found = {log: parse_partition_state(p[0]) for log, p in zip(wanted, payloads, strict=True) if p}
     return {log: state for log, state in found.items() if state}
+
+
+def read_compacted(zookeeper: ZooKeeper, topics: Collection[str]) -> frozenset[str]:
+    """Those of the topics for which compaction was set (Kafka 0.8.1 to 3.x); what brokers do by default stands nowhere."""
+    asked = sorted(topics)
+    payloads = zookeeper.read_all([f"{TOPIC_CONFIGS}/{topic}" for topic in asked])
+    policies = {topic: parse_topic_config(p[0]).get("cleanup.policy", "") for topic, p in zip(asked, payloads, strict=True) if p}
+    return frozenset(topic for topic, policy in policies.items() if "compact" in re.split(r"[,\s]+", policy))
 
 
 def read_cluster_id(zookeeper: ZooKeeper) -> str | None:

@@ -32,6 +32,7 @@ BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 DELETED_TOPICS = "/admin/delete_topics"
 CLUSTER_ID = "/cluster/id"
+TOPIC_CONFIGS = "/config/topics"
 
 
 @dataclass(frozen=True, slots=True)

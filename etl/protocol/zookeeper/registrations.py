@@ -95,6 +95,15 @@ def parse_replicas(payload: bytes) -> dict[int, tuple[int, ...]]:
         return {}
 
 
+def parse_topic_config(payload: bytes) -> dict[str, str]:
+    """`/config/topics/[t]` (Kafka 0.8.1 to 3.x): what was set for the topic, not what brokers default to; empty for anything else."""
+    try:
+        found: Mapping[str, Any] = json.loads(payload)["config"]
+        return {str(key): str(value) for key, value in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
 def parse_partition_state(payload: bytes) -> PartitionState | None:
     """`/brokers/topics/[t]/partitions/[p]/state` (Kafka 0.8 to 3.x)."""
     try:

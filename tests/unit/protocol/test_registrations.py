@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from etl.model.logs import Broker, Dialect
 from etl.protocol.zookeeper.registrations import (
     PartitionState, dialect_of, parse_broker, parse_cluster_id, parse_count, parse_partition_state, parse_physical_broker, parse_replicas,
+    parse_topic_config,
 )
 
 # Payloads as brokers of these versions write them.
@@ -91,6 +92,14 @@ def test_a_count_of_partitions_is_a_small_number_above_0(payload: bytes, count: 
 ])
 def test_a_topic_of_kafka_names_the_brokers_of_each_partition(payload: bytes, replicas: dict[int, tuple[int, ...]]) -> None:
     assert parse_replicas(payload) == replicas
+
+
+@pytest.mark.parametrize(("payload", "config"), [
+    (b'{"version":1,"config":{"cleanup.policy":"compact","retention.ms":"1000"}}', {"cleanup.policy": "compact", "retention.ms": "1000"}),
+    (b'{"version":1,"config":{}}', {}), (b"", {}), (b"[]", {}), (b'{"config":[1]}', {}), (b'{"config":null}', {}), (b"\xac\xed", {}),
+])
+def test_what_was_set_for_a_topic_is_told_and_nothing_of_what_is_no_setting(payload: bytes, config: dict[str, str]) -> None:
+    assert parse_topic_config(payload) == config
 
 
 @pytest.mark.parametrize(("payload", "state"), [

@@ -68,7 +68,7 @@ Act = Callable[[socket.socket, bytes], None]
 
 @dataclass
 class FakeLog:
-    """One log: encoded record batches, and what a broker knows of it."""
+    """One log: encoded record batches, or messages of the formats before them, and what a broker knows of it."""
 
     leader_id: int
     batches: list[bytes] = field(default_factory=list)
@@ -533,6 +533,8 @@ def _base_offset(batch: bytes) -> int:
 
 
 def _last_offset(batch: bytes) -> int:
+    if batch[16] < 2:  # a message of an old format, or a wrapper, which has the offset of its last one
+        return _base_offset(batch)
     return _base_offset(batch) + int(struct.unpack_from(">i", batch, 23)[0])
 
 

@@ -14,6 +14,7 @@ from etl.commands import operator
 from etl.settings.loader import load_settings
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, altered, cut_to, instead
+from tests.fakes.message_sets import Msg, message_bytes
 from tests.said import refused
 from tests.system.driving import Pipeline
 
@@ -131,10 +132,15 @@ def test_a_topic_that_would_have_no_name_in_the_table_is_refused_before_any_plan
         assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
 
 
-def test_a_topic_in_the_format_from_before_0_11_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_message_of_a_format_before_0_11_with_a_wrong_crc_is_named_to_the_offset(
+    spoiled: tuple[Pipeline, FakeBroker], magic: int,
+) -> None:
     pipeline, broker = spoiled
-    broker.log(pipeline.topic, 0).batches[:1] = [_old_format(offset) for offset in range(10)]
-    refused(pipeline.run(), 5, "format v1", f"topic {pipeline.topic}", "partition 0", "offset 0")
+    messages = [message_bytes(Msg(offset, b"v%d" % offset, timestamp=1_700_000_000_000), magic) for offset in range(10)]
+    messages[7] = messages[7][:-1] + b"x"
+    broker.log(pipeline.topic, 0).batches[:1] = messages
+    refused(pipeline.run(), 5, f"topic {pipeline.topic}", "partition 0", "offset 7")
     assert not DeltaTable.is_deltatable(str(pipeline.table))
 
 
@@ -154,15 +160,6 @@ def test_offsets_missing_from_inside_a_log_stop_the_run_and_are_let_go_where_pol
     assert (proof.code, proof.document["logs"][0]["without_row"]["losses"]) == (0, [[10, 20, "missing from the log"]])
     rows = DeltaTable(f"{pipeline.table}_losses").to_pyarrow_table(columns=["from_offset", "until_offset", "why"]).to_pylist()
     assert rows == [{"from_offset": 10, "until_offset": 20, "why": "missing from the log"}]
-
-
-def _old_format(offset: int) -> bytes:
-    """A message of format 1, as logs written before 0.11 hold them.
-
-    Its timestamp ends in zeros because the broker of the tests takes these bytes for the last offset's distance.
-    """
-    message = struct.pack(">Ibbqi", 0, 1, 0, 1_700_000_000_000 & ~0xFFFFFF, 1) + b"k" + struct.pack(">i", 2) + b"v1"
-    return struct.pack(">qi", offset, len(message)) + message
 
 
 def test_an_absurd_length_in_a_response_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:

@@ -26,9 +26,10 @@ from etl.protocol.generations.kafka import errors
 from etl.protocol.messages import FetchTarget
 from etl.protocol.stretches import parse_stretches
 from etl.reader.fetch import read_ranges
-from tests.fakes.batches import Batch, Rec, answer, control, encode
+from tests.fakes.batches import Batch, Codec, Rec, answer, control, encode
 from tests.fakes.broker import FETCH, METADATA, FakeBroker, World, cut_to, hang_up, never, reset_after
 from tests.fakes.logs import cursor_of
+from tests.fakes.message_sets import Msg, Wrapper, message_bytes, wrapper_bytes
 
 
 COMPACTED = Cleanup(True)
@@ -342,6 +343,20 @@ def test_a_topic_that_was_made_again_while_it_was_read_needs_a_decision(broker: 
     broker.world.topic_ids["demo"] = of_now
     with pytest.raises(NeedsDecision, match=f"made again.*{of_now}"):
         list(rows)
+
+
+@pytest.mark.parametrize("newest", range(14))
+@pytest.mark.parametrize("size", [100, 1 << 16])
+def test_a_log_with_segments_of_every_format_is_read_in_one_go(broker: FakeBroker, newest: int, size: int) -> None:
+    broker.versions[FETCH] = (0, newest)
+    of_0 = [Msg(offset, b"v") for offset in range(10)]
+    of_1 = [Msg(offset, b"v", timestamp=5) for offset in range(10, 20)]
+    broker.append("demo", 0, *(message_bytes(each, 0) for each in of_0[:5]), wrapper_bytes(Wrapper(of_0[5:]), 0))
+    broker.append("demo", 0, *(message_bytes(each, 1) for each in of_1[:5]), wrapper_bytes(Wrapper(of_1[5:], Codec.LZ4), 1))
+    broker.append("demo", 0, encode(Batch(20, [Rec(delta, b"v") for delta in range(10)])))
+    task = Task(broker, [wanted(0, 3, 27)], {"fetch_max_bytes": size})
+    assert task.rows() == offsets(0, 3, 27)
+    assert (task.receipts[0].rows, task.receipts[0].missing_offsets) == (24, 0)
 
 
 @pytest.mark.parametrize(("newest", "known"), [(13, {"demo": UUID(int=1)}), (12, {"demo": UUID(int=1)}), (11, {})])

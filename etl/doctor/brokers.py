@@ -12,13 +12,13 @@ from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.registry import read_brokers, read_cluster_id
-from etl.errors import BrokerUnreachable, EtlError, Owned, SettingsError
+from etl.edges.zookeeper.registry import read_partition_states, read_replicas
+from etl.errors import BrokerUnreachable, EtlError, Owned
 from etl.model.ledger import Ledger
 from etl.model.logs import Broker, BrokerPartition, KafkaGroup
 from etl.protocol.zookeeper import payloads
 from etl.protocol.zookeeper.paths import PipelinePaths
-from etl.settings.address import split_address
+from etl.run.discovery import Discovery, said_generation
 from etl.settings.policies import OnLiveGroup, OnNoLeader, OnOwned
 
 _CONNECT_WITHIN_S = 5.0
@@ -27,25 +27,31 @@ _TOLD_WITHIN_S = 5.0
 """A broker that has just started knows no topic yet."""
 _NAMED = 3
 """Of many things the first few are named."""
+_PHYSICAL = (
+    "offsets are byte positions: logs are read up to what is flushed, and cut where segments begin; such brokers tell neither timestamps "
+    "nor retention (what expires soon is known by how log starts move), and have no groups, transactions and compaction")
+"""What is known of topics of Jafka and Kafka 0.7, and what is not."""
 
 
 def cluster(name: str, findings: Findings) -> Iterator[Line]:
     """Whether any broker answers, and what the cluster is called."""
-    settings = findings.settings
-    given = settings.source.bootstrap
-    addresses = [split_address(address) for address in given] if given else [(b.host, b.port) for b in read_brokers(findings.zookeeper)]
-    with Cluster(addresses, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=settings.source.timeout_s) as asked:
+    discovery = Discovery(findings.settings, findings.zookeeper)
+    with discovery.open_cluster(_known_logs(findings), connect_timeout_s=_CONNECT_WITHIN_S) as asked:
         findings.metadata = asked.describe_once_told(None, wait_s=_TOLD_WITHIN_S)
-    called = findings.metadata.cluster_id or read_cluster_id(findings.zookeeper) or settings.cluster
-    if not called:
-        raise SettingsError("the brokers tell no cluster id", key="cluster", check="give the cluster a name in the conf")
+    called = discovery.name_of(findings.metadata)
     yield ok(name, f"id {called}; brokers: {len(findings.metadata.brokers)}, topics: {len(findings.metadata.topics)}")
+
+
+def _known_logs(findings: Findings) -> set[BrokerPartition]:
+    """Physical logs that the group has committed offsets of: of a broker that is away nobody else tells."""
+    source = findings.settings.source
+    group = ConsumerGroup(findings.zookeeper, findings.settings.group)
+    return group.logs_with_offsets(source.topics.admits) if source.is_physical else set()
 
 
 def each_broker(name: str, findings: Findings) -> Iterator[Line]:
     """Every broker at the address by which executors would look for it; also one that is registered and that the others miss."""
-    registered = () if findings.settings.source.bootstrap else read_brokers(findings.zookeeper)
-    brokers = {**{b.id: b for b in registered}, **findings.metadata.brokers}
+    brokers = {**Discovery(findings.settings, findings.zookeeper).registered(), **findings.metadata.brokers}
     leading: dict[int, int] = {}
     for leader in findings.metadata.leaders.values():
         leading[leader.broker.id] = leading.get(leader.broker.id, 0) + 1
@@ -53,7 +59,8 @@ def each_broker(name: str, findings: Findings) -> Iterator[Line]:
     def ask(broker: Broker) -> str | EtlError:
         try:
             timeout_s = findings.settings.source.timeout_s
-            with SimpleConsumer(broker.host, broker.port, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=timeout_s) as asked:
+            with SimpleConsumer(broker.host, broker.port, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=timeout_s,
+                                generation=broker.generation or said_generation(findings.settings.source)) as asked:
                 return asked.introduction()
         except EtlError as error:
             return error
@@ -83,8 +90,11 @@ def topics(name: str, findings: Findings) -> Iterator[Line]:
     refuse_topic_that_reads_as_null(settings, metadata.topics)
     leaderless = sorted(metadata.leaderless)
     if leaderless:
-        yield _leaderless(name, leaderless, settings.source.on_no_leader)
-    yield from _untold(name, findings)
+        yield _leaderless(name, leaderless, findings)
+    if settings.source.is_physical:
+        yield ok(name, _PHYSICAL)
+    else:
+        yield from _untold(name, findings)
     yield ok(name, f"{_some(sorted(metadata.topics))}; partitions: {sum(len(t.partitions) for t in metadata.topics.values())}")
 
 
@@ -94,7 +104,7 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
     if not asked:
         return
     source, names = findings.settings.source, findings.metadata.topics
-    with Cluster(asked, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=source.timeout_s) as cluster:
+    with _ask(asked, findings) as cluster:
         told = cluster.retention(names)
     untold = sorted(topic for topic in names if topic not in told and not source.says_compacted(topic))
     if untold:
@@ -103,13 +113,35 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
         yield advice(name, what, check)
 
 
-def _leaderless(name: str, leaderless: list[BrokerPartition], policy: OnNoLeader) -> Line:
-    named = _some(list(map(str, leaderless)))
-    what = f"{len(leaderless)} partitions have no leader: {named}"
+def _leaderless(name: str, leaderless: list[BrokerPartition], findings: Findings) -> Line:
+    source = findings.settings.source
+    if source.is_physical:
+        brokers = ", ".join(map(str, sorted({log.broker_id for log in leaderless if log.broker_id is not None})))
+        what = f"{len(leaderless)} partitions are of brokers that are away ({brokers}): {_some(list(map(str, leaderless)))}"
+        return advice(name, what, "these brokers; a run leaves the partitions for a later one")
+    what = f"{len(leaderless)} partitions have no leader: {_some([f'{log}{held}' for log, held in _held(leaderless, findings).items()])}"
     check = "the brokers that hold them"
-    if policy is OnNoLeader.SKIP:
+    if source.on_no_leader is OnNoLeader.SKIP:
         return advice(name, what, f"{check}; a run leaves them out (source.on_no_leader: skip)")
     return failed(name, BrokerUnreachable(what, check=f"{check}, or source.on_no_leader: skip"))
+
+
+def _held(leaderless: list[BrokerPartition], findings: Findings) -> dict[BrokerPartition, str]:
+    """What ZooKeeper, where the cluster is registered there, says of who holds these logs."""
+    if findings.settings.source.bootstrap:
+        return dict.fromkeys(leaderless, "")
+    named = leaderless[:_NAMED]
+    replicas, states = read_replicas(findings.zookeeper, named), read_partition_states(findings.zookeeper, named)
+    held = dict.fromkeys(leaderless, "")
+    for log in named:
+        if log in replicas:
+            in_sync = f", in sync were {_ids(states[log].in_sync)}" if log in states else ""
+            held[log] = f" (on brokers {_ids(replicas[log])}{in_sync})"
+    return held
+
+
+def _ids(brokers: tuple[int, ...]) -> str:
+    return " ".join(map(str, brokers)) or "none"
 
 
 def group(name: str, findings: Findings) -> Iterator[Line]:
@@ -161,9 +193,13 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
 
 def _in_kafka(findings: Findings) -> KafkaGroup:
     brokers = findings.metadata.brokers.values()
-    with Cluster([(broker.host, broker.port) for broker in brokers], connect_timeout_s=_CONNECT_WITHIN_S,
-                 timeout_s=findings.settings.source.timeout_s) as asked:
+    with _ask([(broker.host, broker.port) for broker in brokers], findings) as asked:
         return asked.members_of(findings.settings.group, brokers)
+
+
+def _ask(addresses: list[tuple[str, int]], findings: Findings) -> Cluster:
+    source = findings.settings.source
+    return Cluster(addresses, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=source.timeout_s, generation=said_generation(source))
 
 
 def _some(names: tuple[str, ...] | list[str]) -> str:

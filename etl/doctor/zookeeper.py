@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from etl.doctor.check import Findings, Line, advice, failed, ok
 from etl.edges.zookeeper.probe import ServerAnswer, ask_server, children_shown, may_read, may_write, nearest, refused_below, takes_request
-from etl.edges.zookeeper.registry import read_brokers
 from etl.edges.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import PermissionRefused, SettingsError, ZooKeeperUnreachable
 from etl.protocol.zookeeper import paths
+from etl.run.discovery import Discovery
 from etl.settings.address import split_address
 from etl.settings.policies import OwnershipMode
 
@@ -74,7 +74,7 @@ def chroot(name: str, findings: Findings) -> Iterator[Line]:
     if given:
         yield ok(name, f"{place} holds the ledger only: the brokers are those of source.bootstrap")
         return
-    brokers = read_brokers(zookeeper)
+    brokers = Discovery(findings.settings, zookeeper).registered()
     registered = len(zookeeper.children(paths.BROKER_IDS) or brokers)
     if len(brokers) < registered:
         found = f"{registered - len(brokers)} of {registered} brokers registered under {place} have no PLAINTEXT endpoint"

@@ -25,8 +25,14 @@ from etl.protocol.messages import ClusterMetadata
 from etl.run.told_topics import describe_all_told
 from etl.settings.address import split_address
 from etl.settings.sections import Settings
+from etl.settings.source import SourceSettings
 
 _CONNECT_WITHIN_S = 10.0
+
+
+def said_generation(source: SourceSettings) -> str | None:
+    """How all brokers are to be spoken to, where the conf says so."""
+    return None if source.broker_version is None else of_broker_version(source.broker_version)
 
 
 class Discovery:
@@ -49,17 +55,11 @@ class Discovery:
             return [split_address(address) for address in self._source.bootstrap]
         return [(broker.host, broker.port) for broker in self.registered().values()]
 
-    @property
-    def generation(self) -> str | None:
-        """How all brokers are to be spoken to, where the conf says so."""
-        version = self._source.broker_version
-        return None if version is None else of_broker_version(version)
-
     def open_cluster(self, known: Iterable[BrokerPartition] = (), *, connect_timeout_s: float = _CONNECT_WITHIN_S) -> Cluster:
         """Whom to ask; to be closed. `known`: logs that there were, so that those of a broker that is away are told as leaderless."""
-        timeout_s = self._source.timeout_s
+        timeout_s, said = self._source.timeout_s, said_generation(self._source)
         if not self._source.is_physical:
-            return Cluster(self.bootstrap(), connect_timeout_s=connect_timeout_s, timeout_s=timeout_s, generation=self.generation)
+            return Cluster(self.bootstrap(), connect_timeout_s=connect_timeout_s, timeout_s=timeout_s, generation=said)
         there, before = self.registered(), tuple(known)
         return Cluster([(broker.host, broker.port) for broker in there.values()], connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
                        generation=min(there.values()).generation,
@@ -78,7 +78,8 @@ class Discovery:
 
     def name_of(self, metadata: ClusterMetadata) -> str:
         """What the cluster is called. Raises SettingsError where nobody says."""
-        name = metadata.cluster_id or read_cluster_id(self._zookeeper) or self._settings.cluster
+        holds_brokers = self._source.bootstrap is None and not self._source.is_physical  # else the id there would be another cluster's
+        name = metadata.cluster_id or (read_cluster_id(self._zookeeper) if holds_brokers else None) or self._settings.cluster
         if not name:
             raise SettingsError("the brokers tell no cluster id", key="cluster", check="give the cluster a name in the conf")
         return name

@@ -9,6 +9,8 @@ import pytest
 from etl.doctor import brokers
 from etl.doctor.check import Findings, Verdict
 from etl.edges.brokers.cluster import Cluster
+from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from tests.builders import plain_settings
 from tests.fakes.broker import FakeBroker
 
@@ -28,3 +30,16 @@ def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
     assert [line.verdict for line in lines] == verdicts
     if Verdict.ADVICE in verdicts:
         assert "clicks" in lines[0].found and "DescribeConfigs" in lines[0].to_do
+
+
+def test_of_topics_on_brokers_of_byte_positions_it_says_what_is_not_known_and_who_is_away() -> None:
+    here, away = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
+    logs = (PartitionMetadata(here, None, Leader(Broker(1, "h", 1, "jafka"))), PartitionMetadata(away, None, None))
+    with contextlib.ExitStack() as closing:
+        findings = Findings(plain_settings(cluster="old", source={"dialect": "jafka"}), closing)
+        findings.metadata = ClusterMetadata(None, {1: Broker(1, "h", 1)}, {"clicks": TopicMetadata("clicks", None, None, False, logs)})
+        gone, known, there = brokers.topics("topics", findings)
+    assert (gone.verdict, known.verdict, there.verdict) == (Verdict.ADVICE, Verdict.OK, Verdict.OK)
+    assert "brokers that are away (2): clicks 2-0" in gone.found
+    assert "timestamps" in known.found and "segments" in known.found
+    assert there.found == "clicks; partitions: 2"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from etl.errors import CorruptData, EtlError, RecordTooLarge
 from etl.protocol.records import codecs
-from tests.fakes import oracle
+from tests.fakes import golden_messages as golden, oracle
 from tests.fakes.batches import Batch, Codec, Rec, compress, control, encode
 from tests.fakes.logs import cursor_of, rows_between, rows_in
 from tests.fakes.message_sets import Msg, Wrapper, encode_logical, inside, message_bytes, with_wrong_checksum, wrapper_bytes
@@ -63,6 +63,27 @@ def test_offsets_in_a_wrapper_of_v0_are_what_they_are_and_in_one_of_v1_count_up_
     rows = rows_between(V1_GZIP, 100, 103)
     assert [(row["offset"], row["value"], row["timestamp"], row["timestampType"]) for row in rows] == [
         (100, b"hello", 1_700_000_000_000_000, 0), (102, NIHAO, 1_700_000_000_005_000, 0)]
+
+
+@pytest.mark.parametrize("codec", golden.BROKER_0_8)
+def test_what_the_broker_of_0_8_keeps_is_read_with_every_codec(codec: str) -> None:
+    rows = rows_between(golden.BROKER_0_8[codec], 1000, 1004)
+    assert [(row["offset"], row["key"], row["value"]) for row in rows] == list(zip(range(1000, 1004), golden.KEYS, golden.VALUES))
+
+
+@pytest.mark.parametrize("codec", golden.CLIENT_0_8)
+def test_what_the_producer_of_0_8_and_0_9_sends_is_read_with_every_codec(codec: str) -> None:
+    """Its lz4 has the checksum over the wrong bytes."""
+    rows = rows_between(golden.CLIENT_0_8[codec], 0, 4)
+    assert [(row["offset"], row["key"], row["value"]) for row in rows] == list(zip(range(4), golden.KEYS, golden.VALUES))
+
+
+@pytest.mark.parametrize(("magic", "appended", "codec"), golden.BUILDER_0_10)
+def test_what_0_10_writes_is_read_with_every_codec_and_both_kinds_of_times(magic: int, appended: bool, codec: str) -> None:
+    rows = rows_between(golden.BUILDER_0_10[magic, appended, codec], 1000, 1007)
+    assert [(row["offset"], row["key"], row["value"]) for row in rows] == list(zip(golden.COMPACTED_OFFSETS, golden.KEYS, golden.VALUES))
+    stamps = [1000 * (golden.APPENDED_MS if appended else ms) if magic else None for ms in golden.STAMPS_MS]
+    assert [(row["timestamp"], row["timestampType"]) for row in rows] == [(stamp, int(appended) if magic else None) for stamp in stamps]
 
 
 @settings(max_examples=60, deadline=None)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from etl.errors import CorruptData, EtlError, MessageTooLarge, OffsetInsideMessage, RecordTooLarge
 from etl.model.plans import Receipt
 from etl.protocol.records.physical_set import MOST_NESTED
+from tests.fakes import golden_messages as golden
 from tests.fakes.batches import Codec, compress
 from tests.fakes.message_sets import Entry, encode_physical, entry_bytes, physical_answer, physical_rows
 from tests.fakes.old_logs import entry_lists, physical_cursor, physical_rows_between, physical_rows_in
@@ -62,6 +63,10 @@ def test_an_offset_is_where_the_outer_entry_begins_and_its_messages_are_numbered
     log = BOTH_IN_GZIP + HELLO
     assert triples(log, 1000) == [(1000, 0, b"hello"), (1000, 1, "\u4e2d\u6587".encode()), (1062, 0, b"hello")]
     assert triples(HELLO + BOTH_IN_GZIP, 1000)[1:] == [(1015, 0, b"hello"), (1015, 1, "\u4e2d\u6587".encode())]
+
+
+def test_what_jafka_nests_three_times_is_read_in_the_order_of_its_own_iterator() -> None:
+    assert triples(golden.JAFKA, 0) == list(golden.JAFKA_ROWS)
 
 
 def test_magic_0_and_snappy_are_read_as_kafka_0_7_writes_them() -> None:

@@ -164,6 +164,7 @@ def test_offsets_missing_from_inside_a_log_stop_the_run_and_are_let_go_where_pol
 
 def test_an_absurd_length_in_a_response_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:
     pipeline, broker = spoiled
+    broker.versions[FETCH] = (4, 11)  # the last in which a length is four bytes
     length = struct.pack(">i", sum(len(batch) for batch in broker.log(pipeline.topic, 0).batches))
     broker.script[FETCH].extend([altered(lambda frame: frame.replace(length, b"\x7f\xff\xff\xff"))] * 8)
     refused(pipeline.run(), 5, f"topic {pipeline.topic}", "partition 0", "offset 0")

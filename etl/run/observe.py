@@ -80,7 +80,9 @@ class Observer:
             found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
             in_force = plan_in_force(ledger, table)
             moments = moments_to_ask(found.extents, in_force, self._settings)
-            starts = cluster.offsets_at(moments, wait_for_leader_s=source.wait_for_leader_s) if moments else {}
+            # a time in the conf is meant; a moment that a plan keeps stands for "latest", and a start before it passes nothing over
+            starts = cluster.offsets_at(
+                moments, wait_for_leader_s=source.wait_for_leader_s, may_be_earlier=in_force is not None) if moments else {}
             found = found.without(moments.keys() - starts.keys())  # nobody led them any more
             # after the extents: a leader that was elected in between is seen by one of the two
             asked = epochs_to_ask(in_force, ledger.applied)

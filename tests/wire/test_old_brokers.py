@@ -123,6 +123,12 @@ def test_a_start_by_time_is_refused_with_the_reason(cluster: Cluster) -> None:
     assert raised.value.exit_code == 2
 
 
+def test_a_moment_that_may_be_earlier_is_that_of_the_last_segment_written_by_then(old: OldBroker, cluster: Cluster) -> None:
+    for moment, offset in ((999, 20), (1000, 20), (1999, 20), (2000, 25), (9999, 25)):
+        assert cluster.offsets_at({DEMO: moment}, may_be_earlier=True) == {DEMO: offset}
+    assert cluster.offsets_at({BrokerPartition("gone", 0): 5}, may_be_earlier=True) == {}
+
+
 def test_what_was_found_out_of_a_broker_goes_with_the_leaders(old: OldBroker, cluster: Cluster) -> None:
     found = cluster.extents([DEMO], isolation=COMMITTED)
     assert found.leaders[DEMO].broker.generation == f"kafka-{old.release}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from etl.edges.brokers.brokers import Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, TopicMissing
+from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, EpochEnd, Extent, Isolation, Leader
 from etl.protocol.messages import EARLIEST, LATEST, ClusterMetadata, ListedOffset, ToldEpochEnd, ToldEpochEnds
 from etl.protocol.refusal import Meaning
@@ -75,17 +75,35 @@ class LogOffsets(Brokers):
         extents = {log: _extent(log, starts.offsets[log], ends.offsets[log], highs[log], ends.boundaries.get(log)) for log in leaders}
         return Extents(extents, leaders, starts.leaderless | ends.leaderless | above.leaderless, ends.epochs)
 
-    def offsets_at(self, moments: Mapping[BrokerPartition, int], *,
-                   wait_for_leader_s: float = _LEADER_WITHIN_S) -> dict[BrokerPartition, int]:
+    def offsets_at(self, moments: Mapping[BrokerPartition, int], *, wait_for_leader_s: float = _LEADER_WITHIN_S,
+                   may_be_earlier: bool = False) -> dict[BrokerPartition, int]:
         """The first offset of each log whose record is at its moment (in milliseconds) or later; the high watermark where none is.
 
         Asked without isolation: under read_committed brokers answer "none" for a record behind an open transaction, as for one that is
         not there, and the end that they then tell lies below records that are older. Logs that stay without a leader are left out.
+
+        Brokers before 0.10.1 cannot search for a record. SettingsError says so, unless it `may_be_earlier`: then it is the start of the
+        last segment that was written by then, or of the log.
         """
-        found = self.listed(moments, Isolation.READ_UNCOMMITTED, wait_for_leader_s, None)
+        try:
+            found = self.listed(moments, Isolation.READ_UNCOMMITTED, wait_for_leader_s, None)
+        except SettingsError:
+            if may_be_earlier:
+                return self._segments_at(moments)
+            raise
         late = {log: LATEST for log, offset in found.offsets.items() if offset is None}
         ends = self.listed(late, Isolation.READ_UNCOMMITTED, wait_for_leader_s, None, found.leaders)
         return {log: offset for log, offset in {**found.offsets, **ends.offsets}.items() if offset is not None}
+
+    def _segments_at(self, moments: Mapping[BrokerPartition, int]) -> dict[BrokerPartition, int]:
+        """The start of the newest segment of each log that was written by its moment, by the clock of its broker; else of the log."""
+        def ask(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
+            return {log: (consumer.offsets_before(log.topic, log.partition, moments[log])
+                          or consumer.offsets_before(log.topic, log.partition, EARLIEST))[0] for log in logs}
+
+        leaders = self.describe({log.topic for log in moments}).leaders
+        answers = self.of_each({log: leaders[log] for log in moments if log in leaders}, ask)
+        return {log: offset for answer in answers for log, offset in answer.items()}
 
     def first_at(self, times_ms: Mapping[BrokerPartition, int], *,
                  isolation: Isolation = Isolation.READ_COMMITTED) -> dict[BrokerPartition, int | None]:

@@ -106,10 +106,11 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
     source, names = findings.settings.source, findings.metadata.topics
     with _ask(asked, findings) as cluster:
         told = cluster.retention(names)
-    untold = sorted(topic for topic in names if topic not in told and not source.says_compacted(topic))
+    compacted = Discovery(findings.settings, findings.zookeeper).compacted(names.keys() - told.keys())
+    untold = sorted(topic for topic in names if topic not in told and topic not in compacted and not source.says_compacted(topic))
     if untold:
         what = f"the brokers do not tell how {len(untold)} topics are cleaned up: {_some(untold)}"
-        check = "the ACL DescribeConfigs on them: where one is compacted, a run takes the offsets that compaction removed for lost"
+        check = "the ACL DescribeConfigs on them, from Kafka 0.11 on: where one is compacted, a run takes what compaction removed for lost"
         yield advice(name, what, check)
 
 

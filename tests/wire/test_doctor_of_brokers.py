@@ -23,7 +23,7 @@ def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
     with FakeBroker() as broker, contextlib.ExitStack() as closing:
         broker.log("clicks")
         broker.world.configs = configs
-        findings = Findings(plain_settings(source={"compacted_topics": said}), closing)
+        findings = Findings(plain_settings(source={"compacted_topics": said, "bootstrap": f"{broker.host}:{broker.port}"}), closing)
         with Cluster([(broker.host, broker.port)]) as cluster:
             findings.metadata = cluster.describe(None)
         lines = list(brokers.topics("topics", findings))

@@ -32,7 +32,7 @@ CHECKS = (
     Check("znode permissions", zookeeper.permissions, needs=(Fact.ZOOKEEPER, Fact.CHROOT)),
     Check("cluster", brokers.cluster, needs=(Fact.ZOOKEEPER, Fact.CHROOT), gives=Fact.CLUSTER),
     Check("broker", brokers.each_broker, needs=(Fact.ZOOKEEPER, Fact.CLUSTER)),
-    Check("topics", brokers.topics, needs=(Fact.CLUSTER,), gives=Fact.TOPICS),
+    Check("topics", brokers.topics, needs=(Fact.ZOOKEEPER, Fact.CLUSTER), gives=Fact.TOPICS),
     Check("group", brokers.group, needs=(Fact.ZOOKEEPER, Fact.TOPICS)),
     Check("store", table.store),
     Check("table", table.look, gives=Fact.TABLE),

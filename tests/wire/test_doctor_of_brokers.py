@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from typing import cast
 
 import pytest
 
 from etl.doctor import brokers
 from etl.doctor.check import Findings, Verdict
 from etl.edges.brokers.cluster import Cluster
+from etl.edges.zookeeper.session import ZooKeeper
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from tests.builders import plain_settings
@@ -24,6 +26,7 @@ def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
         broker.log("clicks")
         broker.world.configs = configs
         findings = Findings(plain_settings(source={"compacted_topics": said, "bootstrap": f"{broker.host}:{broker.port}"}), closing)
+        findings.zookeeper = cast(ZooKeeper, object())  # of the ledger alone: it is asked nothing
         with Cluster([(broker.host, broker.port)]) as cluster:
             findings.metadata = cluster.describe(None)
         lines = list(brokers.topics("topics", findings))

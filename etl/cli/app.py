@@ -13,6 +13,7 @@ from etl.cli.output import print_json, show
 from etl.cli.pipelines import pipelines
 from etl.cli.plans import plans
 from etl.errors import DataLost, VerifyFailed
+from etl.model.logs import Dialect
 
 app = typer.Typer(name="etl", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
                   help="Exactly-once batches from Kafka into Delta Lake.", context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,11 +41,12 @@ def demo(
     as_json: AsJson = False,
     records: Annotated[int, typer.Option(min=8, help="How many click events to produce at first.")] = 1_000_000,
     folder: Annotated[Path | None, typer.Option(help="Where the table, its conf and logs go; a new temporary folder by default.")] = None,
+    dialect: Annotated[Dialect, typer.Option(help="Whose brokers: kafka, one of 3.9.1; jafka, two of 3.0.6.")] = Dialect.KAFKA,
 ) -> None:
-    """Real ZooKeeper, Kafka, Spark and Delta on this machine: load a million records, kill a run, prove nothing is lost."""
+    """Real ZooKeeper, Kafka or Jafka, Spark and Delta on this machine: load a million records, kill a run, prove nothing is lost."""
     from etl.demo.story import run_demo
 
-    told = run_demo(records=records, folder=folder, quiet=as_json)
+    told = run_demo(records=records, folder=folder, quiet=as_json, dialect=dialect)
     if as_json:
         print_json(told)
 

@@ -19,46 +19,47 @@ from typing import Any
 from rich.console import Console
 
 from etl.console.text import show_offsets
-from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.embedded.clicks import click_batches
+from etl.demo.sources import SOURCES, Source
 from etl.embedded.cluster import Cluster
 from etl.embedded.spark import SHORT_RUN
 from etl.errors import EtlError
-from etl.settings.address import split_address
+from etl.model.logs import Dialect
 
-TOPIC, PARTITIONS = "clicks", 8
 _CONF = """\
 version: 1
 pipeline: clicks
-group: etl-demo
+{cluster}group: etl-demo
 zookeeper: {{connect: "{zookeeper}"}}
-source: {{topics: {{allow: ["clicks"]}}}}
-table: {{path: "{folder}/warehouse/clicks", partition_by: [event_date]}}
+source: {source}
+table: {{path: "{folder}/warehouse/clicks", partition_by: [{partition_by}]}}
 report: {{path: "{folder}/reports"}}
 """
 
 
-def run_demo(*, records: int, folder: Path | None, quiet: bool) -> dict[str, Any]:
+def run_demo(*, records: int, folder: Path | None, quiet: bool, dialect: Dialect = Dialect.KAFKA) -> dict[str, Any]:
     """Tell the story and return its figures. What was started is stopped, also on Ctrl-C; the folder with the table stays."""
+    source = SOURCES[dialect]
     home = Path(folder or tempfile.mkdtemp(prefix="etl-demo-")).absolute()
     home.mkdir(parents=True, exist_ok=True)
     if (home / "warehouse").exists():
         raise EtlError("the folder holds the table of an earlier demo", path=home, check="give another --folder")
-    with Cluster(folder=home / "cluster") as cluster:
-        return _Story(cluster, home, Console(quiet=quiet, highlight=False, soft_wrap=True)).tell(records)
+    with source.cluster(home / "cluster") as cluster:
+        return _Story(cluster, source, home, Console(quiet=quiet, highlight=False, soft_wrap=True)).tell(records)
 
 
 class _Story:
-    def __init__(self, cluster: Cluster, home: Path, screen: Console) -> None:
-        self._cluster, self._home, self._screen = cluster, home, screen
+    def __init__(self, cluster: Cluster, source: Source, home: Path, screen: Console) -> None:
+        self._cluster, self._source, self._home, self._screen = cluster, source, home, screen
         self._conf = home / "clicks.yaml"
-        self._conf.write_text(_CONF.format(zookeeper=cluster.zookeeper_connect, folder=home))
+        self._conf.write_text(_CONF.format(
+            zookeeper=cluster.zookeeper_connect, folder=home, cluster=source.cluster_line, source=source.source,
+            partition_by=source.partition_by))
         self._produced = 0
         self._began = time.monotonic()
 
     def tell(self, records: int) -> dict[str, Any]:
-        self._say(f"ZooKeeper and a Kafka {self._cluster.brokers[0].version} broker run at {self._cluster.zookeeper_connect}")
-        self._cluster.create_topic(TOPIC, PARTITIONS)
+        self._say(f"{self._source.who.format(version=self._cluster.brokers[0].version)} at {self._cluster.zookeeper_connect}")
+        self._source.create(self._cluster)
         self._produce(records)
         first = self._etl("run", "reads all of them")
         self._produce(records // 10)
@@ -79,12 +80,9 @@ class _Story:
 
     def _produce(self, count: int) -> None:
         with self._screen.status(f"producing {count:,} click events"):
-            host, port = split_address(self._cluster.bootstrap)
-            with SimpleConsumer(host, port) as broker:
-                for partition, batch in click_batches(self._produced, count, partitions=PARTITIONS, began_ms=int(time.time() * 1000)):
-                    broker.produce(TOPIC, partition, batch)
+            self._source.produce(self._cluster, self._produced, count)
         self._produced += count
-        self._say(f"produced {count:,} JSON click events over {PARTITIONS} partitions (none, gzip, snappy, lz4, zstd)")
+        self._say(f"produced {count:,} JSON click events over {self._source.what}")
 
     def _etl(self, door: str, why: str, *words: str) -> Any:
         began = time.monotonic()

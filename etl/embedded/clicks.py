@@ -1,4 +1,5 @@
-"""Click events to try things with: record batches as a producer would send them, with keys, headers and every codec in turn.
+"""Click events to try things with, as a producer would send them: record batches with keys, headers and every codec in turn, or for Jafka
+message sets, plain and gzipped.
 
 The events are made from their number alone, so the same number is the same event in every run.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 
 import cramjam
@@ -15,6 +17,8 @@ import google_crc32c
 RECORDS_PER_BATCH = 500
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 """Record batch v2, from base offset to record count."""
+_MESSAGE = struct.Struct(">ibbI")
+"""What is before the payload of a message of Jafka and Kafka 0.7: its length, magic, attributes and CRC-32."""
 _PAGES = (b"/", b"/search", b"/basket", b"/checkout", b"/help", b"/article/pump-21", b"/article/rotor-9")
 _VARINTS = tuple(bytes([n << 1]) if n < 64 else bytes([n << 1 & 0x7F | 0x80, n >> 6]) for n in range(1024))
 """Zig-zag varints of small numbers, two bytes at most."""
@@ -50,6 +54,27 @@ def click_batches(
         yield number % partitions, _packed(_batch(events, began_ms), codec, pack)
 
 
+def click_messages(first: int, count: int, *, partitions: int, messages_per_set: int = RECORDS_PER_BATCH) -> Iterator[tuple[int, bytes]]:
+    """The same events for Jafka and Kafka 0.7, as (number of a partition, message set): every second set of each is one gzipped message."""
+    for number, start in enumerate(range(first, first + count, messages_per_set)):
+        events = range(start, min(start + messages_per_set, first + count))
+        messages = b"".join(_message(_event(event)) for event in events)
+        is_packed = number // partitions % 2 == 1
+        yield number % partitions, _message(gzip.compress(messages, compresslevel=1), codec=1) if is_packed else messages
+
+
+def _message(payload: bytes, codec: int = 0) -> bytes:
+    return _MESSAGE.pack(_MESSAGE.size - 4 + len(payload), 1, codec, zlib.crc32(payload)) + payload
+
+
+def _event(number: int) -> bytes:
+    return b'{"event": %d, "user": "%b", "page": "%b", "ms": %d}' % (number, _user(number), _PAGES[number % len(_PAGES)], number % 977)
+
+
+def _user(number: int) -> bytes:
+    return b"user-%d" % (number * 7919 % 50_021)
+
+
 def _batch(events: range, began_ms: int) -> bytes:
     """An uncompressed record batch v2 (KIP-98) without its CRC: `_packed` makes that. Written by hand, for a million events."""
     records = b"".join(_record(at, number) for at, number in enumerate(events))
@@ -58,8 +83,7 @@ def _batch(events: range, began_ms: int) -> bytes:
 
 
 def _record(at: int, number: int) -> bytes:
-    key = b"user-%d" % (number * 7919 % 50_021)
-    value = b'{"event": %d, "user": "%b", "page": "%b", "ms": %d}' % (number, key, _PAGES[number % len(_PAGES)], number % 977)
+    key, value = _user(number), _event(number)
     headers = b"\x04\x0csource\x08demo\x0atrace\x20%016x" % number if number % 10 == 0 else b"\x00"
     delta = _VARINTS[at]
     body = b"\x00" + delta + delta + _VARINTS[len(key)] + key + _VARINTS[len(value)] + value + headers

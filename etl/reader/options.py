@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from etl.errors import SettingsError
 from etl.model.logs import Dialect, Isolation
 from etl.model.raw_table import raw_columns
-from etl.protocol.generations.choice import of_broker_version
 from etl.reader.option_logs import parse_logs, parse_number, parse_offsets, parse_ranges, parse_times
 from etl.reader.option_names import INTERNAL, PHYSICAL_REFUSED, SIZES, SPELLED, under_our_names
 from etl.reader.reading import Bounds, Chosen, FirstAt, LogEnd, Reading
@@ -50,7 +49,15 @@ def parse_options(given: Mapping[str, str]) -> Reading:
         compacted=frozenset(names_in(options.get("compacted_topics", ""))),
         fails_on_data_loss=_one_of(options, "failondataloss", ("true", "false")) == "true",
         least_tasks=_positive(options, "minpartitions", 1, "Spark partitions"), most_offsets=most,
-        generation=of_broker_version(options["broker_version"], option="broker_version") if "broker_version" in options else None)
+        generation=_generation(options))
+
+
+def _generation(options: Mapping[str, str]) -> str | None:
+    if "broker_version" not in options:
+        return None
+    from etl.protocol.generations.choice import of_broker_version  # Spark starts a process for each question, and few need this
+
+    return of_broker_version(options["broker_version"], option="broker_version")
 
 
 def _refuse_unfit(options: Mapping[str, str]) -> None:

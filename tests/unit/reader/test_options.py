@@ -207,3 +207,11 @@ def test_an_empty_range_asks_for_nothing_that_could_be_missing() -> None:
 def test_the_readme_names_every_option() -> None:
     text = Path(__file__).parents[3].joinpath("README.md").read_text(encoding="utf-8")
     assert [name for name in (*OURS, *OF_SPARK) if f"`{name}`" not in text] == []
+
+
+def test_the_release_that_brokers_are_spoken_to_as_is_one_that_is_known() -> None:
+    given = {"bootstrap": "b:9092", "topics": "clicks"}
+    assert parse_options(given).generation is None
+    assert parse_options({**given, "broker_version": "0.9.0.1"}).generation == "kafka-0.9"
+    with pytest.raises(SettingsError, match="0.7 speak is not known.*option broker_version"):
+        parse_options({**given, "broker_version": "0.7"})

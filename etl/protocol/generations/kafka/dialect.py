@@ -68,7 +68,9 @@ def _greeting_of_a_release(release: str, client_id: str, address: str) -> Greeti
     """Asks for no version, only for a sign that the port speaks Kafka."""
     told = KafkaDialect.of_release(release, client_id, address)
     frame = _empty_list_offsets(told.version_of(Api.LIST_OFFSETS), client_id)
-    return Greeting("ListOffsets", frame, lambda answer: _number(answer) == _OLDER_CORRELATION_ID, lambda answer: told)
+    check = (f"that the broker understands Kafka {release}, as source.broker_version says, or the broker itself when the run began; "
+             "for a TLS listener on this port, or a broker that wants a login")
+    return Greeting("ListOffsets", frame, lambda answer: _number(answer) == _OLDER_CORRELATION_ID, lambda answer: told, check_if_cut=check)
 
 
 def _empty_list_offsets(version: int, client_id: str) -> bytes:

@@ -81,8 +81,8 @@ class Fetch:
         """What an error names that cannot know which of the logs it was."""
         first = self.wanted[0]
         if len(self.wanted) == 1:
-            return {"topic": first.log.topic, "partition": first.log.partition, "offset": first.offset}
-        named = ", ".join(f"{each.log.topic} {each.log.partition}" for each in self.wanted[:_LOGS_NAMED])
+            return {**first.log.place, "offset": first.offset}
+        named = ", ".join(str(each.log) for each in self.wanted[:_LOGS_NAMED])
         return {"one_of": named + (f" and {len(self.wanted) - _LOGS_NAMED} more" if len(self.wanted) > _LOGS_NAMED else "")}
 
 

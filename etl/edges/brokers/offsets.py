@@ -129,7 +129,7 @@ class LogOffsets(Brokers):
                 break
             if left <= 0:
                 lost = min(log for log in epochs if log not in told)
-                raise failure or BrokerError("nobody leads the log", topic=lost.topic, partition=lost.partition, check="its brokers")
+                raise failure or BrokerError("nobody leads the log", **lost.place, check="its brokers")
             pause(attempt, left)
             leaders, attempt = None, attempt + 1
         return {log: EpochEnd(epochs[log], end.epoch, end.end_offset) for log, end in told.items()
@@ -154,8 +154,7 @@ class LogOffsets(Brokers):
                 if end.refusal is None:
                     told[log] = end
                     continue
-                failure = end.refusal.error("tell where an epoch ends", topic=log.topic, partition=log.partition,
-                                            broker=leaders[log].broker)
+                failure = end.refusal.error("tell where an epoch ends", **log.place, broker=leaders[log].broker)
                 if not end.refusal.is_retriable:
                     raise failure
         return failure
@@ -210,7 +209,7 @@ class LogOffsets(Brokers):
                     if listed.is_last_stable:
                         found.stable.add(log)
                     continue
-                failure = listed.refusal.error("list offsets", topic=log.topic, partition=log.partition, broker=leaders[log].broker)
+                failure = listed.refusal.error("list offsets", **log.place, broker=leaders[log].broker)
                 if not listed.refusal.is_retriable:
                     raise failure
         return failure
@@ -223,7 +222,7 @@ def pause(attempt: int, left_s: float) -> None:
 
 def _extent(log: BrokerPartition, start: int | None, end: int | None, high: int | None, boundaries: tuple[int, ...] | None) -> Extent:
     if start is None or end is None or high is None:
-        raise CorruptData("the broker names no offset for a log's start or end", topic=log.topic, partition=log.partition)
+        raise CorruptData("the broker names no offset for a log's start or end", **log.place)
     # Retention may have moved the start in between, a truncation the end; an extent never ends before it starts.
     end = max(start, end)
     inside = None if boundaries is None else tuple(sorted({start, end, *(each for each in boundaries if start < each < end)}))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from etl.model.logs import BrokerPartition
 from etl.protocol.generations.jafka.errors import refusal_of
 from etl.protocol.messages import EntryLayout, FetchAnswer, FetchedPartition, FetchTarget
 from etl.protocol.primitives import Reader, Writer
@@ -56,7 +55,7 @@ def _write_target(out: Writer, wanted: FetchTarget) -> Writer:
 
 def parse_fetch(wanted: FetchTarget, answer: memoryview, **place: Any) -> FetchAnswer:
     """The answer to `encode_fetch`, from the bytes behind its size. Raises CorruptData."""
-    return FetchAnswer(0, None, (_read_part(Reader(answer, **place, **_names(wanted.log)), wanted),))
+    return FetchAnswer(0, None, (_read_part(Reader(answer, **place, **wanted.log.place), wanted),))
 
 
 def parse_multifetch(wanted: Sequence[FetchTarget], answer: memoryview, **place: Any) -> FetchAnswer:
@@ -67,7 +66,7 @@ def parse_multifetch(wanted: Sequence[FetchTarget], answer: memoryview, **place:
     reader = Reader(answer, **place)
     refusal, partitions = refusal_of(reader.int16()), list[FetchedPartition]()
     for each in wanted if refusal is None else ():
-        reader.place = {**place, **_names(each.log)}
+        reader.place = {**place, **each.log.place}
         part = reader.span(reader.int32(), "a part of the answer")
         partitions.append(_read_part(Reader(part, **reader.place), each))
     if reader.left:
@@ -92,7 +91,3 @@ def _fetched(wanted: FetchTarget, *, code: int, records: memoryview, proves_empt
         topic=wanted.log.topic, partition=wanted.log.partition, refusal=refusal_of(code), high_watermark=None, last_stable_offset=None,
         log_start_offset=None, aborted=(), records=records, proves_empty=proves_empty, layout=EntryLayout.PHYSICAL,
         broker_id=wanted.log.broker_id)
-
-
-def _names(log: BrokerPartition) -> dict[str, Any]:
-    return {"topic": log.topic, "partition": log.partition}

@@ -30,8 +30,7 @@ def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes
     if time not in (LATEST, EARLIEST):
         raise SettingsError(
             "a Jafka broker cannot be asked for offsets by time: its search is off by one and names a segment too old, or none",
-            check="that the first or the last offset is asked for; records of this generation have no timestamps",
-            topic=log.topic, partition=log.partition)
+            check="that the first or the last offset is asked for; records of this generation have no timestamps", **log.place)
     if most < 1:
         raise ValueError(f"{most} offsets cannot be asked for: an answer without any is that of a log that is not there")
     return Writer().int16(OFFSETS).string16(log.topic).int32(log.partition).int64(time).int32(most).framed()
@@ -39,7 +38,7 @@ def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes
 
 def parse_offsets(log: BrokerPartition, answer: memoryview, **place: Any) -> tuple[int, ...] | Refusal:
     """The answer to one request, from the bytes behind its size: one offset at least, newest first. Raises CorruptData."""
-    reader = Reader(answer, **place, topic=log.topic, partition=log.partition)
+    reader = Reader(answer, **place, **log.place)
     refusal = refusal_of(reader.int16())
     if refusal is not None:
         return refusal

@@ -52,6 +52,8 @@ class Handshake:
             connection.send(greeting.frame, deadline)
             if older is None or connection.is_answering(self._patience(older, deadline)):
                 dialect = greeting.dialect(self._answer(connection, greeting, deadline, greeting.is_answer))
+                if older is not None:
+                    _unanswering.discard((self._host, self._port))
                 closing.pop_all()
                 return connection, dialect
             connection.send(older.frame, deadline)

@@ -53,17 +53,17 @@ EMPTY_ANSWERS_THAT_PROVE = 3
 class Cursor:
     """One range on its way from `from_offset` to `until_offset`.
 
-    `fetch_max_bytes` is the size to ask with at first, `max_fetch_bytes` what it may grow to. `columns` are the columns
+    `fetch_max_bytes` is the size to ask with at first, `fetch_limit_bytes` what it may grow to. `columns` are the columns
     to build, None for all. What `max_record_bytes` and `max_unpacked_bytes` bound is told in `selection.Selection`.
     `cleanup` is what is known of how the topic is cleaned up. A cursor that raised is of no further use.
     """
 
-    def __init__(self, range: OffsetRange, *, isolation: Isolation, fetch_max_bytes: int, max_fetch_bytes: int,
+    def __init__(self, range: OffsetRange, *, isolation: Isolation, fetch_max_bytes: int, fetch_limit_bytes: int,
                  columns: tuple[str, ...] | None = None, log_epoch: int = 0, max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
                  max_record_bytes: int = MAX_RECORD_BYTES, cleanup: Cleanup = Cleanup()) -> None:
         self.range = range
         self._isolation = isolation
-        self._limit = max(fetch_max_bytes, max_fetch_bytes)
+        self._limit = max(fetch_max_bytes, fetch_limit_bytes)
         self._columns = raw_columns(columns, physical=range.log.is_physical)
         self._log_epoch, self._max_unpacked_bytes, self._max_record_bytes = log_epoch, max_unpacked_bytes, max_record_bytes
         self._tally, self._counts = Tally(range.from_offset), Counts()

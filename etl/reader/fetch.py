@@ -45,9 +45,10 @@ _SHORTEST_PAUSE_S = 0.05
 
 
 def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_receipt: Callable[[int, Receipt], None],
-                bootstrap: Sequence[tuple[str, int]] = (), fetch_max_bytes: int = FETCH_MAX_BYTES, max_fetch_bytes: int = FETCH_LIMIT_BYTES,
-                columns: tuple[str, ...] | None = None, log_epochs: Mapping[BrokerPartition, int] | None = None, retry: int = 8,
-                backoff_s: float = 0.25, deadline_s: float = 120.0, timeout_s: float = TIMEOUT_S, max_wait_ms: int = 500,
+                bootstrap: Sequence[tuple[str, int]] = (), fetch_max_bytes: int = FETCH_MAX_BYTES,
+                fetch_limit_bytes: int = FETCH_LIMIT_BYTES, columns: tuple[str, ...] | None = None,
+                log_epochs: Mapping[BrokerPartition, int] | None = None, retry: int = 8, backoff_s: float = 0.25,
+                deadline_s: float = 120.0, timeout_s: float = TIMEOUT_S, max_wait_ms: int = 500,
                 topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
                 cleanups: Mapping[str, Cleanup] | None = None, fails_on_loss: bool = True,
                 max_record_bytes: int = MAX_RECORD_BYTES, generation: str | None = None,
@@ -57,7 +58,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     on_receipt        called as (index in `ranges`, receipt) once all rows of that range were taken from the iterator
     bootstrap         (host, port) of brokers that know the leaders; the leaders named in `ranges` are asked too
     fetch_max_bytes   size of one answer; two are held at a time
-    max_fetch_bytes   what it may grow to for one record batch larger than that
+    fetch_limit_bytes what it may grow to for one record batch larger than that
     columns           of the raw table, None: all
     log_epochs        log -> log epoch of its rows, 0 where not named
     retry             how often in a row a leader is looked up again before its error is raised
@@ -78,11 +79,12 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     LogTruncated. Closing the iterator closes the connections.
     """
     addresses = [*bootstrap, *((each.leader.broker.host, each.leader.broker.port) for each in ranges if each.leader is not None)]
-    manner = FetchSettings(isolation, tuple(dict.fromkeys(addresses)), fetch_max_bytes, max_fetch_bytes, retry, backoff_s, deadline_s,
-                           timeout_s, max_wait_ms, topic_ids or {}, fails_on_loss, generation)
+    settings = FetchSettings(
+        isolation, tuple(dict.fromkeys(addresses)), fetch_max_bytes, fetch_limit_bytes, retry, backoff_s, deadline_s, timeout_s,
+        max_wait_ms, topic_ids or {}, fails_on_loss, generation)
     share = min(fetch_max_bytes, max(fetch_max_bytes // max(len(ranges), 1), _LEAST_SHARE_BYTES))
-    walks = [RangeProgress(index, Cursor(each, isolation=isolation, fetch_max_bytes=share, max_fetch_bytes=max_fetch_bytes, columns=columns,
-                                         log_epoch=(log_epochs or {}).get(each.log, 0), max_record_bytes=max_record_bytes,
+    walks = [RangeProgress(index, Cursor(each, isolation=isolation, fetch_max_bytes=share, fetch_limit_bytes=fetch_limit_bytes,
+                                         columns=columns, log_epoch=(log_epochs or {}).get(each.log, 0), max_record_bytes=max_record_bytes,
                                          max_unpacked_bytes=max(MAX_UNPACKED_BYTES, max_record_bytes),
                                          cleanup=(cleanups or {}).get(each.log.topic, Cleanup())), each.leader)
              for index, each in enumerate(ranges)]
@@ -91,42 +93,42 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
         if walk.cursor.done:
             on_receipt(walk.index, walk.cursor.receipt)
     while walks := [walk for walk in walks if not walk.cursor.done]:
-        find_leaders(walks, manner)
+        find_leaders(walks, settings)
         for broker, group in by_broker(walks).items():
-            yield from _read_from(broker, group, manner, on_receipt, on_read)
-    refuse_cut_logs(ranges, leader_epochs or {}, manner)
+            yield from _read_from(broker, group, settings, on_receipt, on_read)
+    refuse_cut_logs(ranges, leader_epochs or {}, settings)
     if fails_on_loss:
         refuse_missing(cursors)
 
 
-def _read_from(broker: Broker, walks: list[RangeProgress], manner: FetchSettings, on_receipt: Callable[[int, Receipt], None],
+def _read_from(broker: Broker, walks: list[RangeProgress], settings: FetchSettings, on_receipt: Callable[[int, Receipt], None],
                on_read: Callable[[int, int, int, int], None]) -> Iterator[pa.RecordBatch]:
     """Read all of `walks` from their leader, but for those that lose it on the way."""
-    with SimpleConsumer(broker.host, broker.port, timeout_s=manner.timeout_s, generation=broker.generation or manner.generation,
-                        max_response_bytes=manner.max_fetch_bytes + manner.fetch_max_bytes + MIB) as consumer:
-        asked, idle_answers, group = _ask(consumer, walks, manner), 0, walks
+    with SimpleConsumer(broker.host, broker.port, timeout_s=settings.timeout_s, generation=broker.generation or settings.generation,
+                        max_response_bytes=settings.fetch_limit_bytes + settings.fetch_max_bytes + MIB) as consumer:
+        asked, idle_answers, group = _ask(consumer, walks, settings), 0, walks
         while asked:
             try:
                 answer = consumer.end_fetch()
             except BrokerUnreachable as silent:
                 lose_all(walks, silent)
                 return
-            moved = _feed_or_tell(consumer, answer, asked, manner)
+            moved = _feed_or_tell(consumer, answer, asked, settings)
             idle_answers = 0 if any(rows is not None for _, rows in moved) else idle_answers + 1
             _pause(idle_answers)
             walks = _in_turn(walks, asked, moved)
-            asked = _ask(consumer, walks, manner)
+            asked = _ask(consumer, walks, settings)
             for walk, rows in moved:
                 if rows is not None:
                     yield from rows
                     on_read(walk.index, *walk.cursor.read_so_far)
                     if walk.cursor.done:
                         on_receipt(walk.index, walk.cursor.receipt)
-        if manner.topic_ids and all(walk.cursor.done for walk in group):  # who lost its leader comes by here later
-            refuse_other_topics(consumer, manner.topic_ids)
+        if settings.topic_ids and all(walk.cursor.done for walk in group):  # who lost its leader comes by here later
+            refuse_other_topics(consumer, settings.topic_ids)
 
 
-def _ask(consumer: SimpleConsumer, walks: Sequence[RangeProgress], manner: FetchSettings) -> list[RangeProgress]:
+def _ask(consumer: SimpleConsumer, walks: Sequence[RangeProgress], settings: FetchSettings) -> list[RangeProgress]:
     """Send the next fetch for `walks`, and say whom it asks for; nobody when they are done or the broker is gone."""
     asked: dict[BrokerPartition, RangeProgress] = {}
     for walk in walks:
@@ -135,12 +137,12 @@ def _ask(consumer: SimpleConsumer, walks: Sequence[RangeProgress], manner: Fetch
             asked.setdefault(walk.log, walk)
     if not asked:
         return []
-    share = manner.fetch_max_bytes // len(asked)
+    share = settings.fetch_max_bytes // len(asked)
     wanted = [FetchTarget(log, walk.cursor.position, max(walk.cursor.max_bytes, share), None if walk.leader is None else walk.leader.epoch,
-                          manner.topic_ids.get(log.topic)) for log, walk in asked.items()]
+                          settings.topic_ids.get(log.topic)) for log, walk in asked.items()]
     try:
-        consumer.begin_fetch(wanted, isolation=manner.isolation, max_wait_ms=manner.max_wait_ms,
-                             max_bytes=max(manner.fetch_max_bytes, max(walk.cursor.max_bytes for walk in asked.values())))
+        consumer.begin_fetch(wanted, isolation=settings.isolation, max_wait_ms=settings.max_wait_ms,
+                             max_bytes=max(settings.fetch_max_bytes, max(walk.cursor.max_bytes for walk in asked.values())))
     except BrokerUnreachable as silent:
         lose_all(walks, silent)
         return []
@@ -150,29 +152,29 @@ def _ask(consumer: SimpleConsumer, walks: Sequence[RangeProgress], manner: Fetch
 _Moved = list[tuple[RangeProgress, "Iterator[pa.RecordBatch] | None"]]
 
 
-def _feed_or_tell(consumer: SimpleConsumer, answer: FetchAnswer, asked: Sequence[RangeProgress], manner: FetchSettings) -> _Moved:
+def _feed_or_tell(consumer: SimpleConsumer, answer: FetchAnswer, asked: Sequence[RangeProgress], settings: FetchSettings) -> _Moved:
     """`_feed`; where offsets are gone because the topic is another one by now, that is told instead."""
     try:
-        return _feed(consumer, answer, asked, manner)
+        return _feed(consumer, answer, asked, settings)
     except (DataLoss, RanOutBeforeUntil):
-        if manner.topic_ids:
-            refuse_other_topics(consumer, manner.topic_ids)
+        if settings.topic_ids:
+            refuse_other_topics(consumer, settings.topic_ids)
         raise
 
 
-def _feed(consumer: SimpleConsumer, answer: FetchAnswer, asked: Sequence[RangeProgress], manner: FetchSettings) -> _Moved:
+def _feed(consumer: SimpleConsumer, answer: FetchAnswer, asked: Sequence[RangeProgress], settings: FetchSettings) -> _Moved:
     """Move every cursor by the answer. Rows are None for a walk that stayed where it was."""
     if not answer.partitions:  # over quota
         for walk in asked:
-            check_patience(walk, manner)
+            check_patience(walk, settings)
         return [(walk, None) for walk in asked]
     walks = {(walk.log.topic, walk.log.partition): walk for walk in asked}
-    return [(walk, _feed_one(consumer, fetched, walk, manner))
+    return [(walk, _feed_one(consumer, fetched, walk, settings))
             for fetched in answer.partitions for walk in [walks[fetched.topic, fetched.partition]]]
 
 
 def _feed_one(
-    consumer: SimpleConsumer, fetched: FetchedPartition, walk: RangeProgress, manner: FetchSettings,
+    consumer: SimpleConsumer, fetched: FetchedPartition, walk: RangeProgress, settings: FetchSettings,
 ) -> Iterator[pa.RecordBatch] | None:
     refusal = fetched.refusal
     if refusal and refusal.meaning is Meaning.OUT_OF_RANGE:
@@ -181,21 +183,21 @@ def _feed_one(
             walk.lose_leader(BrokerError("the offset is out of range, and yet inside the log", broker=consumer.address,
                                          check="the broker's log: its replicas may disagree", **place_of(walk)))
             return None
-        if not manner.fails_on_loss:
+        if not settings.fails_on_loss:
             return _passed_over(walk, found.log_start_offset or 0)
         fetched = found
-    elif refusal and refusal.is_retriable and walk.attempts < manner.retry:
+    elif refusal and refusal.is_retriable and walk.attempts < settings.retry:
         if refusal.meaning is Meaning.ANOTHER_TOPIC:
-            refuse_topic_made_again(consumer, walk.log.topic, manner.topic_ids)
+            refuse_topic_made_again(consumer, walk.log.topic, settings.topic_ids)
         walk.lose_leader(refusal.error("fetch", broker=consumer.address, **place_of(walk)))
         return None
     before = walk.cursor.position
     rows = walk.cursor.feed(fetched)
     if walk.cursor.position == before:
         try:
-            check_patience(walk, manner)
+            check_patience(walk, settings)
         except RanOutBeforeUntil:
-            if manner.fails_on_loss:
+            if settings.fails_on_loss:
                 raise
             return _passed_over(walk, before)
         return None

@@ -15,7 +15,7 @@ from etl.reader.range_progress import FetchSettings, RangeProgress
 _LONGEST_BACKOFF_S = 5.0
 
 
-def find_leaders(walks: Sequence[RangeProgress], manner: FetchSettings) -> None:
+def find_leaders(walks: Sequence[RangeProgress], settings: FetchSettings) -> None:
     """Look up the leaders that are not known, after a pause for those that failed. Raises when a walk failed too often.
 
     A physical log has its one broker, of which the driver alone can learn a new address: it is asked again where it was.
@@ -24,11 +24,11 @@ def find_leaders(walks: Sequence[RangeProgress], manner: FetchSettings) -> None:
     if not lost:
         return
     for walk in lost:
-        if walk.failure is not None and (walk.attempts > manner.retry or walk.idle_for() > manner.deadline_s):
+        if walk.failure is not None and (walk.attempts > settings.retry or walk.idle_for() > settings.deadline_s):
             raise walk.failure
     attempts = max(walk.attempts for walk in lost)
     if attempts > 1:
-        time.sleep(min(manner.backoff_s * 2 ** (attempts - 2), _LONGEST_BACKOFF_S))
+        time.sleep(min(settings.backoff_s * 2 ** (attempts - 2), _LONGEST_BACKOFF_S))
     for walk in lost:
         if walk.log.is_physical:
             walk.leader = walk.cursor.range.leader
@@ -36,7 +36,7 @@ def find_leaders(walks: Sequence[RangeProgress], manner: FetchSettings) -> None:
     if not lost:
         return
     try:
-        with Cluster(manner.bootstrap, timeout_s=manner.timeout_s, generation=manner.generation) as cluster:
+        with Cluster(settings.bootstrap, timeout_s=settings.timeout_s, generation=settings.generation) as cluster:
             metadata = cluster.describe({walk.log.topic for walk in lost})
     except BrokerUnreachable as silent:
         for walk in lost:

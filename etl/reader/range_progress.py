@@ -48,7 +48,7 @@ class FetchSettings:
     isolation: Isolation
     bootstrap: tuple[tuple[str, int], ...]
     fetch_max_bytes: int
-    max_fetch_bytes: int
+    fetch_limit_bytes: int
     retry: int
     backoff_s: float
     deadline_s: float

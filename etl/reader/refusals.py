@@ -77,7 +77,7 @@ def _refuse_other_topic(found: TopicMetadata, planned: str) -> None:
         raise TopicMadeAgain(what, topic=found.topic, check="who did it")
 
 
-def refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], manner: FetchSettings) -> None:
+def refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], settings: FetchSettings) -> None:
     """A leader of another line has other records at the same offsets, and whoever is elected meanwhile gives them out without a word.
 
     Once all is read, because a log that still reaches up to a range in the epoch it was planned in did so all the time.
@@ -88,16 +88,16 @@ def refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartit
             until[each.log] = max(each.until_offset, until.get(each.log, 0))
     if not until:
         return
-    with Cluster(manner.bootstrap, timeout_s=manner.timeout_s, generation=manner.generation) as cluster:
-        ends = cluster.epoch_ends({log: planned[log] for log in until}, wait_for_leader_s=manner.deadline_s)
+    with Cluster(settings.bootstrap, timeout_s=settings.timeout_s, generation=settings.generation) as cluster:
+        ends = cluster.epoch_ends({log: planned[log] for log in until}, wait_for_leader_s=settings.deadline_s)
     for log, end in sorted(ends.items()):
         if end.end_offset < until[log]:
             raise Cut(log, until[log], end.end_offset).error()
 
 
-def check_patience(walk: RangeProgress, manner: FetchSettings) -> None:
+def check_patience(walk: RangeProgress, settings: FetchSettings) -> None:
     """A log that gives nothing is asked again until the deadline, then its range is out of reach."""
-    if walk.idle_for() < manner.deadline_s:
+    if walk.idle_for() < settings.deadline_s:
         return
     if walk.cursor.is_held_back:
         raise NotYetReadable(f"the log cannot be read up to {walk.cursor.range.until_offset}: a transaction is open below",
@@ -109,9 +109,9 @@ def check_patience(walk: RangeProgress, manner: FetchSettings) -> None:
                                 check=f"for {cut}, or a topic that was deleted or made anew", **place_of(walk))
     if walk.cursor.silent:
         until = walk.cursor.range.until_offset
-        what = f"the broker gave no records for {manner.deadline_s:g} s, though the log reaches to {until} or beyond"
+        what = f"the broker gave no records for {settings.deadline_s:g} s, though the log reaches to {until} or beyond"
         raise NotYetReadable(what, check=_silence_to_check(walk.cursor.cleanup), **place_of(walk))
-    raise BrokerUnreachable(f"the broker gave no records for {manner.deadline_s:g} s", check="the broker's quotas and load", **place_of(
+    raise BrokerUnreachable(f"the broker gave no records for {settings.deadline_s:g} s", check="the broker's quotas and load", **place_of(
         walk))
 
 

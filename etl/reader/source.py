@@ -103,7 +103,7 @@ class RangesReader(DataSourceReader):
             yield from read_ranges(
                 _afresh(task.ranges) if again else task.ranges, deadline_s=_LATER_PATIENCE_S if again else _PATIENCE_S,
                 isolation=reading.isolation, columns=reading.columns, bootstrap=_addresses(task.ranges, reading.bootstrap),
-                fetch_max_bytes=reading.fetch_max_bytes, max_fetch_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
+                fetch_max_bytes=reading.fetch_max_bytes, fetch_limit_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
                 on_receipt=lambda at, receipt: note(task.indices[at], receipt), topic_ids=task.topic_ids,
                 leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups,
                 fails_on_loss=reading.fails_on_data_loss, on_read=teller.read, max_record_bytes=reading.max_record_bytes,

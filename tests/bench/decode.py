@@ -130,7 +130,7 @@ def answers(batches: list[bytes]) -> list[memoryview]:
 def ours(parts: list[memoryview], until: int, *, is_physical: bool) -> int:
     log = BrokerPartition("clicks", 0, 0 if is_physical else None)
     cursor = Cursor(
-        OffsetRange(log, 0, until), isolation=Isolation.READ_COMMITTED, fetch_max_bytes=ANSWER_BYTES, max_fetch_bytes=ANSWER_BYTES)
+        OffsetRange(log, 0, until), isolation=Isolation.READ_COMMITTED, fetch_max_bytes=ANSWER_BYTES, fetch_limit_bytes=ANSWER_BYTES)
     rows = 0
     for part in parts:
         fetched = FetchedPartition(

@@ -168,7 +168,7 @@ class BrokerContract:
         receipts: dict[int, Receipt] = {}
         rows = [(row["partition"], row["offset"], int(row["value"])) for arrow_batch in read_ranges(
             ranges, isolation=Isolation.READ_COMMITTED, on_receipt=receipts.__setitem__, bootstrap=[(served.host, served.port)],
-            fetch_max_bytes=300, max_fetch_bytes=10_000, columns=("partition", "offset", "value")) for row in arrow_batch.to_pylist()]
+            fetch_max_bytes=300, fetch_limit_bytes=10_000, columns=("partition", "offset", "value")) for row in arrow_batch.to_pylist()]
         assert sorted(rows) == [(0, number, number) for number in range(100)] + [(1, number, number) for number in range(15, 90)]
         assert {index: receipt.rows for index, receipt in receipts.items()} == {0: 100, 1: 18, 2: 57, 3: 0}
 

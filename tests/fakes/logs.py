@@ -50,10 +50,10 @@ def encoded(batches: Sequence[Batch]) -> bytes:
 
 
 def cursor_of(from_offset: int, until_offset: int, *, isolation: Isolation = Isolation.READ_COMMITTED, fetch_max_bytes: int = 1 << 20,
-              max_fetch_bytes: int = 1 << 22, columns: tuple[str, ...] | None = None, **more: Any) -> Cursor:
+              fetch_limit_bytes: int = 1 << 22, columns: tuple[str, ...] | None = None, **more: Any) -> Cursor:
     return Cursor(
         OffsetRange(LOG, from_offset, until_offset), isolation=isolation, fetch_max_bytes=fetch_max_bytes,
-        max_fetch_bytes=max_fetch_bytes, columns=columns, **more)
+        fetch_limit_bytes=fetch_limit_bytes, columns=columns, **more)
 
 
 def rows_in(cursor: Cursor, records: bytes, **fields: Any) -> list[dict[str, Any]]:

@@ -72,7 +72,7 @@ entry_lists: st.SearchStrategy[list[Entry]] = st.recursive(
 
 
 def physical_cursor(from_offset: int, until_offset: int, **more: Any) -> Cursor:
-    said: dict[str, Any] = {"isolation": Isolation.READ_COMMITTED, "fetch_max_bytes": 1 << 20, "max_fetch_bytes": 1 << 22, **more}
+    said: dict[str, Any] = {"isolation": Isolation.READ_COMMITTED, "fetch_max_bytes": 1 << 20, "fetch_limit_bytes": 1 << 22, **more}
     return Cursor(OffsetRange(DEMO, from_offset, until_offset), **said)
 
 

@@ -50,7 +50,7 @@ def payload(content: bytes) -> None:
 
 
 def rows(fetched: FetchedPartition, first: int = 0, until: int = 40, isolation: Isolation = Isolation.READ_COMMITTED) -> None:
-    cursor = Cursor(OffsetRange(seeds.LOG, first, until), isolation=isolation, fetch_max_bytes=4096, max_fetch_bytes=1 << 16,
+    cursor = Cursor(OffsetRange(seeds.LOG, first, until), isolation=isolation, fetch_max_bytes=4096, fetch_limit_bytes=1 << 16,
                     max_unpacked_bytes=MAX_UNPACKED_BYTES, max_record_bytes=MAX_RECORD_BYTES)
     seen = 0
     for batch in cursor.feed(fetched):
@@ -115,7 +115,7 @@ def packed_entries(content: bytes) -> None:
 
 def _physical_rows(content: bytes, beyond: int) -> None:
     until = max(0, len(content) - beyond)
-    cursor = physical_cursor(0, until, fetch_max_bytes=4096, max_fetch_bytes=1 << 16, max_unpacked_bytes=MAX_UNPACKED_BYTES,
+    cursor = physical_cursor(0, until, fetch_max_bytes=4096, fetch_limit_bytes=1 << 16, max_unpacked_bytes=MAX_UNPACKED_BYTES,
                              max_record_bytes=MAX_RECORD_BYTES)
     seen = []
     for batch in cursor.feed(physical_answer(content)):

@@ -121,7 +121,7 @@ def test_no_log_starves_beside_one_that_could_fill_every_answer(broker: FakeBrok
 def test_a_record_batch_larger_than_the_fetch_size_is_read(broker: FakeBroker) -> None:
     for partition in range(3):
         fill(broker, partition, batches=2, size=1000)
-    task = Task(broker, [wanted(partition, 0, 20) for partition in range(3)], {"fetch_max_bytes": 64, "max_fetch_bytes": 128})
+    task = Task(broker, [wanted(partition, 0, 20) for partition in range(3)], {"fetch_max_bytes": 64, "fetch_limit_bytes": 128})
     assert sorted(task.rows()) == [row for partition in range(3) for row in offsets(partition, 0, 20)]
 
 
@@ -130,7 +130,7 @@ def test_a_record_batch_cut_off_by_the_broker_makes_the_fetch_grow_up_to_a_named
     whole = broker.log("demo", 0).batches[0]
     broker.log("demo", 0).batches[0] = whole[:64]
     with pytest.raises(MessageTooLarge):
-        Task(broker, [wanted(0, 0, 10)], {"fetch_max_bytes": 64, "max_fetch_bytes": 128}).rows()
+        Task(broker, [wanted(0, 0, 10)], {"fetch_max_bytes": 64, "fetch_limit_bytes": 128}).rows()
 
 
 def test_transaction_markers_are_walked_over(broker: FakeBroker) -> None:

@@ -158,7 +158,7 @@ def test_a_task_reads_its_ranges_to_the_row(old: OldBroker) -> None:
 
 @pytest.mark.parametrize("size", [1, 11, 12, 26, 40, 77])
 def test_a_message_larger_than_what_is_asked_for_is_asked_for_with_more(old: OldBroker, size: int) -> None:
-    assert rows([OffsetRange(DEMO, 20, 30)], old, fetch_max_bytes=size, max_fetch_bytes=1000)[0] == values(20, 30)
+    assert rows([OffsetRange(DEMO, 20, 30)], old, fetch_max_bytes=size, fetch_limit_bytes=1000)[0] == values(20, 30)
 
 
 def test_a_task_without_a_leader_looks_it_up(old: OldBroker) -> None:

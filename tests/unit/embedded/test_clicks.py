@@ -16,7 +16,7 @@ def events_of(messages: bytes, partition: int) -> list[tuple[int, int]]:
     """The number of each event, and its place in its entry."""
     log = BrokerPartition("clicks", partition, 0)
     whole = OffsetRange(log, 0, len(messages))
-    cursor = Cursor(whole, isolation=Isolation.READ_UNCOMMITTED, fetch_max_bytes=1 << 20, max_fetch_bytes=1 << 20)
+    cursor = Cursor(whole, isolation=Isolation.READ_UNCOMMITTED, fetch_max_bytes=1 << 20, fetch_limit_bytes=1 << 20)
     rows = cursor.feed(FetchedPartition(
         "clicks", partition, None, None, None, None, (), memoryview(messages), layout=EntryLayout.PHYSICAL, broker_id=0))
     found = [(json.loads(row["value"])["event"], row["message_index"]) for arrow_batch in rows for row in arrow_batch.to_pylist()]

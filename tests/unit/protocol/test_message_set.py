@@ -300,6 +300,14 @@ def test_a_wrapper_without_messages_is_corrupt(magic: int, payload: bytes | None
 
 
 @each_magic
+@pytest.mark.parametrize("fields", [LONG + b"k" + NONE, struct.pack(">i", 5) + b"k" + NONE, NONE + LONG + b"v", NONE + bytes(3) + b"\1"])
+def test_a_length_that_points_outside_its_wrapper_is_corrupt(magic: int, fields: bytes) -> None:
+    with pytest.raises(CorruptData, match="key is longer than the wrapper|a value of [0-9]+ bytes, where") as caught:
+        rows_between(sealed(7, b"\x01" + bytes(8 * magic) + fields, magic), 6, 9)
+    assert caught.value.where["offset"] == 7
+
+
+@each_magic
 @pytest.mark.parametrize(("wrong", "what"), [
     (lambda content, magic: content[:-1], "bytes in it are no message|has a length of"),
     (lambda content, magic: content[:11] + b"\xff" + content[12:], "has a length of 255"),

@@ -26,6 +26,9 @@ The position moves on when `feed` is called, so the next request can be sent whi
 - Offsets between two record batches that none of them has (`missing`): compaction's where the topic is compacted, else lost.
   Offsets that are missing inside a record batch are always compaction's: producers write them without gaps, and only the
   cleaner writes a record batch again.
+- Messages of formats v0 and v1 are no other case: each is its own record batch, and a wrapper is one. What is missing in front
+  of them is told by the decoder, because where a wrapper begins only its inside tells.
+- Where offsets are byte positions, a range begins and ends where entries do, and nothing is missing in between.
 """
 
 from __future__ import annotations

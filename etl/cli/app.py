@@ -10,6 +10,7 @@ import typer
 from etl import __version__
 from etl.cli.arguments import AsJson, Conf, Quiet, run_context, settings_of
 from etl.cli.output import print_json, show
+from etl.cli.peek import peek
 from etl.cli.pipelines import pipelines
 from etl.cli.plans import plans
 from etl.errors import DataLost, VerifyFailed
@@ -61,6 +62,9 @@ def doctor(conf: Conf, as_json: AsJson = False) -> None:
     show(as_json, diagnosis.as_json(), lambda: show_doctor(diagnosis))
     if diagnosis.worst:
         raise diagnosis.worst
+
+
+app.command()(peek)
 
 
 @app.command()

@@ -92,6 +92,11 @@ def print_json(document: Any) -> None:
     _printed.append(document)
 
 
+def begun_document() -> None:
+    """The one document is being printed: whatever ends it ends in it."""
+    _printed.append(None)
+
+
 def tell(error: EtlError, wants_json: bool) -> int:
     if wants_json and not _printed:
         print_json(error.as_json())

@@ -1,13 +1,15 @@
-"""Opens the real world of a run: connects to ZooKeeper, and closes everything at the end."""
+"""Opens the real world of a run, or its brokers alone: connects to ZooKeeper, and closes everything at the end."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 
+from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.report.phases import Phases
 from etl.run.context import RunContext
+from etl.run.discovery import Discovery
 from etl.run.live_world import LiveWorld
 from etl.settings.sections import Settings
 
@@ -21,10 +23,24 @@ def open_world(
     `name` is the run's id: commits carry it, and Spark's log goes to a file of this name in the reports' folder. `phases` is told
     what the time goes to where the story of a run cannot know it.
     """
-    timeouts = {"session_timeout_s": settings.zookeeper.session_timeout_s, "connect_timeout_s": settings.zookeeper.connect_timeout_s}
-    with ZooKeeper(settings.zookeeper.connect, **timeouts) as zookeeper:
+    with _zookeeper(settings) as zookeeper:
         world = LiveWorld(settings, zookeeper, run_context, name, phases)
         try:
             yield world
         finally:
             world.close()
+
+
+@contextlib.contextmanager
+def open_cluster(settings: Settings) -> Iterator[Cluster]:
+    """The brokers alone; ZooKeeper is connected to as well where it is what tells of them."""
+    with contextlib.ExitStack() as closing:
+        zookeeper = _zookeeper(settings)
+        if settings.source.bootstrap is None:
+            closing.enter_context(zookeeper)
+        yield closing.enter_context(Discovery(settings, zookeeper).open_cluster())
+
+
+def _zookeeper(settings: Settings) -> ZooKeeper:
+    return ZooKeeper(settings.zookeeper.connect, session_timeout_s=settings.zookeeper.session_timeout_s,
+                     connect_timeout_s=settings.zookeeper.connect_timeout_s)

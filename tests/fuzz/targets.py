@@ -42,7 +42,7 @@ from etl.reader.options import parse_options
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings, parse_settings
 from tests.fakes.batches import Codec, answer, compress
-from tests.fuzz import records, seeds
+from tests.fuzz import jafka_answers, records, seeds
 
 MIB = 1 << 20
 LOG = seeds.LOG
@@ -240,6 +240,7 @@ _INDEX = json.dumps({"chunks": "0" * 64, "count": 2, "bytes": 1_000_000}).encode
 TARGETS: tuple[Target, ...] = (
     *(Target(f"response-{api.name.lower().replace('_', '-')}", _response(api, parse), seeds.responses(api), (errors.CorruptData,))
       for api, parse in _PARSERS.items()),
+    Target("jafka-answers", jafka_answers.read, jafka_answers.ANSWERS, (errors.CorruptData,)),
     Target("numbers", _numbers, (b"\0\0\0\3\0\1\1\0\2\4\0\1x", b"\0\0\0\1\6\0\0\0\2ab"), (errors.CorruptData,)),
     Target("error-codes", _code, (b"\0\0", b"\0\1", b"\xff\xff")),
     Target("fetch", _fetch, seeds.fetches(), (errors.CorruptData,)),

@@ -31,7 +31,7 @@ def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
     *screen, last = said.stdout.splitlines()
     assert last == "0 []"
     listed = {line.split()[0] for line in screen[screen.index("Commands:") + 1:] if line.strip()}
-    assert listed == {"demo", "doctor", "plan", "run", "verify", "offsets", "plans", "pipelines"}
+    assert listed == {"demo", "doctor", "peek", "plan", "run", "verify", "offsets", "plans", "pipelines"}
 
 
 def test_the_module_is_the_command_and_says_its_version() -> None:
@@ -41,7 +41,8 @@ def test_the_module_is_the_command_and_says_its_version() -> None:
 
 @pytest.mark.parametrize("words", [
     (), ("nosuch",), ("run",), ("run", "--bogus", "a.yaml"), ("run", "a.yaml", "b.yaml"), ("offsets",), ("plans",), ("offsets", "set"),
-    ("plans", "show", "conf.yaml", "first"), ("plans", "show", "conf.yaml", "0"), ("demo", "--records", "3"),
+    ("peek", "a.yaml"), ("peek", "a.yaml", "clicks"), ("peek", "a.yaml", "clicks", "0", "-n", "x"), ("plans", "show", "conf.yaml", "first"),
+    ("plans", "show", "conf.yaml", "0"), ("demo", "--records", "3"),
 ], ids=" ".join)
 def test_wrong_words_are_told_on_the_terminal_and_as_a_document(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     from etl.cli import main
@@ -56,11 +57,11 @@ def test_wrong_words_are_told_on_the_terminal_and_as_a_document(words: tuple[str
         assert "Traceback" not in plain.err + printed.err
 
 
-@pytest.mark.parametrize("door", DOORS, ids=" ".join)
+@pytest.mark.parametrize("door", [*DOORS, ("peek",)], ids=" ".join)
 def test_every_door_tells_a_conf_file_that_is_not_there(door: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     from etl.cli import main
 
-    assert main([*door, "no/such.yaml", "--json"]) == 2
+    assert main([*door, "no/such.yaml", *(("clicks", "0") if door == ("peek",) else ()), "--json"]) == 2
     said = capsys.readouterr()
     assert json.loads(said.out)["where"] == {"path": "no/such.yaml"}
     assert "no/such.yaml" in said.err
@@ -79,6 +80,15 @@ def test_every_door_prints_one_document_before_the_first_run_and_after_it(pipeli
         assert "Traceback" not in said.err
     assert codes == {
         "plan": [0, 0], "verify": [0, 0], "offsets show": [0, 0], "plans list": [0, 0], "plans show": [2, 0], "run": [0, 0, 0]}
+
+
+def test_the_records_of_a_partition_are_shown_before_and_after_a_run_has_read_them(pipeline: Pipeline) -> None:
+    pipeline.produce(20)
+    before = pipeline.door("peek", after=(pipeline.topic, "1")).document
+    pipeline.ran()
+    assert (before["shown"], before["ended"]) == (5, "the end of the log")
+    assert pipeline.door("peek", after=(pipeline.topic, "1")).document == before
+    assert pipeline.ran().outcomes == ["nothing new"], "to look moves nothing"
 
 
 def test_a_plan_that_is_not_stored_is_told_with_those_that_are(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,12 +17,16 @@ import pyarrow as pa
 from etl.errors import CorruptData
 from etl.protocol.messages import EntryLayout, FetchedPartition
 from etl.protocol.records import batch_v2, message_set, physical_set
+from etl.protocol.records.batch_v2 import AbortedTransactions
 from etl.protocol.records.compiled import frozen
 from etl.protocol.records.headers import BatchHeader, Header, MessagesHeader, Walk
 from etl.protocol.records.selection import MAX_UNPACKED_BYTES, Counts, Selection, corrupt
 from etl.protocol.records.tally import Tally
 
-__all__ = ["MAX_UNPACKED_BYTES", "BatchHeader", "Counts", "Header", "MessagesHeader", "Selection", "Tally", "Walk", "decode", "walk"]
+__all__ = [
+    "AbortedTransactions", "MAX_UNPACKED_BYTES", "BatchHeader", "Counts", "Header", "MessagesHeader", "Selection",
+    "Tally", "Walk", "decode", "walk",
+]
 
 _START_OF_ENTRY = struct.Struct(">qiib")
 """Offset, length, four bytes that each format has a use of its own for, magic."""
@@ -66,8 +70,10 @@ def walk(fetched: FetchedPartition, from_offset: int, until_offset: int, *, max_
 
 
 def decode(fetched: FetchedPartition, batches: Sequence[Header], selection: Selection, tally: Tally,
-           counts: Counts) -> Iterator[pa.RecordBatch]:
+           counts: Counts, aborted: AbortedTransactions | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of all `batches` that `walk` found, within the selected offsets, as Arrow batches.
+
+    Who decodes them one after the other gives the same `aborted` each time: it is known only to who passes the markers in order.
 
     Read to the end before the buffer below `fetched.records` is used again; `tally` and `counts` are right only then.
 
@@ -77,7 +83,7 @@ def decode(fetched: FetchedPartition, batches: Sequence[Header], selection: Sele
     if fetched.layout is EntryLayout.PHYSICAL:
         yield from physical_set.decode(fetched, cast(Sequence[MessagesHeader], batches), selection, tally)
         return
-    aborted = batch_v2.AbortedTransactions(fetched.aborted if selection.skips_aborted else ())
+    aborted = aborted or AbortedTransactions(fetched.aborted if selection.skips_aborted else ())
     for kind, alike in groupby(batches, type):
         if kind is BatchHeader:
             yield from batch_v2.decode(fetched, cast(list[BatchHeader], list(alike)), selection, tally, counts, aborted)

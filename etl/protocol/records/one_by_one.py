@@ -5,14 +5,14 @@ Decoding is that of the pipelines, checksums and all; only what comes of it is m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import MessageTooLarge
 from etl.model.raw_table import raw_columns
 from etl.protocol.messages import EntryLayout, FetchedPartition
-from etl.protocol.records.decode import Counts, Header, Selection, Tally, decode, walk
+from etl.protocol.records.decode import AbortedTransactions, Counts, Header, Selection, Tally, decode, walk
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES_MOST
 
 _END_OF_ALL = 2**63 - 1
@@ -76,28 +76,29 @@ class Messages:
                 f"a message does not fit into a fetch of {len(self._fetched.records):,} bytes; {needs}",
                 check=f"max_bytes, which may be up to {FETCH_LIMIT_BYTES_MOST:,}", topic=self._fetched.topic,
                 partition=self._fetched.partition, broker_id=self._fetched.broker_id, offset=self._fetched.asked_offset)
-        if self._fetched.layout is EntryLayout.PHYSICAL:
-            for header in self._walk.batches:
-                yield from self._records_of(header)
-            return
-        # All at once: which transactions are aborted is known only to who passes their markers in order.
-        for row in self._rows(self._walk.batches):
-            yield self._record(row, next_offset=row["offset"] + 1)
+        # One after the other, so that those before a damaged one are given.
+        aborted = AbortedTransactions(self._fetched.aborted)
+        for header in self._walk.batches:
+            rows = self._rows(header, aborted)
+            if self._fetched.layout is EntryLayout.PHYSICAL:
+                yield from self._with_next(rows, header.last_offset + 1)
+            else:
+                yield from (self._record(row, next_offset=row["offset"] + 1) for row in rows)
 
-    def _records_of(self, header: Header) -> Iterator[Record]:
-        """Of one entry of a physical log, or of several that lie one behind the other."""
+    def _with_next(self, rows: Iterator[dict[str, Any]], end: int) -> Iterator[Record]:
+        """Each leads to where the one behind it lies, the last one to the end."""
         before: dict[str, Any] | None = None
-        for row in self._rows([header]):
+        for row in rows:
             if before is not None:
                 yield self._record(before, next_offset=row["offset"])
             before = row
         if before is not None:
-            yield self._record(before, next_offset=header.last_offset + 1)
+            yield self._record(before, next_offset=end)
 
-    def _rows(self, headers: Sequence[Header]) -> Iterator[dict[str, Any]]:
+    def _rows(self, header: Header, aborted: AbortedTransactions) -> Iterator[dict[str, Any]]:
         columns = raw_columns(physical=self._fetched.layout is EntryLayout.PHYSICAL)
         selection = Selection(self._fetched.asked_offset, _END_OF_ALL, columns, skips_aborted=True)
-        for arrow_batch in decode(self._fetched, headers, selection, Tally(self._fetched.asked_offset), Counts()):
+        for arrow_batch in decode(self._fetched, [header], selection, Tally(self._fetched.asked_offset), Counts(), aborted):
             # As numbers: Python's own moments end with the year 9999, and what a producer sends does not.
             at = arrow_batch.schema.names.index("timestamp")
             plain = arrow_batch.set_column(at, "timestamp", arrow_batch.column(at).cast("int64"))

@@ -1,0 +1,85 @@
+"""`etl peek`: the records of one partition, for a person."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from etl.cli.arguments import Conf, settings_of
+from etl.cli.output import begun_document, refuse_unshown
+from etl.errors import EtlError, SettingsError, Stopped
+
+if TYPE_CHECKING:
+    from etl.commands.peek import Start
+
+_MOST, _TIMEOUT_S = 10, 10.0
+_WHERE = "earliest, latest, an offset, or a time with its UTC offset: 2026-01-31T00:00:00+00:00"
+
+
+def peek(
+    conf: Conf,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Any topic of the conf's cluster.", show_default=False)],
+    partition: Annotated[str, typer.Argument(
+        metavar="PARTITION", help="A number; of a Jafka BROKER-PARTITION, e.g. 0-3.", show_default=False)],
+    start: Annotated[str, typer.Option(
+        "--from", metavar="WHERE", help=f"{_WHERE}.")] = "earliest",
+    most: Annotated[int | None, typer.Option(
+        "-n", "--most", min=1, help=f"How many records; {_MOST} by default, all with --follow.", show_default=False)] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for what comes, until -n, --timeout or Ctrl-C.")] = False,
+    timeout: Annotated[float | None, typer.Option(
+        min=0.1, show_default=False,
+        help=f"Seconds to wait for the next record; {_TIMEOUT_S:g} by default, without end with --follow.")] = None,
+    decoder: Annotated[str, typer.Option(
+        metavar="NAME", help="Who reads values: text, json, hex, base64, int, or package.module:function, a function of bytes.")] = "text",
+    key_decoder: Annotated[str, typer.Option(metavar="NAME", help="Who reads keys.")] = "text",
+    whole: Annotated[bool, typer.Option("--whole", help="Show long keys and values to their end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, a record in each line of it, nothing cut.")] = False,
+) -> None:
+    """Show the records of one partition, from an offset or a time; nothing is stored or moved."""
+    from etl.commands.decoders import decoder_of
+    from etl.commands.peek import Wanted, open_peek
+    from etl.commands.peeked_log import Ended
+    from etl.console.records import Decoding, Document, Lines
+
+    decoding = Decoding(decoder_of(key_decoder), decoder_of(decoder), whole)
+    most = most or (None if follow else _MOST)
+    timeout_s = timeout or (None if follow else _TIMEOUT_S)
+    with open_peek(settings_of(conf), Wanted(topic, partition, _start(start), most, follow, timeout_s)) as peeked:
+        screen = Document(decoding) if as_json else Lines(decoding, lambda said: print(f"etl: {said}", file=sys.stderr))
+        screen.begin(peeked)
+        if as_json:
+            begun_document()
+        try:
+            for record in peeked.records():
+                screen.show(record)
+                refuse_unshown()
+        except KeyboardInterrupt:
+            peeked.ended = Ended.STOPPED
+            screen.end(peeked)
+            raise Stopped("stopped; nothing was changed") from None
+        except EtlError as failure:
+            screen.end(peeked, failure)
+            raise
+        screen.end(peeked)
+        refuse_unshown()
+
+
+def _start(text: str) -> Start:
+    """Raises SettingsError."""
+    from pydantic import ValidationError
+
+    from etl.settings.policies import StartAt
+    from etl.settings.source import Timestamp
+
+    if re.fullmatch(r"[0-9]{1,19}", text):
+        return int(text)
+    if text in tuple(StartAt):
+        return StartAt(text)
+    try:
+        return Timestamp.model_validate({"timestamp": text})
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise SettingsError(f"--from {text!r} is no place in a log: {why}", check=_WHERE) from None

@@ -1,0 +1,113 @@
+"""Records of one log as they come: a line each for a person, or one JSON document that grows while it is written.
+
+Text of somebody else's goes to a terminal here: what moves a cursor or ends a line is shown by its escape, and long values are cut.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from etl.commands.decoders import Decoder, Undecoded
+from etl.commands.peeked_log import PeekedLog
+from etl.errors import EtlError
+from etl.protocol.records.one_by_one import Record
+from etl.report.words import at, counted
+
+CUT_AT = 300
+"""Characters of a key or value in a line, unless all of it is asked for."""
+_NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """Who reads keys and values, and how much of them is shown in a line."""
+
+    key: Decoder
+    value: Decoder
+    whole: bool = False
+
+
+class Lines:
+    """A line for each record: offset, timestamp, key, value, headers, with tabs between them; `-` stands for what is not there."""
+
+    def __init__(self, decoding: Decoding, say: Callable[[str], None]) -> None:
+        """say   takes what is said beside the records, at the beginning and the end"""
+        self._decoding, self._say = decoding, say
+
+    def begin(self, peek: PeekedLog) -> None:
+        """Before the first record."""
+        extent = peek.extent
+        self._say(f"{peek.log} has offsets {extent.log_start_offset} to {extent.end_offset}; from {peek.from_offset}:")
+
+    def show(self, record: Record) -> None:
+        """One record."""
+        where = f"{record.offset}" + (f".{record.message_index}" if record.broker_id is not None else "")
+        when = at(record.timestamp_ms) or (_NONE if record.timestamp_ms is None else f"{record.timestamp_ms} ms")
+        headers = ", ".join(f"{_shown(name)}={self._field(value, _text)}" for name, value in record.headers)
+        print(where, when, self._field(record.key, self._decoding.key), self._field(record.value, self._decoding.value), headers, sep="\t")
+
+    def end(self, peek: PeekedLog, failure: EtlError | None = None) -> None:
+        """Behind the last record."""
+        why = f"; {peek.ended.value}" if peek.ended else ""
+        self._say(f"{counted(peek.given, 'record')}{why}; --from {peek.position} goes on")
+
+    def _field(self, content: bytes | None, decode: Decoder) -> str:
+        if content is None:
+            return _NONE
+        found = decode(content)
+        if isinstance(found, Undecoded):
+            found = found.content.decode("utf-8", "backslashreplace")
+        text = _shown(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str))
+        if len(text) <= CUT_AT or self._decoding.whole:
+            return text
+        return f"{text[:CUT_AT]}... ({counted(len(content), 'byte')})"
+
+
+class Document:
+    """The same as one JSON document, a record in each line of it."""
+
+    def __init__(self, decoding: Decoding) -> None:
+        self._decoding, self._shown = decoding, 0
+
+    def begin(self, peek: PeekedLog) -> None:
+        """Before the first record."""
+        extent = {"log_start": peek.extent.log_start_offset, "end": peek.extent.end_offset}
+        head = json.dumps({**peek.log.place, **extent, "from": peek.from_offset})
+        print(f"{head[:-1]}, \"records\": [")
+
+    def show(self, record: Record) -> None:
+        """One record."""
+        is_physical = record.broker_id is not None
+        document: dict[str, Any] = {
+            "offset": record.offset, **({"message_index": record.message_index} if is_physical else {}),
+            "timestamp": at(record.timestamp_ms), "timestamp_ms": record.timestamp_ms,
+            "timestamp_type": None if record.is_append_time is None else "append" if record.is_append_time else "create",
+            "key": _plain(record.key, self._decoding.key), "value": _plain(record.value, self._decoding.value),
+            "headers": [{"key": name, "value": _plain(value, _text)} for name, value in record.headers]}
+        print("," if self._shown else " ", json.dumps(document, default=str))  # with its line's end, for who follows
+        self._shown += 1
+
+    def end(self, peek: PeekedLog, failure: EtlError | None = None) -> None:
+        """Behind the last record; `failure` is what ended it."""
+        tail = {"shown": peek.given, "next": peek.position, "ended": peek.ended.value if peek.ended else None,
+                **({"error": failure.as_json()} if failure else {})}
+        print(f"], {json.dumps(tail)[1:]}")
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "backslashreplace")
+
+
+def _plain(content: bytes | None, decode: Decoder) -> Any:
+    if content is None:
+        return None
+    found = decode(content)
+    return {"hex": found.content.hex(), "not_decoded": found.why} if isinstance(found, Undecoded) else found
+
+
+def _shown(text: str) -> str:
+    """The text in one line that changes nothing of a terminal but where it stands."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)

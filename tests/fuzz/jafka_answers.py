@@ -1,0 +1,39 @@
+"""Answers of a Jafka, by the requests that they belong to: the first byte says which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etl.model.logs import BrokerPartition, Isolation
+from etl.protocol.generations.dialect import Request
+from etl.protocol.generations.jafka.dialect import JafkaDialect
+from etl.protocol.messages import EARLIEST, LATEST, Fetch, FetchTarget
+from tests.fakes.jafka import entry
+
+_DIALECT = JafkaDialect("b:9092")
+_LOGS = [BrokerPartition("clicks", number, 3) for number in range(3)]
+_HELLO = entry(b"hello")
+
+
+def _fetch(logs: int) -> Request[Any]:
+    return _DIALECT.fetch(Fetch(tuple(FetchTarget(log, 0, 100) for log in _LOGS[:logs]), Isolation.READ_COMMITTED, 1 << 20, 0, 1))
+
+
+_REQUESTS: tuple[Request[Any], ...] = (
+    _fetch(1), _fetch(3), _DIALECT.list_offsets({_LOGS[0]: LATEST}, Isolation.READ_COMMITTED, {}),
+    _DIALECT.list_offsets(dict.fromkeys(_LOGS, EARLIEST), Isolation.READ_COMMITTED, {}), _DIALECT.offsets_before(_LOGS[0], LATEST, 5),
+    _DIALECT.create_topic("clicks", 3), _DIALECT.append(_LOGS[0], _HELLO, timestamp_ms=0, timeout_ms=0))
+
+ANSWERS = tuple(bytes([which]) + bytes.fromhex(answer) for which, answer in (
+    (0, "0000" + _HELLO.hex()), (0, "0001"),
+    (1, "0000 00000011 0000" + _HELLO.hex() + "00000002 0003 00000002 ffff"),
+    (2, "0000 00000002 000000000000001f 0000000000000000"),
+    (3, "0000000e 0000 00000001 0000000000000007 00000006 0000 00000000 0000000e 0000 00000001 0000000000000000"),
+    (4, "0000 00000002 000000000000001f 0000000000000000"), (5, "0000 00000001 00000003"), (5, "0000 00000001 ffffffff"),
+    (6, "0000 00000001 000000000000001f")))
+
+
+def read(content: bytes) -> object:
+    """Raises CorruptData and nothing else."""
+    request = _REQUESTS[content[0] % len(_REQUESTS) if content else 0]
+    return request.read(memoryview(content[1:])).answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 from etl.errors import EtlError, FileLost, NotOurTable, PermissionRefused, SettingsError, TableUnreachable
 from etl.protocol.error_line import unmark, whole_text
@@ -27,6 +28,12 @@ _OF_PYTHON = ("org.apache.spark.api.python.PythonException", "thrown from the Py
 _CONSTRAINT = re.compile(r"\[DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT)\w*\] ([^\n]*)")
 _NUL_IN_FOLDER = re.compile(r"/([^/=\s]+)=[^/\n]*\0")
 """Delta makes a folder of each value of a partition, and escapes in its name what a folder's name cannot have, but for this."""
+_FORGET = (
+    "; where there is none, take it out of the table's log (delta-rs: DeltaTable(PATH).repair()), and accept that its rows are gone: "
+    "`etl plans acknowledge`, as the next run says")
+_UNREADABLE = re.compile(
+    r"\[(FAILED_READ_FILE[\w.]*|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_LOG_FILE_NOT_FOUND\w*)\] "
+    r"(?:Encountered error while reading file )?(\S+?)[.:]?\s")
 
 
 def translate(failure: Exception, path: str) -> Exception:
@@ -121,6 +128,20 @@ def unreachable(error: BaseException, path: str, what: str, *, at: Path | None =
     if folder_of(path) is not None:
         check = "permissions, free space, and that every part of the path above it is a folder"
     return TableUnreachable(f"the table cannot be {what}: {text}", path=path, folder=at, check=check)
+
+
+def unreadable(text: str, path: str) -> FileLost | TableUnreachable | None:
+    """The failure for a file of the table, or of its log, that Spark could not read, by what it says; None for anything else."""
+    found = _UNREADABLE.search(text)
+    if found is None:
+        return None
+    is_of_log, file = "DELTA_" in found[1], unquote(found[2]).rpartition("/")[2]
+    if is_of_log or "NOT_EXIST" in found[1]:
+        check = "who removed it: somebody's clean-up of the folder, VACUUM with a short retention; put it back from a copy"
+        check += "" if is_of_log else _FORGET
+        return FileLost("a file that the table's log names is not there", file=file, path=path, check=check)
+    check = "whether it can be read, and is whole: compare it with a copy, and put that back"
+    return TableUnreachable("a file of the table cannot be read", file=file, path=path, check=check)
 
 
 def _obstacle_in(error: BaseException) -> str | None:

@@ -1,24 +1,23 @@
 """Counting what really lies in a table, by reading its rows, for `audit`.
 
-Owns the queries on rows that are known by their offset (`scan_entries` has those on physical logs), and what it means when a file of the
-table cannot be read. What the counts mean belongs to `audit`. File statistics are never asked: they are what a writer claimed.
+Owns the queries on rows that are known by their offset (`scan_entries` has those on physical logs). What the counts mean belongs to
+`audit`. File statistics are never asked: they are what a writer claimed.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit
 from etl.audit.findings import AuditedLog, Expected, LogFindings
+from etl.edges.delta.failures import unreadable
 from etl.edges.delta.path import spark_path
-from etl.errors import EtlError, FileLost, SettingsError, TableUnreachable
+from etl.errors import EtlError, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.raw_table import misfit, names_of_key, row_key
 from etl.protocol.error_line import whole_text
@@ -124,30 +123,6 @@ def rows_are_read(spark: SparkSession, path: str) -> Iterator[None]:
             spark.conf.unset(_FROM_STATISTICS)
         else:
             spark.conf.set(_FROM_STATISTICS, before)
-
-
-def unreadable(text: str, path: str) -> FileLost | TableUnreachable | None:
-    """The failure for a file of the table, or of its log, that Spark could not read, by what it says; None for anything else."""
-    found = _FILE.search(text)
-    if found is None:
-        return None
-    is_of_log, file = "DELTA_" in found[1], unquote(found[2]).rpartition("/")[2]
-    if is_of_log or "NOT_EXIST" in found[1]:
-        check = "who removed it: somebody's clean-up of the folder, VACUUM with a short retention; put it back from a copy"
-        check += "" if is_of_log else _FORGET
-        return FileLost("a file that the table's log names is not there", file=file, path=path, check=check)
-    check = "whether it can be read, and is whole: compare it with a copy, and put that back"
-    return TableUnreachable("a file of the table cannot be read", file=file, path=path, check=check)
-
-
-_FORGET = (
-    "; where there is none, take it out of the table's log (delta-rs: DeltaTable(PATH).repair()), and accept that its rows are gone: "
-    "`etl plans acknowledge`, as the next run says")
-
-
-_FILE = re.compile(
-    r"\[(FAILED_READ_FILE[\w.]*|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_LOG_FILE_NOT_FOUND\w*)\] "
-    r"(?:Encountered error while reading file )?(\S+?)[.:]?\s")
 
 
 def read_keys(spark: SparkSession, path: str, delta_version: int | None, *, physical: bool) -> DataFrame:

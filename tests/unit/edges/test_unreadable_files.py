@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.edges.delta.scan import unreadable
+from etl.edges.delta.failures import unreadable
 
 AWAITED = (
     "An error occurred while calling o125.getResult.\n"

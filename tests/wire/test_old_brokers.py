@@ -118,7 +118,7 @@ def test_a_log_that_grows_while_it_is_asked_for_is_not_held_back_by_a_transactio
 
 
 def test_a_start_by_time_is_refused_with_the_reason(cluster: Cluster) -> None:
-    with pytest.raises(SettingsError, match="cannot find the record of a time.*source.start") as raised:
+    with pytest.raises(SettingsError, match="cannot find the record of a time.*start or stop") as raised:
         cluster.offsets_at({DEMO: 1500})
     assert raised.value.exit_code == 2
 

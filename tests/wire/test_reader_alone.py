@@ -17,6 +17,7 @@ from etl.reader.source import OffsetRanges, RangesReader, TaskFailed
 from etl.reader.tasks import Task
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FakeBroker
+from tests.fakes.old_broker import OldBroker
 
 PIPELINE_WORDS = ("on_data_loss", "source.", "etl plans", "CONF", "next run")
 """What only a pipeline has."""
@@ -190,3 +191,16 @@ def test_tasks_know_the_ids_of_their_topics_and_the_epochs_of_their_leaders(brok
     broker.world.topic_ids["clicks"] = UUID(int=1)
     [task] = tasks_of(broker)
     assert (task.topic_ids, task.leader_epochs) == ({"clicks": str(UUID(int=1))}, {BrokerPartition("clicks", 0): 4})
+
+
+@pytest.mark.parametrize("release", ["0.8", "0.9"])
+def test_old_brokers_are_read_by_offsets_and_not_by_times(release: str) -> None:
+    with OldBroker(release).listening() as old:
+        old.log("clicks", 0).append(*[b"x"] * 30)
+        given = {"bootstrap": f"127.0.0.1:{old.port}", "topics": "clicks", "broker_version": release}
+        [task] = [partition.value for partition in RangesReader({**given, "startingOffsets": '{"clicks": {"0": 4}}'}, None).partitions()]
+        told = [(r.from_offset, r.until_offset, r.leader and r.leader.broker.generation) for r in task.ranges]
+        assert told == [(4, 30, f"kafka-{release}")]
+        with pytest.raises(SettingsError, match="cannot find the record of a time") as raised:
+            RangesReader({**given, "startingTimestamp": "1700000000000"}, None).partitions()
+        assert not any(word in str(raised.value) for word in PIPELINE_WORDS)

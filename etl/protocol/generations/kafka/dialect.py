@@ -68,7 +68,7 @@ def _greeting_of_a_release(release: str, client_id: str, address: str) -> Greeti
     """Asks for no version, only for a sign that the port speaks Kafka."""
     told = KafkaDialect.of_release(release, client_id, address)
     frame = _empty_list_offsets(told.version_of(Api.LIST_OFFSETS), client_id)
-    check = (f"that the broker understands Kafka {release}, as source.broker_version says, or the broker itself when the run began; "
+    check = (f"that the broker understands Kafka {release}, as broker_version says, or the broker itself when the run began; "
              "for a TLS listener on this port, or a broker that wants a login")
     return Greeting("ListOffsets", frame, lambda answer: _number(answer) == _OLDER_CORRELATION_ID, lambda answer: told, check_if_cut=check)
 
@@ -124,7 +124,7 @@ class KafkaDialect(Dialect):
         if version == 0 and any(when >= 0 for when in times.values()):
             raise SettingsError(
                 "brokers before 0.10.1 cannot find the record of a time: they only know when whole segments were written",
-                check="source.start, or the option that gives a time: earliest, latest and offsets are what they can tell",
+                check="where reading is to start or stop by a time: earliest, latest and offsets are what they can tell",
                 broker=self._address)
         fields = small_messages.list_offsets_fields(times, isolation, epochs)
         is_stable = isolation is Isolation.READ_COMMITTED and version >= 2

@@ -55,7 +55,7 @@ def choose_version(api: Api, spoken: ApiVersions, *, least: int = 0, most: int |
     if theirs is None or theirs[0] > highest or theirs[1] < lowest:
         says = "none" if theirs is None else f"{theirs[0]} to {theirs[1]}"
         raise SettingsError(f"the broker speaks no version of {api.name} from {lowest} to {highest} (it speaks {says})",
-                            check="the broker's version, and source.broker_version where the conf gives one", **place)
+                            check="the broker's version, and broker_version where it is given", **place)
     return min(highest, theirs[1])
 
 

@@ -1,0 +1,131 @@
+"""Two real brokers of Jafka as ZooKeeper has them: the same topic on both, one that dies or freezes and comes back, a topic made again, and the
+wrong family in the conf.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.commands.preview import preview
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.edges.zookeeper.registry import read_creation_ids
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.embedded.clicks import click_messages
+from etl.embedded.cluster import Cluster
+from etl.embedded.releases import JAFKA
+from etl.embedded.server import wait_until
+from etl.errors import SettingsError, TopicMissing
+from etl.model.logs import BrokerPartition
+from etl.reader.source import OffsetRanges, RangesReader
+from etl.settings.sections import Settings
+from tests.builders import plain_settings
+
+GONE_WITHIN_S = 20.0
+"""A broker's session ends 6 s after its last word."""
+
+
+@pytest.fixture(scope="module")
+def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Small segments, so that there is something to cut at."""
+    folder = tmp_path_factory.mktemp("jafka")
+    with Cluster(2, version=JAFKA, chroot="/old", folder=folder, properties={"log.file.size": "4096"}) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(jafka: Cluster) -> str:
+    """A topic of its own for each test, with two partitions on each broker and 500 events in all."""
+    name = f"topic-{uuid.uuid4().hex}"
+    jafka.create_topic(name, 2)
+    produce(jafka, name, 500)
+    return name
+
+
+@pytest.fixture
+def zookeeper(jafka: Cluster) -> Iterator[ZooKeeper]:
+    with ZooKeeper(jafka.zookeeper_connect) as session:
+        yield session
+
+
+def produce(jafka: Cluster, topic: str, count: int) -> None:
+    for number, messages in click_messages(0, count, partitions=4, messages_per_set=10):
+        with SimpleConsumer("127.0.0.1", jafka.brokers[number % 2].port, generation="jafka") as broker:
+            broker.produce(topic, number // 2, messages)
+
+
+def settings_of(jafka: Cluster, topic: str, folder: Path, **source: Any) -> Settings:
+    return plain_settings(
+        cluster="old", zookeeper={"connect": jafka.zookeeper_connect}, table={"path": str(folder / "table")}, group=f"group-{topic}",
+        source={"dialect": "jafka", "topics": {"allow": [topic]}, **source}, report={"path": str(folder / "reports")})
+
+
+def test_a_plan_reads_both_brokers_from_themselves_and_is_cut_at_segments(jafka: Cluster, topic: str, tmp_path: Path) -> None:
+    settings = settings_of(jafka, topic, tmp_path)
+    seen = preview(settings.model_copy(update={"limits": settings.limits.model_copy(update={"target_task_bytes": 1000})}))
+    assert {r.log for r in seen.ranges} == {BrokerPartition(topic, number, broker) for broker in (0, 1) for number in (0, 1)}
+    assert {(r.log.broker_id, r.leader.broker.port) for r in seen.ranges if r.leader} == {
+        (broker.broker_id, broker.port) for broker in jafka.brokers}
+    cuts = [(r.log, offset) for r in seen.ranges for offset in (r.from_offset, r.until_offset)]
+    assert len(seen.ranges) > 4
+    assert all(offset in (seen.snapshot.extents[log].boundaries or ()) for log, offset in cuts)
+
+
+def test_the_rows_of_a_query_without_a_pipeline_are_those_that_were_sent(jafka: Cluster, topic: str) -> None:
+    options = {"dialect": "jafka", "zookeeper": jafka.zookeeper_connect, "topics": topic, "target_task_bytes": "1000"}
+    reader = OffsetRanges(options).reader(None)
+    assert isinstance(reader, RangesReader)
+    rows = [row for partition in reader.partitions() for arrow_batch in reader.read(partition) for row in arrow_batch.to_pylist()]
+    assert len(rows) == 500
+    assert len({row["value"] for row in rows}) == 500
+    assert {row["broker_id"] for row in rows} == {0, 1}
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_broker_that_dies_or_freezes_is_away_once_its_session_ended_and_read_again_when_it_is_back(
+        jafka: Cluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path, frozen: bool) -> None:
+    settings, second, away = settings_of(jafka, topic, tmp_path), jafka.brokers[1], BrokerPartition(topic, 0, 1)
+    zookeeper.create(f"/consumers/{settings.group}/offsets/{topic}/1-0", b"0")  # the group has read there before
+    pid = second.pid
+    assert pid is not None
+    if frozen:
+        os.kill(pid, signal.SIGSTOP)
+    else:
+        second.kill()
+    try:
+        seen = preview(settings_of(jafka, topic, tmp_path, timeout_s=1))
+    finally:
+        if frozen:
+            os.kill(pid, signal.SIGCONT)
+        else:
+            second.start()
+    assert {r.log.broker_id for r in seen.ranges} == {0}
+    assert away in seen.snapshot.leaderless and {log.broker_id for log in seen.snapshot.leaderless} == {1}
+    assert "their broker is away" in seen.leaderless[0]
+    assert wait_until(lambda: zookeeper.read(f"/brokers/topics/{topic}/1") is not None, GONE_WITHIN_S)
+    assert {r.log.broker_id for r in preview(settings).ranges} == {0, 1}
+
+
+def test_a_topic_that_was_deleted_on_both_brokers_and_made_again_is_another_one(jafka: Cluster, topic: str, zookeeper: ZooKeeper) -> None:
+    before = read_creation_ids(zookeeper, [topic])
+    for broker in jafka.brokers:
+        with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as asked:
+            assert asked.delete_topic(topic) == 2
+    assert wait_until(lambda: zookeeper.children(f"/brokers/topics/{topic}") is None, GONE_WITHIN_S)
+    jafka.create_topic(topic, 1)
+    after = read_creation_ids(zookeeper, [topic])
+    assert (list(before), list(after), before == after) == ([topic], [topic], False)
+
+
+def test_a_topic_that_is_nowhere_is_told_missing_and_the_wrong_family_with_the_right_one(jafka: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(TopicMissing, match="not there"):
+        preview(settings_of(jafka, "no-such-topic", tmp_path))
+    with pytest.raises(SettingsError, match="is of Jafka or Kafka 0.7") as caught:
+        preview(plain_settings(zookeeper={"connect": jafka.zookeeper_connect}, table={"path": str(tmp_path / "t")}))
+    assert "source.dialect: jafka" in caught.value.check

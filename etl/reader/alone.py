@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etl.decisions.boundaries import Boundaries, boundaries_of
 from etl.decisions.expiry import cleanup_of
@@ -14,8 +14,8 @@ from etl.decisions.tasks import cut_ranges, cut_to_offsets, pack_tasks, split_ta
 from etl.errors import BrokerUnreachable
 from etl.model.logs import BrokerPartition, Cleanup
 from etl.model.plans import OffsetRange
-from etl.reader.reading import Reading, refuse_missing_partitions
 from etl.reader.ranges import inside, ranges_of
+from etl.reader.reading import Reading, refuse_missing_partitions
 from etl.reader.tasks import Task, of_topics, parse_tasks
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def tasks_of(options: Mapping[str, str], reading: Reading) -> list[Task]:
+    """The tasks that a run has handed over; without a run, those that the options come to."""
     if "tasks_file" in options:
         with open(options["tasks_file"], encoding="utf-8") as file:
             return parse_tasks(file.read())
@@ -86,20 +87,16 @@ def _wanted(reading: Reading) -> _Wanted:
 def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterator[Cluster]:
     """Whom to ask. Only here, where a query is planned, is ZooKeeper asked: executors have the leaders in their tasks."""
     from etl.edges.brokers.cluster import Cluster
-    from etl.edges.zookeeper.physical_registry import read_physical_brokers, read_physical_cluster
-    from etl.edges.zookeeper.registry import read_brokers
     from etl.edges.zookeeper.session import ZooKeeper
+    from etl.reader.registered import registered_cluster
 
     if reading.zookeeper is None:
         with Cluster(reading.bootstrap, timeout_s=reading.timeout_s, generation=reading.generation) as cluster:
             yield cluster
         return
-    with ZooKeeper(reading.zookeeper) as zookeeper:
-        there = read_physical_brokers(zookeeper).values() if reading.physical else read_brokers(zookeeper)
-        told: dict[str, Any] = {"generation": reading.generation} if not reading.physical else {
-            "generation": min(there).generation, "registry": lambda topics: read_physical_cluster(zookeeper, topics, named)}
-        with Cluster([(broker.host, broker.port) for broker in there], timeout_s=reading.timeout_s, **told) as cluster:
-            yield cluster
+    with ZooKeeper(reading.zookeeper) as zookeeper, registered_cluster(
+            zookeeper, physical=reading.physical, timeout_s=reading.timeout_s, generation=reading.generation, known=named) as cluster:
+        yield cluster
 
 
 def _packed(wanted: _Wanted, reading: Reading) -> list[Task]:

@@ -6,8 +6,8 @@
 | Kafka 0.8 to 3.x | in ZooKeeper | by the brokers, once they know all topics that ZooKeeper has |
 | Jafka, Kafka 0.7 | in ZooKeeper | in ZooKeeper: these brokers know only their own logs |
 
-With bootstrap, ZooKeeper holds the ledger and nothing of the cluster. Everybody who looks at a cluster does it by `open_cluster` and
-`describe`, and gets one `ClusterMetadata`; nothing above this module asks where it came from.
+With bootstrap, ZooKeeper holds the ledger and nothing of the cluster. Everybody who looks at the cluster of a conf does it by
+`open_cluster` and `describe`, and gets one `ClusterMetadata`; nothing above this module asks where it came from.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from etl.edges.brokers.cluster import Cluster
-from etl.edges.zookeeper.physical_registry import read_physical_brokers, read_physical_cluster
-from etl.edges.zookeeper.registry import read_brokers, read_cluster_id, read_compacted, read_topics
+from etl.edges.zookeeper.registry import read_cluster_id, read_compacted, read_topics
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
 from etl.model.logs import Broker, BrokerPartition
 from etl.protocol.generations.choice import of_broker_version
 from etl.protocol.messages import ClusterMetadata
+from etl.reader.registered import CONNECT_WITHIN_S, registered_brokers, registered_cluster
 from etl.run.told_topics import describe_all_told
 from etl.settings.address import split_address
 from etl.settings.sections import Settings
 from etl.settings.source import SourceSettings
-
-_CONNECT_WITHIN_S = 10.0
 
 
 def said_generation(source: SourceSettings) -> str | None:
@@ -45,9 +43,7 @@ class Discovery:
         """The brokers that are registered in ZooKeeper, by id; none where the conf gives them and ZooKeeper is that of the ledger alone."""
         if self._source.bootstrap is not None:
             return {}
-        if self._source.is_physical:
-            return read_physical_brokers(self._zookeeper)
-        return {broker.id: broker for broker in read_brokers(self._zookeeper)}
+        return {broker.id: broker for broker in registered_brokers(self._zookeeper, physical=self._source.is_physical)}
 
     def bootstrap(self) -> list[tuple[str, int]]:
         """The brokers to begin with: those that the conf names, else those in ZooKeeper."""
@@ -55,15 +51,14 @@ class Discovery:
             return [split_address(address) for address in self._source.bootstrap]
         return [(broker.host, broker.port) for broker in self.registered().values()]
 
-    def open_cluster(self, known: Iterable[BrokerPartition] = (), *, connect_timeout_s: float = _CONNECT_WITHIN_S) -> Cluster:
+    def open_cluster(self, known: Iterable[BrokerPartition] = (), *, connect_timeout_s: float = CONNECT_WITHIN_S) -> Cluster:
         """Whom to ask; to be closed. `known`: logs that there were, so that those of a broker that is away are told as leaderless."""
         timeout_s, said = self._source.timeout_s, said_generation(self._source)
-        if not self._source.is_physical:
+        if self._source.bootstrap is not None:
             return Cluster(self.bootstrap(), connect_timeout_s=connect_timeout_s, timeout_s=timeout_s, generation=said)
-        there, before = self.registered(), tuple(known)
-        return Cluster([(broker.host, broker.port) for broker in there.values()], connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
-                       generation=min(there.values()).generation,
-                       registry=lambda topics: read_physical_cluster(self._zookeeper, topics, before))
+        return registered_cluster(
+            self._zookeeper, physical=self._source.is_physical, timeout_s=timeout_s, generation=said, known=known,
+            connect_timeout_s=connect_timeout_s)
 
     def describe(self, cluster: Cluster, left: Collection[str]) -> ClusterMetadata:
         """What the conf's topics are, and those `left` to read; other topics may be among them."""

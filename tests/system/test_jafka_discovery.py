@@ -1,4 +1,4 @@
-"""Two real brokers of Jafka as ZooKeeper has them: the same topic on both, one that dies or freezes and comes back, a topic made again, and the
+"""Two real brokers of Jafka as ZooKeeper has them: one topic on both, one that dies or freezes and comes back, a topic made again, and the
 wrong family in the conf.
 """
 

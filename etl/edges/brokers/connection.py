@@ -121,6 +121,10 @@ class Connection:
                                  check="the network, the broker's load, and that the port is a Kafka listener")
 
 
+_NO_FETCH = b"\0\0\0\2"
+"""The size of an answer that is an error code and nothing else. Jafka takes the greeting of Kafka 0.8 for a MultiFetch of nothing."""
+
+
 def not_kafka(address: str, first: bytes) -> NotKafka:
     """The failure for a port whose first answer started with `first`."""
     if first.startswith((b"HTTP", b"<")):
@@ -128,6 +132,9 @@ def not_kafka(address: str, first: bytes) -> NotKafka:
                         check="the port: it may be a metrics, Connect or REST port of the same machine")
     if first[:1] in (b"\x15", b"\x16") and first[1:2] == b"\x03":
         return NotKafka("the port speaks TLS, and we do not yet", broker=address, check="for a PLAINTEXT listener of the broker")
+    if first == _NO_FETCH:
+        check = "the dialect jafka, whose brokers are found where they are registered in ZooKeeper, and not by an address"
+        return NotKafka("the port speaks as Jafka and Kafka 0.7 do", broker=address, check=check)
     return NotKafka(f"the port does not speak Kafka: its answer starts with {first!r}", broker=address, check="host and port")
 
 

@@ -5,7 +5,8 @@ To add a writer:
 1. a file of its own beside this one, with a class that is a `Writer`: `commit` makes ONE Delta commit that carries the application id,
    the plan's number and the metadata it is given, and says nothing of the outcome;
 2. a line in `choose_writer`, which decides by plan, table and settings alone;
-3. where it takes no rows of Spark, `takes_spark` says so, and it reads the plan's tasks itself.
+3. where it takes no rows of Spark, `takes_spark` says so; rows are read by Spark's tasks alone today, so `run.live_world` then has to find
+   somebody else who reads the plan's tasks and keeps their receipts.
 
 It need not look before it commits, nor read the table afterwards, nor judge its own exceptions: `append` does so for all of them.
 `tests/spark/test_delta.py` has the laws that every writer keeps.

@@ -233,7 +233,8 @@ _MARKED = tuple((f"Traceback\n x\n{error_line.mark(error)}\tat y\n").encode() fo
 _DOCUMENT = (errors.LedgersDisagree, errors.NeedsDecision)
 _RECORDS = (errors.CorruptData, errors.MessageTooLarge, errors.RecordTooLarge)
 _PHYSICAL = (*_RECORDS, errors.OffsetInsideMessage)
-_FEED = (*_RECORDS, errors.ExpiredOffsets, errors.RanOutBeforeUntil, errors.BrokerError, errors.PermissionRefused, errors.EtlError)
+_FEED = (*_RECORDS, errors.ExpiredOffsets, errors.RanOutBeforeUntil, errors.BrokerError, errors.PermissionRefused, errors.TopicMissing,
+         errors.SettingsError, errors.EtlError)
 _OWNED = render_owner("g", OwnerNode("p", DriverNode("h", 7, "99", "r", "0a1b2c3d-7")))
 _INDEX = json.dumps({"chunks": "0" * 64, "count": 2, "bytes": 1_000_000}).encode()
 

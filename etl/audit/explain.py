@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.audit.findings import Expected, LogFindings, IncompleteInterval
+from etl.audit.findings import Expected, IncompleteInterval, LogFindings
 from etl.decisions.coverage import interval_of
 from etl.model.plans import Loss, Receipt
 from etl.model.table import ForeignCommit

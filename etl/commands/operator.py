@@ -20,8 +20,8 @@ from etl.edges.delta.path import rust_path
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, Loss, Plan, Receipt, LossReason
-from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, PipelineState, Supersede
+from etl.model.plans import Applied, Loss, LossReason, Plan, Receipt
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Supersede, UpToDate
 from etl.model.table import Table
 from etl.protocol.stretches import FORM_OF_PARTITION, parse_stretch
 from etl.protocol.zookeeper.plan_documents import with_id

@@ -25,7 +25,7 @@ from etl.errors import NeedsDecision, SettingsError
 from etl.model.ledger import Coverage, Retirement
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, PipelineState, Supersede
+from etl.model.snapshot import FirstRun, PipelineState, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from etl.audit.findings import AuditedLog, Expected, LogFindings, IncompleteInterval
+from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings
 from etl.audit.explain import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
 from etl.commands.expected_rows import Loaded, Told, audited_as, expected_rows, loaded_plans, look
 from etl.commands.neighbours import refuse_lost_ledger, refuse_what_others_loaded, stops_a_run, without_others
@@ -21,7 +21,7 @@ from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger
 from etl.model.plans import Loss
-from etl.model.snapshot import RebuildFromTable, FirstRun, Replay, PipelineState
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay
 from etl.model.table import ForeignCommit, Table
 from etl.report.phases import Stopwatch
 from etl.report.proof import Proof

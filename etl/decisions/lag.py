@@ -16,7 +16,7 @@ from etl.decisions.start import start_of, starts_of
 from etl.errors import NeedsDecision
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, Snapshot, PipelineState
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
 from etl.settings.sections import Settings
 
 

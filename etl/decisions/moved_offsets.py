@@ -13,7 +13,7 @@ from dataclasses import replace
 from etl.errors import OffsetMoved
 from etl.model.logs import BrokerPartition
 from etl.model.plans import NOTHING_COMMITTED, Committed, Plan, PlanKind
-from etl.model.snapshot import UpToDate, Snapshot
+from etl.model.snapshot import Snapshot, UpToDate
 from etl.settings.policies import OnMoved
 
 Ends = Mapping[BrokerPartition, int | None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from etl.errors import LedgersDisagree
 from etl.model.plans import Plan
-from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, Snapshot, PipelineState, Supersede
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import OtherPipeline, Table
 
 

@@ -47,7 +47,7 @@ from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Committed, Plan
-from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, Snapshot, PipelineState, Supersede
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.settings.policies import OnMoved, OnRowsRemoved

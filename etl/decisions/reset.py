@@ -18,8 +18,8 @@ from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_anew, starts_of
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.logs import BrokerPartition, Lineage
-from etl.model.plans import NOTHING_COMMITTED, Loss, Plan, PlanKind, Vanished, LossReason
-from etl.model.snapshot import UpToDate, Replay, Snapshot
+from etl.model.plans import NOTHING_COMMITTED, Loss, LossReason, Plan, PlanKind, Vanished
+from etl.model.snapshot import Replay, Snapshot, UpToDate
 from etl.protocol.stretches import FORM_OF_PARTITION, parse_log, render_log
 from etl.settings.policies import StartAt
 from etl.settings.sections import Settings

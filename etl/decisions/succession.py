@@ -19,7 +19,7 @@ from etl.decisions.start import pending_starts, starts_of
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import NOTHING_COMMITTED, Plan, PlanKind, TookOver
-from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, Snapshot, PipelineState, Supersede
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import OtherPipeline
 from etl.settings.sections import Settings
 

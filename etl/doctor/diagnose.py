@@ -16,7 +16,7 @@ from etl.commands.preview import preview_of
 from etl.doctor import brokers, ledger, machine, rows, table, zookeeper
 from etl.doctor.check import Check, Fact, Findings, Line, Verdict
 from etl.errors import EtlError
-from etl.run.context import SparkDefaults, RunContext
+from etl.run.context import RunContext, SparkDefaults
 from etl.settings.sections import Settings
 
 CHECKS = (

@@ -11,7 +11,7 @@ from etl.decisions.reconcile import plan_in_force, where_we_stand
 from etl.decisions.start import starts_of
 from etl.doctor.check import Findings, Line, Verdict, advice, ok
 from etl.errors import Owned
-from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, Snapshot, PipelineState, Supersede
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.report.sentences import told_open
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld

@@ -15,8 +15,8 @@ from typing import Any
 from etl.decisions.lag import Reached, lag_of
 from etl.decisions.other_pipelines import name_of
 from etl.errors import DataLost, EtlError
-from etl.model.plans import Applied, Plan, PlanKind, LossReason
-from etl.model.snapshot import Snapshot, PipelineState
+from etl.model.plans import Applied, LossReason, Plan, PlanKind
+from etl.model.snapshot import PipelineState, Snapshot
 from etl.report.looks import Looks
 from etl.report.phases import Stopwatch, Verb
 from etl.report.plan_json import describe_plan

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etl.model.logs import BrokerPartition, OpenTransaction
-from etl.model.plans import Applied, Loss, Plan, Vanished, LossReason
+from etl.model.plans import Applied, Loss, LossReason, Plan, Vanished
 from etl.model.snapshot import Snapshot
 from etl.report.words import at, counted
 from etl.settings.sections import Limits

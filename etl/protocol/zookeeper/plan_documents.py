@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.ledger import Acknowledgement, Coverage, Interval, Retirement
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
-from etl.model.plans import Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, TookOver, Vanished, LossReason
+from etl.model.plans import Applied, Committed, Loss, LossReason, OffsetRange, Plan, PlanKind, Receipt, TookOver, Vanished
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.payloads import parse_partition_key
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit, audit_log
-from etl.audit.findings import AuditedLog, Expected, LogFindings, IncompleteInterval, Unequal
+from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings, Unequal
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition

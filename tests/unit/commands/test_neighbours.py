@@ -14,7 +14,7 @@ from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger, Retirement
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan, TookOver
-from etl.model.snapshot import FirstRun, UpToDate, Snapshot
+from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.model.table import ForeignCommit, OtherPipeline, Table
 from tests.fakes.stories import SETTINGS, outside_of, run
 from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of

@@ -12,7 +12,7 @@ from etl.errors import LogTruncated, NeedsDecision, NotYetReadable
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, EpochEnd
 from etl.model.plans import Applied, OffsetRange, Plan, Receipt
-from etl.model.snapshot import UpToDate, Snapshot
+from etl.model.snapshot import Snapshot, UpToDate
 from tests.fakes.planning import A, B, SETTINGS, last_plan, next_plan, onward, planned, settings_of, snapshot_of
 
 

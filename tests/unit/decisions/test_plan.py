@@ -19,8 +19,8 @@ from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, LogTruncated, NeedsDecision, NotYetReadable, SettingsError, TopicMissing
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, Extent, Leader
-from etl.model.plans import Committed, Loss, OffsetRange, Plan, PlanKind, LossReason
-from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, Supersede
+from etl.model.plans import Committed, Loss, LossReason, OffsetRange, Plan, PlanKind
+from etl.model.snapshot import FirstRun, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Settings

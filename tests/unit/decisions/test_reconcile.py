@@ -18,8 +18,8 @@ from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, Committed, Plan, PlanKind, TookOver, Vanished
-from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, PipelineState, Supersede
-from etl.model.table import ForeignCommit, CommitMetadata, Table
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Supersede, UpToDate
+from etl.model.table import CommitMetadata, ForeignCommit, Table
 from etl.settings.policies import OnMoved, OnRowsRemoved
 from tests.fakes.ledgers import (
     APP_ID, COMPLETE, PLACE, POSITIONS, SEEN, UID, A, B, C, acknowledgement_of, ledger_of, plan_of, stamp_of, table_of,

@@ -13,8 +13,8 @@ from etl.decisions.succession import Loaded, ours_apart, plan_taking_over, refus
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Committed, Plan, PlanKind, TookOver
-from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, PipelineState, Supersede
-from etl.model.table import ForeignCommit, OtherPipeline, CommitMetadata, Table
+from etl.model.snapshot import FirstRun, PipelineState, Replay, Snapshot, Supersede, UpToDate
+from etl.model.table import CommitMetadata, ForeignCommit, OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.run_report import Outcome
 from tests.fakes.fake_log import FakeLog

@@ -28,7 +28,7 @@ from etl.errors import (
 )
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import RebuildFromTable, FirstRun, UpToDate, Replay, PipelineState, Supersede
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Supersede, UpToDate
 from etl.protocol.generations.kafka.versions import release
 from etl.settings.sections import Settings
 from tests.builders import plain_plan, plain_settings

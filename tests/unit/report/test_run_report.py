@@ -12,8 +12,8 @@ import pytest
 from etl.errors import EtlError, SettingsError, Stopped, TableUnreachable
 from etl.model.ledger import Ledger
 from etl.model.logs import Broker, BrokerPartition, Extent, Leader, OpenTransaction
-from etl.model.plans import NOT_COUNTED, Applied, Committed, Loss, OffsetRange, Plan, PlanKind, Receipt, LossReason
-from etl.model.snapshot import FirstRun, UpToDate, Replay, Snapshot, PipelineState
+from etl.model.plans import NOT_COUNTED, Applied, Committed, Loss, LossReason, OffsetRange, Plan, PlanKind, Receipt
+from etl.model.snapshot import FirstRun, PipelineState, Replay, Snapshot, UpToDate
 from etl.report.old_reports import outdated
 from etl.report.phases import Verb
 from etl.report.plan_json import describe_plan

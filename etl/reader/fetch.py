@@ -11,6 +11,8 @@ How a request is filled: every log of the leader that the task still reads, in t
 until the size is used up, and only the first is sure to get a record batch that is larger than its share (KIP-74),
 so logs that got nothing come first in the next request: none starves.
 
+Connections are those that earlier tasks of this process gave back, and are given back where every answer has come.
+
 Retrying is bounded: a leader that moved or is silent is looked up again and read on at the same position, at most
 `retry` times and for `deadline_s` without a record batch in between. Everything else is Spark's to retry.
 """
@@ -22,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, RanOutBeforeUntil
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation
@@ -105,7 +108,8 @@ def _read_from(broker: Broker, walks: list[RangeProgress], settings: FetchSettin
                on_read: Callable[[int, int, int, int], None]) -> Iterator[pa.RecordBatch]:
     """Read all of `walks` from their leader, but for those that lose it on the way."""
     with SimpleConsumer(broker.host, broker.port, timeout_s=settings.timeout_s, generation=broker.generation or settings.generation,
-                        max_response_bytes=settings.fetch_limit_bytes + settings.fetch_max_bytes + MIB) as consumer:
+                        max_response_bytes=settings.fetch_limit_bytes + settings.fetch_max_bytes + MIB,
+                        idle_connections=OF_THIS_PROCESS) as consumer:
         asked, idle_answers, group = _ask(consumer, walks, settings), 0, walks
         while asked:
             try:

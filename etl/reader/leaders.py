@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
 from etl.errors import BrokerError, BrokerUnreachable, EtlError, TopicMissing
 from etl.model.logs import Broker, BrokerPartition
 from etl.protocol.messages import TopicMetadata
@@ -36,7 +37,8 @@ def find_leaders(walks: Sequence[RangeProgress], settings: FetchSettings) -> Non
     if not lost:
         return
     try:
-        with Cluster(settings.bootstrap, timeout_s=settings.timeout_s, generation=settings.generation) as cluster:
+        with Cluster(settings.bootstrap, timeout_s=settings.timeout_s, generation=settings.generation,
+                     idle_connections=OF_THIS_PROCESS) as cluster:
             metadata = cluster.describe({walk.log.topic for walk in lost})
     except BrokerUnreachable as silent:
         for walk in lost:

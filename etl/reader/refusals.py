@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from etl.decisions.log_identity import Cut
 from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, MissingOffsets, NotYetReadable, RanOutBeforeUntil, TopicMadeAgain
 from etl.model.logs import BrokerPartition, Cleanup
@@ -88,7 +89,8 @@ def refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartit
             until[each.log] = max(each.until_offset, until.get(each.log, 0))
     if not until:
         return
-    with Cluster(settings.bootstrap, timeout_s=settings.timeout_s, generation=settings.generation) as cluster:
+    with Cluster(settings.bootstrap, timeout_s=settings.timeout_s, generation=settings.generation,
+                 idle_connections=OF_THIS_PROCESS) as cluster:
         ends = cluster.epoch_ends({log: planned[log] for log in until}, wait_for_leader_s=settings.deadline_s)
     for log, end in sorted(ends.items()):
         if end.end_offset < until[log]:

@@ -13,6 +13,7 @@ from typing import Self
 
 from etl.edges.brokers.exchange import Answer, Ask, Exchange
 from etl.edges.brokers.fetching import Fetching
+from etl.edges.brokers.idle_connections import IdleConnections
 from etl.errors import ConsumerInUse
 from etl.model.logs import BrokerPartition, OpenTransaction, Retention
 from etl.protocol.generations.dialect import Dialect, Request
@@ -25,12 +26,13 @@ class BrokerQuestions:
     """One connection to one broker, and the questions that no range of records needs."""
 
     def __init__(self, host: str, port: int, *, client_id: str = "offset-range-etl", connect_timeout_s: float = 10.0,
-                 timeout_s: float = TIMEOUT_S, max_response_bytes: int = 320 * MIB, generation: str | None = None) -> None:
+                 timeout_s: float = TIMEOUT_S, max_response_bytes: int = 320 * MIB, generation: str | None = None,
+                 idle_connections: IdleConnections | None = None) -> None:
         self.host = host
         self.port = port
         self._timeout_s = timeout_s
         self._exchange = Exchange(host, port, client_id=client_id, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
-                                  max_response_bytes=max_response_bytes, generation=generation)
+                                  max_response_bytes=max_response_bytes, generation=generation, idle_connections=idle_connections)
         self._fetching = Fetching(self._exchange, max_response_bytes)
         self._one_at_a_time = RLock()
 
@@ -45,7 +47,7 @@ class BrokerQuestions:
         return self._exchange.generation
 
     def close(self) -> None:
-        """Hang up; the next call would connect again. A fetch under way is forgotten."""
+        """Hang up, or give the connection back; the next call would connect again. A fetch under way is forgotten."""
         self._fetching.forget()
         self._exchange.close()
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
+from etl.edges.brokers.idle_connections import IdleConnections
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.logs import Broker, BrokerPartition, Leader
@@ -26,20 +27,22 @@ Registry = Callable[[Collection[str] | None], ClusterMetadata]
 class Brokers:
     """All brokers behind a list of addresses. Keeps one connection per broker until it is closed.
 
-    registry     who tells of the cluster instead of the brokers
-    generation   how all of them must be spoken to (`Broker.generation`); None: each tells it itself
+    registry           who tells of the cluster instead of the brokers
+    generation         how all of them must be spoken to (`Broker.generation`); None: each tells it itself
+    idle_connections   where connections come from, and go to with `close`; None: they are its own
 
     Every question raises BrokerUnreachable when nobody answers, and NotKafka when a port speaks something else.
     """
 
     def __init__(self, bootstrap: Sequence[tuple[str, int]], *, connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S,
-                 registry: Registry | None = None, generation: str | None = None) -> None:
+                 registry: Registry | None = None, generation: str | None = None,
+                 idle_connections: IdleConnections | None = None) -> None:
         if not bootstrap:
             raise SettingsError("there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper")
         self._bootstrap = tuple(bootstrap)
         self._connect_timeout_s = connect_timeout_s
         self._timeout_s = timeout_s
-        self._registry, self._generation = registry, generation
+        self._registry, self._generation, self._idle_connections = registry, generation, idle_connections
         self._consumers: dict[tuple[str, int], SimpleConsumer] = {}
 
     def close(self) -> None:
@@ -98,5 +101,6 @@ class Brokers:
         """The one connection to this address; `generation`: see `Broker`."""
         if (host, port) not in self._consumers:
             self._consumers[host, port] = SimpleConsumer(
-                host, port, timeout_s=self._timeout_s, connect_timeout_s=self._connect_timeout_s, generation=generation or self._generation)
+                host, port, timeout_s=self._timeout_s, connect_timeout_s=self._connect_timeout_s, generation=generation or self._generation,
+                idle_connections=self._idle_connections)
         return self._consumers[host, port]

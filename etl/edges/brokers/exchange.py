@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from etl.edges.brokers.connection import Connection, ConnectionBroken, Dropping, ImpossibleSize, absurd
 from etl.edges.brokers.handshake import Handshake
+from etl.edges.brokers.idle_connections import Idle, IdleConnections, Maker
 from etl.errors import BrokerUnreachable, CorruptData
 from etl.protocol.generations.choice import choose
 from etl.protocol.generations.dialect import Dialect, Request
@@ -43,12 +44,17 @@ class Exchange:
     """
 
     def __init__(self, host: str, port: int, *, client_id: str, connect_timeout_s: float, timeout_s: float,
-                 max_response_bytes: int, generation: str | None = None) -> None:
+                 max_response_bytes: int, generation: str | None = None, idle_connections: IdleConnections | None = None) -> None:
         self._host, self._port, self._client_id = host, port, client_id
         self._handshake, self._timeout_s = Handshake(host, port, connect_timeout_s), timeout_s
         self._max_response_bytes = max_response_bytes
         self._generation = self.generation = generation
+        self._idle, self._maker = idle_connections, Maker(host, port, client_id, generation)
+        self._may_take = True
+        """Whether a connection that was idle would do. One that broke is made anew."""
         self._open: tuple[Connection, Dialect] | None = None
+        self._to_come = 0
+        """Answers; where some are, nobody else can use the connection."""
         self._last_number = 0
         self._throttled_until = 0.0
 
@@ -57,10 +63,17 @@ class Exchange:
         return f"{self._host}:{self._port}"
 
     def close(self) -> None:
-        """Hang up; the next request would connect again."""
+        """Hang up, or leave the connection to whoever asks next in this process; the next request would connect again."""
+        if self._open is not None and self._idle is not None and not self._to_come:
+            (connection, dialect), self._open = self._open, None
+            self._idle.give(self._maker, Idle(connection, dialect, self._last_number, self._throttled_until))
+        self._hang_up()
+        self._may_take = True
+
+    def _hang_up(self) -> None:
         if self._open is not None:
             self._open[0].close()
-            self._open = None
+        self._open, self._to_come = None, 0
 
     def dialect(self) -> Dialect:
         """What the broker understands."""
@@ -93,7 +106,8 @@ class Exchange:
         request, number = ask(dialect), self._next_number()
         frames = memoryview(request.frame(number))
         first = _end_of(frames, _MOST_UNANSWERED) if request.answers > _MOST_UNANSWERED else len(frames)
-        with Dropping(self.close):
+        with Dropping(self._hang_up):
+            self._to_come += request.answers
             connection.send(frames[:first], deadline)
         return Sent(request, number, frames[first:])
 
@@ -102,11 +116,12 @@ class Exchange:
         if self._open is None:
             raise ConnectionBroken("no connection any more", answered=False)
         connection, dialect = self._open
-        with Dropping(self.close):
+        with Dropping(self._hang_up):
             response = connection.receive(deadline, room, max_bytes=self._max_response_bytes, least_bytes=dialect.least_answer_bytes)
             found = dialect.number_of(response[:4])
             if found not in (None, number):
                 raise CorruptData(f"an answer to request {found} came where {number} was asked", broker=self.address)
+            self._to_come -= 1
             return response
 
     def _receive_all(self, sent: Sent[Answer], deadline: float) -> memoryview:
@@ -129,13 +144,14 @@ class Exchange:
         if self._open is None:
             raise ConnectionBroken("no connection any more", answered=True)
         until = _end_of(frames, _MOST_UNANSWERED)
-        with Dropping(self.close):
+        with Dropping(self._hang_up):
             self._open[0].send(frames[:until], deadline)
         return frames[until:]
 
     def read(self, request: Request[Answer], response: memoryview) -> Answer:
         """What the bytes say. Raises CorruptData."""
-        reply = request.read(response)
+        with Dropping(self._hang_up):
+            reply = request.read(response)
         self._throttled_until = time.monotonic() + max(reply.throttled_ms, 0) / 1000
         return reply.answer
 
@@ -150,10 +166,15 @@ class Exchange:
         return BrokerUnreachable(f"the connection broke {broken}", broker=self.address, check=check)
 
     def _connected(self, deadline: float) -> tuple[Connection, Dialect]:
-        if self._open is None:
+        taken = self._idle.take(self._maker) if self._open is None and self._idle is not None and self._may_take else None
+        self._may_take = False
+        if taken is not None:
+            self._open = taken.connection, taken.dialect
+            self._last_number, self._throttled_until = taken.last_number, taken.throttled_until
+        elif self._open is None:
             self._open = choose(lambda greeting: self._handshake.greet(greeting, deadline), client_id=self._client_id, address=self.address,
                                 told=self._generation)
-            self.generation = self._open[1].generation or self._generation
+        self.generation = self._open[1].generation or self._generation
         return self._open
 
     def _next_number(self) -> int:

@@ -1,4 +1,7 @@
-"""Row 27: two pipelines of one group that start on one topic at the same moment. One has it, and an operator may take it out of service."""
+"""Two pipelines of one group that start on one topic at the same moment. One has it, and an operator may take it out of service.
+
+Row 27, as `cases_recount`.
+"""
 
 from __future__ import annotations
 

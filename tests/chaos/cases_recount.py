@@ -1,4 +1,7 @@
-"""Row 27: a kill between commit and record where its rows are hard to count again: mapped columns, vacuumed files, a transform."""
+"""A kill between commit and record where its rows are hard to count again: mapped columns, vacuumed files, a transform.
+
+Row 27, as `cases_pipelines`.
+"""
 
 from __future__ import annotations
 

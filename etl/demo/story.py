@@ -47,13 +47,16 @@ def run_demo(*, records: int, folder: Path | None, quiet: bool, dialect: Dialect
         return _Story(cluster, source, home, Console(quiet=quiet, highlight=False, soft_wrap=True)).tell(records)
 
 
+def conf_of(source: Source, zookeeper: str, home: Path) -> str:
+    """The conf file of the demo."""
+    return _CONF.format(zookeeper=zookeeper, folder=home, cluster=source.cluster_line, source=source.source, partition_by=source.partition_by)
+
+
 class _Story:
     def __init__(self, cluster: Cluster, source: Source, home: Path, screen: Console) -> None:
         self._cluster, self._source, self._home, self._screen = cluster, source, home, screen
         self._conf = home / "clicks.yaml"
-        self._conf.write_text(_CONF.format(
-            zookeeper=cluster.zookeeper_connect, folder=home, cluster=source.cluster_line, source=source.source,
-            partition_by=source.partition_by))
+        self._conf.write_text(conf_of(source, cluster.zookeeper_connect, home))
         self._produced = 0
         self._began = time.monotonic()
 

@@ -49,7 +49,8 @@ def run_demo(*, records: int, folder: Path | None, quiet: bool, dialect: Dialect
 
 def conf_of(source: Source, zookeeper: str, home: Path) -> str:
     """The conf file of the demo."""
-    return _CONF.format(zookeeper=zookeeper, folder=home, cluster=source.cluster_line, source=source.source, partition_by=source.partition_by)
+    return _CONF.format(
+        zookeeper=zookeeper, folder=home, cluster=source.cluster_line, source=source.source, partition_by=source.partition_by)
 
 
 class _Story:

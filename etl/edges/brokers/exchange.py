@@ -48,7 +48,9 @@ class Exchange:
         self._host, self._port, self._client_id = host, port, client_id
         self._handshake, self._timeout_s = Handshake(host, port, connect_timeout_s), timeout_s
         self._max_response_bytes = max_response_bytes
-        self._generation = self.generation = generation
+        self._generation = generation
+        self.generation = generation
+        """As was told, or found out with the last connection."""
         self._idle, self._maker = idle_connections, Maker(host, port, client_id, generation)
         self._may_take = True
         """Whether a connection that was idle would do. One that broke is made anew."""

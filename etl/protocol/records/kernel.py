@@ -31,7 +31,6 @@ SMALLEST_RECORD = 7
 """length, attributes, two deltas, two lengths, header count: a byte each."""
 # Columns of a group's table: one row per record batch.
 COMPRESSED, START, UNTIL, COUNT, BASE_OFFSET, LAST_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, APPEND_TIME = range(9)
-TABLE_WIDTH = 9
 WRONG = {
     2: "a record's length or offset does not fit its record batch",
     3: "a record's key, value or header is longer than the record, or the record is longer than they are",

@@ -16,7 +16,6 @@ from etl.protocol.primitives import Reader, Writer
 
 FETCH, MULTIFETCH = 1, 2
 _MOST_LOGS = 0x7FFF
-_SMALLEST_PART = 6
 
 
 def within(max_bytes: int, wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:

@@ -70,12 +70,21 @@ class PeekedLog:
                 self.ended = Ended.END
             elif (fetched := self._fetched()) is None:
                 self._wait()
-            elif needed := (messages := fetched.messages()).needed_bytes:
+            elif needed := (messages := self._messages(fetched)).needed_bytes:
                 self._grow(fetched, needed)
             elif messages.next_offset == self.position:
                 self._wait()
             else:
                 yield from self._given(messages)
+
+    def _messages(self, fetched: FetchedPartition) -> Messages:
+        try:
+            return fetched.messages()
+        except OffsetInsideMessage as inside:
+            if self.given or self.position != self.from_offset:
+                raise
+            check = "--from: messages begin at earliest, at committed offsets, and at the boundaries of `etl offsets show CONF --json`"
+            raise OffsetInsideMessage(inside.what, check=check, **inside.where) from None
 
     @property
     def _is_at_end(self) -> bool:

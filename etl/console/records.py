@@ -51,8 +51,8 @@ class Lines:
 
     def end(self, peek: PeekedLog, failure: EtlError | None = None) -> None:
         """Behind the last record."""
-        why = f"; {peek.ended.value}" if peek.ended else ""
-        self._say(f"{counted(peek.given, 'record')}{why}; --from {peek.position} goes on")
+        why = f"; {peek.ended.value}; --from {peek.position} goes on" if peek.ended else ", up to what follows"
+        self._say(f"{counted(peek.given, 'record')}{why}")
 
     def _field(self, content: bytes | None, decode: Decoder) -> str:
         if content is None:

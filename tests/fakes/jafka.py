@@ -208,7 +208,8 @@ class JafkaBroker:
         at = 0
         while at < len(messages):
             size, magic, attributes = struct.unpack_from(">ibb", messages, at)
-            if magic != 1 or attributes & 3 not in (0, GZIP) or size - 6 > self.max_message_bytes:
+            payload, crc = messages[at + 10:at + 4 + size], int.from_bytes(messages[at + 6:at + 10], "big")
+            if magic != 1 or attributes & 3 not in (0, GZIP) or len(payload) > self.max_message_bytes or zlib.crc32(payload) != crc:
                 raise HangUp
             at += 4 + size
             self._unflushed += 1

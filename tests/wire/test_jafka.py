@@ -1,4 +1,4 @@
-"""A Jafka broker over a real socket: what a SimpleConsumer gets of it, and each of its quirks."""
+"""The contract of a Jafka against the fake one, what only that can be made to do, and every way a connection to it can go wrong."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import select
 import socket
 import time
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, BrokerUnreachable, NotKafka, SettingsError
+from etl.errors import BrokerError, BrokerUnreachable, NotKafka
 from etl.model.logs import BrokerPartition
 from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from etl.protocol.refusal import Meaning
 from tests.fakes.broker import FakeBroker, hang_up, never, reset_after
-from tests.fakes.jafka import FETCH, MULTIFETCH, OFFSETS, PRODUCE, SNAPPY, JafkaBroker, entry, old_entry, wrapped
+from tests.fakes.jafka import FETCH, OFFSETS, JafkaBroker, entry
+from tests.fakes.jafka_contract import PARTITIONS, SEGMENT_BYTES, JafkaContract, ServedJafka
 from tests.fakes.listening import listening
 
 DEMO = BrokerPartition("demo", 0, 3)
@@ -38,32 +40,17 @@ def consumer_of(broker: JafkaBroker, timeout_s: float = 5.0) -> SimpleConsumer:
     return SimpleConsumer(broker.host, broker.port, timeout_s=timeout_s, generation="jafka")
 
 
+class TestFakeJafka(JafkaContract):
+    @pytest.fixture
+    def served(self) -> Iterator[ServedJafka]:
+        numbers = count()
+        with JafkaBroker(partitions=PARTITIONS, segment_bytes=SEGMENT_BYTES).listening() as running:
+            yield ServedJafka(running.host, running.port, lambda: f"topic-{next(numbers)}")
+
+
 def asked(broker: JafkaBroker) -> list[int]:
     """The kinds of the requests behind the greeting."""
     return [kind for kind, _ in broker.requests[1:]]
-
-
-def test_a_broker_that_was_told_to_be_a_jafka_is_greeted_and_served(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
-    assert consumer.introduction() == "Jafka, or Kafka 0.7"
-    assert broker.requests == [(MULTIFETCH, b"\0\0")]
-
-
-def test_messages_that_were_produced_are_fetched_from_a_boundary_on(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
-    assert consumer.produce("demo", 0, [(None, b"hello"), (None, b"world!")]) is None
-    fetched = consumer.fetch("demo", 0, len(HELLO))
-    assert (bytes(fetched.records), fetched.refusal) == (WORLD, None)
-    assert consumer.earliest_or_latest_offset("demo", 0, EARLIEST) == 0
-    assert consumer.earliest_or_latest_offset("demo", 0, LATEST) == len(HELLO + WORLD)
-
-
-def test_one_request_brings_several_logs_and_each_says_for_itself_what_is_wrong(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
-    broker.append("demo", 0, HELLO)
-    broker.append("demo", 1, WORLD)
-    logs = [BrokerPartition("demo", 1, 3), BrokerPartition("demo", 9, 3), DEMO, BrokerPartition("demo", 2, 3)]
-    answer = consumer.multifetch([FetchTarget(log, 0 if log.partition != 2 else 5, 100) for log in logs])
-    assert [(each.partition, bytes(each.records), each.refusal and each.refusal.name) for each in answer.partitions] == [
-        (1, WORLD, None), (9, b"", "WRONG_PARTITION"), (0, HELLO, None), (2, b"", "OFFSET_OUT_OF_RANGE")]
-    assert asked(broker) == [MULTIFETCH]
 
 
 def test_the_next_fetch_may_be_under_way_while_an_answer_is_read_from_a_jafka(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
@@ -83,14 +70,6 @@ def test_a_log_of_several_segments_names_their_starts_as_boundaries(broker: Jafk
     listed = consumer.list_offsets({DEMO: LATEST})[DEMO]
     assert (listed.offset, listed.boundaries) == (61, (15, 30, 45, 61))
     assert consumer.list_offsets({DEMO: EARLIEST})[DEMO].offset == 15
-
-
-def test_no_answer_crosses_a_segment_and_the_next_fetch_goes_on_behind_it(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
-    broker.append("demo", 0, HELLO)
-    broker.logs["demo", 0].roll()
-    broker.append("demo", 0, WORLD)
-    assert bytes(consumer.fetch("demo", 0, 0).records) == HELLO
-    assert bytes(consumer.fetch("demo", 0, len(HELLO)).records) == WORLD
 
 
 @pytest.mark.parametrize("logs", [1, 2, 64, 65, 1000])
@@ -124,22 +103,6 @@ def test_answers_are_taken_before_more_is_asked_so_that_never_both_sides_only_se
 
 # Quirks
 
-def test_a_topic_that_is_not_there_looks_like_an_empty_log(consumer: SimpleConsumer) -> None:
-    for offset in (0, 500):
-        fetched = consumer.fetch("nosuch", 0, offset)
-        assert (bytes(fetched.records), fetched.refusal, fetched.proves_empty) == (b"", None, True)
-    assert consumer.offsets_before("nosuch", 0, LATEST) == (0,)
-    assert consumer.earliest_or_latest_offset("nosuch", 0, EARLIEST) == 0
-
-
-def test_a_topic_that_was_made_has_no_log_before_its_first_message(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
-    assert (consumer.create_topic("made", 2), consumer.create_topic("made", 5)) == (3, 5), "a broker gives every topic its num.partitions"
-    assert consumer.earliest_or_latest_offset("made", 4, LATEST) == 0
-    consumer.produce("made", 4, [(None, b"hello")])
-    assert consumer.earliest_or_latest_offset("made", 4, LATEST) == len(HELLO)
-    assert (consumer.delete_topic("made"), consumer.delete_topic("made")) == (5, 0)
-
-
 def test_an_unflushed_tail_is_neither_told_nor_given(consumer: SimpleConsumer, broker: JafkaBroker) -> None:
     broker.append("demo", 0, HELLO)
     broker.flush_every = 100
@@ -160,59 +123,6 @@ def test_offsets_outside_of_the_log_are_refused_on_either_side(broker: JafkaBrok
     for offset in (0, len(HELLO + WORLD) + 1):
         [fetched] = consumer.multifetch([FetchTarget(DEMO, offset, 100)]).partitions
         assert fetched.refusal is not None and fetched.refusal.meaning is Meaning.OUT_OF_RANGE
-
-
-def test_an_offset_inside_a_message_gets_bytes_that_begin_nowhere(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
-    broker.append("demo", 0, HELLO, WORLD)
-    assert bytes(consumer.fetch("demo", 0, 3).records) == (HELLO + WORLD)[3:]
-
-
-def test_a_partition_beyond_the_last_is_refused_by_a_fetch_and_hung_up_on_by_an_offsets_request(consumer: SimpleConsumer) -> None:
-    with pytest.raises(BrokerError, match=r"WRONG_PARTITION \(code 3\).*partition 3.*how many partitions the topic has on this broker"):
-        consumer.fetch("demo", 3, 0)
-    with pytest.raises(BrokerUnreachable, match="the connection broke.*how many partitions it has on this broker"):
-        consumer.offsets_before("demo", 3, LATEST)
-
-
-def test_a_name_that_is_not_allowed_is_told_apart_from_a_topic_that_is_not_there(consumer: SimpleConsumer) -> None:
-    with pytest.raises(BrokerError, match=r"UNKNOWN \(code -1\).*a topic's name that it does not allow"):
-        consumer.fetch("a/b", 0, 0)
-    with pytest.raises(BrokerUnreachable, match="the topic's name"):
-        consumer.offsets_before("a/b", 0, LATEST)
-
-
-def test_one_wrong_partition_among_many_ends_the_question_and_the_next_is_answered(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
-    with pytest.raises(BrokerUnreachable, match="how many partitions"):
-        consumer.list_offsets({BrokerPartition("demo", number, 3): LATEST for number in (0, 9, 1)})
-    assert consumer.offsets_before("demo", 0, LATEST) == (0,)
-
-
-def test_offsets_by_time_are_refused_before_anybody_is_asked(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
-    with pytest.raises(SettingsError, match="cannot be asked for offsets by time: its search is off by one"):
-        consumer.offsets_before("demo", 0, 1_700_000_000_000)
-    assert asked(broker) == []
-
-
-@pytest.mark.parametrize("refused", [
-    pytest.param(entry(b"\0", SNAPPY), id="snappy"), pytest.param(entry(b"\0", 3), id="unknown codec"),
-    pytest.param(old_entry(b"hello"), id="magic 0"), pytest.param(entry(b"x" * 200), id="too large"),
-])
-def test_what_a_jafka_does_not_take_is_not_reported_as_taken(broker: JafkaBroker, consumer: SimpleConsumer, refused: bytes) -> None:
-    broker.max_message_bytes = 100
-    with pytest.raises(BrokerUnreachable, match="the connection broke.*max.message.size"):
-        consumer.produce("demo", 0, refused)
-    assert [kind for kind, _ in broker.requests].count(PRODUCE) == 1
-
-
-def test_an_entry_that_holds_others_is_taken_and_given_as_it_is(consumer: SimpleConsumer) -> None:
-    consumer.produce("demo", 0, wrapped(HELLO, wrapped(WORLD)))
-    assert bytes(consumer.fetch("demo", 0, 0).records) == wrapped(HELLO, wrapped(WORLD))
-
-
-def test_a_fetch_of_any_size_from_nothing_to_more_than_a_message_is_answered(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
-    broker.append("demo", 0, HELLO)
-    for size in range(len(HELLO) + 2):
-        assert bytes(consumer.fetch("demo", 0, 0, max_bytes=size).records) == HELLO[:size]
 
 
 # Trouble

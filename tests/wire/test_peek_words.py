@@ -186,6 +186,7 @@ def test_damage_ends_the_document_with_the_error_in_it(broker: FakeBroker, conf:
     document = said.document
     assert (said.code, len(document["records"]), document["error"]["error"], document["ended"]) == (5, 1, "CorruptData", None)
     assert "CRC" in said.err
+    assert "etl: 1 record, up to what follows\netl: CRC-32C" in peek(conf).err
 
 
 # How it stops

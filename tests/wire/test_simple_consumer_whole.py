@@ -124,6 +124,8 @@ def test_a_coordinator_that_is_not_one_yet_is_asked_again(broker: FakeBroker, co
     broker.world.group_refusals[OFFSET_FETCH].append(code)
     assert consumer.fetch_offsets("g", [DEMO])[DEMO].offset == 42
     assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 2
+    broker.world.group_refusals[FIND_COORDINATOR].append(code)
+    assert consumer.find_coordinator("g").port == broker.port
 
 
 def test_a_coordinator_that_never_comes_is_given_up_at_the_deadline(broker: FakeBroker) -> None:

@@ -24,14 +24,11 @@ class GroupOffsets(BrokerQuestions):
     """What one broker can be asked of a group's offsets. Raises SettingsError where the generation has no such thing."""
 
     def find_coordinator(self, group: str) -> Broker:
-        """The broker to ask for the offsets of `group`. Raises BrokerError while there is none yet.
+        """The broker to ask for the offsets of `group`. Raises BrokerError where there is none yet when `timeout_s` has passed.
 
         The first question of this kind makes the topic `__consumer_offsets` where there never was a group.
         """
-        found = self._ask(lambda dialect: dialect.coordinator(group))
-        if found.refusal:
-            raise found.refusal.error(f"name the coordinator of group {group}", broker=self.address)
-        return found.broker
+        return self._coordinator(group, time.monotonic() + self._timeout_s)
 
     def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int], *, metadata: str = "", in_zookeeper: bool = False) -> None:
         """Store next offsets, and a word beside each: with the group's coordinator, or in ZooKeeper by this broker (OffsetCommit 0).
@@ -73,13 +70,19 @@ class GroupOffsets(BrokerQuestions):
         """What the group's coordinator answers; looked up again while it is not one, or not one yet."""
         deadline = time.monotonic() + self._timeout_s
         while True:
+            answer = self._asked_at(self._coordinator(group, deadline), ask)
+            is_coming = any(refusal and refusal.meaning in _COMING for refusal in refusals(answer))
+            if not is_coming or time.monotonic() + _PAUSE_S > deadline:
+                return answer
+            time.sleep(_PAUSE_S)
+
+    def _coordinator(self, group: str, deadline: float) -> Broker:
+        """Asked for again while there is none yet, until the deadline (a `time.monotonic` moment)."""
+        while True:
             told = self._ask(lambda dialect: dialect.coordinator(group))
-            is_late = time.monotonic() + _PAUSE_S > deadline
             if told.refusal is None:
-                answer = self._asked_at(told.broker, ask)
-                if is_late or not any(refusal and refusal.meaning in _COMING for refusal in refusals(answer)):
-                    return answer
-            elif is_late or told.refusal.meaning not in _COMING:
+                return told.broker
+            if told.refusal.meaning not in _COMING or time.monotonic() + _PAUSE_S > deadline:
                 raise told.refusal.error(f"name the coordinator of group {group}", broker=self.address)
             time.sleep(_PAUSE_S)
 

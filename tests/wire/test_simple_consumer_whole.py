@@ -161,7 +161,7 @@ def test_a_broker_that_keeps_no_offsets_says_so() -> None:
 # Several threads
 
 def test_a_second_thread_is_told_that_the_first_one_waits(broker: FakeBroker) -> None:
-    consumer, asked, raised = SimpleConsumer(broker.host, broker.port, timeout_s=5), threading.Event(), list[BaseException]()
+    consumer, asked, raised = SimpleConsumer(broker.host, broker.port, timeout_s=1), threading.Event(), list[BaseException]()
     consumer.introduction()
 
     def hold(connection: object, frame: bytes) -> None:

@@ -68,6 +68,7 @@ def test_a_broker_keeps_its_records_over_restart_and_kill(zookeeper: ZooKeeper) 
         consumer.close()
 
 
+@pytest.mark.long
 def test_a_cluster_leaves_no_process_and_no_folder() -> None:
     with Cluster() as cluster:
         pids = [cluster.zookeeper.pid, cluster.brokers[0].pid]

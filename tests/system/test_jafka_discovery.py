@@ -87,7 +87,7 @@ def test_the_rows_of_a_query_without_a_pipeline_are_those_that_were_sent(jafka: 
     assert {row["broker_id"] for row in rows} == {0, 1}
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_broker_that_dies_or_freezes_is_away_once_its_session_ended_and_read_again_when_it_is_back(
         jafka: Cluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path, frozen: bool) -> None:
     settings, second, away = settings_of(jafka, topic, tmp_path), jafka.brokers[1], BrokerPartition(topic, 0, 1)

@@ -176,6 +176,7 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
     assert pipeline.door("verify").code == 0
 
 
+@pytest.mark.long
 def test_a_start_by_time_behind_an_open_transaction_waits_for_its_end_and_loads_no_older_record(
     make_pipeline: Callable[..., Pipeline], spark: SparkSession,
 ) -> None:
@@ -243,6 +244,7 @@ def test_partitions_and_topics_that_appear_later_are_read_from_their_first_recor
     assert {r["topic"] for r in rows} == {pipeline.topic, f"{pipeline.topic}-more"}
 
 
+@pytest.mark.long
 def test_caps_and_small_tasks_load_everything_in_the_end(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
     pipeline = make_pipeline(limits={"max_records_per_run": 500, "target_task_bytes": 4_000})
     pipeline.produce(1_200)

@@ -218,7 +218,7 @@ def loaded(pipeline: Pipeline) -> Pipeline:
     return pipeline
 
 
-@pytest.mark.parametrize("lost", ["consumers", "newest plan"])
+@pytest.mark.parametrize("lost", [pytest.param("consumers", marks=pytest.mark.long), "newest plan"])
 def test_a_ledger_that_was_lost_is_rebuilt_from_the_table_and_the_proof_holds(loaded: Pipeline, lost: str) -> None:
     root = f"/consumers/{loaded.group}/etl/clicks"
     with loaded.zookeeper() as client:
@@ -249,6 +249,7 @@ def test_rows_that_others_removed_stop_the_run(loaded: Pipeline) -> None:
     assert loaded.door("verify").code == 5
 
 
+@pytest.mark.long
 def test_compacting_the_table_and_vacuuming_it_are_nobodys_business(loaded: Pipeline) -> None:
     table = DeltaTable(str(loaded.table))
     assert table.optimize.compact()["numFilesRemoved"] > 0

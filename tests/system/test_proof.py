@@ -219,6 +219,7 @@ def test_a_transform_that_drops_rows_is_named_and_nobody_else(pipeline: Pipeline
     assert "check: the transform" in proof.err
 
 
+@pytest.mark.long
 def test_doubled_rows_stay_wrong_whatever_an_operator_accepted(pipeline: Pipeline) -> None:
     pipeline.produce(400)
     pipeline.ran()

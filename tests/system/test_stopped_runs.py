@@ -53,8 +53,9 @@ def test_a_zookeeper_that_is_down_and_a_broker_that_is_down_are_named(make_pipel
     refused(no_broker.run(), 6, f"127.0.0.1:{port}", "retry")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("verb", "then"), [
-    pytest.param("store", ["ingested"], marks=pytest.mark.long), ("record", ["repaired", "repaired", "ingested"])])
+    ("store", ["ingested"]), ("record", ["repaired", "repaired", "ingested"])])
 def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_completes(
     pipeline: Pipeline, verb: str, then: list[str],
 ) -> None:

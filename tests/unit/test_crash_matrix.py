@@ -48,6 +48,13 @@ def test_a_table_that_differs_from_the_topic_is_not_whole(rows: list[Row], found
         checked(Figures(Counter(THREE), Counter(rows)))
 
 
+def test_two_messages_of_one_entry_of_a_physical_log_are_not_double_and_the_second_of_one_index_is() -> None:
+    entry: list[Row] = [(0, 1, 31, 0, "a"), (0, 1, 31, 1, "a"), (1, 1, 31, 0, "a")]
+    assert checked(Figures(Counter(entry), Counter(entry))) == Checked(3, 3, 0, 0, 0)
+    with pytest.raises(AssertionError, match="missing=0, double=1, unexpected=0"):
+        checked(Figures(Counter(entry), Counter([*entry, entry[1]])))
+
+
 def test_what_a_case_expects_comes_before_what_the_topic_still_holds() -> None:
     assert checked(Figures(Counter(THREE[:1]), Counter(THREE)), Counter(THREE)).is_whole
 

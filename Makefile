@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test gate unit lint chaos fuzz soak bench clean
+.PHONY: help setup demo test test-brokers gate unit lint chaos fuzz soak bench clean
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  another Python: make PYTHON=python3.12 ..."
 
 setup: $(INSTALLED) ## make .venv with the command etl in it, find or install Java, fetch the jars once
@@ -44,6 +44,9 @@ lint: setup ## flake8, mypy, import-linter
 	@$(BIN)/python -m flake8
 	@$(BIN)/python -m mypy
 	@$(BIN)/lint-imports --no-logo
+
+test-brokers: setup ## every release of Kafka and Jafka, each with its own producers and consumers: fetches 250 MB of jars once
+	@$(BIN)/python -m pytest -m "not long" tests/brokers
 
 chaos: setup ## the tests marked long, then the crash matrix on real processes, into docs/CRASHES.md; CHAOS="--rows 1,2,13" for some rows of it
 	@$(BIN)/python -m pytest -m long

@@ -31,7 +31,12 @@ def metadata(port: int, *, version: int) -> Metadata:
 
     Raises OSError, also when the connection ends early.
     """
-    answer = _Answer(_asked(port, struct.pack(">hhihi", _METADATA, version, 0, 0, 0)))
+    return parse_metadata(_asked(port, struct.pack(">hhihi", _METADATA, version, 0, 0, 0)), version=version)
+
+
+def parse_metadata(content: bytes, *, version: int) -> Metadata:
+    """The body of an answer, from its correlation id on."""
+    answer = _Answer(content)
     answer.integer()
     brokers = set()
     for _ in range(answer.integer()):
@@ -68,8 +73,7 @@ def create_jafka_topic(port: int, name: str, partitions: int) -> None:
 def _asked(port: int, request: bytes) -> bytes:
     """One request and the body of its answer."""
     with _told(port, request) as connection, connection.makefile("rb") as answer:
-        [size] = struct.unpack(">i", _exactly(answer, 4))
-        return _exactly(answer, size)
+        return _exactly(answer, *struct.unpack(">i", _exactly(answer, 4)))
 
 
 def _exactly(answer: io.BufferedReader, size: int) -> bytes:

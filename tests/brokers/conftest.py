@@ -1,0 +1,38 @@
+"""One release at a time; `make test-brokers` runs them all, `-m "not brokers"` those that differ most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from etl.embedded.releases import JAFKA, RELEASES
+from tests.brokers.stage import JafkaStage, KafkaStage, begin
+from tests.brokers.writing import ForeignPipeline
+
+IN_THE_GATE = (JAFKA, "0.8.2.2", "3.9.1", "4.1.0")
+VERSIONS = [pytest.param(version, marks=[] if version in IN_THE_GATE else pytest.mark.brokers) for version in RELEASES]
+
+
+@pytest.fixture(scope="session", params=VERSIONS)
+def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaStage | JafkaStage]:
+    """A release's servers and clients."""
+    with ExitStack() as running:
+        yield begin(request.param, tmp_path_factory.mktemp("stage"), running)
+
+
+@pytest.fixture
+def make_pipeline(
+    stage: KafkaStage | JafkaStage, spark: SparkSession, unused_group: str, tmp_path: Path,
+) -> Callable[..., ForeignPipeline]:
+    """`make_pipeline(source={...})`: a pipeline on a new topic of the release, with its own group and folder."""
+
+    def make(*, source: dict[str, Any] | None = None, **settings: Any) -> ForeignPipeline:
+        merged = {**settings, **stage.conf, "source": {**stage.conf["source"], **(source or {})}}
+        return ForeignPipeline(stage.cluster, tmp_path, stage.new_topic(), unused_group, merged, stage=stage)
+
+    return make

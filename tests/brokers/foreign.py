@@ -1,0 +1,194 @@
+"""Clients that are not ours, each from the jars of the broker's own version: they write what we read, and read it too.
+
+The Java beside this module is compiled for each version. One process of it takes many commands, for a JVM's start is half of a test.
+"""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from etl.embedded.cluster import Cluster
+from etl.embedded.java import find_java
+from etl.embedded.kafka import Kafka
+from etl.embedded.releases import JAFKA, release_jars
+
+KeyValue = tuple[bytes | None, bytes | None]
+SOURCES = Path(__file__).with_name("java")
+WITHIN_S = 240
+_SHORT = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Seen:
+    """One message as a client that is not ours saw it."""
+
+    broker: int
+    """0 on logical logs: there it says nothing."""
+    partition: int
+    offset: int
+    index: int
+    """Within its outer entry on Jafka, else 0."""
+    key: bytes | None
+    value: bytes | None
+
+
+class Process:
+    """A Java program of ours that answers lines with lines: `with Process("Jafka", version, folder, zookeeper) as jafka:`."""
+
+    def __init__(self, name: str, version: str, folder: Path, *arguments: str) -> None:
+        self._name, self._folder = name, folder
+        classes = _compiled(name, version, folder)
+        path = ":".join(map(str, [classes, *release_jars(version)]))
+        self._command = [str(find_java()), *_SHORT, "-cp", path, name, *arguments]
+        self._answers: queue.Queue[str] = queue.Queue()
+
+    def ask(self, *words: object) -> list[list[str]]:
+        """One command; the words of each line of its answer. Fails the test when the command failed."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+        lines = list(self._lines())
+        assert lines[-1] == ["done"], f"{words[:6]}: {' '.join(lines[-1])}\n{self._log.read_text()[-3000:]}"
+        return lines[:-1]
+
+    def _lines(self) -> Iterator[list[str]]:
+        while True:
+            words = self._answers.get(timeout=WITHIN_S).split(" ")
+            yield words
+            if words[0] in ("done", "failed"):
+                return
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line.rstrip("\n"))
+        self._answers.put("failed it ended")
+
+    def __enter__(self) -> Self:
+        self._log = self._folder / f"{self._name}.log"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+        threading.Thread(target=self._listen, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class JafkaClients(Process):
+    """Jafka's producer, simple consumer and high-level consumer."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        super().__init__("Jafka", JAFKA, folder, cluster.zookeeper_connect)
+
+    def send(self, broker: Kafka, topic: str, partition: int, values: Sequence[bytes], codec: int = 0) -> None:
+        """One produce request; with a codec (1 gzip) one compressed entry. It has no answer: `end` says when it was written."""
+        self.ask("send", *broker.bootstrap.split(":"), topic, partition, codec, *map(_word, values))
+
+    def scatter(self, topic: str, values: Sequence[bytes], codec: int = 0) -> None:
+        """A request for each, wherever the producer that asks ZooKeeper sends it."""
+        self.ask("scatter", topic, codec, *map(_word, values))
+
+    def read(self, broker: Kafka, topic: str, partition: int, fetch_size: int = 1 << 20) -> list[Seen]:
+        """Everything, with the offset of the entry that each message is in, and its number in there.
+
+        Jafka's consumer tells another: the start of the entry, and for the last message in it its end.
+        """
+        found: list[Seen] = []
+        start = index = 0
+        for offset, key, value in self.ask("read", *broker.bootstrap.split(":"), topic, partition, 0, fetch_size):
+            found.append(Seen(broker.broker_id, partition, start, index, _bytes(key), _bytes(value)))
+            start, index = (start, index + 1) if int(offset) == start else (int(offset), 0)
+        return found
+
+    def end(self, broker: Kafka, topic: str, partition: int) -> int:
+        """The flushed end."""
+        return int(self.ask("end", *broker.bootstrap.split(":"), topic, partition)[0][0])
+
+    def join(self, group: str, topic: str, count: int) -> list[bytes | None]:
+        """What a member of a group reads before it commits and goes: `count` messages, or all there are."""
+        return [_bytes(value) for _, value in self.ask("join", group, topic, count)]
+
+
+class ScalaClients(Process):
+    """Kafka's producer, simple consumer and high-level consumer in Scala, of 0.8 to 1.1."""
+
+    def __init__(self, cluster: Cluster, version: str, folder: Path) -> None:
+        super().__init__("ScalaClients", version, folder, cluster.bootstrap, cluster.zookeeper_connect)
+
+    def send(self, topic: str, partition: int, records: Sequence[KeyValue], codec: str = "none") -> None:
+        """One produce request; with a codec one wrapper."""
+        self.ask("send", topic, partition, codec, *_words(records))
+
+    def read(self, broker: Kafka, topic: str, partition: int, fetch_size: int = 1 << 20) -> list[Seen]:
+        """Everything."""
+        lines = self.ask("read", *broker.bootstrap.split(":"), topic, partition, 0, fetch_size)
+        return [Seen(0, partition, int(offset), 0, _bytes(key), _bytes(value)) for offset, key, value in lines]
+
+    def join(self, group: str, topic: str, count: int) -> list[Seen]:
+        """What a member of a group reads before it commits and goes: `count` messages, or all there are."""
+        lines = self.ask("join", group, topic, count)
+        return [Seen(0, int(partition), int(offset), 0, _bytes(key), _bytes(value)) for partition, offset, key, value in lines]
+
+
+class JavaProducer(Process):
+    """Kafka's producer in Java, 0.8.2 on."""
+
+    def __init__(self, cluster: Cluster, version: str, folder: Path, *, name: str = "JavaProducer") -> None:
+        super().__init__(name, version, folder, cluster.bootstrap)
+
+    def send(self, topic: str, partition: int, records: Sequence[KeyValue], codec: str = "none", *, ending: str = "plain") -> None:
+        """One batch; `ending` is "commit" or "abort" when it is a transaction's."""
+        self.ask("send", topic, partition, codec, ending, *_words(records))
+
+
+class JavaClients(JavaProducer):
+    """With Kafka's consumer in Java, 0.9 on."""
+
+    def __init__(self, cluster: Cluster, version: str, folder: Path) -> None:
+        super().__init__(cluster, version, folder, name="JavaClients")
+
+    def read(self, topic: str, partition: int) -> list[Seen]:
+        """Everything that a reader of committed records is given."""
+        lines = self.ask("read", topic, partition, 0)
+        return [Seen(0, partition, int(offset), 0, _bytes(key), _bytes(value)) for offset, key, value, _ in lines]
+
+
+def _compiled(name: str, version: str, folder: Path) -> Path:
+    """A folder with the classes of one program, for one version's jars."""
+    near = find_java().with_name("javac")
+    compiler = str(near) if near.exists() else shutil.which("javac")
+    if compiler is None:
+        pytest.skip("there is no javac on this machine, and the brokers' own clients are called from Java")
+    classes = folder / f"classes-{name}"
+    jars = ":".join(map(str, release_jars(version)))
+    command = [compiler, "-J-XX:TieredStopAtLevel=1", "-nowarn", "-cp", jars, "-sourcepath", str(SOURCES), "-d", str(classes)]
+    done = subprocess.run([*command, str(SOURCES / f"{name}.java")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return classes
+
+
+def _words(records: Sequence[KeyValue]) -> list[str]:
+    return [_word(one) for record in records for one in record]
+
+
+def _word(value: bytes | None) -> str:
+    return "-" if value is None else f"x{value.hex()}"
+
+
+def _bytes(word: str) -> bytes | None:
+    return None if word == "-" else bytes.fromhex(word[1:])

@@ -1,0 +1,87 @@
+import io.jafka.api.FetchRequest;
+import io.jafka.common.ConsumerTimeoutException;
+import io.jafka.consumer.Consumer;
+import io.jafka.consumer.ConsumerConfig;
+import io.jafka.consumer.ConsumerConnector;
+import io.jafka.consumer.MessageStream;
+import io.jafka.consumer.SimpleConsumer;
+import io.jafka.message.ByteBufferMessageSet;
+import io.jafka.message.CompressionCodec;
+import io.jafka.message.Message;
+import io.jafka.message.MessageAndOffset;
+import io.jafka.producer.Producer;
+import io.jafka.producer.ProducerConfig;
+import io.jafka.producer.ProducerData;
+import io.jafka.producer.SyncProducer;
+import io.jafka.producer.SyncProducerConfig;
+import io.jafka.producer.serializer.DefaultEncoders;
+import java.io.PrintStream;
+import java.util.Map;
+
+/** Jafka's own producer and consumers. Argument: its ZooKeeper. */
+public class Jafka extends Lines {
+    static String zookeeper;
+
+    public static void main(String[] arguments) throws Exception {
+        zookeeper = arguments[0];
+        serve(Map.of("send", Jafka::send, "scatter", Jafka::scatter, "read", Jafka::read, "end", Jafka::end, "join", Jafka::join));
+    }
+
+    /** send HOST PORT TOPIC PARTITION CODEC [VALUE]...: one request of the low producer, so with a codec one compressed entry. */
+    static void send(String[] words, PrintStream out) throws Exception {
+        SyncProducer producer = new SyncProducer(new SyncProducerConfig(properties("host", words[1], "port", words[2])));
+        Message[] messages = new Message[words.length - 6];
+        for (int i = 0; i < messages.length; i++) messages[i] = new Message(bytes(words[i + 6]));
+        CompressionCodec codec = CompressionCodec.valueOf(Integer.parseInt(words[5]));
+        producer.send(words[3], Integer.parseInt(words[4]), new ByteBufferMessageSet(codec, messages));
+        producer.close();
+    }
+
+    /** scatter TOPIC CODEC [VALUE]...: the producer that finds brokers in ZooKeeper, which chooses a partition for each message. */
+    static void scatter(String[] words, PrintStream out) throws Exception {
+        Producer<String, byte[]> producer = new Producer<String, byte[]>(new ProducerConfig(properties(
+            "zk.connect", zookeeper, "serializer.class", DefaultEncoders.class.getName(), "compression.codec", words[2])));
+        for (int i = 3; i < words.length; i++) producer.send(new ProducerData<String, byte[]>(words[1], bytes(words[i])));
+        producer.close();
+    }
+
+    /** read HOST PORT TOPIC PARTITION FROM FETCH-SIZE: lines "OFFSET-AS-JAFKA-TELLS-IT - VALUE", to the end. */
+    static void read(String[] words, PrintStream out) throws Exception {
+        SimpleConsumer consumer = new SimpleConsumer(words[1], Integer.parseInt(words[2]), 10000, 65536);
+        int partition = Integer.parseInt(words[4]);
+        long position = Long.parseLong(words[5]);
+        while (true) {
+            ByteBufferMessageSet set = consumer.fetch(new FetchRequest(words[3], partition, position, Integer.parseInt(words[6])));
+            if (set.getErrorCode().code != 0) throw new IllegalStateException("error code " + set.getErrorCode());
+            if (set.getValidBytes() == 0) break;
+            for (MessageAndOffset one : set) {
+                out.println(one.offset + " - " + word(one.message.payload()));
+            }
+            position += set.getValidBytes();
+        }
+        consumer.close();
+    }
+
+    /** end HOST PORT TOPIC PARTITION: the flushed end. */
+    static void end(String[] words, PrintStream out) throws Exception {
+        SimpleConsumer consumer = new SimpleConsumer(words[1], Integer.parseInt(words[2]), 10000, 65536);
+        out.println(consumer.getLatestOffset(words[3], Integer.parseInt(words[4])));
+        consumer.close();
+    }
+
+    /** join GROUP TOPIC COUNT: a member of a group reads COUNT messages, or until none comes for three seconds; it commits and goes. */
+    static void join(String[] words, PrintStream out) throws Exception {
+        ConsumerConnector connector = Consumer.create(new ConsumerConfig(properties(
+            "zk.connect", zookeeper, "groupid", words[1], "autooffset.reset", "smallest", "consumer.timeout.ms", "3000",
+            "autocommit.enable", "false", "fetcher.backoff.ms", "100", "rebalance.backoff.ms", "1000")));
+        MessageStream<byte[]> stream = connector.createMessageStreams(Map.of(words[2], 1), new DefaultEncoders()).get(words[2]).get(0);
+        int left = Integer.parseInt(words[3]);
+        try {
+            for (java.util.Iterator<byte[]> messages = stream.iterator(); left > 0; left--) out.println("- " + word(messages.next()));
+        } catch (ConsumerTimeoutException nothingCame) {
+            // that was all
+        }
+        connector.commitOffsets();
+        connector.close();
+    }
+}

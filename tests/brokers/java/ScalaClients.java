@@ -1,0 +1,92 @@
+import java.io.PrintStream;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import kafka.api.FetchRequestBuilder;
+import kafka.consumer.Consumer;
+import kafka.consumer.ConsumerConfig;
+import kafka.consumer.ConsumerIterator;
+import kafka.consumer.ConsumerTimeoutException;
+import kafka.javaapi.FetchResponse;
+import kafka.javaapi.consumer.ConsumerConnector;
+import kafka.javaapi.consumer.SimpleConsumer;
+import kafka.javaapi.producer.Producer;
+import kafka.message.MessageAndMetadata;
+import kafka.message.MessageAndOffset;
+import kafka.producer.KeyedMessage;
+import kafka.producer.ProducerConfig;
+
+/** The clients that Kafka had in Scala, 0.8 to 1.1. Arguments: a broker and the ZooKeeper. */
+public class ScalaClients extends Lines {
+    static String broker;
+    static String zookeeper;
+
+    public static void main(String[] arguments) throws Exception {
+        broker = arguments[0];
+        zookeeper = arguments[1];
+        serve(Map.of("send", ScalaClients::send, "read", ScalaClients::read, "join", ScalaClients::join));
+    }
+
+    /** send TOPIC PARTITION CODEC [KEY VALUE]...: one request, so with a codec one wrapper. */
+    static void send(String[] words, PrintStream out) throws Exception {
+        Producer<byte[], byte[]> producer = new Producer<byte[], byte[]>(new ProducerConfig(properties(
+            "metadata.broker.list", broker, "request.required.acks", "-1", "compression.codec", words[3],
+            "partitioner.class", Chosen.class.getName(), "message.send.max.retries", "0")));
+        List<KeyedMessage<byte[], byte[]>> messages = new ArrayList<KeyedMessage<byte[], byte[]>>();
+        for (int i = 4; i < words.length; i += 2) {
+            messages.add(new KeyedMessage<byte[], byte[]>(words[1], bytes(words[i]), Integer.valueOf(words[2]), bytes(words[i + 1])));
+        }
+        producer.send(messages);
+        producer.close();
+    }
+
+    /** read HOST PORT TOPIC PARTITION FROM FETCH-SIZE: lines "OFFSET KEY VALUE", to the end. */
+    static void read(String[] words, PrintStream out) throws Exception {
+        SimpleConsumer consumer = new SimpleConsumer(words[1], Integer.parseInt(words[2]), 10000, 65536, "tests");
+        int partition = Integer.parseInt(words[4]);
+        long position = Long.parseLong(words[5]);
+        while (true) {
+            FetchResponse answer = consumer.fetch(new FetchRequestBuilder().clientId("tests")
+                .addFetch(words[3], partition, position, Integer.parseInt(words[6])).build());
+            if (answer.hasError()) throw new IllegalStateException("error code " + answer.errorCode(words[3], partition));
+            long before = position;
+            for (MessageAndOffset one : answer.messageSet(words[3], partition)) {
+                if (one.offset() < position) continue; // a wrapper comes whole
+                out.println(one.offset() + " " + word(one.message().key()) + " " + word(one.message().payload()));
+                position = one.nextOffset();
+            }
+            if (position == before) break;
+        }
+        consumer.close();
+    }
+
+    /** join GROUP TOPIC COUNT: a member of a group reads COUNT messages, or until none comes for three seconds; it commits and goes. */
+    static void join(String[] words, PrintStream out) throws Exception {
+        ConsumerConnector connector = Consumer.createJavaConsumerConnector(new ConsumerConfig(properties(
+            "zookeeper.connect", zookeeper, "group.id", words[1], "auto.offset.reset", "smallest", "consumer.timeout.ms", "3000",
+            "auto.commit.enable", "false")));
+        Map<String, Integer> streams = new HashMap<String, Integer>();
+        streams.put(words[2], 1);
+        ConsumerIterator<byte[], byte[]> messages = connector.createMessageStreams(streams).get(words[2]).get(0).iterator();
+        try {
+            for (int left = Integer.parseInt(words[3]); left > 0; left--) {
+                MessageAndMetadata<byte[], byte[]> one = messages.next();
+                out.println(one.partition() + " " + one.offset() + " " + word(one.key()) + " " + word(one.message()));
+            }
+        } catch (ConsumerTimeoutException nothingCame) {
+            // that was all
+        }
+        connector.commitOffsets();
+        connector.shutdown();
+    }
+
+    public static class Chosen implements kafka.producer.Partitioner {
+        public Chosen(kafka.utils.VerifiableProperties properties) {
+        }
+
+        public int partition(Object key, int partitions) {
+            return (Integer) key;
+        }
+    }
+}

@@ -1,0 +1,127 @@
+"""A cluster of one release with the clients of its own version: what writes to it, and what reads it beside us."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from etl.embedded.cluster import Cluster
+from etl.embedded.releases import JAFKA
+from etl.embedded.server import wait_until
+from tests.brokers.foreign import JafkaClients, JavaClients, JavaProducer, KeyValue, ScalaClients, Seen
+
+Writer = Callable[[str, int, Sequence[KeyValue]], None]
+"""Topic, partition and records: it sends them as one batch of its codec, or as one request."""
+
+PARTITIONS = 4
+_numbers = itertools.count(1)
+_SCALA_CODECS = ("none", "gzip", "snappy", "lz4")
+
+
+class Stage(Protocol):
+    """What a test may ask, whichever release runs."""
+
+    has_keys: bool
+
+    @property
+    def cluster(self) -> Cluster:
+        """Its servers."""
+
+    @property
+    def writers(self) -> Mapping[str, Writer]:
+        """By what the producer is called and how it packs."""
+
+    @property
+    def conf(self) -> Mapping[str, Any]:
+        """What a conf says to read from here; `source` among it."""
+
+    def new_topic(self) -> str:
+        """A topic of PARTITIONS partitions that nobody else uses."""
+
+    def read(self, topic: str) -> list[Seen]:
+        """Everything in it, as the release's own simple consumer reads it."""
+
+
+class KafkaStage:
+    """One broker."""
+
+    has_keys = True
+
+    def __init__(self, version: str, folder: Path, running: ExitStack) -> None:
+        self.cluster = running.enter_context(Cluster(version=version, folder=folder / "cluster"))
+        self.version = version
+        self.release = release = tuple(map(int, version.split(".")))
+        source = {} if self.cluster.brokers[0].release.has_zookeeper else {"bootstrap": [self.cluster.bootstrap]}
+        self.conf: Mapping[str, Any] = {"source": source, **({"cluster": "tests"} if release < (0, 10, 1) else {})}
+        self.writers: dict[str, Writer] = {}
+        self.scala: ScalaClients | None = None
+        if release < (2,):
+            self.scala = running.enter_context(ScalaClients(self.cluster, version, folder))
+            self._add("Scala", self.scala, _SCALA_CODECS)
+        if release < (0, 9):
+            self.java: JavaProducer = running.enter_context(JavaProducer(self.cluster, version, folder))
+        else:
+            self.java = running.enter_context(JavaClients(self.cluster, version, folder))
+        self._add("Java", self.java, (*_SCALA_CODECS, "zstd") if release >= (2, 1) else _SCALA_CODECS)
+
+    def _add(self, name: str, producer: ScalaClients | JavaProducer, codecs: Sequence[str]) -> None:
+        def writer(codec: str) -> Writer:
+            return lambda topic, partition, records: producer.send(topic, partition, records, codec)
+
+        self.writers.update({f"{name}, {codec}": writer(codec) for codec in codecs})
+
+    def new_topic(self) -> str:
+        """See Stage."""
+        name = f"topic-{next(_numbers)}"
+        self.cluster.create_topic(name, PARTITIONS)
+        return name
+
+    def read(self, topic: str) -> list[Seen]:
+        """See Stage."""
+        return [seen for partition in range(PARTITIONS) for seen in self._read(topic, partition)]
+
+    def _read(self, topic: str, partition: int) -> list[Seen]:
+        if isinstance(self.java, JavaClients):
+            return self.java.read(topic, partition)
+        assert self.scala is not None
+        return self.scala.read(self.cluster.brokers[0], topic, partition)
+
+
+class JafkaStage:
+    """Two brokers with the same topics: partition n is number n // 2 of broker n % 2."""
+
+    has_keys = False
+
+    def __init__(self, folder: Path, running: ExitStack) -> None:
+        self.cluster = running.enter_context(Cluster(2, version=JAFKA, folder=folder / "cluster"))
+        self.conf: Mapping[str, Any] = {"source": {"dialect": "jafka"}, "cluster": "tests"}
+        self.clients = running.enter_context(JafkaClients(self.cluster, folder))
+        self.writers: dict[str, Writer] = {"plain": self._writer(0), "gzip": self._writer(1)}
+
+    def _writer(self, codec: int) -> Writer:
+        def write(topic: str, partition: int, records: Sequence[KeyValue]) -> None:
+            broker, number = self.cluster.brokers[partition % 2], partition // 2
+            before = self.clients.end(broker, topic, number)
+            self.clients.send(broker, topic, number, [value for _, value in records if value is not None], codec)
+            assert wait_until(lambda: self.clients.end(broker, topic, number) > before, 30), "what was sent is not readable"
+
+        return write
+
+    def new_topic(self) -> str:
+        """See Stage."""
+        name = f"topic-{next(_numbers)}"
+        self.cluster.create_topic(name, PARTITIONS // 2)
+        return name
+
+    def read(self, topic: str) -> list[Seen]:
+        """See Stage."""
+        logs = itertools.product(self.cluster.brokers, range(PARTITIONS // 2))
+        return [seen for broker, number in logs for seen in self.clients.read(broker, topic, number)]
+
+
+def begin(version: str, folder: Path, running: ExitStack) -> KafkaStage | JafkaStage:
+    """Start the servers and the clients; they end with `running`."""
+    return JafkaStage(folder, running) if version == JAFKA else KafkaStage(version, folder, running)

@@ -14,8 +14,6 @@ from etl.model.snapshot import Snapshot
 from etl.settings.sections import Settings
 
 _HIVES_NULL = "__HIVE_DEFAULT_PARTITION__"
-
-
 _A_NAME = re.compile(r"[A-Za-z0-9._-]+")
 """An expression that a person means as a name, though its dots match any character."""
 _TOPICS_NAMED = 5

@@ -14,7 +14,7 @@ unique by topic, log_epoch, partition and offset; a row of a physical log (0.7 f
 | headers | null, not an empty list, where the record has none: so does Spark's source |
 | broker_id | physical logs only: the broker whose log it is |
 | message_index | physical logs only: its place, from 0, among the messages of that entry, those of nested wrappers in order |
-| log_epoch | 0, plus one each time an operator accepts that a topic was deleted and made again |
+| log_epoch | 0, plus one each time an operator accepts that the log was cut, or its topic made again |
 
 Messages of physical logs have neither key, timestamp nor headers: these columns are null there.
 """

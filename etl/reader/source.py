@@ -152,7 +152,7 @@ def read_tasks(
     """The rows of a plan's ranges, packed as `tasks` says (indices of `ranges`), and the receipts to come.
 
     Leaders travel with the ranges, so executors ask nobody; only a task that is tried again looks them up at `bootstrap`
-    (`host:port` each). A topic that no longer has the id of `topic_ids` when it was read fails the task (NeedsDecision), and so does a log
+    (`host:port` each). A topic that no longer has the id of `topic_ids` when it was read fails the task (TopicMadeAgain), and so does a log
     that no longer reaches up to its ranges in the epoch of `leader_epochs` (LogTruncated), and offsets missing from a topic whose
     cleaning, by `cleanups`, does not explain it (MissingOffsets). Rows carry their log's epoch of `log_epochs`. `physical`: all logs are
     (`BrokerPartition.is_physical`), and the rows have the columns of such. `broker_version`: as what brokers are spoken to whom nobody told

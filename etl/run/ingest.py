@@ -31,8 +31,6 @@ TURNS_MAX = 3
 """A plan that was left, one of our own, and one more where another driver came in between."""
 EXPIRIES_MAX = 3
 """How often one run begins anew because retention overtook it: a log that is deleted faster than it is read cannot be caught."""
-
-
 ARRIVALS_MAX = 1
 """How often one run begins anew because there is a table where there was none: a second one is somebody's exchange."""
 

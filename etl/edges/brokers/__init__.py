@@ -1,1 +1,1 @@
-"""Kafka's brokers: one connection, one consumer of one broker, and questions that take several."""
+"""Brokers: one connection, one consumer of one broker, and questions that take several."""

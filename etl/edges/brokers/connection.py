@@ -1,6 +1,6 @@
 """One TCP connection to a broker: whole frames out and in, under a deadline, and what a port looks like that is not Kafka's.
 
-It knows lengths and nothing else of the protocol. Reconnecting belongs to `simple_consumer`.
+It knows lengths and nothing else of the protocol. Reconnecting belongs to `exchange`.
 A connection that raised is closed: after half a response nobody knows where the next one starts.
 """
 

@@ -1,4 +1,4 @@
-"""Plans and what came of them, as bytes: the znode payloads, and the `userMetadata` of our Delta commits.
+"""Plans as bytes, and all that the ledger keeps beside them: what came of them, coverage, acknowledgements, retirement.
 
 A plan is stored by columns and compressed, and what lies near a log's position is stored as the distance from it: that
 makes a tenth of the plain form. Its id is the hash of the canonical content without the leaders, because a leader is only

@@ -2,7 +2,7 @@
 
 They are encoded and parsed with `kafka.protocol` of kafka-python, and their parts are turned into our values, where the wire's -1 ends.
 Fetch is written and read by hand (`fetch`), because that library's decoder copies the frame and the records. What lies inside the records
-belongs to `protocol.records`, sockets and versions already agreed upon to `simple_consumer`. Versions known: `versions.Api`.
+belongs to `protocol.records`. Which version a question is asked in is decided in `dialect`; those that are known are in `versions.Api`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,6 @@ _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.DESCRIBE_TRANSACTIONS: (DescribeTransactionsRequest, DescribeTransactionsResponse),
     Api.LIST_TRANSACTIONS: (ListTransactionsRequest, ListTransactionsResponse),
 }
-
-
 _INTERNAL = ("__consumer_offsets", "__transaction_state")
 """Topics of the brokers themselves, which Metadata v0 does not mark."""
 

@@ -83,7 +83,7 @@ class Documents:
 
     def pieces(self) -> list[str]:
         """The hash of each document that has pieces, whether a znode names it or not."""
-        return self._zookeeper.children(f"{self._paths.root}/chunks") or []
+        return self._zookeeper.children(self._paths.all_chunks) or []
 
     def drop_pieces(self, digests: Collection[str], *, but_of: Sequence[str]) -> None:
         """Delete the pieces of these hashes that no document at `but_of` names."""

@@ -24,7 +24,7 @@ class DriverLock:
 
     def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
         self._zookeeper = zookeeper
-        self._paths = paths.PipelinePaths(group, pipeline)
+        self._paths, self._pipelines = paths.PipelinePaths(group, pipeline), paths.GroupPaths(group).pipelines
 
     @contextlib.contextmanager
     def driving(self, run_id: str, *, wait_s: float) -> Iterator[None]:
@@ -78,7 +78,7 @@ class DriverLock:
 
         ZooKeeper deletes no znode with a child, such as the node of a driver that came meanwhile.
         """
-        ours = (self._paths.root, self._paths.root.rpartition("/")[0])
+        ours = (self._paths.root, self._pipelines)
         for path in (*ours, *(above for above in made if above not in ours)):
             if not self._zookeeper.delete_unused(path):
                 return

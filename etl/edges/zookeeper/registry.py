@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError, WrongChroot, ZooKeeperUnreachable
 from etl.model.logs import Broker, BrokerPartition, Dialect
-from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID, DELETED_TOPICS, TOPIC_CONFIGS
+from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID, DELETED_TOPICS, TOPIC_CONFIGS, partition_state
 from etl.protocol.zookeeper.payloads import CREATION_ID
 from etl.protocol.zookeeper.registrations import (
     PartitionState, dialect_of, parse_broker, parse_cluster_id, parse_partition_state, parse_replicas, parse_topic_config,
@@ -92,7 +92,7 @@ def read_replicas(zookeeper: ZooKeeper, logs: Collection[BrokerPartition]) -> di
 def read_partition_states(zookeeper: ZooKeeper, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, PartitionState]:
     """What the controller last wrote of each log (Kafka 0.8 to 3.x); one of which it wrote nothing yet is left out."""
     wanted = sorted(logs)
-    payloads = zookeeper.read_all([f"{BROKER_TOPICS}/{log.topic}/partitions/{log.partition}/state" for log in wanted])
+    payloads = zookeeper.read_all([partition_state(log) for log in wanted])
     found = {log: parse_partition_state(p[0]) for log, p in zip(wanted, payloads, strict=True) if p}
     return {log: state for log, state in found.items() if state}
 

@@ -5,6 +5,7 @@
     /brokers/topics/<topic>/partitions/<p>/state   leader and in-sync replicas: JSON (0.8+)
     /brokers/topics/<topic>/<id>                   how many partitions that broker has, decimal (0.7 family), ephemeral
     /admin/delete_topics/<topic>                   a topic that is about to vanish (0.8.1+)
+    /config/topics/<topic>                         what was set for the topic, not what brokers default to: JSON (0.8.1+)
     /cluster/id                                    JSON (0.10.1+)
     /consumers/<group>/ids/<consumer id>           live consumers of the group, ephemeral
     /consumers/<group>/owners/<topic>/<key>        thread id of the consumer that reads that log now, ephemeral
@@ -35,6 +36,11 @@ CLUSTER_ID = "/cluster/id"
 TOPIC_CONFIGS = "/config/topics"
 
 
+def partition_state(log: BrokerPartition) -> str:
+    """What Kafka's controller says of one log."""
+    return f"{BROKER_TOPICS}/{log.topic}/partitions/{log.partition}/state"
+
+
 @dataclass(frozen=True, slots=True)
 class GroupPaths:
     """The part of the tree that belongs to one consumer group."""
@@ -56,21 +62,26 @@ class GroupPaths:
         """Children are the pipelines of this group. Written, with nothing, each time that one of them takes a topic."""
         return f"/consumers/{self.group}/etl"
 
+    @property
+    def owners(self) -> str:
+        """Children are topics."""
+        return f"/consumers/{self.group}/owners"
+
     def owner(self, log: BrokerPartition) -> str:
         """Who reads this log now."""
-        return f"/consumers/{self.group}/owners/{log.topic}/{log.key}"
+        return f"{self.owners_of(log.topic)}/{log.key}"
 
     def owners_of(self, topic: str) -> str:
         """Children are the owned keys of this topic."""
-        return f"/consumers/{self.group}/owners/{topic}"
+        return f"{self.owners}/{topic}"
 
     def offset(self, log: BrokerPartition) -> str:
         """The committed offset of this log."""
-        return f"/consumers/{self.group}/offsets/{log.topic}/{log.key}"
+        return f"{self.offsets_of(log.topic)}/{log.key}"
 
     def offsets_of(self, topic: str) -> str:
         """Children are the keys of this topic with a committed offset."""
-        return f"/consumers/{self.group}/offsets/{topic}"
+        return f"{self.offsets}/{topic}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +94,7 @@ class PipelinePaths:
     @property
     def root(self) -> str:
         """Holds the uid."""
-        return f"/consumers/{self.group}/etl/{self.pipeline}"
+        return f"{GroupPaths(self.group).pipelines}/{self.pipeline}"
 
     @property
     def driver(self) -> str:
@@ -125,8 +136,13 @@ class PipelinePaths:
 
     def chunk(self, digest: str, index: int) -> str:
         """One piece of a document too large for one znode."""
-        return f"{self.root}/chunks/{digest}/{index}"
+        return f"{self.chunks(digest)}/{index}"
 
     def chunks(self, digest: str) -> str:
         """Children are the pieces of that document."""
-        return f"{self.root}/chunks/{digest}"
+        return f"{self.all_chunks}/{digest}"
+
+    @property
+    def all_chunks(self) -> str:
+        """Children are the hashes of documents that have pieces."""
+        return f"{self.root}/chunks"

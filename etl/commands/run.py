@@ -9,7 +9,8 @@ from collections.abc import Callable
 from etl.edges.report_file import kept_in, this_process
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import SessionLost
-from etl.report.run_report import Outcome, Report
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
 from etl.run.context import ALONE, RunContext, now_ms
 from etl.run.ingest import ingest
 from etl.run.wiring import open_world

@@ -16,7 +16,8 @@ from etl.model.logs import BrokerPartition
 from etl.report.phases import Verb
 from etl.report.progress import size_in_words
 from etl.report.proof import Proof
-from etl.report.run_report import Outcome, Report
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
 from etl.report.words import counted
 
 ROWS_SHOWN = 40

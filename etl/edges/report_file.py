@@ -16,8 +16,8 @@ from etl.errors import EtlError, SettingsError, Stopped
 from etl.report.incident import as_text
 from etl.report.old_reports import outdated
 from etl.report.phases import Verb
-from etl.report.run_report import Outcome, Report
-from etl.report.run_state import Process
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome, Process
 
 
 def this_process(conf: str | None) -> Process:

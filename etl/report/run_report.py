@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from etl.decisions.lag import Reached, lag_of
@@ -20,40 +19,10 @@ from etl.model.snapshot import PipelineState, Snapshot
 from etl.report.looks import Looks
 from etl.report.phases import Stopwatch, Verb
 from etl.report.plan_json import describe_plan
-from etl.report.run_state import Executed, Process, State
+from etl.report.run_state import Executed, Outcome, Process, State
 from etl.report.sentences import doubt_of, told_by_owner, told_capped, told_leaderless, told_lost, told_open, told_purpose, told_vanished
 from etl.report.words import at
 from etl.settings.sections import Settings
-
-
-class Outcome(str, Enum):
-    """What a run came to; a run may have several."""
-
-    INGESTED = "ingested"
-    STARTED = "kept the start"
-    LET_GO = "let go"
-    RESET = "went on with another log"
-    TOOK_OVER = "took over"
-    NOTHING_NEW = "nothing new"
-    REPLAYED = "replayed"
-    REPAIRED = "repaired"
-    FOLLOWED = "followed"
-    NOT_FOLLOWED = "not followed"
-    ADOPTED = "adopted the table's plan"
-    REBUILT = "rebuilt the ledger from the table"
-    SUPERSEDED = "superseded"
-    ROWS_REMOVED = "rows removed by others"
-    SESSION_LOST = "session lost"
-    LEFT_TO_OWNER = "left to its owner"
-    NO_LEADER = "no leader"
-    OPEN_TRANSACTION = "open transaction"
-    APPLIED_BY_ANOTHER = "applied by another run"
-    RECORDS_LOST = "records lost"
-    EXPIRES_SOON = "expires soon"
-    UNDATED = "rows without event_date"
-    CAPPED = "left by a cap"
-    NOT_KEPT = "report not written"
-    FAILED = "failed"
 
 
 _LEFT = (Outcome.LEFT_TO_OWNER, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION)
@@ -130,23 +99,22 @@ class Report:
 
     def applied(self, applied: Applied) -> None:
         """The plan is in the table."""
-        self.plans[-1].applied, plan = applied, self.plans[-1].plan
+        executed = self.plans[-1]
+        executed.applied, plan = applied, executed.plan
         self.looks.reached(plan)
-        number, rows = applied.number, applied.rows
-        how_many = "its" if rows is None else f"{rows:,}"
+        how_many = "its" if applied.rows is None else f"{applied.rows:,}"
         in_table = f"records are in the table at version {applied.delta_version}"
         if applied.run_id not in (None, self.run_id):
-            its = "its" if rows is None else f"its {how_many}"
-            self.add(Outcome.APPLIED_BY_ANOTHER, f"plan {number}: {its} {in_table}, by run {applied.run_id}{doubt_of(applied)}")
-        elif self.plans[-1].plan.ranges:
-            self.add(Outcome.INGESTED, f"plan {number}: {how_many} {in_table}{doubt_of(applied)}")
-        elif self.plans[-1].plan.kind is PlanKind.RESET:
-            self._reset(self.plans[-1].plan)
-        elif self.plans[-1].plan.took_over and self.plans[-1].plan.kind is PlanKind.TAKE_OVER:
-            self.add(Outcome.TOOK_OVER, f"plan {number} goes on where {name_of(self.plans[-1].plan.took_over.app_id)} ended")
+            its = how_many if applied.rows is None else f"its {how_many}"
+            self.add(Outcome.APPLIED_BY_ANOTHER, f"plan {plan.number}: {its} {in_table}, by run {applied.run_id}{doubt_of(applied)}")
+        elif plan.ranges:
+            self.add(Outcome.INGESTED, f"plan {plan.number}: {how_many} {in_table}{doubt_of(applied)}")
+        elif plan.kind is PlanKind.RESET:
+            self._reset(plan)
+        elif plan.took_over and plan.kind is PlanKind.TAKE_OVER:
+            self.add(Outcome.TOOK_OVER, f"plan {plan.number} goes on where {name_of(plan.took_over.app_id)} ended")
         else:
-            outcome = Outcome.LET_GO if plan.losses else Outcome.STARTED
-            self.add(outcome, f"plan {number} {told_purpose(plan)}")
+            self.add(Outcome.LET_GO if plan.losses else Outcome.STARTED, f"plan {plan.number} {told_purpose(plan)}")
 
     def _reset(self, plan: Plan) -> None:
         self.add(Outcome.RESET, f"plan {plan.number}, by an operator's decision: {plan.reason}")

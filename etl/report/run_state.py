@@ -1,4 +1,4 @@
-"""What a report tells of its run as a whole: how far it is, which process runs, and the plans that it executed."""
+"""What a report tells of its run as a whole: what it came to, how far it is, which process runs, and the plans that it executed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,36 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from etl.model.plans import Applied, Plan
+
+
+class Outcome(str, Enum):
+    """What a run came to; a run may have several."""
+
+    INGESTED = "ingested"
+    STARTED = "kept the start"
+    LET_GO = "let go"
+    RESET = "went on with another log"
+    TOOK_OVER = "took over"
+    NOTHING_NEW = "nothing new"
+    REPLAYED = "replayed"
+    REPAIRED = "repaired"
+    FOLLOWED = "followed"
+    NOT_FOLLOWED = "not followed"
+    ADOPTED = "adopted the table's plan"
+    REBUILT = "rebuilt the ledger from the table"
+    SUPERSEDED = "superseded"
+    ROWS_REMOVED = "rows removed by others"
+    SESSION_LOST = "session lost"
+    LEFT_TO_OWNER = "left to its owner"
+    NO_LEADER = "no leader"
+    OPEN_TRANSACTION = "open transaction"
+    APPLIED_BY_ANOTHER = "applied by another run"
+    RECORDS_LOST = "records lost"
+    EXPIRES_SOON = "expires soon"
+    UNDATED = "rows without event_date"
+    CAPPED = "left by a cap"
+    NOT_KEPT = "report not written"
+    FAILED = "failed"
 
 
 class State(str, Enum):

@@ -20,7 +20,8 @@ from etl.model.snapshot import Snapshot
 from etl.protocol.stretches import parse_stretches
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.phases import Verb
-from etl.report.run_report import Outcome, Report
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
 from etl.run.removals import note_removals
 from etl.run.repair import finish_repair
 from etl.run.world import World

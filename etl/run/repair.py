@@ -8,7 +8,8 @@ from __future__ import annotations
 from etl.decisions.next_step import Repair
 from etl.model.plans import Plan
 from etl.report.phases import Verb
-from etl.report.run_report import Outcome, Report
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
 from etl.report.sentences import doubt_of
 from etl.run.world import World
 

@@ -15,7 +15,8 @@ from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import Replay, UpToDate
 from etl.protocol.zookeeper.plan_documents import with_id
-from etl.report.run_report import Outcome, Report
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.run.repair import finish_repair
 from etl.settings.sections import Settings

@@ -26,7 +26,8 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
 from etl.model.raw_table import spark_schema
 from etl.report.phases import Doing, Verb
-from etl.report.run_report import Outcome, Report
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
 from etl.run import rows
 from etl.run.context import RunContext
 from etl.settings.address import split_address

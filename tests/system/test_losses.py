@@ -20,7 +20,7 @@ from etl.model.logs import BrokerPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan
 from etl.model.raw_table import arrow_schema
 from etl.protocol.zookeeper.plan_documents import with_id
-from etl.report.run_report import Outcome
+from etl.report.run_state import Outcome
 from etl.settings.loader import load_settings
 from tests.builders import plain_plan
 from tests.system.driving import Before, Pipeline, broken_off_before

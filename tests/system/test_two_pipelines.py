@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from etl.commands import run
-from etl.report.run_report import Outcome
+from etl.report.run_state import Outcome
 from etl.settings.loader import load_settings
 from tests.said import refused
 from tests.system.driving import Before, Pipeline, broken_off_before

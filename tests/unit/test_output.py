@@ -16,7 +16,8 @@ from etl.cli.output import show
 from etl.commands import pipelines
 from etl.edges.report_file import kept_in
 from etl.errors import SettingsError, TableUnreachable
-from etl.report.run_report import Outcome, Report
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
 from tests.builders import plain_settings
 
 ETL = [sys.executable, "-m", "etl"]

@@ -15,7 +15,7 @@ from etl.doctor.ledger import judged
 from etl.edges.spark.session import session_there
 from etl.errors import NeedsDecision, NotOurTable, SettingsError
 from etl.model.raw_table import arrow_schema
-from etl.report.run_report import Outcome
+from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
 from tests.fakes.outside import Outside

@@ -20,7 +20,8 @@ from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Snapshot
 from etl.model.table import ForeignCommit, OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
-from etl.report.run_report import Outcome, Report
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.policies import OnOwned
 from etl.settings.sections import Settings

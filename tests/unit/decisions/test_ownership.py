@@ -14,7 +14,8 @@ from etl.errors import Owned, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.payloads import DriverNode, OwnerNode, parse_owner, render_owner
-from etl.report.run_report import Outcome, Report
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
 from etl.report.sentences import told_by_owner
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings

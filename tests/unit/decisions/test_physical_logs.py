@@ -15,7 +15,7 @@ from etl.model.logs import BrokerPartition, Dialect
 from etl.model.plans import Applied, Loss, LossReason, Receipt, Vanished
 from etl.model.table import OtherPipeline
 from etl.protocol.zookeeper.plan_documents import with_id
-from etl.report.run_report import Outcome
+from etl.report.run_state import Outcome
 from etl.report.sentences import doubt_of
 from etl.settings.sections import Settings
 from tests.builders import plain_plan

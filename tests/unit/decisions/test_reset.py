@@ -13,7 +13,7 @@ from etl.decisions.reset import Named, parse_named
 from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import PlanKind, Vanished
-from etl.report.run_report import Outcome
+from etl.report.run_state import Outcome
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, When

@@ -13,7 +13,7 @@ from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.plan_json import describe_plan
-from etl.report.run_report import Outcome
+from etl.report.run_state import Outcome
 from etl.settings.policies import OnOwned
 from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog, offset_of

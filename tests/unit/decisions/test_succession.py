@@ -16,7 +16,7 @@ from etl.model.plans import Committed, Plan, PlanKind, TookOver
 from etl.model.snapshot import FirstRun, PipelineState, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import CommitMetadata, ForeignCommit, OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
-from etl.report.run_report import Outcome
+from etl.report.run_state import Outcome
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import APP_ID, CLUSTER, Outside
 from tests.fakes.world import Crash, When

@@ -17,8 +17,8 @@ from etl.model.snapshot import FirstRun, PipelineState, Replay, Snapshot, UpToDa
 from etl.report.old_reports import outdated
 from etl.report.phases import Verb
 from etl.report.plan_json import describe_plan
-from etl.report.run_report import Outcome, Report
-from etl.report.run_state import Process
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome, Process
 from etl.report.sentences import doubt_of, told_open, told_who_let_go
 from etl.report.words import at
 from tests.builders import plain_plan, plain_settings, plain_snapshot

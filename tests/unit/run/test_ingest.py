@@ -17,7 +17,7 @@ from etl.model.snapshot import Supersede
 from etl.model.table import ForeignCommit
 from etl.protocol.stretches import parse_stretches
 from etl.protocol.zookeeper.plan_documents import parse_applied, with_id
-from etl.report.run_report import Outcome
+from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.policies import OnOwned
 from tests.fakes.fake_log import FakeLog

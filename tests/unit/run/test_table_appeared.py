@@ -9,7 +9,8 @@ import pytest
 from etl.errors import LedgersDisagree, TableAppeared
 from etl.model.plans import Applied, Plan
 from etl.model.table import Table
-from etl.report.run_report import Outcome, Report
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld, When

@@ -24,7 +24,7 @@ _LOOKS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class BothLedgers:
     """What both ledgers tell, each of the same moment."""
 
     ledger: Ledger
@@ -34,7 +34,7 @@ class Told:
     coverage: Coverage
 
 
-def look(world: LiveWorld) -> Told:
+def read_both_ledgers(world: LiveWorld) -> BothLedgers:
     """Read both ledgers, and read them again where a run beside us stored a plan or pruned plans meanwhile. Raises Owned."""
     for _ in range(_LOOKS_MAX):
         before = world.ledger.mark()
@@ -43,7 +43,7 @@ def look(world: LiveWorld) -> Told:
         kept = tuple((plan, world.ledger.read_record_of(plan)) for plan in world.ledger.read_plans())
         coverage = world.ledger.read_coverage()  # after the plans: one that was pruned meanwhile is in it, and counts once
         if world.ledger.mark() == before:
-            return Told(ledger, table, tuple(one for one in kept if one[0].number > coverage.through), coverage)
+            return BothLedgers(ledger, table, tuple(one for one in kept if one[0].number > coverage.through), coverage)
     raise Owned("runs of this pipeline change its ledger while it is read", check="nothing; verify again")
 
 
@@ -59,7 +59,7 @@ class Loaded:
     """It went to another table, or to a state of this one that an old copy replaced, and an operator accepted that."""
 
 
-def loaded_plans(world: LiveWorld, told: Told, table: Table) -> tuple[list[Loaded], Ancestry]:
+def loaded_plans(world: LiveWorld, told: BothLedgers, table: Table) -> tuple[list[Loaded], Ancestry]:
     """The kept plans that were applied, and which of all plans led to the table as it is."""
     led = ancestry({plan.number: plan.table_transaction_version for plan, _ in told.kept}, table.transaction_version or 0)
     found = []
@@ -91,7 +91,7 @@ def _covered(coverage: Coverage, table: Table, led: Ancestry) -> dict[AuditedLog
 
 
 def expected_rows(
-    world: LiveWorld, told: Told, table: Table, loaded: Sequence[Loaded], led: Ancestry,
+    world: LiveWorld, told: BothLedgers, table: Table, loaded: Sequence[Loaded], led: Ancestry,
 ) -> tuple[dict[AuditedLog, Expected], dict[AuditedLog, set[Loss]], tuple[str, ...]]:
     """What the table should hold, what its plans let go, and what a reader of the proof should know."""
     from etl.edges.delta.losses import read_losses, recorded

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings
 from etl.audit.explain import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
-from etl.commands.expected_rows import Loaded, Told, audited_as, expected_rows, loaded_plans, look
+from etl.commands.expected_rows import BothLedgers, Loaded, audited_as, expected_rows, loaded_plans, read_both_ledgers
 from etl.commands.neighbours import refuse_lost_ledger, refuse_what_others_loaded, stops_a_run, without_others
 from etl.commands.run import new_run_id
 from etl.decisions.acceptance import accepted_version
@@ -45,7 +45,7 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
     watch = Stopwatch()
     opened = open_world(settings, run_context, name=f"{new_run_id()}-verify", phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
-        told = look(world)
+        told = read_both_ledgers(world)
         ledger, table = told.ledger, told.table
         refuse_another_dialect(ledger.newest, settings)
         with naming_table(settings):
@@ -92,7 +92,7 @@ def _nothing_there(state: PipelineState) -> str:
 
 
 def _explained(
-    world: LiveWorld, told: Told, table: Table, loaded: Sequence[Loaded], found: Sequence[LogFindings],
+    world: LiveWorld, told: BothLedgers, table: Table, loaded: Sequence[Loaded], found: Sequence[LogFindings],
     expected: Mapping[AuditedLog, Expected], losses: Mapping[AuditedLog, set[Loss]],
 ) -> Iterator[LogProof]:
     """The findings with the reasons; only where rows are missing is anything more read."""
@@ -107,7 +107,7 @@ def _explained(
         yield LogProof(f, gaps, blame(mine, removals, allowed), _doubt(told, table, loaded, f) if f.unproven else Doubt())
 
 
-def _doubt(told: Told, table: Table, loaded: Sequence[Loaded], found: LogFindings) -> Doubt:
+def _doubt(told: BothLedgers, table: Table, loaded: Sequence[Loaded], found: LogFindings) -> Doubt:
     acknowledgement = told.ledger.acknowledged
     accepted = acknowledgement.number if acknowledgement and acknowledgement.table_id == table.id else 0
     plans = {(r.from_offset, r.until_offset): one.plan.number for one in loaded for r in one.plan.ranges

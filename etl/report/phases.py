@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from etl.report.progress import Reached
+from etl.report.progress import ReadSoFar
 
 
 class Verb(str, Enum):
@@ -38,7 +38,7 @@ class Doing:
     """What a run is at."""
 
     verb: Verb | None
-    reached: Reached | None = None
+    reached: ReadSoFar | None = None
 
 
 class Phases(Protocol):

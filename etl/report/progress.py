@@ -29,7 +29,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ReadSoFar:
     """How far all tasks together are."""
 
     ranges: int
@@ -50,7 +50,7 @@ class Reckoning:
         """Offsets by task."""
         self._ended = Told(0, 0, 0, 0)
 
-    def reached(self, receipts: Mapping[int, Receipt], told: Mapping[int, Told]) -> Reached:
+    def reached(self, receipts: Mapping[int, Receipt], told: Mapping[int, Told]) -> ReadSoFar:
         """Where the tasks are by these receipts (by range) and by what they told (by task)."""
         for number in [number for number, task in self._left.items() if all(i in receipts for i in task)]:
             came = [receipts[i] for i in self._left.pop(number)]
@@ -59,7 +59,7 @@ class Reckoning:
         so_far = self._ended
         for number in self._left.keys() & told.keys():
             so_far = _and(so_far, told[number])
-        return Reached(
+        return ReadSoFar(
             min(len(receipts), self._ranges), self._ranges, so_far.offsets, sum(self.planned.values()), so_far.records, so_far.bytes)
 
 
@@ -71,9 +71,9 @@ class Pace:
     """How fast the reading goes of late."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, Reached]] = deque()
+        self._seen: deque[tuple[float, ReadSoFar]] = deque()
 
-    def see(self, now: float, reached: Reached) -> None:
+    def see(self, now: float, reached: ReadSoFar) -> None:
         """Where the tasks are at that moment, in seconds of a clock that only goes forward."""
         if self._seen and reached.offsets < self._seen[-1][1].offsets:
             self._seen.clear()  # a task began anew
@@ -94,13 +94,13 @@ class Pace:
         done = last.offsets - first.offsets if passed else 0
         return (last.offsets_in_all - last.offsets) * passed / done if done else None
 
-    def _window(self) -> tuple[Reached, Reached, float]:
+    def _window(self) -> tuple[ReadSoFar, ReadSoFar, float]:
         """The ends of what was seen of late, and the seconds between; none where that is too short to tell."""
         (began, first), (now, last) = (self._seen[0], self._seen[-1]) if self._seen else ((0.0, _NOTHING), (0.0, _NOTHING))
         return first, last, now - began if now - began >= _LEAST_S else 0.0
 
 
-def told_in_words(reached: Reached, pace: Pace | None = None) -> str:
+def told_in_words(reached: ReadSoFar, pace: Pace | None = None) -> str:
     """How far, and where that is of interest still how fast and for how long: one line."""
     done = 100 * reached.offsets // max(reached.offsets_in_all, 1)
     words = [f"{done}%", f"{reached.records:,} records", size_in_words(reached.bytes)]
@@ -128,4 +128,4 @@ def time_in_words(seconds: float) -> str:
     return f"{whole // 60}:{whole % 60:02} min" if whole < 3600 else f"{whole // 3600}:{whole % 3600 // 60:02} h"
 
 
-_NOTHING = Reached(0, 0, 0, 0, 0, 0)
+_NOTHING = ReadSoFar(0, 0, 0, 0, 0, 0)

@@ -94,7 +94,7 @@ def offsets_of(told: Any) -> list[tuple[int, int]]:
 
 
 def look(beside: RunsBeside) -> Any:
-    return expected_rows.look(cast(LiveWorld, beside))
+    return expected_rows.read_both_ledgers(cast(LiveWorld, beside))
 
 
 @pytest.mark.parametrize("when", ["ledger", "table", "plans", "record 1", "record 2", "coverage"])

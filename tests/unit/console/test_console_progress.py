@@ -16,9 +16,9 @@ from rich.console import Console
 from etl.console.progress import Lines, Picture, showing
 from etl.embedded.server import wait_until
 from etl.report.phases import Doing, Stopwatch, Verb
-from etl.report.progress import Reached
+from etl.report.progress import ReadSoFar
 
-HALF = Reached(3, 6, 500, 1000, 490, 45_000_000)
+HALF = ReadSoFar(3, 6, 500, 1000, 490, 45_000_000)
 
 
 class Run:
@@ -69,7 +69,7 @@ def test_lines_come_after_ten_seconds_and_then_more_rarely_down_to_one_a_minute(
 
 def test_a_line_says_how_far_how_fast_and_how_long_still() -> None:
     run = Run()
-    run.doing = Doing(Verb.FETCH, Reached(0, 6, 0, 1000, 0, 0))
+    run.doing = Doing(Verb.FETCH, ReadSoFar(0, 6, 0, 1000, 0, 0))
     run.until(8)
     run.doing = Doing(Verb.FETCH, HALF)
     run.until(10)
@@ -87,7 +87,7 @@ def test_before_and_after_the_fetch_no_pace_is_told(verb: Verb, words: str) -> N
 
 @pytest.mark.parametrize("verb", [None, *Verb])
 def test_the_picture_of_every_verb_fits_a_terminal(verb: Verb | None) -> None:
-    most = Reached(99_999, 99_999, 10**12, 10**12, 10**12, 10**14)
+    most = ReadSoFar(99_999, 99_999, 10**12, 10**12, 10**12, 10**14)
     for reached in (None, HALF, most):
         picture, console = Picture(lambda: Doing(verb, reached)), Console(width=80, file=io.StringIO(), force_terminal=True)
         with console.capture() as seen:

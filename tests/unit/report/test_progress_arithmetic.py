@@ -6,33 +6,33 @@ import pytest
 
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Receipt
-from etl.report.progress import Pace, Reached, Reckoning, Told, size_in_words, time_in_words, told_in_words
+from etl.report.progress import Pace, ReadSoFar, Reckoning, Told, size_in_words, time_in_words, told_in_words
 
 RANGES = [OffsetRange(BrokerPartition("clicks", p), 0, 100) for p in range(4)]
 TASKS = [(0, 2), (1,), (3,)]
 FULL = Receipt(rows=90, fetched_bytes=900, missing_offsets=10)
 
 
-def reached_at(offsets: int, records: int) -> Reached:
-    return Reached(0, 4, offsets, 400, records, 0)
+def reached_at(offsets: int, records: int) -> ReadSoFar:
+    return ReadSoFar(0, 4, offsets, 400, records, 0)
 
 
 def test_what_tasks_tell_is_added_up_before_any_receipt_is_there() -> None:
     told = {0: Told(0, 50, 40, 400), 3: Told(1, 10, 10, 100)}
-    assert Reckoning(RANGES, TASKS).reached({}, told) == Reached(0, 4, 60, 400, 50, 500)
+    assert Reckoning(RANGES, TASKS).reached({}, told) == ReadSoFar(0, 4, 60, 400, 50, 500)
 
 
 def test_of_a_task_whose_receipts_are_all_there_they_count_and_nothing_that_it_told() -> None:
     reckoning = Reckoning(RANGES, TASKS)
     told = {0: Told(0, 150, 1, 1), 1: Told(0, 20, 20, 200)}
-    assert reckoning.reached({0: FULL}, told) == Reached(1, 4, 170, 400, 21, 201)
-    assert reckoning.reached({0: FULL, 2: FULL}, told) == Reached(2, 4, 220, 400, 200, 2000)
+    assert reckoning.reached({0: FULL}, told) == ReadSoFar(1, 4, 170, 400, 21, 201)
+    assert reckoning.reached({0: FULL, 2: FULL}, told) == ReadSoFar(2, 4, 220, 400, 200, 2000)
 
 
 def test_where_nothing_is_told_receipts_alone_lead_to_the_end() -> None:
     reckoning = Reckoning(RANGES, TASKS)
-    assert reckoning.reached({}, {}) == Reached(0, 4, 0, 400, 0, 0)
-    assert reckoning.reached(dict.fromkeys(range(4), FULL), {}) == Reached(4, 4, 400, 400, 360, 3600)
+    assert reckoning.reached({}, {}) == ReadSoFar(0, 4, 0, 400, 0, 0)
+    assert reckoning.reached(dict.fromkeys(range(4), FULL), {}) == ReadSoFar(4, 4, 400, 400, 360, 3600)
 
 
 def test_the_pace_is_that_of_late() -> None:
@@ -69,7 +69,7 @@ def test_one_line_says_how_far_how_fast_and_how_long_still() -> None:
     pace = Pace()
     pace.see(0, reached_at(0, 0))
     pace.see(2, reached_at(100, 2_469_134))
-    reached = Reached(1, 4, 100, 400, 2_469_134, 1_500_000)
+    reached = ReadSoFar(1, 4, 100, 400, 2_469_134, 1_500_000)
     assert told_in_words(reached, pace) == "25%, 2,469,134 records, 1.5 MB, 1,234,567 records/s, about 6 s left"
     assert told_in_words(reached) == "25%, 2,469,134 records, 1.5 MB"
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from etl.doctor.check import Findings, Line, Verdict, advice, ok
 from etl.doctor.machine import may_need_jars
 from etl.errors import SparkLost
-from etl.model.raw_table import names_of_key, spark_schema
-from etl.run.rows import format_rows
+from etl.model.raw_table import names_of_key
+from etl.run.formats import try_on_no_rows
 from etl.run.transform import unprovable
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def transformed(name: str, findings: Findings) -> Iterator[Line]:
     if may_need_jars(findings):
         yield Line(name, Verdict.NOT_CHECKED, "Delta's jars are not on this machine yet, see above: the first run looks at it")
         return
-    format_rows(_session(findings).createDataFrame([], spark_schema(physical=settings.source.is_physical)), settings)
+    try_on_no_rows(_session(findings), settings)
     wrong = unprovable(settings)
     if wrong:
         key = names_of_key(physical=settings.source.is_physical)

@@ -28,7 +28,6 @@ from etl.errors import LedgersDisagree, OffsetMoved, Owned, TableUnreachable
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Applied, Committed, Plan
-from etl.model.raw_table import spark_schema
 from etl.model.snapshot import Snapshot
 from etl.model.table import ForeignCommit, Table
 from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
@@ -37,9 +36,10 @@ from etl.report.phases import Phases, Stopwatch, Verb
 from etl.run.adopt import adopt_commits
 from etl.run.context import RunContext, now_ms
 from etl.run.discovery import Discovery
+from etl.run.formats import format_rows, try_on_no_rows
 from etl.run.observe import Observer, observe_table
 from etl.run.recount import applied_by, count_again
-from etl.run.rows import format_rows, read_rows
+from etl.run.rows import read_rows
 from etl.run.spark import RunSpark
 from etl.run.transform import translating_transform_errors
 from etl.settings.policies import OwnershipMode
@@ -110,9 +110,7 @@ class LiveWorld:
         """See `world.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""
         self._refuse_unwritable(plan)
         if self.settings.transform and self._writer_of(plan).takes_spark:
-            # stored, the plan would bind the conf to a transform that never works
-            schema = spark_schema(physical=self.settings.source.is_physical)
-            format_rows(self.spark().createDataFrame([], schema), self.settings)
+            try_on_no_rows(self.spark(), self.settings)  # stored, the plan would bind the conf to a transform that never works
         self.ledger.store_plan(plan, beside=self._pipelines_version)
 
     def supersede(self, plan: Plan, ledger: Ledger) -> None:

@@ -1,4 +1,4 @@
-"""The rows of a plan on their way from the brokers to the writer: decoded columns first, then the columns of the table."""
+"""The rows of a plan as the brokers have them, in decoded columns. What the table has of them is made in `formats`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from etl.model.logs import Cleanup
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
 from etl.reader.following import Following, follow
-from etl.run.transform import fitting_rows
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
@@ -40,18 +39,6 @@ def read_rows(
         reading.port.close()
         raise
     return rows, reading
-
-
-def format_rows(decoded: DataFrame, settings: Settings) -> DataFrame:
-    """The rows that a writer appends, made of decoded columns (`model.raw_table`). All rows of all plans pass here, and nowhere else.
-
-    Today there is one format, `raw`: `value` goes to the table as the bytes it came in, and every record is a row. A further format
-    has its place here, before the transform: it turns `value` into columns of its own, and marks a record that it cannot read as a dead
-    letter. It drops no row, and leaves topic, partition, offset and log_epoch as they are: by these rows are counted and proved.
-
-    Raises SettingsError, NotOurTable where the table, or whoever must count the rows, cannot live with the outcome.
-    """
-    return fitting_rows(settings, decoded)
 
 
 def _cleanups(plan: Plan, snapshot: Snapshot, settings: Settings) -> dict[str, Cleanup]:

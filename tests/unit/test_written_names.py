@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from etl.settings.sections import Settings
@@ -146,6 +147,21 @@ def keys_of(section: type[BaseModel], above: str = "") -> Iterator[str]:
 def test_the_page_of_settings_has_each_key_once() -> None:
     firsts = re.findall(r"^\| (`[^|]+`) \|", (ROOT / "docs" / "SETTINGS.md").read_text(), re.MULTILINE)
     assert sorted(re.findall(r"`([^`]+)`", " ".join(firsts))) == sorted(keys_of(Settings))
+
+
+def leaves(document: Mapping[str, object], known: Collection[str], above: str = "") -> Iterator[str]:
+    """The keys of a conf file, down to those that are known, or to what holds no others."""
+    for name, value in document.items():
+        key = above + name
+        if isinstance(value, dict) and key not in known:
+            yield from leaves(value, known, f"{key}.")
+        else:
+            yield key
+
+
+def test_the_conf_that_has_every_key_has_each_of_them() -> None:
+    known = sorted(keys_of(Settings))
+    assert sorted(leaves(yaml.safe_load((ROOT / "conf" / "clicks.yaml").read_text()), known)) == known
 
 
 def section(title: str) -> str:

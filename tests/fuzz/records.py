@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import replace
+from functools import partial
+from unittest import mock
 
 import google_crc32c
 
 from etl.model.logs import Isolation
 from etl.model.plans import OffsetRange
 from etl.protocol.messages import FetchedPartition
+from etl.protocol.records import one_by_one
+from etl.protocol.records.decode import Selection, walk
 from etl.reader.cursor import Cursor
 from tests.fakes.batches import Batch, Codec, answer, compress, encode, record_bytes
-from tests.fakes.message_sets import Entry, Msg, entry_bytes, message_bytes, physical_answer
+from tests.fakes.message_sets import Entry, Msg, entry_bytes, message_bytes, physical_answer, with_wrong_checksum
 from tests.fakes.old_logs import OLD_CODECS, physical_cursor
 from tests.fuzz import seeds
 
@@ -27,6 +32,13 @@ def streams(codec: Codec) -> tuple[bytes, bytes, bytes]:
     one = compress(PLAIN_RECORDS, codec)
     padding = {Codec.ZSTD: b"", Codec.SNAPPY: b"\0"}.get(codec, bytes(20))
     return one, one + padding, compress(PLAIN_RECORDS[:9], codec) + compress(PLAIN_RECORDS[9:], codec)
+
+
+def message_streams() -> list[bytes]:
+    """What wrappers of both formats hold, compressed, behind the byte that `message_payload` wants."""
+    return [bytes([magic | which << 1]) + (with_wrong_checksum(stream) if codec is Codec.LZ4 and not magic else stream)
+            for magic in (0, 1) for which, codec in enumerate(OLD_CODECS) for held in seeds.packed_messages(magic)
+            for stream in (compress(held, codec), compress(held, codec, xerial=False))]
 
 
 def record_batches(content: bytes) -> None:
@@ -97,6 +109,12 @@ def packed_messages(content: bytes) -> None:
     rows(answer(message_bytes(Msg(base, payload), magic, codec)))
 
 
+def message_payload(content: bytes) -> None:
+    """The first byte is magic and codec of a wrapper and where it lies, the rest what its decompressor is given."""
+    mark = content[0] if content else 0
+    rows(answer(message_bytes(Msg((mark >> 3) % 40, content[1:]), mark & 1, OLD_CODECS[(mark >> 1) % 3])))
+
+
 def physical_sets(content: bytes) -> None:
     """The first byte is how many of the bytes behind it lie beyond the range; its high bit: let the CRCs be wrong."""
     mark = content[0] if content else 0
@@ -113,12 +131,42 @@ def packed_entries(content: bytes) -> None:
     _physical_rows(found, 0)
 
 
+def entry_payload(content: bytes) -> None:
+    """The first byte is the codec of an entry of 0.7, the rest what its decompressor is given."""
+    codec = OLD_CODECS[(content[0] if content else 0) & 1]
+    _physical_rows(entry_bytes(Entry(content[1:], attributes=int(codec))), 0)
+
+
+def one_at_a_time(content: bytes) -> None:
+    """The first byte says whether offsets are byte positions, the second what was asked for; the rest is given as to `etl peek`."""
+    is_physical, asked = (content[0] & 1 if content else 0), (content[1] if len(content) > 1 else 0)
+    fetched = physical_answer(sealed_entries(content[2:])) if is_physical else answer(sealed(content[2:]))
+    selection = partial(Selection, max_unpacked_bytes=MAX_UNPACKED_BYTES, max_record_bytes=MAX_RECORD_BYTES)
+    with mock.patch.object(one_by_one, "walk", partial(walk, max_unpacked_bytes=MAX_UNPACKED_BYTES)), \
+            mock.patch.object(one_by_one, "Selection", selection):
+        messages = replace(fetched, asked_offset=asked).messages()
+        seen = [(record.offset, record.message_index, record.next_offset) for record in messages]
+    ends = [asked, *(end for *_, end in seen), messages.next_offset]
+    if seen != sorted(set(seen)) or any(not asked <= at <= end for at, _, end in seen) or ends != sorted(ends):
+        raise AssertionError(f"asked for {asked}: records {seen}, and on at {messages.next_offset}")
+
+
+def physical_fetch(fetched: FetchedPartition, *, is_sealed: bool) -> None:
+    """What a fetch of 0.7 says of one log, to rows."""
+    found = bytes(fetched.records)
+    physical_feed(replace(fetched, records=memoryview(bytearray(sealed_entries(found) if is_sealed else found))), len(found))
+
+
 def _physical_rows(content: bytes, beyond: int) -> None:
-    until = max(0, len(content) - beyond)
+    physical_feed(physical_answer(content), max(0, len(content) - beyond))
+
+
+def physical_feed(fetched: FetchedPartition, until: int) -> None:
+    """The rows of a range from 0 on, which must be whole ones."""
     cursor = physical_cursor(0, until, fetch_max_bytes=4096, fetch_limit_bytes=1 << 16, max_unpacked_bytes=MAX_UNPACKED_BYTES,
                              max_record_bytes=MAX_RECORD_BYTES)
     seen = []
-    for batch in cursor.feed(physical_answer(content)):
+    for batch in cursor.feed(fetched):
         batch.validate(full=True)
         seen += list(zip(batch.column("offset").to_pylist(), batch.column("message_index").to_pylist(), strict=True))
     if cursor.receipt.rows != len(seen) or not 0 <= cursor.position <= until or seen != sorted(set(seen)):

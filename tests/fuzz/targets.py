@@ -23,11 +23,13 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.model.ledger import Retirement
 from etl.model.logs import Dialect
 from etl.protocol import error_line
+from etl.protocol.generations.jafka import errors as jafka_errors
 from etl.protocol.generations.kafka import committed, configs, fetch, groups, produce, small_messages, transactions
 from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import FetchAnswer
 from etl.protocol.primitives import Reader
+from etl.protocol.refusal import Refusal
 from etl.protocol.stretches import parse_log, parse_stretch, parse_stretches
 from etl.protocol.zookeeper import commit_metadata, plan_documents
 from etl.protocol.zookeeper.payloads import (
@@ -42,6 +44,7 @@ from etl.reader.options import parse_options
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings, parse_settings
 from tests.fakes.batches import Codec, answer, compress
+from tests.fakes.old_logs import OLD_CODECS
 from tests.fuzz import jafka_answers, records, seeds
 
 MIB = 1 << 20
@@ -98,10 +101,12 @@ def _numbers(content: bytes) -> object:
     return [calls[reader.int8() % len(calls)]() for _ in range(reader.count("calls", item_bytes=1))]
 
 
-def _code(content: bytes) -> object:
-    code = int.from_bytes(content[:2], "big", signed=True)
-    refusal = refusal_of(code)
-    return refusal and (refusal, str(refusal.error("fetch", topic="clicks")), refusal.error("fetch", topic="clicks").as_json())
+def _code(refusal_of: Callable[[int], Refusal | None]) -> Callable[[bytes], object]:
+    def read(content: bytes) -> object:
+        refusal = refusal_of(int.from_bytes(content[:2], "big", signed=True))
+        return refusal and (refusal, str(refusal.error("fetch", topic="clicks")), refusal.error("fetch", topic="clicks").as_json())
+
+    return read
 
 
 def _fetch(content: bytes) -> FetchAnswer:
@@ -243,7 +248,8 @@ TARGETS: tuple[Target, ...] = (
       for api, parse in _PARSERS.items()),
     Target("jafka-answers", jafka_answers.read, jafka_answers.ANSWERS, (errors.CorruptData,)),
     Target("numbers", _numbers, (b"\0\0\0\3\0\1\1\0\2\4\0\1x", b"\0\0\0\1\6\0\0\0\2ab"), (errors.CorruptData,)),
-    Target("error-codes", _code, (b"\0\0", b"\0\1", b"\xff\xff")),
+    Target("error-codes", _code(refusal_of), (b"\0\0", b"\0\1", b"\xff\xff")),
+    Target("jafka-error-codes", _code(jafka_errors.refusal_of), (b"\0\0", b"\0\1", b"\xff\xff", b"\0\7")),
     Target("fetch", _fetch, seeds.fetches(), (errors.CorruptData,)),
     Target("fetch-to-rows", _fetch_to_rows, tuple(
         bytes([v]) + seeds.fetch(v, found, second_code=0) for v in (4, 11) for found in (*seeds.record_sets(), *seeds.message_sets())),
@@ -261,10 +267,21 @@ TARGETS: tuple[Target, ...] = (
         floor_bytes=24 * MIB, bad=tuple(b"\0\x28\1" + bomb for bomb in seeds.message_bombs())),
     Target("packed-messages", records.packed_messages, tuple(
         bytes([mark]) + content for mark in range(8) for content in seeds.packed_messages(mark & 1)), _RECORDS, floor_bytes=24 * MIB),
+    Target("message-payloads", records.message_payload, records.message_streams(), _RECORDS, floor_bytes=24 * MIB,
+           bad=tuple(bytes([which << 1]) + compress(bytes(320 << 10), codec) for which, codec in enumerate(OLD_CODECS))),
     Target("physical-sets", records.physical_sets, tuple(b"\0" + found for found in seeds.physical_sets()), _PHYSICAL,
            floor_bytes=24 * MIB, bad=tuple(b"\0" + bomb for bomb in seeds.physical_bombs())),
     Target("packed-entries", records.packed_entries, tuple(
         bytes([mark]) + found for mark in range(8) for found in seeds.physical_sets()), _PHYSICAL, floor_bytes=24 * MIB),
+    Target("entry-payloads", records.entry_payload, tuple(
+        bytes([which]) + compress(found, codec) for which, codec in enumerate(OLD_CODECS[:2]) for found in seeds.physical_sets()),
+        _PHYSICAL, floor_bytes=24 * MIB, bad=tuple(
+            bytes([which]) + compress(bytes(320 << 10), codec) for which, codec in enumerate(OLD_CODECS[:2]))),
+    Target("jafka-fetch-to-rows", jafka_answers.to_rows, jafka_answers.FETCHED, (*_FEED, errors.OffsetInsideMessage),
+           floor_bytes=24 * MIB, bad=jafka_answers.REFUSED),
+    Target("one-at-a-time", records.one_at_a_time, (
+        *(b"\0\0" + found for found in (*seeds.record_sets(), *seeds.message_sets())),
+        *(b"\1\0" + found for found in seeds.physical_sets())), (*_PHYSICAL, errors.MessageTooLarge), floor_bytes=24 * MIB),
     Target("partition-key", _partition_key, (b"3", b"0-3", b"03", b"9999999999")),
     Target("offset", lambda c: parse_offset(c, path="/p", log=LOG), (b"0", b"9223372036854775807"), (errors.BadOffset,)),
     Target("broker", lambda c: parse_broker("7", c), seeds.many(

@@ -28,7 +28,7 @@ of Jafka by a parser of the check's own, where each (broker, partition, offset, 
 
 Played with {versions}.
 
-**{cases} cases, {records:,} records, {rows:,} rows: {missing} missing, {double} double{failed}.**
+**{cases} cases, {records:,} records, {rows:,} rows: {missing} missing, {double} double{left}.**
 
 | # | what was done | what the table held after it | what the next run did | records | rows | missing | double |
 | ---: | --- | --- | --- | ---: | ---: | ---: | ---: |
@@ -60,9 +60,9 @@ class Published:
         shown = [self._results[case.name] for case in self._cases if case.name in self._results]
         self._kept.write_text(json.dumps({c.name: self._results[c.name] for c in self._cases if c.name in self._results}, indent=1) + "\n")
         sums = {figure: sum(one["checked"][figure] for one in shown if "checked" in one) for figure in _FIGURES}
-        failed = sum("failed" in one for one in shown)
-        told = f"; {failed} CASES FAILED" if failed else ""
-        head = _HEAD.format(versions=_versions(), cases=len(shown), failed=told, **sums)
+        failed, unplayed = sum("failed" in one for one in shown), len(self._cases) - len(shown)
+        left = (f"; {failed} CASES FAILED" if failed else "") + (f"; {unplayed} more were not played" if unplayed else "")
+        head = _HEAD.format(versions=_versions(), cases=len(shown), left=left, **sums)
         self._page.write_text(head + "".join(map(_line, shown)))
 
 

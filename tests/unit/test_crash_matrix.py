@@ -89,5 +89,15 @@ def test_the_table_keeps_the_rows_that_were_not_played_again(tmp_path: Path) -> 
     assert r"| 2 | what is done in 2 | plan 1 | exit 0: replayed \| ingested | 7 | 7 | 0 | 0 |" in page
 
 
+def test_the_table_says_how_many_cases_were_not_played(tmp_path: Path) -> None:
+    cases = [Case(row, f"case {row}", f"what is done in {row}", _never_played) for row in (1, 2, 3)]
+    some = Published(tmp_path, cases)
+    some.played(cases[1], Told("nothing", "exit 0: ingested", Checked(5, 5, 0, 0, 0)))
+    some.write()
+    page = (tmp_path / "CRASHES.md").read_text()
+    assert "1 cases, 5 records, 5 rows: 0 missing, 0 double; 2 more were not played.**" in page
+    assert "what is done in 1" not in page
+
+
 def _never_played(stage: Stage) -> Told:
     raise NotImplementedError

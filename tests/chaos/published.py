@@ -25,6 +25,7 @@ row, "double" rows beyond the first of one offset.
 Rows 28 and 29 play the kills of rows 1 to 8 and the two drivers of row 10 again: on two brokers of Jafka 3.0.6 and on two of Kafka 0.8.2.2.
 No client library of today reads there, so the check reads the brokers' own files: those of Kafka by kafka-python's record parser, those
 of Jafka by a parser of the check's own, where each (broker, partition, offset, index inside the entry, hash of the value) must be in both.
+Row 30 is what Jafka alone does to a run, and a driver there that is paused past its session, as in row 9.
 
 Played with {versions}.
 

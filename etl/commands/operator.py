@@ -10,6 +10,7 @@ from typing import Any
 
 from etl.commands.run import new_run_id
 from etl.decisions.acceptance import is_recorded, is_told
+from etl.decisions.doubted_offsets import put_right
 from etl.decisions.foreign_commits import unacknowledged
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
 from etl.decisions.ownership import leave_to_owners
@@ -99,8 +100,9 @@ def _given_up(ledger: Ledger, plan: Plan, table: Table | None, *, lacks_plan: bo
 def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ...]) -> Ruling:
     """Put a new plan in the place of plan `number`, which is stored and not in the table; the next run executes it.
 
-    It is planned by the conf as it is now. `skips`, each `TOPIC:PARTITION:FROM-UNTIL`, are left out and recorded as lost. Raises
-    SettingsError for a plan that is not the newest or a skip that is not in it, NeedsDecision when the plan is in the table.
+    It is planned by the conf as it is now; in a log where it begins inside a message, from the group's offset of now. `skips`, each
+    `TOPIC:PARTITION:FROM-UNTIL`, are left out and recorded as lost. Raises SettingsError for a plan that is not the newest or a skip that
+    is not in it, NeedsDecision when the plan is in the table.
     """
     skipped = tuple(parse_skip(text) for text in skips)
     with open_world(settings, ALONE) as world, world.driving(new_run_id()):
@@ -110,7 +112,8 @@ def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ..
             stored = f"the newest plan is {newest.number}" if newest else "this pipeline has made no plan yet"
             raise SettingsError(f"plan {number} cannot be superseded: {stored}", check="`etl plans list CONF`")
         _refuse_finished(number, where_we_stand(snapshot, settings), snapshot.table)
-        instead = plan_superseding(Supersede(newest, reason, skipped), snapshot, settings, now_ms=now_ms())
+        old = put_right(newest, world.ledger.read_plan(number - 1), snapshot)
+        instead = plan_superseding(Supersede(old, reason, skipped), snapshot, settings, now_ms=now_ms())
         world.supersede(instead, snapshot.ledger)
     says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
     return Ruling(says, {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(newest)})

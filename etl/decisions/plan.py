@@ -7,11 +7,12 @@ decided in `replay`, and `replacement` makes the one that takes its place.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from etl.decisions.boundaries import boundaries_of, end_at_or_above
 from etl.decisions.caps import share_caps
+from etl.decisions.doubted_offsets import refuse_inside_entries
 from etl.decisions.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, start_of
@@ -37,7 +38,7 @@ def plan_next(snapshot: Snapshot, state: FirstRun | UpToDate, settings: Settings
     """The next plan, without its id, or None when there is nothing to read and nothing new to keep.
 
     Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable where policy says `fail`, NotYetReadable for a position that an open
-    transaction covers.
+    transaction covers, OffsetInsideMessage for one that somebody told and at which no message begins.
     """
     last = state.last if isinstance(state, UpToDate) else None
     known = state.positions if isinstance(state, UpToDate) else {}
@@ -53,7 +54,7 @@ def plan_next(snapshot: Snapshot, state: FirstRun | UpToDate, settings: Settings
 
 def plan_from(
     known: Mapping[BrokerPartition, int], last: Plan | None, snapshot: Snapshot, settings: Settings,
-    *, number: int, uid: str, now_ms: int, beyond: Iterable[Loss] = (),
+    *, number: int, uid: str, now_ms: int, beyond: Collection[Loss] = (),
 ) -> Plan:
     """A plan that reads known logs from their positions, new ones from where policy says, all of them to their ends.
 
@@ -64,6 +65,10 @@ def plan_from(
     _refuse_leaderless(snapshot, settings)
     starts = {log: known[log] if log in known else start_of(log, snapshot, last, settings) for log in sorted(snapshot.extents)}
     readings = {log: reading_of(log, start, snapshot, settings) for log, start in starts.items() if start is not None}
+    skips = {(skip.log, skip.from_offset) for skip in beyond}
+    begins = {**known, **{log: reading.position for log, reading in readings.items()}}
+    begins = {log: position for log, position in begins.items() if (log, position) not in skips}
+    refuse_inside_entries(begins, snapshot, last, is_left=last is not None and last.number == number)
     sizes, known_ends = snapshot.bytes_per_offset, boundaries_of(snapshot.extents)
     stops = share_caps({log: (r.position, r.end_offset) for log, r in readings.items()}, sizes, settings.limits, number, known_ends)
     for skip in beyond:

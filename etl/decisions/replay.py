@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from etl.decisions.doubted_offsets import refuse_inside_entries
 from etl.decisions.log_identity import refuse_other_logs
 from etl.decisions.plan import reading_of
 from etl.decisions.shape import shape_of_rows
+from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, NeedsDecision
 from etl.model.ledger import Ledger
 from etl.model.plans import Plan
@@ -17,12 +19,13 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
     """What becomes of a stored plan: it is replayed word for word, or superseded where policy lets it: its range has expired, or a log
     that it reads has no leader.
 
-    Raises NeedsDecision when a topic was deleted or made again or the conf shapes rows in another way by now, DataLoss and
-    BrokerUnreachable when policy says `fail`.
+    Raises NeedsDecision when a topic was deleted or made again or the conf shapes rows in another way by now, OffsetInsideMessage when
+    no message begins where it does, DataLoss and BrokerUnreachable when policy says `fail`.
     """
     plan = state.plan
     _refuse_gone_topics(plan, snapshot)
     refuse_other_logs(plan, snapshot)
+    refuse_inside_entries(starts_of(plan), snapshot, plan, is_left=True)
     _refuse_leaderless_ranges(plan, snapshot, settings)
     leaderless = sorted(snapshot.leaderless & {r.log for r in plan.ranges})
     if leaderless:

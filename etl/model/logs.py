@@ -108,6 +108,35 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
+class DoubtedOffset:
+    """A byte position of a physical log that somebody told, and no broker named: an entry may begin there, or it may lie inside one."""
+
+    log: BrokerPartition
+    offset: int
+    walk_from: int
+    """The nearest offset at or below it at which an entry begins for sure."""
+    end_offset: int
+    """Of the log."""
+    is_kept: bool = False
+    """A plan that is stored keeps it: it was looked at when that was made, so its own bytes will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """What the bytes of a log say of a doubted offset."""
+
+    offset: int
+    is_entry: bool | None
+    """Whether an entry begins there; None: the broker gave nothing by which to tell."""
+    wrong: str = ""
+    """Why none does."""
+    before: int | None = None
+    """Where the entry begins inside of which the offset lies; None: nobody looked so far back, or the log is damaged there."""
+    after: int | None = None
+    """Where that one ends, and the next begins."""
+
+
+@dataclass(frozen=True, slots=True)
 class OpenTransaction:
     """What the brokers tell of the transaction at which the readable part of a log ends (KIP-664)."""
 

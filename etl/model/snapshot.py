@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition, EpochEnd, Extent, Leader, OpenTransaction, Retention
+from etl.model.logs import BrokerPartition, EpochEnd, Extent, Leader, LookedAt, OpenTransaction, Retention
 from etl.model.plans import Committed, Loss, Plan
 from etl.model.table import Table
 
@@ -47,6 +47,8 @@ class Snapshot:
     """Of the topics that a plan which was left reads, those that the brokers do not know any more, whether or not the conf names them."""
     parallelism: int | None = 1
     """How many of Spark's tasks work at once; None where only the cluster knows."""
+    looked_at: Mapping[BrokerPartition, tuple[LookedAt, ...]] = field(default_factory=dict)
+    """Of offsets that are byte positions and that somebody else told: whether an entry begins there."""
 
 
 @dataclass(frozen=True, slots=True)

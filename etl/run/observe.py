@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from etl.decisions.acceptance import is_waiting_for_a_table
+from etl.decisions.doubted_offsets import doubted_offsets
 from etl.decisions.log_identity import epochs_to_ask
 from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.ownership import members_as_owners
@@ -79,6 +80,7 @@ class Observer:
             table = self._table(name, ledger, metadata.topics)
             found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
             in_force = plan_in_force(ledger, table)
+            looked_at = cluster.looked_at(doubted_offsets(in_force, table, committed, found.extents), found.leaders)
             moments = moments_to_ask(found.extents, in_force, self._settings)
             # a time in the conf is meant; a moment that a plan keeps stands for "latest", and a start before it passes nothing over
             starts = cluster.offsets_at(
@@ -101,6 +103,7 @@ class Observer:
             ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, retained_from=retained_from,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends,
             gone_topics=unknown_topics(described, left), parallelism=parallelism_of(self._settings.spark),
+            looked_at=looked_at,
         ), pipelines_version)
 
     def _ask_retention(

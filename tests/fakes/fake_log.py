@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from etl.model.logs import EpochEnd, Extent
+from etl.model.logs import EpochEnd, Extent, LookedAt
 
 Place = int | tuple[int, int]
 """What tells a row of a log from its others: its offset; in a physical log the entry's, and the message's index in it."""
@@ -80,6 +80,10 @@ class FakeLog:
     def held(self, start: int, until: int) -> set[Place]:
         """The same, whatever the log holds by now."""
         return {offset for offset in range(start, until) if offset not in self.missing | self.lost}
+
+    def look_at(self, offset: int) -> LookedAt:
+        """What a look at a byte position tells; here any offset will do."""
+        return LookedAt(offset, True)
 
     def first_at(self, moment: int) -> int:
         """The first offset whose record is that late, the end where none is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from etl.model.logs import Extent
+from etl.model.logs import Extent, LookedAt
 from tests.fakes.fake_log import FakeLog, Place
 
 ENTRIES_A_SEGMENT = 3
@@ -47,6 +47,13 @@ class PhysicalLog(FakeLog):
     def _boundaries(self) -> tuple[int, ...]:
         segments = {start for start in self._starts[::ENTRIES_A_SEGMENT] if start >= self.log_start}
         return tuple(sorted({self.log_start, *segments, self.end}))
+
+    def look_at(self, offset: int) -> LookedAt:
+        if offset in self._starts:
+            return LookedAt(offset, True)
+        before = max(start for start in self._starts if start < offset)
+        after = min(end for end in (*self._starts, self.end) if end > offset)
+        return LookedAt(offset, False, "its length would be -1", before, after)
 
     def made_again(self) -> PhysicalLog:
         return PhysicalLog(lives=super().made_again().lives)

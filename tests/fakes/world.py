@@ -13,6 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from etl.decisions.doubted_offsets import doubted_offsets
 from etl.decisions.log_identity import epochs_to_ask
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.start import moments_to_ask
@@ -82,8 +83,11 @@ class FakeWorld:
         logs = {log: found for log, found in ours.items() if found.has_leader}
         ledger, table = self._ledger(), self._table()
         moments = moments_to_ask(logs, plan_in_force(ledger, table), self._settings)
+        extents = {log: found.extent for log, found in logs.items()}
+        doubted = doubted_offsets(plan_in_force(ledger, table), table, out.committed(), extents)
         return Snapshot(
-            cluster=CLUSTER, extents={log: found.extent for log, found in logs.items()},
+            cluster=CLUSTER, extents=extents,
+            looked_at={one.log: tuple(logs[each.log].look_at(each.offset) for each in doubted if each.log == one.log) for one in doubted},
             leaders={log: leader_of(log) for log in logs}, leaderless=frozenset(ours.keys() - logs.keys()),
             topic_ids=dict(out.topic_ids),
             bytes_per_offset={log: 100.0 for log in logs}, committed=out.committed(),

@@ -8,12 +8,15 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from etl.commands.operator import supersede
 from etl.commands.preview import preview
+from etl.decisions.next_step import steps_ahead
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.edges.zookeeper.registry import read_creation_ids
 from etl.edges.zookeeper.session import ZooKeeper
@@ -21,9 +24,11 @@ from etl.embedded.clicks import click_messages
 from etl.embedded.cluster import Cluster
 from etl.embedded.releases import JAFKA
 from etl.embedded.server import wait_until
-from etl.errors import SettingsError, TopicMissing
+from etl.errors import OffsetInsideMessage, SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition
 from etl.reader.source import OffsetRanges, RangesReader
+from etl.run.context import ALONE
+from etl.run.wiring import open_world
 from etl.settings.sections import Settings
 from tests.builders import plain_settings
 
@@ -129,3 +134,26 @@ def test_a_topic_that_is_nowhere_is_told_missing_and_the_wrong_family_with_the_r
     with pytest.raises(SettingsError, match="is of Jafka or Kafka 0.7") as caught:
         preview(plain_settings(zookeeper={"connect": jafka.zookeeper_connect}, table={"path": str(tmp_path / "t")}))
     assert "source.dialect: jafka" in caught.value.check
+
+
+def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_that_has_one_is_put_right(
+        jafka: Cluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    settings, log = settings_of(jafka, topic, tmp_path), BrokerPartition(topic, 0, 1)
+    znode = f"/consumers/group-{topic}/offsets/{topic}/1-0"
+    with SimpleConsumer("127.0.0.1", jafka.brokers[1].port, generation="jafka") as broker:
+        second, third = [message.next_offset for message in list(broker.fetch(topic, 0, 0).messages())[:2]]
+    zookeeper.create(znode, str(second + 7).encode())
+    with pytest.raises(OffsetInsideMessage, match=f"it lies inside the one from {second} to {third}") as refused:
+        preview(settings)
+    assert refused.value.where == {"topic": topic, "partition": 0, "broker_id": 1, "offset": second + 7}
+    with open_world(settings, ALONE) as world, world.driving("test"):
+        blind = replace(world.observe(), looked_at={})
+        [step] = steps_ahead(blind, settings, now_ms=world.now_ms(), uid=world.new_uid())
+        assert step.plan
+        world.ledger.store_plan(step.plan)
+    zookeeper.replace(znode, str(third).encode(), version=0)
+    with pytest.raises(OffsetInsideMessage, match="plan 1 is stored") as refused:
+        preview(settings)
+    assert f"it is {third} by now" in refused.value.check
+    supersede(settings, 1, "put right", ())
+    assert min(r.from_offset for r in preview(settings).ranges if r.log == log) == third

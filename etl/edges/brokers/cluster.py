@@ -14,10 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from etl.edges.brokers.brokers import MOST_AT_A_TIME
+from etl.edges.brokers.entries import look_at
 from etl.edges.brokers.offsets import Extents, LogOffsets, pause
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
-from etl.model.logs import Broker, BrokerPartition, Isolation, KafkaGroup, OpenTransaction, Retention
+from etl.model.logs import (
+    Broker, BrokerPartition, DoubtedOffset, Isolation, KafkaGroup, Leader, LookedAt, OpenTransaction, Retention,
+)
 from etl.protocol.messages import ClusterMetadata, ToldMembers, TopicMetadata
 from etl.protocol.refusal import Meaning
 from etl.settings.source import TopicFilter
@@ -138,6 +141,20 @@ class Cluster(LogOffsets):
             if not isinstance(answer, EtlError) and (answer.refusal is None or answer.refusal.meaning is not Meaning.NOT_COORDINATOR):
                 return KafkaGroup(unknown=answer.refusal.name) if answer.refusal else KafkaGroup(answer.members)
         return KafkaGroup(unknown=silent[0] if silent else None)
+
+    def looked_at(
+        self, doubted: Collection[DoubtedOffset], leaders: Mapping[BrokerPartition, Leader],
+    ) -> dict[BrokerPartition, tuple[LookedAt, ...]]:
+        """What the logs have at offsets that somebody told; see `entries`. Raises BrokerUnreachable."""
+        def ask(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> list[tuple[BrokerPartition, LookedAt]]:
+            theirs = set(logs)
+            return look_at(consumer, [one for one in doubted if one.log in theirs])
+
+        found: dict[BrokerPartition, tuple[LookedAt, ...]] = {}
+        for answer in self.of_each({one.log: leaders[one.log] for one in doubted}, ask):
+            for log, looked in answer:
+                found[log] = (*found.get(log, ()), looked)
+        return found
 
     def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
         """How many bytes one offset costs on average, by the sizes of the leaders' segments: one request per broker.

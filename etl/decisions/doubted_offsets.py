@@ -1,0 +1,164 @@
+"""Byte positions that somebody else told, in logs where most lie inside an entry: which are looked at, and what is said of a bad one.
+
+A range that begins inside an entry can never be read, and once it is stored every run stops there. So whatever is about to become a
+position of a physical log (0.7 family), and was neither named by its broker nor reached by a plan of ours, is looked at before:
+
+    an offset that the group committed in a log that was never read
+    an offset that somebody moved
+    where a plan begins that is stored and not in the table, for one of an earlier version was stored unseen
+
+How it is looked at belongs to `edges.brokers.entries`. Pure functions of values.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from etl.decisions.start import starts_of
+from etl.errors import OffsetInsideMessage, OffsetMoved
+from etl.model.logs import BrokerPartition, DoubtedOffset, Extent, LookedAt
+from etl.model.plans import NOTHING_COMMITTED, Committed, Loss, LossReason, Plan
+from etl.model.snapshot import Snapshot
+from etl.model.table import Table
+
+
+def doubted_offsets(
+    plan: Plan | None, table: Table | None, committed: Mapping[BrokerPartition, Committed], extents: Mapping[BrokerPartition, Extent],
+) -> tuple[DoubtedOffset, ...]:
+    """What is looked at, in order. `plan` is the one in force."""
+    is_left = plan is not None and plan.number > ((table.transaction_version or 0) if table else 0)
+    return tuple(one for log, extent in sorted(extents.items()) if extent.boundaries is not None
+                 for one in _doubted(log, extent, plan, committed.get(log, NOTHING_COMMITTED), is_left=is_left))
+
+
+def _doubted(log: BrokerPartition, extent: Extent, plan: Plan | None, found: Committed, *, is_left: bool) -> Iterator[DoubtedOffset]:
+    known = plan if plan and log in plan.positions else None
+    sure = set(extent.boundaries or ())
+    told = {found.offset}
+    if known and is_left:
+        kept = starts_of(known)[log]
+        sure |= {passed.from_offset for passed in _moved_past(known, log, kept)}
+        if not any((loss.log, loss.until_offset, loss.why) == (log, kept, LossReason.SKIPPED) for loss in known.losses):
+            yield from _inside([kept], log, extent, sure, is_kept=True)  # where a skip ends an operator said
+        told -= {kept}
+    elif known:
+        sure |= {known.positions[log]}
+        told -= {known.seen[log].offset}  # the plan moves it yet
+    yield from _inside([offset for offset in told if offset is not None], log, extent, sure)
+
+
+def _inside(
+    offsets: Iterable[int], log: BrokerPartition, extent: Extent, sure: Iterable[int], *, is_kept: bool = False,
+) -> Iterator[DoubtedOffset]:
+    """Those of the offsets that lie inside the log, and where no entry begins for sure."""
+    ascending = sorted(sure)
+    for offset in offsets:
+        if extent.log_start_offset < offset < extent.end_offset and offset not in ascending:
+            nearest = max(extent.log_start_offset, ascending[bisect_right(ascending, offset) - 1])
+            yield DoubtedOffset(log, offset, nearest, extent.end_offset, is_kept)
+
+
+def refuse_inside_entries(positions: Mapping[BrokerPartition, int], snapshot: Snapshot, last: Plan | None, *, is_left: bool) -> None:
+    """Refuse positions at which no entry begins. `last` is the newest plan; `is_left`: it is stored, and has these already.
+
+    Raises OffsetInsideMessage for the first, with the offsets that may take its place and what each of them leaves out or loads.
+    """
+    for log, position in sorted(positions.items()):
+        looked = look_at(log, position, snapshot)
+        if looked and looked.is_entry is False:
+            raise _inside_entry(log, looked, snapshot, last, is_left=is_left)
+
+
+def look_at(log: BrokerPartition, offset: int | None, snapshot: Snapshot) -> LookedAt | None:
+    """What was seen at that offset; None where nobody looked."""
+    return next((looked for looked in snapshot.looked_at.get(log, ()) if looked.offset == offset), None)
+
+
+def put_right(plan: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
+    """A stored plan as if it had seen the offsets of now, where it begins inside an entry and somebody has moved them since.
+
+    `before` is the plan before it. What was told lost up to there is told anew. Raises OffsetMoved for an offset below what is loaded.
+    """
+    for log, start in sorted(starts_of(plan).items()):
+        looked, found = look_at(log, start, snapshot), snapshot.committed.get(log, NOTHING_COMMITTED)
+        if looked and looked.is_entry is False and _is_told(plan, before, log, start) and found.offset not in (None, start):
+            plan = _from(plan, log, start, found.offset or 0, found)
+    return plan
+
+
+def _is_told(plan: Plan, before: Plan | None, log: BrokerPartition, start: int) -> bool:
+    """Whether somebody else told where the plan begins: the log was moved, or never read before."""
+    return bool(_moved_past(plan, log, start)) or plan.number == 1 or (before is not None and log not in before.positions)
+
+
+def _from(plan: Plan, log: BrokerPartition, start: int, to: int, found: Committed) -> Plan:
+    life, passed = plan.log_epochs.get(log, 0), _moved_past(plan, log, start)
+    ours = min((loss.from_offset for loss in passed), default=None)
+    if ours is not None and to < ours:
+        what = f"the committed offset is {to}, and the table has what lies below {ours}: to follow it would load rows twice"
+        raise OffsetMoved(what, **log.place, offset=to, check=f"who set it; set it to {ours}, or further on")
+    losses = [loss for loss in plan.losses if (loss.log, loss.log_epoch) != (log, life)]
+    if ours is not None and ours < to:
+        losses.append(Loss(log, ours, to, LossReason.MOVED, life))
+    return replace(
+        plan, ranges=tuple(r for r in plan.ranges if r.log != log), positions={**plan.positions, log: to},
+        seen={**plan.seen, log: found}, losses=tuple(losses))
+
+
+def _moved_past(plan: Plan, log: BrokerPartition, start: int) -> list[Loss]:
+    life = plan.log_epochs.get(log, 0)
+    return [loss for loss in plan.losses
+            if (loss.log, loss.log_epoch, loss.why, loss.until_offset) == (log, life, LossReason.MOVED, start)]
+
+
+def _inside_entry(log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, last: Plan | None, *, is_left: bool) -> OffsetInsideMessage:
+    ours = _ours(log, looked.offset, last, is_left=is_left)
+    what = "no message begins at the committed offset"
+    if is_left and last:
+        what = f"plan {last.number} is stored and not in the table, and no message begins where it begins in this log"
+    if looked.before is not None and looked.after is not None:
+        what += f": it lies inside the one from {looked.before} to {looked.after}"
+    elif looked.wrong:
+        what += f": {looked.wrong}"
+    check = _choices(looked, snapshot.extents[log], ours)
+    if is_left and last:
+        command = f"`etl plans supersede CONF {last.number} --reason ...`, which plans anew from the offset as it is then"
+        now = snapshot.committed.get(log, NOTHING_COMMITTED).offset
+        again = look_at(log, now, snapshot)
+        if now is not None and now != looked.offset and (again is None or again.is_entry):
+            check = f"{command}: it is {now} by now, where a message begins"
+        else:
+            check += f"; then {command}"
+    return OffsetInsideMessage(what, check=check, **log.place, offset=looked.offset)
+
+
+def _ours(log: BrokerPartition, offset: int, last: Plan | None, *, is_left: bool) -> int | None:
+    """Up to where the log is in the table, or told lost; None where it was never read."""
+    if last is None or log not in last.positions:
+        return None
+    if is_left:
+        return min((loss.from_offset for loss in _moved_past(last, log, offset)), default=None)
+    return last.positions[log]
+
+
+def _choices(looked: LookedAt, extent: Extent, ours: int | None) -> str:
+    """Which offsets may take its place, and what each of them comes to."""
+    bounds = extent.boundaries or (extent.log_start_offset, extent.end_offset)
+    at = bisect_right(bounds, looked.offset)
+    before, after = bounds[at - 1], bounds[at]
+    if looked.before is not None and looked.after is not None:
+        before, after = looked.before, looked.after
+    if ours is not None:
+        others = " or ".join(str(each) for each in (before, after) if each > ours)
+        return (
+            f"who set it; set it back to {ours}, where we are: nothing is left out, nothing is loaded twice; a message begins at {others}, "
+            f"too, and what lies from {ours} up to there is then left out")
+    if looked.before is not None:
+        return (
+            f"who set it; set it to {before}: the message that begins there is loaded, also if that consumer has read it; or to {after}: "
+            "that message is left out")
+    return (
+        f"who set it; set it to where a message begins, as the log's consumers commit it. The broker names {before} below it: all that "
+        f"lies behind that is loaded, also what that consumer has read; and {after} above it: what lies below that is left out")

@@ -1,0 +1,128 @@
+"""Whether an entry of a physical log (0.7 family) begins at a byte position that somebody told. One broker is asked.
+
+Two looks, for the first one is cheap and the second one is proof:
+
+- The bytes at the offset must be an entry whose checksum holds. One request for all logs, a few KiB of each. A payload that holds messages
+  (a copy of a log) looks just so.
+- From an offset at which an entry begins for sure it is walked, by lengths alone, to the offset: an entry ends there, or it lies inside of
+  one, and where that one begins and ends is known then. It takes all bytes in between, so it is bounded for all logs of a broker together,
+  the bad ones first and then the nearest. What is further from a segment's start than that has its checksum alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.errors import EtlError, OffsetInsideMessage
+from etl.model.logs import BrokerPartition, DoubtedOffset, Isolation, LookedAt
+from etl.protocol.messages import FetchedPartition, FetchTarget
+from etl.settings.fetch_sizes import MIB
+
+LOOK_BYTES = 4 << 10
+"""What is asked for at each offset first."""
+WALKED_BYTES_MAX = 64 * MIB
+"""Of all walks at one broker together, and of one entry whose checksum is looked at."""
+_LOGS_AT_A_TIME = 1000
+_LENGTH_BYTES = 4
+
+
+def look_at(consumer: SimpleConsumer, doubted: Collection[DoubtedOffset]) -> list[tuple[BrokerPartition, LookedAt]]:
+    """What this broker's logs have at these offsets. Raises BrokerUnreachable."""
+    found = dict(_checked(consumer, doubted))
+    left = WALKED_BYTES_MAX
+    for one in sorted(doubted, key=lambda one: (found[one].is_entry is not False, one.offset - one.walk_from, one.log)):
+        looked, away = found[one], one.offset - one.walk_from
+        if looked.is_entry is None or (looked.is_entry and one.is_kept) or away > left:
+            continue
+        left -= away
+        found[one] = _walked(consumer, one, looked)
+    return [(one.log, looked) for one, looked in found.items()]
+
+
+def _checked(consumer: SimpleConsumer, doubted: Collection[DoubtedOffset]) -> Iterator[tuple[DoubtedOffset, LookedAt]]:
+    """By the bytes at each offset alone."""
+    waiting = {one: LOOK_BYTES for one in doubted}
+    while waiting:
+        asked = _of_different_logs(waiting)
+        for one, fetched in zip(asked, _fetched(consumer, [(one, one.offset, waiting[one]) for one in asked]), strict=True):
+            looked, needed = _checked_one(one, fetched)
+            if LOOK_BYTES < needed <= WALKED_BYTES_MAX and waiting[one] < needed:
+                waiting[one] = needed
+                continue
+            del waiting[one]
+            yield one, looked
+
+
+def _of_different_logs(waiting: dict[DoubtedOffset, int]) -> list[DoubtedOffset]:
+    """A request names a log once, and an answer is held in memory: a few of those that wait."""
+    asked: dict[BrokerPartition, DoubtedOffset] = {}
+    size = 0
+    for one, needed in waiting.items():
+        if one.log not in asked and len(asked) < _LOGS_AT_A_TIME and (not asked or size + needed <= WALKED_BYTES_MAX):
+            asked[one.log] = one
+            size += needed
+    return list(asked.values())
+
+
+def _checked_one(one: DoubtedOffset, fetched: FetchedPartition | None) -> tuple[LookedAt, int]:
+    """What the bytes say, and how many are needed where these are too few."""
+    if fetched is None:
+        return LookedAt(one.offset, None), 0
+    try:
+        messages = fetched.messages()
+        needed = messages.needed_bytes
+        if needed > one.end_offset - one.offset:
+            return LookedAt(one.offset, False, f"it would reach to {one.offset + needed}, beyond the log's end at {one.end_offset}"), 0
+        if not needed:
+            next(iter(messages), None)
+    except OffsetInsideMessage as inside:
+        if inside.where.get("offset") == one.offset:
+            return LookedAt(one.offset, False, inside.what), 0
+        needed = 0
+    except EtlError:
+        needed = 0  # it begins there, and is damaged: whoever reads it tells
+    return LookedAt(one.offset, True), needed
+
+
+def _walked(consumer: SimpleConsumer, one: DoubtedOffset, looked: LookedAt) -> LookedAt:
+    """The same once it was walked to from where an entry begins; `looked` where the broker gives nothing on the way."""
+    from etl.protocol.records.decode import walk  # the compiled kernels, which only who decodes needs
+
+    position = one.walk_from
+    while position < one.offset:
+        fetched = _fetched(consumer, [(one, position, min(MIB, max(one.offset - position, LOOK_BYTES)))])[0]
+        if fetched is None:
+            return looked
+        try:
+            found = walk(fetched, position, one.offset)
+        except OffsetInsideMessage as inside:
+            return _inside(consumer, one, inside.where["offset"], looked, inside.what)
+        reached = found.batches[-1].last_offset + 1 if found.batches else position
+        reached += found.cut_off_bytes if found.cut_off_bytes > 1 else 0  # its length is known, and its bytes are not needed
+        if reached == position:
+            return looked
+        position = reached
+    return LookedAt(one.offset, True)
+
+
+def _inside(consumer: SimpleConsumer, one: DoubtedOffset, begins: int, looked: LookedAt, wrong: str) -> LookedAt:
+    """Of an offset that lies inside the entry that begins there; where that is none, the log is damaged there, and nothing follows."""
+    header = _fetched(consumer, [(one, begins, _LENGTH_BYTES)])[0]
+    if header is None or len(header.records) < _LENGTH_BYTES:
+        return looked
+    ends = begins + _LENGTH_BYTES + int.from_bytes(header.records, "big", signed=True)
+    if not begins < one.offset < ends <= min(one.end_offset, begins + WALKED_BYTES_MAX):
+        return looked
+    around = replace(one, offset=begins)
+    is_whole = _checked_one(around, _fetched(consumer, [(around, begins, ends - begins)])[0])[0].is_entry
+    return LookedAt(one.offset, False, looked.wrong or wrong, begins, ends) if is_whole else looked
+
+
+def _fetched(consumer: SimpleConsumer, wanted: Sequence[tuple[DoubtedOffset, int, int]]) -> list[FetchedPartition | None]:
+    """The bytes from an offset on, so many at most, of each log; None where the broker gives none."""
+    targets = [FetchTarget(one.log, offset, size) for one, offset, size in wanted]
+    answer = consumer.multifetch(targets, isolation=Isolation.READ_UNCOMMITTED, max_bytes=sum(each.max_bytes for each in targets))
+    found = {(each.topic, each.partition): each for each in answer.partitions if each.refusal is None and len(each.records)}
+    return [found.get((one.log.topic, one.log.partition)) for one, _, _ in wanted]

@@ -1,0 +1,222 @@
+"""Byte positions that somebody else told: looked at before a plan keeps them, and never again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from etl.decisions.doubted_offsets import doubted_offsets, put_right
+from etl.decisions.next_step import plan_superseding, steps_ahead
+from etl.errors import OffsetInsideMessage, OffsetMoved
+from etl.model.logs import DoubtedOffset, Extent
+from etl.model.plans import Committed, Loss, LossReason, OffsetRange, Plan
+from etl.model.snapshot import Supersede
+from etl.model.table import Table
+from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.incident import saw_as_json
+from etl.report.plan_json import read_snapshot
+from tests.builders import plain_plan
+from tests.fakes.outside import Outside
+from tests.fakes.physical_log import PhysicalLog
+from tests.fakes.planning import A, NOW_MS
+from tests.fakes.stories import PHYSICAL_LOGS, PHYSICAL_SETTINGS, physical_outside_of, refuse_unfinished, run, settings_of
+from tests.fakes.world import FakeWorld
+
+ONE, TWO, _ = PHYSICAL_LOGS
+FOLLOWING = settings_of(dialect="jafka", on_moved="follow")
+EXTENT = Extent(0, 100, boundaries=(0, 40, 100))
+
+
+def doubted(plan: Plan | None, offset: int | None, *, in_table: bool = True, extent: Extent = EXTENT) -> list[int]:
+    table = Table("t", 1, plan.number if plan and in_table else None)
+    return [one.offset for one in doubted_offsets(plan, table, {ONE: Committed(offset, 3)}, {ONE: extent})]
+
+
+def starts_in(outside: Outside) -> list[int]:
+    """Where the messages of the first log begin."""
+    log = outside.logs[ONE]
+    assert isinstance(log, PhysicalLog)
+    return [start for start, _ in log.entries]
+
+
+class Blind(FakeWorld):
+    """A driver of an earlier version, which looked at nothing."""
+
+    def _snapshot(self):  # type: ignore[no-untyped-def]
+        return replace(super()._snapshot(), looked_at={})
+
+
+def store_blindly(outside: Outside) -> Plan:
+    world = Blind(outside, FOLLOWING)
+    step = steps_ahead(world.observe(), FOLLOWING, now_ms=world.now_ms(), uid="uid1")[0]
+    assert step.plan
+    world.store(step.plan)
+    return step.plan
+
+
+def superseded(outside: Outside, before: Plan | None = None, skipped: tuple[Loss, ...] = ()) -> Plan:
+    """What `etl plans supersede` does with the outside."""
+    world = FakeWorld(outside, FOLLOWING)
+    snapshot = world.observe()
+    newest = outside.newest_plan()
+    assert newest
+    state = Supersede(put_right(newest, before, snapshot), "put right", skipped)
+    plan = plan_superseding(state, snapshot, FOLLOWING, now_ms=NOW_MS)
+    world.supersede(plan, snapshot.ledger)
+    return plan
+
+
+def test_an_offset_of_a_log_that_was_never_read_is_looked_at_but_where_the_broker_names_it() -> None:
+    assert doubted(None, 17) == [17] == doubted(plain_plan(positions={TWO: 5}), 17)
+    assert doubted(None, 40) == doubted(None, 0) == doubted(None, 100) == doubted(None, None) == []
+    assert doubted(None, 130) == []  # above the end: another error
+    assert doubted_offsets(None, None, {A: Committed(17, 1)}, {A: Extent(0, 100)}) == ()
+
+
+def test_an_offset_that_was_moved_is_looked_at_and_none_at_which_a_plan_of_ours_ended() -> None:
+    plan = plain_plan(4, positions={ONE: 55}, seen={ONE: Committed(20, 2)})
+    assert doubted(plan, 55) == doubted(plan, 20) == []
+    assert doubted(plan, 60) == [60]
+    assert doubted_offsets(plan, Table("t", 1, 4), {ONE: Committed(60, 3)}, {ONE: EXTENT}) == (DoubtedOffset(ONE, 60, 55, 100),)
+
+
+def test_of_a_plan_that_is_left_its_start_is_looked_at_and_the_offset_of_now() -> None:
+    plan = plain_plan(4, positions={ONE: 90}, ranges=(OffsetRange(ONE, 50, 90),), losses=(Loss(ONE, 45, 50, LossReason.MOVED),))
+    assert doubted(plan, 50, in_table=False) == [50]
+    found = doubted_offsets(plan, None, {ONE: Committed(47, 3)}, {ONE: EXTENT})
+    assert found == (DoubtedOffset(ONE, 50, 45, 100, is_kept=True), DoubtedOffset(ONE, 47, 45, 100))
+
+
+def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_is_stored() -> None:
+    outside = physical_outside_of(6, 3, 4)
+    run(outside)
+    outside.logs[ONE].grow(3)
+    starts, ours, plans = starts_in(outside), outside.offsets[ONE][0], dict(outside.plans)
+    outside.move_offset(ONE, starts[7] + 5)
+    with pytest.raises(OffsetInsideMessage, match=f"it lies inside the one from {starts[7]} to {starts[8]}") as refused:
+        run(outside, FOLLOWING)
+    assert outside.plans == plans
+    assert refused.value.where == {"topic": "clicks", "partition": 0, "broker_id": 1, "offset": starts[7] + 5}
+    assert f"set it back to {ours}, where we are: nothing is left out, nothing is loaded twice" in refused.value.check
+    others = f"a message begins at {starts[7]} or {starts[8]}, too, and what lies from {ours} up to there is then left out"
+    assert others in refused.value.check
+    outside.move_offset(ONE, ours)
+    run(outside, FOLLOWING)
+    refuse_unfinished(outside)
+
+
+def test_an_offset_inside_a_message_at_the_first_run_stops_it_and_either_end_of_that_message_will_do() -> None:
+    outside = physical_outside_of(6, 3, 4)
+    starts = starts_in(outside)
+    outside.move_offset(ONE, starts[2] - 1)
+    with pytest.raises(OffsetInsideMessage, match="no message begins at the committed offset") as refused:
+        run(outside)
+    assert not outside.plans and not outside.table
+    assert f"set it to {starts[1]}: the message that begins there is loaded, also if that consumer has read it" in refused.value.check
+    assert f"or to {starts[2]}: that message is left out" in refused.value.check
+    outside.move_offset(ONE, starts[1])
+    run(outside)
+    assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(starts[1], outside.logs[ONE].end)
+
+
+def test_where_nobody_looked_so_far_back_the_boundaries_of_the_broker_are_named() -> None:
+    outside = physical_outside_of(6, 3, 4)
+    bounds = outside.logs[ONE].extent.boundaries
+    assert bounds
+    outside.move_offset(ONE, bounds[1] + 3)
+    seen = FakeWorld(outside, PHYSICAL_SETTINGS).observe()
+    looked = tuple(replace(one, before=None, after=None) for one in seen.looked_at[ONE])
+    with pytest.raises(OffsetInsideMessage, match="its length would be -1") as refused:
+        steps_ahead(replace(seen, looked_at={ONE: looked}), PHYSICAL_SETTINGS, now_ms=NOW_MS, uid="u")
+    assert f"names {bounds[1]} below it: all that lies behind that is loaded" in refused.value.check
+    assert f"and {bounds[2]} above it: what lies below that is left out" in refused.value.check
+
+
+def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_read_and_is_put_right_by_the_offset_of_now() -> None:
+    outside = physical_outside_of(6, 3, 4)
+    run(outside)
+    outside.logs[ONE].grow(3)
+    starts, ours = starts_in(outside), outside.offsets[ONE][0]
+    outside.move_offset(ONE, starts[7] + 5)
+    plan = store_blindly(outside)
+    says = "plan 2 is stored and not in the table, and no message begins where it begins"
+    with pytest.raises(OffsetInsideMessage, match=says) as refused:
+        run(outside, FOLLOWING)
+    assert f"set it back to {ours}" in refused.value.check
+    assert refused.value.check.endswith(
+        "; then `etl plans supersede CONF 2 --reason ...`, which plans anew from the offset as it is then")
+    outside.move_offset(ONE, ours)
+    with pytest.raises(OffsetInsideMessage) as refused:
+        run(outside, FOLLOWING)
+    assert refused.value.check.startswith("`etl plans supersede CONF 2 --reason ...`")
+    assert refused.value.check.endswith(f"it is {ours} by now, where a message begins")
+    instead = superseded(outside)
+    assert (instead.supersedes, instead.losses) == (plan.id, ())
+    assert min(r.from_offset for r in instead.ranges if r.log == ONE) == ours
+    run(outside, FOLLOWING)
+    refuse_unfinished(outside)
+
+
+def test_a_stored_plan_is_put_right_to_a_later_message_and_what_lies_before_it_is_told_lost() -> None:
+    outside = physical_outside_of(6, 3, 4)
+    run(outside)
+    outside.logs[ONE].grow(3)
+    starts, ours = starts_in(outside), outside.offsets[ONE][0]
+    outside.move_offset(ONE, starts[7] + 5)
+    store_blindly(outside)
+    outside.move_offset(ONE, starts[8])
+    assert superseded(outside).losses == (Loss(ONE, ours, starts[8], LossReason.MOVED),)
+    run(outside, FOLLOWING)
+    assert outside.offsets[ONE][0] == outside.logs[ONE].end
+    assert not [row for row, times in outside.rows().items() if times > 1]
+
+
+def test_a_stored_plan_is_not_put_right_to_what_is_loaded_already_nor_inside_another_message() -> None:
+    outside = physical_outside_of(6, 3, 4)
+    run(outside)
+    outside.logs[ONE].grow(3)
+    starts = starts_in(outside)
+    outside.move_offset(ONE, starts[7] + 5)
+    store_blindly(outside)
+    outside.move_offset(ONE, starts[2])
+    with pytest.raises(OffsetMoved, match="to follow it would load rows twice"):
+        superseded(outside)
+    outside.move_offset(ONE, starts[8] + 2)
+    with pytest.raises(OffsetInsideMessage):
+        superseded(outside)
+
+
+def test_what_begins_inside_a_message_may_be_skipped_and_where_a_skip_ends_nothing_is_put_right() -> None:
+    outside = physical_outside_of(6, 3, 4)
+    starts = starts_in(outside)
+    outside.move_offset(ONE, starts[2] - 1)
+    store_blindly(outside)
+    plan = superseded(outside, skipped=(Loss(ONE, starts[2] - 1, starts[3], LossReason.SKIPPED),))
+    assert min(r.from_offset for r in plan.ranges if r.log == ONE) == starts[3]
+    run(outside)
+    assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(starts[3], outside.logs[ONE].end)
+    inside = plain_plan(1, positions={ONE: 60}, ranges=(OffsetRange(ONE, 50, 60),), losses=(Loss(ONE, 45, 50, LossReason.SKIPPED),))
+    assert doubted(inside, 45, in_table=False) == [45]
+
+
+def test_a_first_plan_is_put_right_as_well_and_a_log_that_was_read_before_without_being_moved_is_not() -> None:
+    outside = physical_outside_of(6, 3, 4)
+    starts = starts_in(outside)
+    outside.move_offset(ONE, starts[2] - 1)
+    store_blindly(outside)
+    outside.move_offset(ONE, starts[1])
+    assert min(r.from_offset for r in superseded(outside).ranges if r.log == ONE) == starts[1]
+    run(outside)
+    assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(starts[1], outside.logs[ONE].end)
+    seen = FakeWorld(outside, FOLLOWING).observe()
+    stored = with_id(plain_plan(2, positions={ONE: 60}, ranges=(OffsetRange(ONE, 37, 60),), seen={ONE: Committed(37, 2)}))
+    assert put_right(stored, plain_plan(1, positions={ONE: 37}), seen) == stored
+
+
+def test_what_was_looked_at_is_kept_in_a_report() -> None:
+    outside = physical_outside_of(6, 3, 4)
+    outside.move_offset(ONE, 3)
+    seen = FakeWorld(outside, PHYSICAL_SETTINGS).observe()
+    assert seen.looked_at[ONE][0].before == 0
+    assert read_snapshot(saw_as_json(seen, seen, 1, PHYSICAL_SETTINGS)["first"]).looked_at == seen.looked_at

@@ -1,0 +1,112 @@
+"""What a look at a byte position of a Jafka log tells: whether a message begins there, and where the ones around it do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from etl.edges.brokers import entries
+from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.entries import look_at
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.model.logs import Broker, BrokerPartition, DoubtedOffset, Leader, LookedAt
+from tests.fakes.jafka import FETCH, MULTIFETCH, JafkaBroker, entry, wrapped
+
+LOG, OTHER = BrokerPartition("clicks", 0, 7), BrokerPartition("clicks", 1, 7)
+TEXT = b"a text of some length, as payloads are"
+
+
+@pytest.fixture
+def broker() -> Iterator[JafkaBroker]:
+    with JafkaBroker(partitions=2).listening() as running:
+        yield running
+
+
+def looked(broker: JafkaBroker, *offsets: int, log: BrokerPartition = LOG, walk_from: int = 0, is_kept: bool = False) -> list[LookedAt]:
+    end = broker.logs[log.topic, log.partition].end
+    with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
+        found = look_at(consumer, [DoubtedOffset(log, offset, walk_from, end, is_kept) for offset in offsets])
+    return sorted((one for _, one in found), key=lambda one: one.offset)
+
+
+def bytes_asked(broker: JafkaBroker) -> int:
+    return sum(int.from_bytes(body[-4:], "big") for kind, body in broker.requests if kind == FETCH)
+
+
+def test_each_position_of_a_log_is_told_from_the_others(broker: JafkaBroker) -> None:
+    sizes = [len(each) for each in (entry(b""), wrapped(entry(b"x"), entry(TEXT)), entry(TEXT))]
+    end = broker.append("clicks", 0, entry(b""), wrapped(entry(b"x"), entry(TEXT)), entry(TEXT))
+    starts = [0, sizes[0], sizes[0] + sizes[1]]
+    for one in looked(broker, *range(1, end)):
+        if one.offset in starts:
+            assert one == LookedAt(one.offset, True)
+            continue
+        around = max(start for start in starts if start < one.offset)
+        assert (one.is_entry, one.before, one.after) == (False, around, [*starts, end][starts.index(around) + 1])
+        assert one.wrong
+
+
+def test_a_payload_that_holds_messages_does_not_pass_for_the_log(broker: JafkaBroker) -> None:
+    copy = entry(b"one") + entry(b"two")
+    end = broker.append("clicks", 0, entry(TEXT), entry(copy), entry(TEXT))
+    inside = len(entry(TEXT)) + 10 + len(entry(b"one"))
+    [one] = looked(broker, inside)
+    assert (one.is_entry, one.before, one.after) == (False, len(entry(TEXT)), end - len(entry(TEXT)))
+
+
+def test_what_is_further_from_a_boundary_than_is_walked_has_its_checksum_alone(
+        broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "WALKED_BYTES_MAX", 5000)
+    copy, filler = entry(b"one") + entry(b"two"), entry(b"x" * 6000)
+    broker.append("clicks", 0, filler, entry(copy), entry(TEXT))
+    inside = len(filler) + 10
+    assert looked(broker, inside, len(filler)) == [LookedAt(len(filler), True), LookedAt(inside, True)]
+    [one] = looked(broker, len(filler) + 3)
+    assert (one.is_entry, one.before, one.after) == (False, None, None)
+
+
+def test_the_walk_passes_over_what_is_larger_than_one_answer_without_its_bytes(broker: JafkaBroker) -> None:
+    broker.max_message_bytes = 10 << 20
+    large = entry(b"x" * (5 << 20))
+    broker.append("clicks", 0, large, entry(TEXT), entry(TEXT))
+    assert looked(broker, len(large) + len(entry(TEXT))) == [LookedAt(len(large) + len(entry(TEXT)), True)]
+    assert bytes_asked(broker) < 2 << 20
+
+
+def test_a_message_that_is_larger_than_the_first_look_is_looked_at_whole(broker: JafkaBroker) -> None:
+    large = entry(b"x" * 20_000)
+    broker.append("clicks", 0, entry(TEXT), large, large, entry(TEXT))
+    at = len(entry(TEXT)), len(entry(TEXT)) + len(large)
+    assert looked(broker, *at, is_kept=True) == [LookedAt(at[0], True), LookedAt(at[1], True)]
+    assert len(large) < bytes_asked(broker) < 3 * len(large)
+
+
+def test_damage_before_a_position_does_not_make_it_a_bad_one(broker: JafkaBroker) -> None:
+    broker.append("clicks", 0, *(entry(TEXT) for _ in range(4)))
+    broker.logs["clicks", 0].content[len(entry(TEXT)) + 3] ^= 0xFF  # the second one's length
+    assert looked(broker, 3 * len(entry(TEXT))) == [LookedAt(3 * len(entry(TEXT)), True)]
+
+
+def test_where_a_broker_gives_nothing_nobody_knows(broker: JafkaBroker) -> None:
+    broker.flush_every = 100
+    broker.append("clicks", 0, entry(TEXT), entry(TEXT))
+    assert looked(broker, 5) == [LookedAt(5, None)]
+
+
+def test_the_start_of_a_stored_plan_is_not_walked_to_where_its_bytes_are_a_message(broker: JafkaBroker) -> None:
+    broker.append("clicks", 0, *(entry(TEXT) for _ in range(1000)))
+    assert looked(broker, 900 * len(entry(TEXT)), is_kept=True) == [LookedAt(900 * len(entry(TEXT)), True)]
+    assert bytes_asked(broker) == entries.LOOK_BYTES
+
+
+def test_all_logs_of_a_broker_are_looked_at_by_one_request(broker: JafkaBroker) -> None:
+    for number in (0, 1):
+        broker.append("clicks", number, *(entry(TEXT) for _ in range(4)))
+    doubted = [DoubtedOffset(log, 2 * len(entry(TEXT)) + number, 0, 4 * len(entry(TEXT))) for number, log in enumerate((LOG, OTHER))]
+    leader = Leader(Broker(7, "127.0.0.1", broker.port, "jafka"))
+    with Cluster([("127.0.0.1", broker.port)], generation="jafka") as cluster:
+        found = cluster.looked_at(doubted, {LOG: leader, OTHER: leader})
+        assert cluster.looked_at((), {}) == {}
+    assert [len(body) > 2 for kind, body in broker.requests if kind == MULTIFETCH].count(True) == 1
+    assert {log: one.is_entry for log, (one,) in found.items()} == {LOG: True, OTHER: False}

@@ -1,7 +1,7 @@
 # Everything a clone needs is made here, in .venv and in the cache folder, from Python 3.11+ and make alone.
 
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed

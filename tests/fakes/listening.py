@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 def listening(answer: Callable[[socket.socket], None], *, side_by_side: bool = False) -> Iterator[int]:
     """A port of this machine on which `answer` is given to whoever says something, to one after the other or to all side by side."""
     server = socket.create_server(("127.0.0.1", 0))
+    served: set[socket.socket] = set()
 
     def serve_one(connection: socket.socket) -> None:
+        served.add(connection)
         with connection, contextlib.suppress(OSError):
             connection.settimeout(10)
             connection.recv(1, socket.MSG_PEEK)
@@ -35,4 +37,7 @@ def listening(answer: Callable[[socket.socket], None], *, side_by_side: bool = F
     finally:
         server.shutdown(socket.SHUT_RDWR)
         server.close()
+        for connection in served:  # one that a reader keeps for later would be waited for
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         thread.join(10)

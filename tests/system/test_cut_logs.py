@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.said import refused
@@ -14,6 +16,7 @@ def write(broker: FakeBroker, topic: str, records: int) -> None:
     broker.append(topic, 0, encode(batch))
 
 
+@pytest.mark.long
 def test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with(spoiled: tuple[Pipeline, FakeBroker]) -> None:
     pipeline, broker = spoiled
     broker.log(pipeline.topic).batches.clear()  # those of the fixture name another epoch than the broker's

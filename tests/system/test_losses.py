@@ -207,6 +207,7 @@ def test_offsets_that_expired_are_a_row_beside_the_data_and_strict_ends_with_3(l
     assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2), (losing.topic, 1, 200, 275, "expired", 3)]
 
 
+@pytest.mark.long
 def test_retention_between_plan_and_fetch_is_a_loss_of_the_same_run(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
     pipeline = make_pipeline(source={"on_data_loss": "skip"})
     pipeline.produce(400)
@@ -224,7 +225,8 @@ def test_retention_between_plan_and_fetch_is_a_loss_of_the_same_run(make_pipelin
     assert pipeline.door("verify").code == 0
 
 
-@pytest.mark.parametrize("verb", ["record", HALF_RECORD, "commit"])
+@pytest.mark.parametrize("verb", [
+    "record", pytest.param(HALF_RECORD, marks=pytest.mark.long), pytest.param("commit", marks=pytest.mark.long)])
 def test_a_run_that_broke_off_around_its_losses_has_them_written_down_once(losing: Pipeline, verb: str) -> None:
     broken_off_before(verb, losing)
     assert (Path(f"{losing.table}_losses").exists()) == (verb != "record")

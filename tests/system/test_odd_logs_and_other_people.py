@@ -80,6 +80,7 @@ def test_a_partition_without_a_leader_at_the_first_run_starts_at_the_latest_reco
     assert (r["partition"], r["from"], r["until"]) == (0, 30, 31)
 
 
+@pytest.mark.long
 def test_a_range_of_aborted_records_and_markers_alone_gives_no_row_and_is_done(pipeline: Pipeline) -> None:
     with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"aborts-{pipeline.topic}") as producer:
         producer.init_transactions()
@@ -295,6 +296,7 @@ def test_a_stored_plan_is_not_executed_under_another_transform_or_partitioning(p
     assert pipeline.is_whole()
 
 
+@pytest.mark.long
 def test_a_second_pipeline_of_the_group_on_the_same_topic_is_refused(loaded: Pipeline, tmp_path: Path) -> None:
     loaded.settings = {"pipeline": "other", "table": {"path": str(tmp_path / "other")}}
     said = loaded.run()

@@ -82,8 +82,9 @@ def test_a_record_batch_with_a_wrong_crc_is_named_to_the_offset(spoiled: tuple[P
 
 
 @pytest.mark.parametrize("batch", [
-    encode(Batch(10, RECORDS, count=9)), encode(Batch(10, RECORDS, count=2**31 - 1)),
-    encode(Batch(10, RECORDS, Codec.ZSTD, payload=b"zstd?")), encode(Batch(10, RECORDS, payload=b"\x80" * 80)),
+    encode(Batch(10, RECORDS, count=9)), pytest.param(encode(Batch(10, RECORDS, count=2**31 - 1)), marks=pytest.mark.long),
+    encode(Batch(10, RECORDS, Codec.ZSTD, payload=b"zstd?")),
+    pytest.param(encode(Batch(10, RECORDS, payload=b"\x80" * 80)), marks=pytest.mark.long),
 ], ids=["too few records", "an absurd count", "no zstd", "no varint"])
 def test_a_record_batch_that_lies_under_a_right_crc_is_named_to_the_offset(spoiled: tuple[Pipeline, FakeBroker], batch: bytes) -> None:
     pipeline, broker = spoiled
@@ -172,6 +173,7 @@ def test_an_absurd_length_in_a_response_is_named(spoiled: tuple[Pipeline, FakeBr
     assert pipeline.ran().outcomes == ["replayed", "ingested"]
 
 
+@pytest.mark.long
 def test_a_response_with_an_absurd_frame_length_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:
     pipeline, broker = spoiled
     broker.script[FETCH].extend([instead(struct.pack(">i", 0x7FFFFFFF) + b"rest")] * 30)

@@ -11,7 +11,8 @@ from tests.model import taking_over
 from tests.model.taking_over import OPERATOR, SCENARIOS, At, Commit, Operator, Plan, Scenario, State, explore
 
 
-@pytest.mark.parametrize("title", SCENARIOS)
+@pytest.mark.parametrize("title", [
+    pytest.param(title, marks=[pytest.mark.long] if title in ("two heirs", "renamed twice") else []) for title in SCENARIOS])
 def test_every_interleaving_of_runs_rulings_and_crashes_keeps_every_law(title: str) -> None:
     states, law = explore(SCENARIOS[title])
     assert law is None, law

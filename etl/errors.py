@@ -6,6 +6,7 @@
     │   ├── TopicMissing
     │   ├── WrongChroot
     │   ├── NotKafka                     the port answers, but not in Kafka's protocol
+    │   ├── OtherRelease                 a broker is not of the release that it was said to be of
     │   ├── PermissionRefused
     │   ├── MessageTooLarge              one record batch is larger than the fetch size may grow
     │   └── NotOurTable
@@ -83,7 +84,6 @@ class ConsumerInUse(EtlError):
 
 class SettingsError(EtlError):
     """A key or argument, or something it points at, is not what it says."""
-
     exit_code = 2
 
 
@@ -97,6 +97,10 @@ class WrongChroot(SettingsError):
 
 class NotKafka(SettingsError):
     """Something answered on the broker's port, but it does not speak Kafka (HTTP, TLS, ...)."""
+
+
+class OtherRelease(SettingsError):
+    """A broker does not understand what brokers of the release do that it was said to be of: `source.broker_version`."""
 
 
 class PermissionRefused(SettingsError):
@@ -113,20 +117,17 @@ class NotOurTable(SettingsError):
 
 class DataLost(EtlError):
     """Records were lost, policy allowed it, and `--strict` asked to hear of it."""
-
     exit_code = 3
 
 
 class Owned(EtlError):
     """Another driver or a live consumer is at work on what we were asked to read."""
-
     exit_code = 4
     retriable = True
 
 
 class NeedsDecision(EtlError):
     """The facts contradict each other and only a person knows which side is right."""
-
     exit_code = 5
 
 
@@ -192,7 +193,6 @@ class VerifyFailed(NeedsDecision):
 
 class Unreachable(EtlError):
     """A server or a worker cannot be reached, or stopped answering."""
-
     exit_code = 6
     retriable = True
 
@@ -227,14 +227,12 @@ class SparkLost(Unreachable):
 
 class TableUnreachable(EtlError):
     """The table cannot be read or written."""
-
     exit_code = 7
     retriable = True
 
 
 class Stopped(EtlError):
     """Ctrl-C or SIGTERM; everything was left as a crash would leave it, and nothing is lost."""
-
     exit_code = 130
     retriable = True
 

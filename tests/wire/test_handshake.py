@@ -133,8 +133,8 @@ def test_a_broker_of_a_generation_that_was_told_fails_as_what_it_is_not() -> Non
 @pytest.mark.parametrize("generation", ["kafka", "kafka-0.8", "kafka-0.9", "kafka-0.10.0", "kafka-3.9", "kafka-4.1"])
 def test_a_broker_that_answers_nothing_is_unreachable_within_the_deadline_of_the_call(generation: str) -> None:
     with FakeBroker() as silent, SimpleConsumer(silent.host, silent.port, timeout_s=0.3, generation=generation) as consumer:
-        silent.script[API_VERSIONS].append(never)
-        silent.script[LIST_OFFSETS].append(never)
+        silent.script[API_VERSIONS].extend([never] * 5)
+        silent.script[LIST_OFFSETS].extend([never] * 5)
         began = time.monotonic()
         with pytest.raises(BrokerUnreachable, match="got no answer"):
             consumer.introduction()

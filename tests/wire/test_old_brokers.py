@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from etl.edges.brokers import handshake
 from etl.edges.brokers.cluster import Cluster, unknown_topics
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, MissingOffsets, SettingsError, TopicMissing
+from etl.errors import BrokerError, CorruptData, MissingOffsets, SettingsError, TopicMissing
 from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, KafkaGroup, Leader
 from etl.model.plans import OffsetRange, Receipt
 from etl.protocol.generations.kafka import dialect
@@ -177,3 +178,32 @@ def test_missing_offsets_are_told_where_nobody_says_that_the_topic_is_compacted(
     del old.log("demo", 0).messages[4]
     with pytest.raises(MissingOffsets, match="1 offsets are missing"):
         rows([OffsetRange(DEMO, 20, 30)], old)
+
+
+# A version that the conf says, above the brokers' own
+
+@pytest.mark.parametrize("told", ["0.9", "0.10.0", "0.10.2", "0.11", "1.0", "3.9", "4.1"])
+@pytest.mark.parametrize("hangs_up", [None, True])
+def test_a_version_above_the_brokers_own_is_told_with_the_setting_and_what_the_broker_is(
+        old: OldBroker, told: str, hangs_up: bool | None) -> None:
+    if told == old.release:
+        return
+    old.hangs_up, newer = hangs_up, f"kafka-{told}"
+    leader = Leader(Broker(1, "127.0.0.1", old.port, newer))
+    with pytest.raises(SettingsError) as raised:
+        with Cluster([("127.0.0.1", old.port)], timeout_s=2, generation=newer) as cluster:
+            cluster.extents([DEMO], isolation=COMMITTED, metadata=cluster.describe(["demo"]))
+            cluster.members_of("g", [leader.broker])
+            rows([OffsetRange(DEMO, 20, 30, leader)], old, generation=newer)
+    assert raised.value.where == {"key": "source.broker_version", "broker": f"127.0.0.1:{old.port}"}
+    assert f"is spoken to as Kafka {told}, and answers as Kafka {old.release} does" in raised.value.what
+    assert f"'{old.release}'" in raised.value.check
+
+
+def test_a_broker_that_only_fails_is_not_told_to_be_an_older_one(old: OldBroker) -> None:
+    old.before_answer[METADATA] = lambda connection: connection.close()
+    with SimpleConsumer("127.0.0.1", old.port, timeout_s=2, generation=f"kafka-{old.release}") as consumer:
+        assert consumer.topic_metadata().topics.keys() == {"demo"}
+    old.before_answer[METADATA] = lambda connection: connection.sendall(struct.pack(">iib", 5, 1, 0))
+    with SimpleConsumer("127.0.0.1", old.port, timeout_s=2, generation=f"kafka-{old.release}") as consumer, pytest.raises(CorruptData):
+        consumer.topic_metadata()

@@ -17,7 +17,7 @@ from etl.edges.brokers.brokers import MOST_AT_A_TIME
 from etl.edges.brokers.entries import look_at
 from etl.edges.brokers.offsets import Extents, LogOffsets, pause
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerUnreachable, CorruptData, EtlError, PermissionRefused, SettingsError
+from etl.errors import BrokerUnreachable, CorruptData, EtlError, OtherRelease, PermissionRefused, SettingsError
 from etl.model.logs import (
     Broker, BrokerPartition, DoubtedOffset, Isolation, KafkaGroup, Leader, LookedAt, OpenTransaction, Retention,
 )
@@ -129,6 +129,8 @@ class Cluster(LogOffsets):
         def ask(broker: Broker) -> ToldMembers | EtlError:
             try:
                 return self.consumer(broker.host, broker.port, broker.generation).members_of(group)
+            except OtherRelease:
+                raise
             except (SettingsError, BrokerUnreachable, CorruptData) as error:
                 return error
 

@@ -14,14 +14,15 @@ from typing import Generic, TypeVar
 from etl.edges.brokers.connection import Connection, ConnectionBroken, Dropping, ImpossibleSize, absurd
 from etl.edges.brokers.handshake import Handshake
 from etl.edges.brokers.idle_connections import Idle, IdleConnections, Maker
-from etl.errors import BrokerUnreachable, CorruptData
-from etl.protocol.generations.choice import choose
+from etl.errors import BrokerUnreachable, CorruptData, EtlError, NotKafka
+from etl.protocol.generations.choice import choose, is_release
 from etl.protocol.generations.dialect import Dialect, Request
 
 Answer = TypeVar("Answer")
 Ask = Callable[[Dialect], Request[Answer]]
 """A question in the words of whoever listens: made anew with each connection, since a broker may come back as a newer one."""
 _MAX_NUMBER = 0x7FFFFFFF
+_COMPARED_WITHIN_S = 5.0
 _MOST_UNANSWERED = 64
 """Of the requests of one question. A broker that serves one after the other reads no more while nobody takes its answers; two that both
 only send would wait for ever."""
@@ -52,6 +53,8 @@ class Exchange:
         self.generation = generation
         """As was told, or found out with the last connection."""
         self._idle, self._maker = idle_connections, Maker(host, port, client_id, generation)
+        self._may_be_other = is_release(generation)
+        """Whether what fails may be that the broker is of another release than was told. It is asked once."""
         self._may_take = True
         """Whether a connection that was idle would do. One that broke is made anew."""
         self._open: tuple[Connection, Dialect] | None = None
@@ -119,7 +122,10 @@ class Exchange:
             raise ConnectionBroken("no connection any more", answered=False)
         connection, dialect = self._open
         with Dropping(self._hang_up):
-            response = connection.receive(deadline, room, max_bytes=self._max_response_bytes, least_bytes=dialect.least_answer_bytes)
+            try:
+                response = connection.receive(deadline, room, max_bytes=self._max_response_bytes, least_bytes=dialect.least_answer_bytes)
+            except BrokerUnreachable as late:
+                raise self._explained(late) from None
             found = dialect.number_of(response[:4])
             if found not in (None, number):
                 raise CorruptData(f"an answer to request {found} came where {number} was asked", broker=self.address)
@@ -153,7 +159,10 @@ class Exchange:
     def read(self, request: Request[Answer], response: memoryview) -> Answer:
         """What the bytes say. Raises CorruptData."""
         with Dropping(self._hang_up):
-            reply = request.read(response)
+            try:
+                reply = request.read(response)
+            except CorruptData as corrupt:
+                raise self._explained(corrupt) from None
         self._throttled_until = time.monotonic() + max(reply.throttled_ms, 0) / 1000
         return reply.answer
 
@@ -162,10 +171,23 @@ class Exchange:
         # A broker that throttled us reads the next request only when that time is over (KIP-219).
         return max(time.monotonic(), self._throttled_until) + self._timeout_s
 
-    def cut(self, broken: ConnectionBroken) -> BrokerUnreachable:
+    def cut(self, broken: ConnectionBroken) -> EtlError:
         """The failure for a connection that broke and is not made anew."""
         check = broken.check or "the broker's log; a listener that wants a login (SASL) also hangs up like this"
-        return BrokerUnreachable(f"the connection broke {broken}", broker=self.address, check=check)
+        return self._explained(BrokerUnreachable(f"the connection broke {broken}", broker=self.address, check=check))
+
+    def _explained(self, failure: EtlError) -> EtlError:
+        """The same; of a broker that was told to be of a release, and is of another one when it is asked itself, that it is."""
+        if self._generation is None or not self._may_be_other:
+            return failure
+        self._may_be_other, deadline = False, time.monotonic() + min(self._timeout_s, _COMPARED_WITHIN_S)
+        try:
+            connection, dialect = choose(
+                lambda greeting: self._handshake.greet(greeting, deadline), client_id=self._client_id, address=self.address)
+        except EtlError:
+            return failure
+        connection.close()
+        return dialect.is_not_of(self._generation) or failure
 
     def _connected(self, deadline: float) -> tuple[Connection, Dialect]:
         taken = self._idle.take(self._maker) if self._open is None and self._idle is not None and self._may_take else None
@@ -174,8 +196,11 @@ class Exchange:
             self._open = taken.connection, taken.dialect
             self._last_number, self._throttled_until = taken.last_number, taken.throttled_until
         elif self._open is None:
-            self._open = choose(lambda greeting: self._handshake.greet(greeting, deadline), client_id=self._client_id, address=self.address,
-                                told=self._generation)
+            try:
+                self._open = choose(lambda greeting: self._handshake.greet(greeting, deadline), client_id=self._client_id,
+                                    address=self.address, told=self._generation)
+            except (BrokerUnreachable, CorruptData, NotKafka) as failure:
+                raise self._explained(failure) from None
         self.generation = self._open[1].generation or self._generation
         return self._open
 

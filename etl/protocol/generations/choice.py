@@ -31,6 +31,11 @@ def choose(greet: Callable[[Greeting], Greeted], *, client_id: str, address: str
     raise strangers[0]
 
 
+def is_release(told: str | None) -> bool:
+    """Whether a broker that was told to be of this generation could also be asked what it is."""
+    return any(told in generation.releases for generation in GENERATIONS)
+
+
 def of_broker_version(version: str, **said: str) -> str:
     """The name of the generation that speaks with brokers of this version of Kafka, so that none of them is asked.
 

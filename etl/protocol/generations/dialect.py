@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NoReturn, Protocol, TypeVar
 
-from etl.errors import SettingsError
+from etl.errors import OtherRelease, SettingsError
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.messages import (
     ClusterMetadata, CommittedOffsets, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
@@ -72,6 +72,10 @@ class Dialect(Protocol):
     @property
     def generation(self) -> str | None:
         """By which of `Generation.names` whoever connects next can be told what was found out here; None: it is for each to be greeted."""
+        return None
+
+    def is_not_of(self, told: str) -> OtherRelease | None:
+        """The error for a broker that was told to be of a release (`Generation.releases`), where it lacks what those speak; else None."""
         return None
 
     def offsets_before(self, log: BrokerPartition, time_ms: int, most: int) -> Request[tuple[int, ...] | Refusal]:
@@ -203,6 +207,8 @@ class Generation(Protocol):
 
     names: Collection[str]
     """What `Broker.generation` calls it."""
+    releases: Collection[str] = ()
+    """Those of the names that say what brokers speak, which they would else tell themselves or show."""
     is_told: bool
     """A broker of this family cannot be found out by greeting it, since it hangs up on others' greetings as they do on its: whoever
     connects must have been told."""

@@ -9,7 +9,7 @@ import pytest
 from etl.errors import CorruptData, SettingsError
 from etl.model.logs import Broker, BrokerPartition, Isolation
 from etl.protocol.generations.choice import GENERATIONS, of_broker_version
-from etl.protocol.generations.kafka import produce
+from etl.protocol.generations.kafka import produce, versions
 from etl.protocol.generations.kafka.dialect import Kafka, KafkaDialect
 from etl.protocol.generations.kafka.fetch import parse_fetch, squeezed
 from etl.protocol.messages import EARLIEST, LATEST, Fetch, FetchTarget
@@ -234,3 +234,13 @@ def test_every_release_can_be_asked_for_what_a_run_needs(name: str) -> None:
 def test_what_a_broker_is_too_old_for_is_refused_by_name(release: str, question: Any) -> None:
     with pytest.raises(SettingsError, match="speaks no version of .*it speaks none"):
         question(spoken_to_as(release))
+
+
+def test_a_broker_that_lacks_what_its_said_release_speaks_is_of_another_one() -> None:
+    of_0_8 = KafkaDialect.of_release("0.8", "me", "b:1")
+    assert [of_0_8.is_not_of(f"kafka-{said}") for said in ("0.8", "0.8.0", "0.8.2")] == [None] * 3
+    refused = of_0_8.is_not_of("kafka-0.9")
+    assert refused and refused.exit_code == 2 and not refused.retriable
+    assert refused.what == "the broker is spoken to as Kafka 0.9, and answers as Kafka 0.8 does, which has no FETCH v1"
+    told_itself = KafkaDialect(versions.releases()["4.1"], "me", "b:1")
+    assert told_itself.is_not_of("kafka-0.9") and not told_itself.is_not_of("kafka-4.0")

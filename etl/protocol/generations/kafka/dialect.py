@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from etl.errors import SettingsError
+from etl.errors import OtherRelease, SettingsError
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.generations.dialect import Dialect, Generation, Greeting, OlderBrokers, Reply, Request
 from etl.protocol.generations.kafka import committed, configs, errors, groups, produce, small_messages, transactions, versions
@@ -39,6 +39,7 @@ class Kafka(Generation):
     """Brokers of Kafka from 0.8 on: `kafka` tells its versions itself, `kafka-0.9` and its like are told as a release."""
 
     names = (_TELLS_ITSELF, *(f"{_TELLS_ITSELF}-{release}" for release in versions.releases()))
+    releases = names[1:]
     is_told = False
 
     @staticmethod
@@ -102,11 +103,26 @@ class KafkaDialect(Dialect):
     def generation(self) -> str | None:
         return self._generation
 
+    def is_not_of(self, told: str) -> OtherRelease | None:
+        name, found = told.removeprefix(f"{_TELLS_ITSELF}-"), self._release
+        lacking = versions.not_spoken(versions.releases().get(name, {}), self._spoken)
+        if not lacking:
+            return None
+        what = f"the broker is spoken to as Kafka {name}, and answers as Kafka {found} does, which has no {lacking[0]}"
+        check = (
+            f"that key, or the data source's option broker_version: '{found}' fits this broker; where it is left out, brokers are asked. "
+            "If it is not given, the broker was another one when the run began: run again")
+        return OtherRelease(what, key="source.broker_version", broker=self._address, check=check)
+
+    @property
+    def _release(self) -> str:
+        return versions.release(self._spoken) if self._generation == _TELLS_ITSELF else self._generation.removeprefix(f"{_TELLS_ITSELF}-")
+
     def introduction(self) -> str:
         fetch = self.version_of(Api.FETCH)
         if self._generation == _TELLS_ITSELF:
-            return f"Kafka {versions.release(self._spoken)} by what it speaks, Fetch v{fetch}"
-        return f"Kafka, spoken to as {self._generation.removeprefix(f'{_TELLS_ITSELF}-')}, Fetch v{fetch}"
+            return f"Kafka {self._release} by what it speaks, Fetch v{fetch}"
+        return f"Kafka, spoken to as {self._release}, Fetch v{fetch}"
 
     def number_of(self, start: memoryview) -> int | None:
         return _number(start)

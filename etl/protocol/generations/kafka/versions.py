@@ -59,6 +59,13 @@ def choose_version(api: Api, spoken: ApiVersions, *, least: int = 0, most: int |
     return min(highest, theirs[1])
 
 
+def not_spoken(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str, ...]:
+    """The requests, each with its version, that a reader sends to who speaks `wanted`, and that who speaks `spoken` does not know."""
+    sent = {api: choose_version(api, wanted) for api in Api if api is not Api.PRODUCE and is_spoken(api, wanted)}
+    known = {api: spoken.get(api.key, (0, -1)) for api in sent}
+    return tuple(f"{api.name} v{version}" for api, version in sent.items() if not known[api][0] <= version <= known[api][1])
+
+
 def release(spoken: ApiVersions) -> str:
     """The newest release whose requests the broker speaks; a broker tells no version (KIP-35)."""
     from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions

@@ -93,6 +93,14 @@ def test_the_package_is_installed_under_the_version_it_says() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", etl.__version__)
 
 
+def test_the_contracts_of_imports_name_every_generation() -> None:
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    there = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "etl" / "protocol" / "generations").glob("*/__init__.py")}
+    apart, hidden = settings["importlinter:contract:generations-apart"], settings["importlinter:contract:no-generation-above"]
+    assert set(apart["modules"].split()) == set(hidden["forbidden_modules"].split()) == there
+
+
 def test_the_command_of_setup_cfg_exists() -> None:
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")

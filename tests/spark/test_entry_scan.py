@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ import pyarrow
 import pytest
 from deltalake import write_deltalake
 
+from etl.audit.entries import Stretch
 from etl.audit.findings import AuditedLog, Expected, LogFindings
 from etl.edges.delta.scan_entries import EntryScan
 from etl.errors import SettingsError
@@ -18,7 +19,7 @@ from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Receipt
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ONE, TWO = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
 """The same partition of a topic on two brokers."""
@@ -98,3 +99,31 @@ def test_an_empty_table_lacks_everything(spark: SparkSession, path: str) -> None
     write_deltalake(path, rows_of([]))
     found, _ = find(spark, path)
     assert {audited: one.missing for audited, one in found.items()} == {AuditedLog(ONE): len(MESSAGES), AuditedLog(TWO): 2}
+
+
+def test_of_a_table_whose_rows_lie_as_they_were_read_no_message_is_counted_alone(
+    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = list[AuditedLog]()
+
+    def count(scan: EntryScan, keys: DataFrame, edges: dict[AuditedLog, Sequence[int]]) -> Iterator[tuple[AuditedLog, Stretch]]:
+        counted.extend(edges)
+        return iter(())
+
+    monkeypatch.setattr(EntryScan, "_counted", count)
+    ours = of(ONE, MESSAGES)
+    for part in (ours[5_001:], of(TWO, [(0, 0)]), [*ours[:2_500], *of(TWO, [(50, 0)]), *ours[2_500:5_001]]):  # the cut is inside an entry
+        write_deltalake(path, rows_of(part), mode="append")
+    found, _ = find(spark, path)
+    assert all(one.is_right for one in found.values()) and not counted
+    write_deltalake(path, rows_of(of(TWO, [(50, 0)])), mode="append")
+    find(spark, path)
+    assert counted == [AuditedLog(TWO)]
+
+
+def test_rows_in_any_other_order_are_as_right(spark: SparkSession, path: str) -> None:
+    keys = [*of(ONE, MESSAGES), *of(TWO, [(0, 0), (50, 0)])]
+    write_deltalake(path, rows_of([keys[at * 5_003 % len(keys)] for at in range(len(keys))]))
+    found, scan = find(spark, path)
+    assert all(one.is_right for one in found.values()) and scan.rows_of_no_log == 0
+    assert found[AuditedLog(ONE)].found_rows == len(MESSAGES)

@@ -1,13 +1,15 @@
 """Counting the messages of physical logs that really lie in a table, by reading its rows, for `entries`.
 
-Owns those queries. Spark counts the rows of each entry, numbers the entry by the edges that the ledger knows, and adds up what has one
-number; so what comes to the driver is as many rows as the ledger has intervals, however many entries there are.
+Owns those queries. Logs whose rows lie there as they were read are done with one look at them (`scan_runs`). Of the others Spark counts the
+rows of each entry, numbers the entry by the edges that the ledger knows, and adds up what has one number. What comes to the driver is as
+many rows as the ledger has intervals, however many entries there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy
@@ -15,16 +17,16 @@ import numpy
 from etl.audit.entries import Stretch, audit_entries, edges_of
 from etl.audit.findings import AuditedLog, Expected, LogFindings
 from etl.edges.delta.scan import first_of_no_log, read_keys, rows_are_read
+from etl.edges.delta.scan_runs import LOG, Log, ordered_stretches
 from etl.model.logs import BrokerPartition
 
 if TYPE_CHECKING:
     from typing import Any
 
     import pyarrow
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
-_LOG = ("topic", "broker_id", "partition", "log_epoch")
-_ENTRY = (*_LOG, "offset")
+_ENTRY = (*LOG, "offset")
 _TYPES = {"topic": "string"}
 _COUNTS = {"rows": "sum", "messages": "sum", "holes": "sum", "offset": "min", "first_hole": "min", "first_double": "min"}
 _DOUBLES_SHOWN = 5
@@ -46,13 +48,26 @@ class EntryScan:
         return audit_entries(expected, self.stretches(edges))
 
     def stretches(self, edges: Mapping[AuditedLog, Sequence[int]]) -> Iterator[tuple[AuditedLog, Stretch]]:
-        """The rows that the table holds, added up between the edges of each log, ordered by log and edge."""
+        """The rows that the table holds, added up between the edges of each log, those of a log together and ordered by edge."""
         with rows_are_read(self.spark, self.path):
-            for row in _stretches(read_keys(self.spark, self.path, self.delta_version, physical=True), edges).toLocalIterator():
-                if row["topic"] is None:
-                    self.rows_of_no_log = row["rows"]
-                    continue
-                audited = AuditedLog(BrokerPartition(row["topic"], row["partition"], row["broker_id"]), row["log_epoch"])
+            keys, to_count = _keys(self.spark, self.path, self.delta_version), list[AuditedLog]()
+            found = ordered_stretches(keys, {_log_of(audited): some for audited, some in edges.items()})
+            for audited, rows in groupby(found.toLocalIterator(), key=_audited):
+                several = list(rows)
+                if audited is None:
+                    self.rows_of_no_log = several[0]["rows"]
+                elif all(row["is_ordered"] for row in several):
+                    yield from ((audited, Stretch(row["number"], row["rows"], row["rows"], row["offset"])) for row in several)
+                else:
+                    to_count.append(audited)
+            if to_count:
+                yield from self._counted(keys, {audited: edges.get(audited, ()) for audited in to_count})
+
+    def _counted(self, keys: DataFrame, edges: Mapping[AuditedLog, Sequence[int]]) -> Iterator[tuple[AuditedLog, Stretch]]:
+        """The same of the logs of `edges` alone, message by message."""
+        for row in _stretches(keys, edges).toLocalIterator():
+            audited = _audited(row)
+            if audited is not None:
                 yield audited, Stretch(
                     row["number"], row["rows"], row["messages"], row["offset"], row["holes"], row["first_hole"], row["first_double"])
 
@@ -76,30 +91,49 @@ class EntryScan:
         return first_of_no_log(self.spark, self.path, self.delta_version, physical=True)
 
 
+def _audited(row: Row) -> AuditedLog | None:
+    """Whose rows were added up; None: rows of no log."""
+    if row["topic"] is None:
+        return None
+    return AuditedLog(BrokerPartition(row["topic"], row["partition"], row["broker_id"]), row["log_epoch"])
+
+
+def _log_of(audited: AuditedLog) -> Log:
+    log = audited.log
+    return log.topic, log.broker_id or 0, log.partition, audited.log_epoch
+
+
+def _keys(spark: SparkSession, path: str, delta_version: int | None) -> DataFrame:
+    """The key of every row, in the same types whatever the table has."""
+    from pyspark.sql import functions as f
+
+    keys = read_keys(spark, path, delta_version, physical=True)
+    return keys.select([f.col(name).cast(_TYPES.get(name, "bigint")).alias(name) for name in (*_ENTRY, "message_index")])
+
+
 def _stretches(keys: DataFrame, edges: Mapping[AuditedLog, Sequence[int]]) -> DataFrame:
-    """One row for each log and number; one more, all of whose keys are NULL, for the rows of no log."""
+    """One row for each log of `edges` and number."""
     from pyspark.sql import functions as f
 
     logs = list(edges)
-    schema = ", ".join(f"{name} {_TYPES.get(name, 'bigint')}" for name in (*_LOG, "log"))
+    schema = ", ".join(f"{name} {_TYPES.get(name, 'bigint')}" for name in (*LOG, "log"))
     named = keys.sparkSession.createDataFrame(
-        [(a.log.topic, a.log.broker_id, a.log.partition, a.log_epoch, at) for at, a in enumerate(logs)], schema)
-    entries = _entries(keys).join(f.broadcast(named), list(_LOG), "left")
-    columns = {**dict.fromkeys((*_LOG, "number"), "first"), **_COUNTS}
+        [(*_log_of(audited), at) for at, audited in enumerate(logs)], schema)
+    entries = _entries(keys.join(f.broadcast(named), list(LOG), "inner"))
+    columns = {**dict.fromkeys((*LOG, "number"), "first"), **_COUNTS}
     numbered = entries.mapInArrow(
         Numbering([numpy.array(edges[log], numpy.int64) for log in logs]),
         ", ".join(f"{name} {_TYPES.get(name, 'bigint')}" for name in columns))
     together = {"sum": f.sum, "min": f.min}
     added = [together[how](name).alias(name) for name, how in _COUNTS.items()]
-    return numbered.groupBy(*_LOG, "number").agg(*added).orderBy(*_LOG, "number")
+    return numbered.groupBy(*LOG, "number").agg(*added).orderBy(*LOG, "number")
 
 
 def _entries(keys: DataFrame) -> DataFrame:
-    """One row for each entry: its rows, its messages, and the index of the last of them."""
+    """One row for each entry: its rows, its messages, and the index of the last of them. `log` is the place of its log."""
     from pyspark.sql import functions as f
 
-    wide = keys.select([f.col(name).cast(_TYPES.get(name, "bigint")).alias(name) for name in (*_ENTRY, "message_index")])
-    return wide.groupBy(*_ENTRY).agg(
+    return keys.groupBy(*_ENTRY, "log").agg(
         f.count(f.lit(1)).alias("rows"), f.countDistinct("message_index").alias("messages"), f.max("message_index").alias("last_index"))
 
 
@@ -126,11 +160,11 @@ class Numbering:
         double = compute.greater(rows, messages)
         nothing = pyarrow.scalar(None, pyarrow.int64())
         table = pyarrow.table({
-            **{name: batch.column(name) for name in _LOG}, "number": self._numbers(batch), "rows": rows, "messages": messages,
+            **{name: batch.column(name) for name in LOG}, "number": self._numbers(batch), "rows": rows, "messages": messages,
             "holes": compute.cast(with_hole, pyarrow.int64()), "offset": offset,
             "first_hole": compute.if_else(with_hole, offset, nothing), "first_double": compute.if_else(double, offset, nothing)})
-        added = table.group_by([*_LOG, "number"]).aggregate(list(_COUNTS.items()))
-        named = {**{name: added[name] for name in (*_LOG, "number")}, **{name: added[f"{name}_{how}"] for name, how in _COUNTS.items()}}
+        added = table.group_by([*LOG, "number"]).aggregate(list(_COUNTS.items()))
+        named = {**{name: added[name] for name in (*LOG, "number")}, **{name: added[f"{name}_{how}"] for name, how in _COUNTS.items()}}
         yield from pyarrow.table(named).to_batches()
 
     def _numbers(self, batch: pyarrow.RecordBatch) -> numpy.ndarray[Any, numpy.dtype[numpy.int64]]:

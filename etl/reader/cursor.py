@@ -41,7 +41,7 @@ from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, Messa
 from etl.model.logs import Cleanup, Isolation
 from etl.model.plans import OffsetRange, Receipt
 from etl.model.raw_table import raw_columns
-from etl.protocol.messages import FetchedPartition
+from etl.protocol.messages import EntryLayout, FetchedPartition
 from etl.protocol.records.decode import Walk, decode, walk
 from etl.protocol.records.selection import MAX_UNPACKED_BYTES, Counts, Selection
 from etl.protocol.records.tally import MAX_GAPS, Tally
@@ -77,7 +77,8 @@ class Cursor:
         self.max_bytes = fetch_max_bytes
         """With how many bytes to ask for this log."""
         self.starved = False
-        """The last answer was empty and the readable end lies below `until`: wait, with a deadline, and ask again."""
+        """The last answer was empty, or less than an entry, and by it the readable end lies below `until`: wait, with a deadline, and ask
+        again."""
         self.is_held_back = False
         """The same, and the high watermark does not: a transaction is open below."""
         self.silent = False
@@ -179,6 +180,9 @@ class Cursor:
             raise CorruptData(
                 f"a record batch claims {needed} bytes, but the answer ends after {len(fetched.records)} of the {self.max_bytes} asked for",
                 check="whether something between broker and reader cuts answers, and the log on the broker", **self._place)
+        if fetched.layout is EntryLayout.PHYSICAL and len(fetched.records) < min(self.max_bytes, needed):
+            self.starved = True  # it has no more of it: more bytes would not help
+            return
         if needed > self._limit or self.max_bytes >= self._limit:
             raise MessageTooLarge(
                 f"a record batch does not fit into the largest fetch, {self._limit} bytes" + (f"; it has {needed}" if needed > 1 else ""),
@@ -205,7 +209,8 @@ class Cursor:
                                   log_start_offset=log_start)
         return RanOutBeforeUntil(
             f"the log ends at or below {self.position}, the range at {self.range.until_offset}",
-            check="whether the topic was deleted and made again, or an unclean leader was elected", **place)
+            check="whether the topic was deleted and made again, or " + (
+                "the broker lost what was not yet on its disk" if self.range.log.is_physical else "an unclean leader was elected"), **place)
 
     @property
     def read_so_far(self) -> tuple[int, int, int]:

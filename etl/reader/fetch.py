@@ -35,7 +35,9 @@ from etl.protocol.refusal import Meaning
 from etl.reader.cursor import Cursor
 from etl.reader.leaders import by_broker, find_leaders
 from etl.reader.range_progress import FetchSettings, RangeProgress, lose_all, place_of
-from etl.reader.refusals import check_patience, refuse_cut_logs, refuse_missing, refuse_other_topics, refuse_topic_made_again
+from etl.reader.refusals import (
+    check_patience, refuse_cut_logs, refuse_ended, refuse_missing, refuse_other_topics, refuse_topic_made_again, told_end,
+)
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MAX_RECORD_BYTES, MIB, TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -190,6 +192,9 @@ def _feed_one(
         if not settings.fails_on_loss:
             return _passed_over(walk, found.log_start_offset or 0)
         fetched = found
+    elif refusal and refusal.meaning is Meaning.UNSAID and (end := told_end(consumer, walk)) is not None and end < walk.cursor.position:
+        # brokers before 0.10 say so of an offset above the high watermark, where later ones answer with nothing
+        fetched = replace(fetched, refusal=None, high_watermark=end, last_stable_offset=None)
     elif refusal and refusal.is_retriable and walk.attempts < settings.retry:
         if refusal.meaning is Meaning.ANOTHER_TOPIC:
             refuse_topic_made_again(consumer, walk.log.topic, settings.topic_ids)
@@ -199,6 +204,8 @@ def _feed_one(
     rows = walk.cursor.feed(fetched)
     if walk.cursor.position == before:
         try:
+            if fetched.high_watermark is None and fetched.proves_empty:
+                refuse_ended(consumer, walk)
             check_patience(walk, settings)
         except RanOutBeforeUntil:
             if settings.fails_on_loss:

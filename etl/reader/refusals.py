@@ -10,9 +10,9 @@ from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, MissingOffsets, NotYetReadable, RanOutBeforeUntil, TopicMadeAgain
-from etl.model.logs import BrokerPartition, Cleanup
+from etl.model.logs import BrokerPartition, Cleanup, Isolation
 from etl.model.plans import OffsetRange
-from etl.protocol.messages import TopicMetadata
+from etl.protocol.messages import LATEST, TopicMetadata
 from etl.protocol.refusal import Meaning
 from etl.protocol.stretches import render_stretches
 from etl.reader.cursor import Cursor
@@ -97,6 +97,25 @@ def refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartit
             raise Cut(log, until[log], end.end_offset).error()
 
 
+def told_end(consumer: SimpleConsumer, walk: RangeProgress) -> int | None:
+    """The high watermark, or the flushed end, as the broker tells it now; None where it does not."""
+    with contextlib.suppress(BrokerUnreachable):
+        listed = consumer.list_offsets({walk.log: LATEST}, isolation=Isolation.READ_UNCOMMITTED)[walk.log]
+        return None if listed.refusal else listed.offset
+    return None
+
+
+def refuse_ended(consumer: SimpleConsumer, walk: RangeProgress) -> None:
+    """A log that gives nothing, and whose answers do not tell where it ends: the broker is asked.
+
+    A flushed end never goes back but where the log was cut, so an end below the range is told at once. Raises RanOutBeforeUntil.
+    """
+    end, until = told_end(consumer, walk), walk.cursor.range.until_offset
+    if end is not None and end < until:
+        check = "whether the topic was deleted or made anew, or the broker lost what was not yet on its disk"
+        raise RanOutBeforeUntil(f"the log ends at {end}, the range at {until}", check=check, **place_of(walk))
+
+
 def check_patience(walk: RangeProgress, settings: FetchSettings) -> None:
     """A log that gives nothing is asked again until the deadline, then its range is out of reach."""
     if walk.idle_for() < settings.deadline_s:
@@ -105,10 +124,14 @@ def check_patience(walk: RangeProgress, settings: FetchSettings) -> None:
         raise NotYetReadable(f"the log cannot be read up to {walk.cursor.range.until_offset}: a transaction is open below",
                              check="who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on",
                              **place_of(walk))
+    if walk.log.is_physical:
+        until = walk.cursor.range.until_offset
+        what = f"the broker gave no message for {settings.deadline_s:g} s, and nothing says that its log ends below {until}"
+        raise NotYetReadable(what, check="the broker's log and its load", **place_of(walk))
     if walk.cursor.starved:
-        cut = "a broker that lost what was not yet on its disk" if walk.log.is_physical else "a truncated log (unclean leader election)"
         raise RanOutBeforeUntil(f"the log cannot be read up to {walk.cursor.range.until_offset}: its readable end stays below",
-                                check=f"for {cut}, or a topic that was deleted or made anew", **place_of(walk))
+                                check="for a truncated log (unclean leader election), or a topic that was deleted or made anew",
+                                **place_of(walk))
     if walk.cursor.silent:
         until = walk.cursor.range.until_offset
         what = f"the broker gave no records for {settings.deadline_s:g} s, though the log reaches to {until} or beyond"

@@ -75,6 +75,8 @@ class OldBroker:
     hangs_up: bool | None = None
     """On what it does not know; None: as its release does. Some distributors' 0.9 do (0.9.0-kafka-2.0.2 of CDH)."""
     throttle_ms: int = 0
+    fails: bool = False
+    """Fetches are answered with the error that says nothing."""
     port: int = 0
     connections: int = 0
 
@@ -133,7 +135,8 @@ class OldBroker:
         def partition(topic: str) -> bytes:
             number, offset, max_bytes = asked.take(">iqi")
             log = self.logs.get((topic, number))
-            code = 3 if log is None else 0 if log.start <= offset <= log.high else -1 if log.high < offset <= log.end else 1
+            is_hidden = log is not None and log.high < offset <= log.end
+            code = 3 if log is None else -1 if self.fails or is_hidden else 0 if log.start <= offset <= log.high else 1
             found = b"" if log is None or code else b"".join(
                 each for each in log.messages if offset <= struct.unpack_from(">q", each)[0] < log.high)
             return struct.pack(">ihq", number, code, -1 if log is None or code else log.high) + _bytes32(found[:max_bytes])

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from etl.edges.brokers.cluster import Cluster
-from etl.errors import BrokerUnreachable, CorruptData, DataLoss, EtlError, RanOutBeforeUntil
+from etl.errors import BrokerUnreachable, CorruptData, DataLoss, EtlError, NotYetReadable, RanOutBeforeUntil
 from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, Leader
 from etl.model.plans import OffsetRange, Receipt
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.reader.fetch import read_ranges
-from tests.fakes.broker import hang_up
+from tests.fakes.broker import Act, hang_up
 from tests.fakes.jafka import FETCH, MULTIFETCH, OFFSETS, JafkaBroker, entry, wrapped
 
 ONE, TWO = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
@@ -102,8 +103,44 @@ def test_offsets_that_expired_are_lost(brokers: tuple[JafkaBroker, JafkaBroker])
 
 def test_a_topic_that_is_not_there_answers_like_one_without_anything_new(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
     missing = BrokerPartition("no-such-topic", 0, 1)
-    with pytest.raises(RanOutBeforeUntil, match="readable end stays below"):
-        read([OffsetRange(missing, 0, 10, leader(missing, brokers))], deadline_s=0.2)
+    with pytest.raises(RanOutBeforeUntil, match="the log ends at 0, the range at 10") as refused:
+        read([OffsetRange(missing, 0, 10, leader(missing, brokers))], deadline_s=60)
+    assert "deleted" in refused.value.check and "leader" not in refused.value.check
+
+
+def test_a_log_that_lost_its_end_is_told_at_once_and_read_as_far_as_it_goes_where_that_is_wanted(
+        brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    asked, log = whole(TWO, brokers), brokers[1].logs["clicks", 0]
+    log.content, log.flushed = log.content[:len(entry(b"b0")) * 3 + 4], len(entry(b"b0")) * 3 + 4
+    with pytest.raises(RanOutBeforeUntil, match=f"the log ends at {log.flushed}, the range at {asked.until_offset}") as refused:
+        read([asked], deadline_s=60)
+    assert refused.value.where["offset"] == len(entry(b"b0")) * 3
+    rows, receipts = read([asked], deadline_s=60, fails_on_loss=False)
+    assert ([row["value"] for row in rows], receipts[0].rows) == ([b"b0", b"b1", b"b2"], 3)
+
+
+def nothing(connection: socket.socket, frame: bytes) -> None:
+    """An answer without an error and without a byte."""
+    del frame
+    connection.sendall(b"\0\0\0\2\0\0")
+
+
+def some_bytes(connection: socket.socket, frame: bytes) -> None:
+    """Less than a message."""
+    connection.sendall(b"\0\0\0\x08" + frame[4:12])
+
+
+@pytest.mark.parametrize("answer", [nothing, some_bytes])
+@pytest.mark.parametrize("fails_on_loss", [True, False])
+def test_a_log_that_reaches_far_enough_and_gives_nothing_is_out_of_reach_and_nothing_of_it_counts_as_gone(
+        brokers: tuple[JafkaBroker, JafkaBroker], fails_on_loss: bool, answer: Act) -> None:
+    brokers[1].script[FETCH].extend([answer] * 1000)
+    receipts: dict[int, Receipt] = {}
+    with pytest.raises(NotYetReadable, match="gave no message for 0.2 s") as refused:
+        list(read_ranges([whole(TWO, brokers)], isolation=Isolation.READ_UNCOMMITTED, on_receipt=receipts.__setitem__, timeout_s=5,
+                         deadline_s=0.2, fails_on_loss=fails_on_loss))
+    assert not receipts and refused.value.where == {"topic": "clicks", "partition": 0, "broker_id": 2, "offset": 0}
+    assert refused.value.retriable and not any(word in str(refused.value) for word in ("quota", "leader", "transaction"))
 
 
 def test_a_log_has_an_extent_with_the_boundaries_that_its_broker_names(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:

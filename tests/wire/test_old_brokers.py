@@ -10,7 +10,7 @@ import pytest
 from etl.edges.brokers import handshake
 from etl.edges.brokers.cluster import Cluster, unknown_topics
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, CorruptData, MissingOffsets, SettingsError, TopicMissing
+from etl.errors import BrokerError, CorruptData, MissingOffsets, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, KafkaGroup, Leader
 from etl.model.plans import OffsetRange, Receipt
 from etl.protocol.generations.kafka import dialect
@@ -169,9 +169,16 @@ def test_a_task_without_a_leader_looks_it_up(old: OldBroker) -> None:
 
 
 def test_offsets_above_the_high_watermark_are_asked_for_again_and_not_passed(old: OldBroker) -> None:
+    """These releases answer with an error that says nothing, where later ones answer with nothing and the high watermark."""
     old.log("demo", 0).hidden = 5
+    with pytest.raises(RanOutBeforeUntil, match="cannot be read up to 30: its readable end stays below"):
+        rows([OffsetRange(DEMO, 27, 30)], old, deadline_s=0.2)
+
+
+def test_an_error_that_says_nothing_of_an_offset_below_the_high_watermark_is_a_brokers_error(old: OldBroker) -> None:
+    old.log("demo", 0).hidden, old.fails = 5, True
     with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR"):
-        rows([OffsetRange(DEMO, 27, 30)], old)
+        rows([OffsetRange(DEMO, 22, 25)], old)
 
 
 def test_missing_offsets_are_told_where_nobody_says_that_the_topic_is_compacted(old: OldBroker) -> None:

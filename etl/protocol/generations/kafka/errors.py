@@ -19,7 +19,7 @@ _LOGIN = "for a PLAINTEXT listener: this one wants a login"
 _COORDINATOR = "the group's coordinator, and __consumer_offsets"
 
 _TABLE = (
-    Refusal(-1, "UNKNOWN_SERVER_ERROR", True, BrokerError, _OVERLOAD),
+    Refusal(-1, "UNKNOWN_SERVER_ERROR", True, BrokerError, _OVERLOAD, Meaning.UNSAID),
     Refusal(0, "NONE", False, EtlError, "nothing: it is no error"),
     Refusal(1, "OFFSET_OUT_OF_RANGE", False, BrokerError, "log start and end of the partition; a moved leader also answers so",
             Meaning.OUT_OF_RANGE),

@@ -27,10 +27,10 @@ from tests.traffic.old import OldLog
 _FLUSHED, _NOT_FLUSHED = 80, 20
 """Messages of each log: a broker flushes when as many as the first came since the last time, and the rest is a set behind that."""
 _NEVER_BY_TIME = {"log.default.flush.interval.ms": "3600000", "log.default.flush.scheduler.interval.ms": "3600000"}
-_BY_AGE = {"log.file.size": "1048576", "log.retention.hours": "1", "log.cleanup.interval.mins": "1"}
+_BY_AGE = {"log.file.size": "4194304", "log.retention.hours": "1", "log.cleanup.interval.mins": "1"}
 _TWO_HOURS_S = 7200
-_LARGE, _SETS, _IN_A_SET = 4_000, 150, 20
-"""Bytes of a message, and sets of how many messages each log has: 12 MB of it, which no buffer between a reader and a writer holds."""
+_LARGE, _SETS, _IN_A_SET = 20_000, 150, 20
+"""Bytes of a message, and sets of how many messages each log has: 60 MB of it, more than the buffers between a reader and a writer hold."""
 _RETENTION_WITHIN_S = 180.0
 
 

@@ -115,9 +115,12 @@ def parse_partition_state(payload: bytes) -> PartitionState | None:
 
 
 def _fields(payload: bytes) -> list[str] | None:
-    """Creator, host and port, and what follows."""
-    fields = _text(payload).split(":")
-    if len(fields) not in (3, 4) or not fields[1] or not re.fullmatch(r"[0-9]{1,5}", fields[2]) or not _is_port(int(fields[2])):
+    """Creator, host and port, and what follows; None for a document, which `dialect_of` takes for the other family's."""
+    text = _text(payload)
+    fields = text.split(":")
+    if text.startswith("{") or len(fields) not in (3, 4) or not fields[1]:
+        return None
+    if not re.fullmatch(r"[0-9]{1,5}", fields[2]) or not _is_port(int(fields[2])):
         return None
     return fields if len(fields) == 3 or fields[3] in ("true", "false") else None
 

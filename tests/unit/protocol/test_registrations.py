@@ -72,6 +72,7 @@ def test_a_broker_of_byte_positions_is_registered_by_three_fields_or_four(payloa
 @pytest.mark.parametrize("payload", [
     b"", b"vm:9092", b"vm-1:vm:port", b"vm-1:vm:0", b"vm-1:vm:70000", b"vm-1::9092", b"a:b:1:true:more", b"a:b:1:maybe", KAFKA_3_9,
     b"\xff\xfe", b"\xac\xed\x00\x05", b"a:b:" + b"9" * 5000,
+    b"{vm-1:vm:9092", b" {vm-1:vm:9092:true", b"\xac\xed\x00\x05t\x00\x0d{vm-1:vm:9092",
 ])
 def test_any_other_text_is_no_such_broker(payload: bytes) -> None:
     assert parse_physical_broker("3", payload) is None

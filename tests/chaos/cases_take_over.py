@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-from dataclasses import replace
 from functools import partial
 
 import pyarrow
@@ -30,9 +29,7 @@ def taken_over(stage: Stage, *, verb: str) -> Told:
     for _ in range(2):
         old.produce(120)
         old.ran()
-    folder = old.folder / "renamed"
-    folder.mkdir()
-    new = replace(old, folder=folder, group=f"{old.group}-renamed", settings={"table": {"path": str(old.table)}})
+    new = old.under("renamed")
     new.produce(80)
     stopped(new.run(), 5, "has loaded this topic into this table", f"take-over CONF --from {old.group}/clicks")
     assert main(["plans", "take-over", str(new.conf), "--from", f"{old.group}/clicks", "--reason", "renamed"]) == 0
@@ -50,7 +47,7 @@ def renamed_twice(stage: Stage, *, verb: str) -> Told:
     old = stage.pipeline()
     old.produce(120)
     old.ran()
-    second, third = (_renamed(old, name) for name in ("second", "third"))
+    second, third = (old.under(name) for name in ("second", "third"))
     assert main(["plans", "take-over", str(second.conf), "--from", f"{old.group}/clicks", "--reason", "renamed"]) == 0
     second.produce(80)
     second.ran()
@@ -65,12 +62,6 @@ def renamed_twice(stage: Stage, *, verb: str) -> Told:
         stopped(one.run(), 5)
     assert [one.door("verify").code for one in (third, second, old)] == [0, 0, 0]
     return Told(after, said_in_short(next_run), checked(old))
-
-
-def _renamed(pipeline: Pipeline, name: str) -> Pipeline:
-    folder = pipeline.folder / name
-    folder.mkdir()
-    return replace(pipeline, folder=folder, group=f"{pipeline.group}-{name}", settings={"table": {"path": str(pipeline.table)}})
 
 
 def old_copy(stage: Stage, *, verb: str) -> Told:

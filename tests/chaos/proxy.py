@@ -22,7 +22,7 @@ from typing import Self
 from etl.embedded.cluster import Cluster
 from etl.embedded.kafka import Kafka
 from etl.embedded.server import HOST, free_port
-from tests.chaos.frames import read_frame
+from tests.fakes.frames import read_frame
 
 FETCH, METADATA, LIST_OFFSETS = 1, 3, 2
 """Api keys of Kafka's requests."""

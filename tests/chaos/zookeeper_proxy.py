@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from etl.embedded.server import HOST
-from tests.chaos.frames import read_frame
+from tests.fakes.frames import read_frame
 
 MULTI, CREATE, CREATE2, SET_DATA = 14, 1, 15, 5
 _HEADER = struct.Struct(">ii")

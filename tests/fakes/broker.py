@@ -53,6 +53,8 @@ from kafka.protocol.metadata import (
 )
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
+from tests.fakes.frames import exactly
+
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, LOG_DIRS = 0, 1, 2, 3, 8, 9, 10, 18, 35
 CONFIGS, LEADER_EPOCHS, PRODUCERS, TRANSACTIONS, TRANSACTION_LIST, GROUPS = 32, 23, 61, 65, 66, 15
 KAFKA_3_9 = {PRODUCE: (0, 11), FETCH: (0, 17), LIST_OFFSETS: (0, 9), METADATA: (0, 12), OFFSET_COMMIT: (0, 9), OFFSET_FETCH: (0, 9),
@@ -223,7 +225,7 @@ class FakeBroker:
         with connection:
             try:
                 while connection.fileno() >= 0:
-                    request = _receive(connection, int.from_bytes(_receive(connection, 4), "big"))
+                    request = exactly(connection, int.from_bytes(exactly(connection, 4), "big"))
                     if len(request) < _SMALLEST_REQUEST:
                         return
                     key, version = struct.unpack_from(">hh", request)
@@ -516,16 +518,6 @@ def instead(content: bytes) -> Act:
     def act(connection: socket.socket, frame: bytes) -> None:
         connection.sendall(content)
     return act
-
-
-def _receive(connection: socket.socket, count: int) -> bytes:
-    content = b""
-    while len(content) < count:
-        got = connection.recv(count - len(content))
-        if not got:
-            raise EOFError
-        content += got
-    return content
 
 
 def _base_offset(batch: bytes) -> int:

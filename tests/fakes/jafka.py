@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.fakes.broker import Act, as_it_is
+from tests.fakes.frames import exactly
 
 PRODUCE, FETCH, MULTIFETCH, MULTIPRODUCE, OFFSETS, CREATE, DELETE = range(7)
 OUT_OF_RANGE, WRONG_PARTITION, UNKNOWN = 1, 3, -1
@@ -137,10 +138,10 @@ class JafkaBroker:
     def _serve(self, connection: socket.socket) -> None:
         self.connections += 1
         while True:
-            size = int.from_bytes(_take(connection, 4), "big", signed=True)
+            size = int.from_bytes(exactly(connection, 4), "big", signed=True)
             if not 0 < size <= 100 << 20:
                 return
-            request = _take(connection, size)
+            request = exactly(connection, size)
             kind = int.from_bytes(request[:2], "big", signed=True)
             with self._lock:
                 self.requests.append((kind, request[2:]))
@@ -256,13 +257,3 @@ class _Body:
 
     def int64(self) -> int:
         return int.from_bytes(self.take(8), "big", signed=True)
-
-
-def _take(connection: socket.socket, count: int) -> bytes:
-    content = b""
-    while len(content) < count:
-        got = connection.recv(count - len(content))
-        if not got:
-            raise EOFError
-        content += got
-    return content

@@ -69,5 +69,15 @@ def rows_in(cursor: Cursor, records: bytes, **fields: Any) -> list[dict[str, Any
     return rows
 
 
+def account_is_whole(cursor: Cursor, rows: Sequence[int], from_offset: int, until_offset: int, *, fetched: int) -> None:
+    """Each offset of the walked range is a row's or is in a gap of the receipt, and the receipt counts both."""
+    assert cursor.position == until_offset
+    receipt = cursor.receipt
+    assert (receipt.rows, receipt.fetched_bytes, receipt.gaps_complete) == (len(rows), fetched, True)
+    in_gaps = [offset for first, until in receipt.gaps for offset in range(first, until)]
+    assert sorted([*rows, *in_gaps]) == list(range(from_offset, until_offset))
+    assert receipt.missing_offsets == len(in_gaps)
+
+
 def rows_between(records: bytes, from_offset: int, until_offset: int, **fields: Any) -> list[dict[str, Any]]:
     return rows_in(cursor_of(from_offset, until_offset), records, **fields)

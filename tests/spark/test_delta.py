@@ -19,32 +19,40 @@ from etl.edges.delta.empty_commit import EmptyCommit
 from etl.edges.delta.files import rows_in_null_partition
 from etl.edges.delta.outcome import Outcome, Result, read_back
 from etl.edges.delta.shape import check_shape
-from etl.edges.delta.writers import Destination, Load
+from etl.edges.delta.writers import Destination, Load, Writer
 from etl.errors import CorruptData, LedgersDisagree, NotOurTable, SettingsError, TableUnreachable
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.raw_table import arrow_schema
-from tests.spark.appending import WRITERS, append_nothing, append_rows
+from tests.spark.appending import SPARK, WRITERS, append_nothing, append_rows
 
 APP = "offset-range-etl/cluster/group/clicks"
 LOG = BrokerPartition("clicks", 0)
 
 
-@pytest.fixture(params=WRITERS)
-def append(request: pytest.FixtureRequest, rows_of: Callable[[Plan], Any], tmp_path: Path) -> Callable[..., Outcome]:
-    """Append a plan's rows to the test's table, by each of the writers."""
-
-    def do(plan: Plan, frame: Any = None, partition_by: tuple[str, ...] = (), known: int | None = None) -> Outcome:
-        rows = rows_of(plan) if frame is None else frame
-        place = str(tmp_path / "table")
-        return append_rows(rows, plan, by=WRITERS[request.param], app_id=APP, path=place, partition_by=partition_by, known=known)
-
-    return do
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     return str(tmp_path / "table")
+
+
+@pytest.fixture(params=WRITERS)
+def append(request: pytest.FixtureRequest, rows_of: Callable[[Plan], Any], path: str) -> Callable[..., Outcome]:
+    """Append a plan's rows to the test's table, by each of the writers."""
+    return appending(WRITERS[request.param], rows_of, path)
+
+
+@pytest.fixture
+def append_by_spark(rows_of: Callable[[Plan], Any], path: str) -> Callable[..., Outcome]:
+    """For what is so of Spark's writer alone."""
+    return appending(SPARK, rows_of, path)
+
+
+def appending(by: Writer, rows_of: Callable[[Plan], Any], path: str) -> Callable[..., Outcome]:
+    def do(plan: Plan, frame: Any = None, partition_by: tuple[str, ...] = (), known: int | None = None) -> Outcome:
+        rows = rows_of(plan) if frame is None else frame
+        return append_rows(rows, plan, by=by, app_id=APP, path=path, partition_by=partition_by, known=known)
+
+    return do
 
 
 @pytest.fixture(scope="module")
@@ -96,24 +104,24 @@ def test_a_number_at_or_below_the_tables_is_skipped_and_the_read_back_tells_whos
 
 
 def test_a_value_that_no_folder_can_be_named_by_is_told_and_the_mended_rows_are_appended_by_the_same_plan(
-    spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str
+    spark: Any, append_by_spark: Any, make_plan: Any, rows_of: Any, path: str
 ) -> None:
     plan = make_plan(1)
     rows = rows_of(plan).selectExpr("*", "concat('r', char(0), 'd') as colour")
     with pytest.raises(SettingsError, match="the column colour, by which the table is partitioned, holds a NUL"):
-        append(plan, rows, ("colour",))
+        append_by_spark(plan, rows, ("colour",))
     assert read(path) is None
-    assert append(plan, rows.selectExpr("* except (colour)", "'red' as colour"), ("colour",)).result is Result.APPLIED
+    assert append_by_spark(plan, rows.selectExpr("* except (colour)", "'red' as colour"), ("colour",)).result is Result.APPLIED
     assert offsets(spark, path) == list(range(10))
 
 
 def test_spark_itself_skips_a_used_number_without_a_word(
-    spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str, monkeypatch: pytest.MonkeyPatch
+    spark: Any, append_by_spark: Any, make_plan: Any, rows_of: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append(make_plan(1))
+    append_by_spark(make_plan(1))
     late = make_plan(1, created_at_ms=7)
     monkeypatch.setattr(writers, "holds", lambda *_: False)
-    assert append(late).result is Result.APPLIED_BY_ANOTHER
+    assert append_by_spark(late).result is Result.APPLIED_BY_ANOTHER
     assert offsets(spark, path) == list(range(10))
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,6 +57,12 @@ class Pipeline:
             document[section] = {**document.get(section, {}), **keys} if isinstance(keys, dict) else keys
         path.write_text(yaml.safe_dump(document))
         return path
+
+    def under(self, name: str, **changes: Any) -> Pipeline:
+        """The same conf under one more group: a folder and a ledger of its own, the same topic and table."""
+        folder = self.folder / name
+        folder.mkdir()
+        return replace(self, folder=folder, group=f"{self.group}-{name}", settings={"table": {"path": str(self.table)}}, **changes)
 
     @property
     def traffic(self) -> Traffic:

@@ -308,7 +308,8 @@ def test_coverage_that_needs_pieces_replaces_its_old_ones(
     prune(ledger)
     assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
     named = [p[0] for p in zookeeper.read_all([f"{ROOT}/coverage", f"{ROOT}/plans/3", f"{ROOT}/applied/3"]) if p]
-    assert all(any(digest.encode() in text for text in named) for digest in zookeeper.children(f"{ROOT}/chunks") or [])
+    pieces = zookeeper.children(f"{ROOT}/chunks")
+    assert pieces and all(any(digest.encode() in text for text in named) for digest in pieces)
     assert (ledger.read_plan(3), ledger.read_applied(3)) == (plan_of(3), applied_of(plan_of(3)))
 
 

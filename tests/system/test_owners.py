@@ -20,6 +20,7 @@ from etl.commands import run
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.session import ZooKeeper
+from etl.embedded.server import wait_until
 from etl.errors import Owned, PermissionRefused, SessionLost
 from etl.model.logs import BrokerPartition
 from etl.protocol.zookeeper import paths, payloads
@@ -110,7 +111,7 @@ def test_of_two_who_claim_the_same_log_exactly_one_wins_and_the_loser_leaves_not
         rivals = [threading.Thread(target=claim, args=each) for each in (("left", LOGS[:3]), ("right", LOGS[2:]))]
         for rival in rivals:
             rival.start()
-        settle(lambda: len(won) + len(lost) == 2)
+        assert wait_until(lambda: len(won) + len(lost) == 2, 60)
         assert (len(won), len(lost)) == (1, 1)
         assert set(owners_in(zookeeper)) == next(iter(won.values()))
         released.set()
@@ -280,7 +281,7 @@ def test_who_lost_the_session_claims_nothing_more_and_deletes_nothing_of_the_nex
             twin.stop()  # ends the session of both, as its timeout would
             twin.close()
             assert ended.wait(30)
-            settle(lambda: owners_in(zookeeper) == {})
+            assert wait_until(lambda: owners_in(zookeeper) == {}, 60)
             claims.enter_context(owners_of(second).claiming(LOGS, "run-2"))
             with pytest.raises(SessionLost), owners_of(first).claiming(LOGS, "run-1"):
                 pytest.fail("its session is lost")
@@ -468,13 +469,3 @@ def test_a_run_that_was_broken_off_gives_its_claims_back(pipeline: Pipeline) -> 
     pipeline.produce(80)
     broken_off_before("append", pipeline)
     assert keys_owned(pipeline) == set()
-
-
-def settle(happened: Callable[[], bool], *, within_s: float = 60) -> None:
-    """Wait for it, with a deadline."""
-    ticks = threading.Event()
-    for _ in range(int(within_s / 0.02)):
-        if happened():
-            return
-        ticks.wait(0.02)
-    pytest.fail(f"it did not happen within {within_s} s")

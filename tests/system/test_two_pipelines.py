@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,7 @@ def renamed(pipeline: Pipeline) -> Pipeline:
     for _ in range(2):
         pipeline.produce(40)
         pipeline.ran()
-    folder = pipeline.folder / "renamed"
-    folder.mkdir()
-    return replace(pipeline, folder=folder, group=f"{pipeline.group}-new", settings={"table": {"path": str(pipeline.table)}})
+    return pipeline.under("renamed")
 
 
 def take_over(pipeline: Pipeline, place: str) -> Any:
@@ -51,13 +48,6 @@ def test_a_renamed_group_is_refused_by_every_door_until_it_takes_the_old_ones_pl
     assert sum(pipeline.in_table().values()) == 100
 
 
-def named(pipeline: Pipeline, name: str) -> Pipeline:
-    """The same conf under one more group."""
-    folder = pipeline.folder / name
-    folder.mkdir()
-    return replace(pipeline, folder=folder, group=f"{pipeline.group}-{name}", settings={"table": {"path": str(pipeline.table)}})
-
-
 @pytest.mark.long
 def test_a_take_over_that_was_never_executed_is_taken_back_and_one_that_was_is_taken_over_with_all_it_had_taken(
     pipeline: Pipeline, renamed: Pipeline,
@@ -73,7 +63,7 @@ def test_a_take_over_that_was_never_executed_is_taken_back_and_one_that_was_is_t
     assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
     renamed.produce(20)
     renamed.ran()
-    last = named(pipeline, "last")
+    last = pipeline.under("last")
     last.produce(20)
     refused(last.run(), 5, "has loaded this topic into this table")
     assert take_over(last, f"{renamed.group}/clicks").code == 0
@@ -149,11 +139,7 @@ def beside(pipeline: Pipeline) -> Pipeline:
     """Another pipeline with a topic of its own, into the same table."""
     other_topic = f"{pipeline.topic}-other"
     pipeline.cluster.create_topic(other_topic, 4)
-    folder = pipeline.folder / "other"
-    folder.mkdir()
-    return replace(
-        pipeline, folder=folder, topic=other_topic, group=f"{pipeline.group}-other", produced=0,
-        settings={"table": {"path": str(pipeline.table)}})
+    return pipeline.under("other", topic=other_topic, produced=0)
 
 
 def test_of_two_pipelines_that_make_one_table_at_the_same_moment_both_load_their_records_in_their_first_run(pipeline: Pipeline) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from etl.embedded.cluster import Cluster
 from etl.embedded.kafka import Kafka
 from etl.embedded.server import HOST
-from tests.chaos.frames import read_frame
+from tests.fakes.frames import read_frame
 from tests.traffic.rows import Message, Row
 
 _AT_ONCE = 20

@@ -37,13 +37,16 @@ def test_a_kind_may_be_retried_when_its_exit_code_says_so(kind: type[EtlError]) 
 
 def test_the_tree_in_the_docstring_names_every_kind_under_its_parent() -> None:
     depth_of: list[str] = []
+    named: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
         found = re.match(r"^    ((?:[│├└─ ])*)([A-Z]\w+)", line)
         if found:
             depth = len(found[1]) // 4
             depth_of[depth:] = [found[2]]
+            named.append(found[2])
             parents = [base.__name__ for base in getattr(errors, found[2]).__bases__]
             assert parents == [depth_of[depth - 1] if depth else "Exception"], line
+    assert sorted(named) == sorted(kind.__name__ for kind in KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

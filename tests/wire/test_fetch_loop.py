@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.embedded.server import wait_until
 from etl.errors import (
     BrokerError, BrokerUnreachable, CorruptData, DataLoss, EtlError, LogTruncated, MessageTooLarge, MissingOffsets, NeedsDecision,
     NotYetReadable, PermissionRefused, RanOutBeforeUntil, TopicMissing,
@@ -225,7 +225,7 @@ def test_the_next_fetch_is_sent_before_the_rows_of_this_one_are_taken(broker: Fa
     fill(broker, 0, batches=10, size=100)
     rows = Task(broker, [wanted(0, 0, 100)], {"fetch_max_bytes": 1500}).batches()
     next(rows)
-    wait_until(lambda: len(broker.fetched) == 2)
+    assert wait_until(lambda: len(broker.fetched) == 2, 10)
     rows.close()  # type: ignore[attr-defined]
 
 
@@ -244,7 +244,7 @@ def test_closing_the_iterator_hangs_up(broker: FakeBroker) -> None:
     rows = Task(broker, [wanted(0, 0, 100)], {"fetch_max_bytes": 1500}).batches()
     next(rows)
     rows.close()  # type: ignore[attr-defined]
-    wait_until(lambda: broker.open_connections() == 0)
+    assert wait_until(lambda: broker.open_connections() == 0, 10)
 
 
 # Leaders that move, connections that break
@@ -544,11 +544,3 @@ def test_a_truncated_answer_is_corrupt_data_at_once(broker: FakeBroker) -> None:
     broker.script[FETCH].append(cut_to(60))
     with pytest.raises(CorruptData):
         Task(broker, [wanted(0, 0, 10)]).rows()
-
-
-def wait_until(holds: Any) -> None:
-    """For what another thread is about to do; the test fails when it never does."""
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, cast
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.idle_connections import OF_THIS_PROCESS, IdleConnections
 from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.embedded.server import wait_until
 from etl.errors import BrokerUnreachable, CorruptData
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
@@ -45,13 +46,6 @@ def idle() -> Iterator[IdleConnections]:
 def ask(broker: FakeBroker, idle: IdleConnections, **changes: Any) -> int:
     with SimpleConsumer(broker.host, broker.port, **{"timeout_s": 5.0, "idle_connections": idle, **changes}) as consumer:
         return consumer.earliest_or_latest_offset("demo", 0, LATEST)
-
-
-def until(is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return is_so()
 
 
 def test_the_next_consumer_of_a_broker_takes_the_connection_and_greets_nobody(broker: FakeBroker, idle: IdleConnections) -> None:
@@ -96,7 +90,7 @@ def test_one_that_the_broker_closed_meanwhile_is_not_taken(broker: FakeBroker, i
 def test_one_on_which_something_lies_that_nobody_asked_for_is_not_taken(broker: FakeBroker, idle: IdleConnections) -> None:
     ask(broker, idle)
     broker._sockets[0].sendall(b"\0\0\0\4\0\0\0\1")
-    assert until(lambda: idle._kept[0][1].connection.is_answering(0))
+    assert wait_until(lambda: idle._kept[0][1].connection.is_answering(0), 10)
     assert ask(broker, idle) == 2
     assert broker.connections == 2
 
@@ -116,10 +110,10 @@ def test_one_that_is_idle_for_too_long_is_closed_though_nobody_asks(broker: Fake
     ask(broker, idle)
     ask(broker, idle, client_id="other")
     assert len(idle) == 2
-    assert until(lambda: len(idle) == 0)
-    assert until(lambda: all(_is_closed_by_peer(each) for each in broker._sockets))
+    assert wait_until(lambda: len(idle) == 0, 10)
+    assert wait_until(lambda: all(_is_closed_by_peer(each) for each in broker._sockets), 10)
     ask(broker, idle)
-    assert until(lambda: len(idle) == 0), "the sweeper comes again"
+    assert wait_until(lambda: len(idle) == 0, 10), "the sweeper comes again"
 
 
 def test_no_more_are_kept_than_may_be_and_the_oldest_makes_room(broker: FakeBroker) -> None:
@@ -128,7 +122,7 @@ def test_no_more_are_kept_than_may_be_and_the_oldest_makes_room(broker: FakeBrok
         ask(broker, idle, client_id=name)
     assert [maker.client_id for maker, _ in idle._kept] == ["b", "c"]
     idle.close()
-    assert until(lambda: all(_is_closed_by_peer(each) for each in broker._sockets))
+    assert wait_until(lambda: all(_is_closed_by_peer(each) for each in broker._sockets), 10)
 
 
 def _is_closed_by_peer(connection: socket.socket) -> bool:

@@ -14,7 +14,7 @@ from etl.model.plans import Receipt
 from etl.reader.cursor import EMPTY_ANSWERS_THAT_PROVE, Cursor
 from etl.reader.passed_batches import MISSING_MAX
 from tests.fakes.batches import Batch, Rec, answer, control, encode
-from tests.fakes.logs import cursor_of, encoded, logs, rows_in
+from tests.fakes.logs import account_is_whole, cursor_of, encoded, logs, rows_in
 
 TEN = Batch(100, [Rec(delta, b"%d" % delta) for delta in range(10)])
 COMPACTED = Cleanup(True)
@@ -45,12 +45,7 @@ def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until
         rows += feed(cursor, part)
     expected = [batch.base_offset + record.delta for batch in batches for record in batch.records]
     assert rows == [offset for offset in expected if from_offset <= offset < until_offset]
-    assert cursor.position == until_offset
-    receipt = cursor.receipt
-    assert (receipt.rows, receipt.fetched_bytes, receipt.gaps_complete) == (len(rows), fetched, True)
-    in_gaps = [offset for first, until in receipt.gaps for offset in range(first, until)]
-    assert sorted(rows + in_gaps) == list(range(from_offset, until_offset))
-    assert receipt.missing_offsets == len(in_gaps)
+    account_is_whole(cursor, rows, from_offset, until_offset, fetched=fetched)
 
 
 def test_records_below_the_position_and_from_until_on_are_dropped() -> None:

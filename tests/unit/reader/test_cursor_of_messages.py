@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from etl.errors import CorruptData, MessageTooLarge
 from etl.model.logs import Cleanup
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.logs import cursor_of, rows_in
+from tests.fakes.logs import account_is_whole, cursor_of, rows_in
 from tests.fakes.message_sets import Msg, Wrapper, encode_logical, message_bytes
 from tests.fakes.old_logs import OldEntry, encoded_old, last_offset, old_logs
 
@@ -43,12 +43,7 @@ def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until
         fetched += len(part)
         rows += [row["offset"] for row in rows_in(cursor, part)]
     assert rows == [offset for offset in offsets if from_offset <= offset < until_offset]
-    assert cursor.position == until_offset
-    receipt = cursor.receipt
-    assert (receipt.rows, receipt.fetched_bytes, receipt.gaps_complete) == (len(rows), fetched, True)
-    in_gaps = [offset for first, until in receipt.gaps for offset in range(first, until)]
-    assert sorted(rows + in_gaps) == list(range(from_offset, until_offset))
-    assert receipt.missing_offsets == len(in_gaps)
+    account_is_whole(cursor, rows, from_offset, until_offset, fetched=fetched)
 
 
 @settings(max_examples=50, deadline=None)

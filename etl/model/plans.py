@@ -44,6 +44,8 @@ class Committed:
 
 
 NOTHING_COMMITTED = Committed()
+GAPS_KEPT = 1000
+"""Gaps that a receipt keeps one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,11 @@ class Receipt:
     gaps: tuple[tuple[int, int], ...] = ()
     """Intervals [from, until) inside the range that gave no row, for whatever of the three reasons, merged."""
     gaps_complete: bool = True
-    """False: there were more gaps than a receipt keeps, or nobody can tell of any (a physical log's, counted again); the counts still
-    hold."""
+    """False: there were more than GAPS_KEPT, or nobody can tell of any (a physical log's, counted again); the counts still hold."""
     last_epoch: int | None = None
     """The leader epoch of the record batch that holds the range's last offset; None where none does (compaction), or nobody knows it."""
     behind_transform: bool = False
-    """Counted again from rows that a transform had made: whether it dropped records at the missing offsets nobody knows; in a physical log,
-    whether it dropped any."""
+    """Counted again from rows that a transform had made: nobody knows whether it dropped records at missing offsets (any, if physical)."""
     epochs: Lineage = ()
     """The leader epochs of the record batches that were read."""
 

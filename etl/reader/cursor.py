@@ -39,12 +39,12 @@ import pyarrow as pa
 
 from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, RanOutBeforeUntil
 from etl.model.logs import Cleanup, Isolation
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import GAPS_KEPT, OffsetRange, Receipt
 from etl.model.raw_table import raw_columns
 from etl.protocol.messages import EntryLayout, FetchedPartition
 from etl.protocol.records.decode import Walk, decode, walk
 from etl.protocol.records.selection import MAX_UNPACKED_BYTES, Counts, Selection
-from etl.protocol.records.tally import MAX_GAPS, Tally
+from etl.protocol.records.tally import Tally
 from etl.protocol.refusal import Meaning, Refusal
 from etl.reader.passed_batches import MISSING_MAX, PassedBatches
 from etl.settings.fetch_sizes import MAX_RECORD_BYTES
@@ -229,9 +229,9 @@ class Cursor:
         if self.range.log.is_physical:
             return Receipt(rows=tally.rows, fetched_bytes=self._fetched_bytes)
         gaps, walked = tally.gaps(), self.position - self.range.from_offset
-        all_kept = tally.gap_count <= MAX_GAPS
+        all_kept = tally.gap_count <= GAPS_KEPT
         if tally.expected < self.position:
-            if len(gaps) < MAX_GAPS:
+            if len(gaps) < GAPS_KEPT:
                 gaps.append((tally.expected, self.position))
             else:
                 all_kept = False

@@ -17,15 +17,11 @@ import numpy
 from etl.audit.seen_offsets import SeenMessages, SeenOffsets
 from etl.edges.delta.files import TableFiles, Uncountable, files_of_commit, files_of_today
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOT_COUNTED, OffsetRange, Receipt
+from etl.model.plans import GAPS_KEPT, NOT_COUNTED, OffsetRange, Receipt
 from etl.model.raw_table import row_key
 
 if TYPE_CHECKING:
     import pyarrow
-
-GAPS_MAX = 1_000
-"""How many gaps a recounted receipt keeps."""
-
 
 LogEpochs = Mapping[BrokerPartition, int]
 NO_EPOCHS: LogEpochs = MappingProxyType({})
@@ -49,7 +45,7 @@ class Recount:
 
 def recount(
     path: str, delta_version: int | None, ranges: Sequence[OffsetRange], log_epochs: LogEpochs = NO_EPOCHS, *,
-    behind_transform: bool = False, gaps_max: int = GAPS_MAX,
+    behind_transform: bool = False, gaps_max: int = GAPS_KEPT,
 ) -> Recount:
     """The receipts of `ranges`, counted from the Parquet files that commit `delta_version` added (None: the log forgot which).
 
@@ -75,7 +71,7 @@ def recount_commit(
     """The same from the commit's own files alone, whatever the table holds today; None where they are gone or cannot be counted."""
     try:
         found = files_of_commit(path, delta_version, physical=_are_physical(ranges))
-        return _recounted(found, ranges, log_epochs, GAPS_MAX) if found else None
+        return _recounted(found, ranges, log_epochs, GAPS_KEPT) if found else None
     except Uncountable:
         return None
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from etl.model.plans import GAPS_KEPT
 from etl.protocol.records.compiled import Ints
 
-MAX_GAPS = 1000
-"""Gaps a receipt keeps one by one."""
 MAX_HOLES = 100
 """Stretches that no message had, of those that are kept."""
 EXPECTED, GAPS, SEEN_ROWS, HOLES = range(4)
@@ -18,7 +17,7 @@ class Tally:
 
     def __init__(self, from_offset: int) -> None:
         self.numbers: Ints = np.array([from_offset, 0, 0, 0], dtype=np.int64)
-        self.gap_bounds: Ints = np.empty((MAX_GAPS, 2), dtype=np.int64)
+        self.gap_bounds: Ints = np.empty((GAPS_KEPT, 2), dtype=np.int64)
         self.hole_bounds: Ints = np.empty((MAX_HOLES, 2), dtype=np.int64)
 
     @property
@@ -27,11 +26,11 @@ class Tally:
 
     @property
     def gap_count(self) -> int:
-        """All of them, also those beyond MAX_GAPS."""
+        """All of them, also those beyond GAPS_KEPT."""
         return int(self.numbers[GAPS])
 
     def gaps(self) -> list[tuple[int, int]]:
-        """The first MAX_GAPS intervals [from, until) without a row, in order."""
+        """The first GAPS_KEPT intervals [from, until) without a row, in order."""
         return _pairs(self.gap_bounds, self.gap_count)
 
     @property

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import etl
 from etl.errors import CorruptData, RecordTooLarge
+from etl.model.plans import GAPS_KEPT
 from etl.protocol.records import arrow, kernel
 from etl.protocol.records.kernel import MAX_RECORD_HEADERS
-from etl.protocol.records.tally import MAX_GAPS
 from tests.fakes.batches import Batch, Codec, Rec, answer, compress, control, encode, record_bytes, varint
 from tests.fakes.logs import cursor_of, encoded, headers, logs, record_lists, rows_between, rows_in
 
@@ -104,12 +104,12 @@ def test_only_the_chosen_columns_are_built() -> None:
 
 
 def test_gaps_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it() -> None:
-    records = [Rec(2 * number + 1) for number in range(MAX_GAPS + 5)]
+    records = [Rec(2 * number + 1) for number in range(GAPS_KEPT + 5)]
     cursor = cursor_of(0, 2 * len(records))
     rows_in(cursor, encode(Batch(0, records)))
     receipt = cursor.receipt
-    assert receipt.gaps == tuple((2 * number, 2 * number + 1) for number in range(MAX_GAPS))
-    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (MAX_GAPS + 5, MAX_GAPS + 5, False)
+    assert receipt.gaps == tuple((2 * number, 2 * number + 1) for number in range(GAPS_KEPT))
+    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (GAPS_KEPT + 5, GAPS_KEPT + 5, False)
 
 
 def test_gaps_of_neighbouring_reasons_are_merged() -> None:

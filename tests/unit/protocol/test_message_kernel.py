@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etl.model.plans import GAPS_KEPT
 from etl.protocol.records import arrow, group, message_kernel
 from etl.protocol.records.compiled import frozen, kernel
 from etl.protocol.records.crc32 import crc32
 from etl.protocol.records.fill_state import MOST_ROWS
-from etl.protocol.records.tally import MAX_GAPS, MAX_HOLES
+from etl.protocol.records.tally import MAX_HOLES
 from etl.reader.cursor import Cursor
 from tests.fakes.batches import Codec, answer
 from tests.fakes.logs import cursor_of, rows_in
@@ -117,14 +118,14 @@ def test_only_the_chosen_columns_of_physical_logs_are_built(columns: tuple[str, 
 
 
 def test_gaps_and_holes_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it() -> None:
-    messages = [Msg(2 * number + 1) for number in range(MAX_GAPS + 5)]
+    messages = [Msg(2 * number + 1) for number in range(GAPS_KEPT + 5)]
     cursor = cursor_of(0, 2 * len(messages))
     rows_in(cursor, encode_logical(messages, 0))
     receipt = cursor.receipt
-    assert receipt.gaps == tuple((2 * number, 2 * number + 1) for number in range(MAX_GAPS))
-    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (MAX_GAPS + 5, MAX_GAPS + 5, False)
+    assert receipt.gaps == tuple((2 * number, 2 * number + 1) for number in range(GAPS_KEPT))
+    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (GAPS_KEPT + 5, GAPS_KEPT + 5, False)
     assert cursor.missing == [(2 * number, 2 * number + 1) for number in range(MAX_HOLES)]
-    assert cursor.missing_count == MAX_GAPS + 5
+    assert cursor.missing_count == GAPS_KEPT + 5
 
 
 def test_a_large_run_of_messages_is_decoded_in_several_arrow_batches() -> None:

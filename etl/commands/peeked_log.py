@@ -38,7 +38,7 @@ class Ended(Enum):
 
 def leaderless(log: BrokerPartition) -> BrokerError:
     """Of a log that cannot be read now."""
-    return BrokerError("nobody leads the log", **log.place, check="the brokers that hold it")
+    return BrokerError(f"the log {log.unled}", **log.place, check=log.held_by)
 
 
 class PeekedLog:
@@ -142,7 +142,7 @@ class PeekedLog:
             raise RanOutBeforeUntil(f"the log ends at {end} by now, below what was read", **self.log.place, offset=self.position,
                                     check="whether the topic was deleted and made again, or lost its end with a broker")
         return BrokerError("the offset is out of range, and yet inside the log", **self.log.place, offset=self.position,
-                           check="the broker's log: its replicas may disagree")
+                           check="the broker's log" if self.log.is_physical else "the broker's log: its replicas may disagree")
 
     def _bound(self, when: int) -> int:
         consumer = self._consumer(self._leader or self._found_leader())

@@ -14,7 +14,7 @@ from dataclasses import replace
 from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
 from etl.decisions.next_step import repair_of, repaired
-from etl.decisions.other_pipelines import name_of, plan_of
+from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan_of
 from etl.decisions.reconcile import is_of_another_era, naming_table, reconciled
 from etl.decisions.succession import Loaded, Taken, plan_taking_over, refuse_what_neither_loaded, state_of_itself, taken_from
 from etl.edges.delta.others import loaded_by, other_pipelines
@@ -152,10 +152,8 @@ def _rows_until(world: LiveWorld) -> Mapping[BrokerPartition, tuple[int, int]]:
     from etl.edges.delta.scan import rows_until
 
     if world.settings.source.is_physical:
-        what = "nobody knows where that pipeline ended: where offsets are byte positions, rows tell where an entry begins and not its end"
-        check = (
-            "that ZooKeeper was not emptied: restore a copy of it that is no older than the table's log; else begin anew, with another "
-            "group or pipeline and another table.path")
+        what = f"nobody knows where that pipeline ended: {ROWS_DO_NOT_TELL}"
+        check = f"that ZooKeeper was not emptied: restore a copy of it that is no older than the table's log; else {BEGIN_ANEW}"
         raise NeedsDecision(what, path=world.settings.table.path, check=check)
     return rows_until(world.spark(), world.settings.table.path)
 

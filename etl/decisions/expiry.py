@@ -72,7 +72,8 @@ def _by_movement(log: BrokerPartition, start: int, log_start: int, snapshot: Sna
     left_s = (start - log_start) * passed_s / (log_start - before)
     if left_s > within_s:
         return None
-    return f"the log start moved by {log_start - before:,} in {_spoken(passed_s)} and may be there in {_spoken(max(0.0, left_s))}"
+    moved = f"the log start moved by {log_start - before:,} {log.unit}s in {_spoken(passed_s)}"
+    return f"{moved} and may pass {start} in {_spoken(left_s)}" if start > log_start else f"{moved} and is {log_start}"
 
 
 def _spoken(seconds: float) -> str:

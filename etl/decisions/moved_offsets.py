@@ -35,8 +35,8 @@ def refuse_beyond(plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: 
             continue
         what = f"somebody else moved a committed offset: it is {found.offset}, ours is {ours}, and "
         if end is None:
-            what += "the partition has no leader that tells whether its log reaches so far"
-            check = f"the brokers that hold its replicas; or who set it, and set it back to {ours}"
+            what += f"the partition {log.unled}, so nobody tells whether its log reaches so far"
+            check = f"{log.held_by}; or who set it, and set it back to {ours}"
         else:
             what += f"the log ends at {end}"
             check = f"which other consumer of this group ran or who set it; set it back to {ours}"

@@ -21,7 +21,7 @@ def refuse_topics_of_others(state: PipelineState, snapshot: Snapshot) -> None:
         taken = {log.topic for log in plan.positions} if plan and other.app_id in plan.taken else set[str]()
         shared = (unknown & (topics_loaded_by(other, table) if table else frozenset())) - taken
         if shared:
-            raise _loaded_by(other, min(shared))
+            raise _loaded_by(other, min(shared), is_physical=any(log.is_physical for log in (*snapshot.extents, *snapshot.leaderless)))
 
 
 def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
@@ -53,10 +53,20 @@ def names_in_command(app_id: str) -> str:
     return "/".join(app_id.split("/")[2:]) or app_id
 
 
-def _loaded_by(other: OtherPipeline, topic: str) -> LedgersDisagree:
+ROWS_DO_NOT_TELL = "rows tell where a message begins and not where it ends"
+"""Why nobody can go on behind the rows of a table of Jafka, where its log has forgotten the plans."""
+BEGIN_ANEW = "begin anew, with another group or pipeline and another table.path"
+
+
+def _loaded_by(other: OtherPipeline, topic: str, *, is_physical: bool) -> LedgersDisagree:
     what = f"{name_of(other.app_id)} " + (
         "has loaded this topic into this table" if other.plan else
         "may have loaded this topic into this table: it holds rows of it, and its log no longer says who loaded them")
+    if is_physical and other.plan is None:
+        check = (
+            "that table.path is the table you mean: its rows would be there twice. Nobody can take the other's place, since "
+            f"{ROWS_DO_NOT_TELL}: this pipeline needs another table")
+        return LedgersDisagree(what, topic=topic, table_version=other.delta_version, check=check)
     check = (
         "that table.path is the table you mean: its rows would be there twice. Where this pipeline takes the other's place, "
         f"{take_over_command(other.app_id)}; where both stay, or the clusters are two, this one needs another table")

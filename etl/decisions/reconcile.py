@@ -41,7 +41,7 @@ from dataclasses import replace
 from etl.decisions.acceptance import is_accepted, is_recorded, is_waiting_for_a_table
 from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.moved_offsets import Ends, ends_of, two_stories, up_to_date, up_to_date_once_rebuilt
-from etl.decisions.other_pipelines import names_in_command, refuse_topics_of_others
+from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, names_in_command, refuse_topics_of_others
 from etl.decisions.refusals import refuse_another_dialect
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger
@@ -109,7 +109,7 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     refuse_another_era(ledger, table)
     number = plan.number if plan else 0
     if table and (in_table > number or (plan and in_table == number and _is_another_plan(plan, table))):
-        return _adopt(number, in_table, table)
+        return _adopt(plan, in_table, table)
     if plan is None:
         return FirstRun()
     if is_accepted(ledger, plan, table, place):
@@ -166,20 +166,33 @@ def _is_another_plan(plan: Plan, table: Table) -> bool:
     return bool(table.metadata and table.metadata.number == plan.number and table.metadata.plan_id != plan.id)
 
 
-def _adopt(number: int, in_table: int, table: Table) -> RebuildFromTable:
+def _adopt(newest: Plan | None, in_table: int, table: Table) -> RebuildFromTable:
     """The table is right."""
-    metadata = table.metadata
+    metadata, number = table.metadata, newest.number if newest else 0
     if metadata is None or metadata.document is None:
         what = two_stories(number, in_table) + ", and the table's log no longer says what that plan was"
-        check = (
-            _WHICH_LEDGER + "; restore a newer copy of ZooKeeper, or go on behind the rows that the table holds: "
-            "etl plans take-over CONF --from GROUP/PIPELINE --reason ..., with this pipeline's own names")
-        raise LedgersDisagree(what, table_version=table.version, check=check)
+        raise LedgersDisagree(what, table_version=table.version, check=_forgotten(newest))
     plan = parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
     if (plan.number, plan.id, plan.uid) != (metadata.number, metadata.plan_id, metadata.uid) or plan.table_id not in (None, table.id):
         what = f"commit {metadata.delta_version} of the table carries a plan that was not made for it"
         raise LedgersDisagree(what, table_version=metadata.delta_version, check=_which_table(table, plan))
     return RebuildFromTable(plan, UpToDate(plan, plan.positions))
+
+
+def _forgotten(newest: Plan | None) -> str:
+    """What to do where nobody knows any more what the table's newest plan was. `newest`: the one of the ledger."""
+    behind_the_rows = (
+        "go on behind the rows that the table holds: etl plans take-over CONF --from GROUP/PIPELINE --reason ..., with this pipeline's own "
+        "names")
+    if newest is None:
+        behind_the_rows += f"; on Jafka, where {ROWS_DO_NOT_TELL}, {BEGIN_ANEW}"
+    elif _is_physical(newest):
+        behind_the_rows = f"{BEGIN_ANEW}: {ROWS_DO_NOT_TELL}"
+    return f"{_WHICH_LEDGER}; restore a newer copy of ZooKeeper, or {behind_the_rows}"
+
+
+def _is_physical(plan: Plan | None) -> bool:
+    return plan is not None and any(log.is_physical for log in plan.positions)
 
 
 def _go_on(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> Replay | Supersede | UpToDate:
@@ -211,7 +224,8 @@ def refuse_another_era(ledger: Ledger, table: Table | None) -> None:
     metadata = table.metadata if table else None
     if metadata and is_of_another_era(ledger, table):
         what = f"the table was written by another pipeline of the same name (its uid is {metadata.uid}, ours {ledger.uid})"
-        check = (
+        is_forgotten = metadata.document is None and _is_physical(ledger.newest)
+        check = f"{_WHICH_LEDGER}, or table.path; else {BEGIN_ANEW}: {ROWS_DO_NOT_TELL}" if is_forgotten else (
             f"{_WHICH_LEDGER}, or table.path; to go on behind the rows that this table holds, and behind what this ledger's plans have "
             f"loaded elsewhere, which is then given up here: etl plans take-over CONF --from "
             f"{names_in_command(metadata.app_id)} --reason ...")

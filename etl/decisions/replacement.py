@@ -90,6 +90,5 @@ def _refuse_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> Non
     """What is skipped is let go by the plan that passes it, which cannot be one that does not read the log. Raises BrokerUnreachable."""
     for skip in skipped:
         if skip.log in snapshot.leaderless:
-            what = "the partition has no leader, so none of its offsets can be skipped now"
-            check = "the brokers that hold its replicas"
-            raise BrokerUnreachable(what, **skip.log.place, check=check)
+            what = f"the partition {skip.log.unled}, so none of its offsets can be skipped now"
+            raise BrokerUnreachable(what, **skip.log.place, check=skip.log.held_by)

@@ -105,13 +105,15 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
         return
     source, names = findings.settings.source, findings.metadata.topics
     with _ask(asked, findings) as cluster:
-        told = cluster.retention(names)
+        told, tells = cluster.retention(names), cluster.first(lambda consumer: consumer.tells_cleanup())
     compacted = Discovery(findings.settings, findings.zookeeper).compacted(names.keys() - told.keys())
     untold = sorted(topic for topic in names if topic not in told and topic not in compacted and not source.says_compacted(topic))
     if untold:
         what = f"the brokers do not tell how {len(untold)} topics are cleaned up: {_some(untold)}"
-        check = "the ACL DescribeConfigs on them, from Kafka 0.11 on: where one is compacted, a run takes what compaction removed for lost"
-        yield advice(name, what, check)
+        check = "the ACL DescribeConfigs on them" if tells else (
+            "nothing, where the brokers' log.cleanup.policy is delete, as it is by default: before 0.11 they tell nobody; those that are "
+            "compacted are named in source.compacted_topics")
+        yield advice(name, what, f"{check}: where one is compacted, a run takes what compaction removed for lost")
 
 
 def _leaderless(name: str, leaderless: list[BrokerPartition], findings: Findings) -> Line:

@@ -66,6 +66,16 @@ class BrokerPartition:
         return "byte" if self.is_physical else "offset"
 
     @property
+    def unled(self) -> str:
+        """What it is where nobody leads it: the end of a sentence about the partition."""
+        return "is of a broker that is away" if self.is_physical else "has no leader"
+
+    @property
+    def held_by(self) -> str:
+        """Who has it, for a person who is to look."""
+        return f"broker {self.broker_id}" if self.is_physical else "the brokers that hold its replicas"
+
+    @property
     def key(self) -> str:
         """What tells it from the topic's other logs, in ZooKeeper and to people: `3`; `0-3` (broker, partition) on the 0.7 family."""
         return str(self.partition) if self.broker_id is None else f"{self.broker_id}-{self.partition}"

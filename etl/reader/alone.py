@@ -69,7 +69,7 @@ def _wanted(reading: Reading) -> _Wanted:
         found = cluster.extents(logs, isolation=reading.isolation, metadata=metadata)
         if found.leaderless:
             lost = min(found.leaderless)
-            raise BrokerUnreachable("the log has no leader", **lost.place, check="the brokers that hold it")
+            raise BrokerUnreachable(f"the log {lost.unled}", **lost.place, check=lost.held_by)
         if reading.ranges is not None:
             ranges = [inside(r, found.extents[r.log], fails=reading.fails_on_data_loss) for r in reading.ranges]
         else:

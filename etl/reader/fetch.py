@@ -186,8 +186,9 @@ def _feed_one(
     if refusal and refusal.meaning is Meaning.OUT_OF_RANGE:
         found = _with_log_start(consumer, fetched, walk)
         if found is None:
-            walk.lose_leader(BrokerError("the offset is out of range, and yet inside the log", broker=consumer.address,
-                                         check="the broker's log: its replicas may disagree", **place_of(walk)))
+            check = "the broker's log" if walk.log.is_physical else "the broker's log: its replicas may disagree"
+            what = "the offset is out of range, and yet inside the log"
+            walk.lose_leader(BrokerError(what, broker=consumer.address, check=check, **place_of(walk)))
             return None
         if not settings.fails_on_loss:
             return _passed_over(walk, found.log_start_offset or 0)

@@ -45,9 +45,14 @@ def _refuse_many_missing(cursor: Cursor) -> None:
     raise DataLoss(what, check=check, **log.place, offset=cursor.missing[0][0])
 
 
+_UNTOLD = (
+    "which the brokers do not tell: before 0.11 they cannot, later it takes the ACL DescribeConfigs on the topic; compacted_topics says it "
+    "instead")
+
+
 def _cleanup_to_check(cleanup: Cleanup) -> str:
     if cleanup.is_compacted is None:
-        return "that we may describe the topic's configuration (DescribeConfigs, from 0.11 on), which would tell whether it is compacted"
+        return f"whether the topic is compacted, {_UNTOLD}"
     return "the topic's cleanup.policy, which does not say compact"
 
 
@@ -144,5 +149,5 @@ def _silence_to_check(cleanup: Cleanup) -> str:
     if cleanup.is_tiered:
         return "the remote storage: it may be slower than the brokers' remote.fetch.max.wait.ms"
     if cleanup.is_compacted is None:
-        return "that we may describe the topic's configuration (DescribeConfigs): it would tell whether the end was compacted away"
+        return f"whether the end was compacted away, {_UNTOLD}"
     return "the broker's log; if the topic was compacted before, name it in compacted_topics"

@@ -12,9 +12,11 @@ from etl.doctor.check import Findings, Verdict
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.protocol.generations.kafka import dialect
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from tests.builders import plain_settings
 from tests.fakes.broker import FakeBroker
+from tests.fakes.old_broker import OldBroker
 
 
 @pytest.mark.parametrize(("configs", "said", "verdicts"), [
@@ -46,3 +48,17 @@ def test_of_topics_on_brokers_of_byte_positions_it_says_what_is_not_known_and_wh
     assert "brokers that are away (2): clicks 2-0" in gone.found
     assert "timestamps" in known.found and "segments" in known.found
     assert there.found == "clicks; partitions: 2"
+
+
+@pytest.mark.parametrize("release", ["0.8", "0.9"])
+def test_brokers_that_cannot_tell_how_topics_are_cleaned_up_ask_for_no_acl(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialect, "PATIENCE_S", 0.05)
+    with OldBroker(release).listening() as broker, contextlib.ExitStack() as closing:
+        broker.log("clicks")
+        findings = Findings(plain_settings(cluster="old", source={"bootstrap": f"127.0.0.1:{broker.port}"}), closing)
+        findings.zookeeper = cast(ZooKeeper, object())
+        with Cluster([("127.0.0.1", broker.port)]) as cluster:
+            findings.metadata = cluster.describe(None)
+        untold, _ = brokers.topics("topics", findings)
+    assert untold.verdict is Verdict.ADVICE and "ACL" not in untold.to_do
+    assert "named in source.compacted_topics" in untold.to_do

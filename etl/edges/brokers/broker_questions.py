@@ -81,6 +81,10 @@ class BrokerQuestions:
         """
         return self._ask(lambda dialect: dialect.retention(topics))
 
+    def tells_cleanup(self) -> bool:
+        """Whether the broker can be asked for `retention` at all: not before 0.11."""
+        return self._dialect().tells_cleanup
+
     def open_transactions(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, OpenTransaction]:
         """The open transaction that began first in each log that this broker leads (KIP-664). Raises SettingsError before 2.8."""
         return self._ask(lambda dialect: dialect.open_transactions(logs))

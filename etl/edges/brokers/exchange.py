@@ -58,6 +58,7 @@ class Exchange:
         self._may_take = True
         """Whether a connection that was idle would do. One that broke is made anew."""
         self._open: tuple[Connection, Dialect] | None = None
+        self._check_if_cut = Dialect.check_if_cut
         self._to_come = 0
         """Answers; where some are, nobody else can use the connection."""
         self._last_number = 0
@@ -173,7 +174,7 @@ class Exchange:
 
     def cut(self, broken: ConnectionBroken) -> EtlError:
         """The failure for a connection that broke and is not made anew."""
-        check = broken.check or "the broker's log; a listener that wants a login (SASL) also hangs up like this"
+        check = broken.check or self._check_if_cut
         return self._explained(BrokerUnreachable(f"the connection broke {broken}", broker=self.address, check=check))
 
     def _explained(self, failure: EtlError) -> EtlError:
@@ -201,7 +202,7 @@ class Exchange:
                                     address=self.address, told=self._generation)
             except (BrokerUnreachable, CorruptData, NotKafka) as failure:
                 raise self._explained(failure) from None
-        self.generation = self._open[1].generation or self._generation
+        self.generation, self._check_if_cut = self._open[1].generation or self._generation, self._open[1].check_if_cut
         return self._open
 
     def _next_number(self) -> int:

@@ -52,6 +52,8 @@ class Dialect(Protocol):
 
     least_answer_bytes: int = 4
     """What no answer of this broker is smaller than."""
+    check_if_cut: str = "the broker's log; a listener that wants a login (SASL) also hangs up like this"
+    """What to check where it hangs up instead of an answer, and the request does not say more."""
 
     def introduction(self) -> str:
         """What the broker is, for a person. Raises SettingsError for one that records cannot be read from."""
@@ -97,6 +99,11 @@ class Dialect(Protocol):
     @property
     def keeps_groups(self) -> bool:
         """Whether consumers can be members of groups that brokers keep."""
+        return False
+
+    @property
+    def tells_cleanup(self) -> bool:
+        """Whether the broker can be asked how topics are kept and cleaned up."""
         return False
 
     @property

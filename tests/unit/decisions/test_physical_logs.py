@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.offsets import offsets_of
+from etl.decisions.reconcile import where_we_stand
 from etl.decisions.start import pending_starts
 from etl.decisions.succession import taken_from
-from etl.errors import DataLoss, LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
+from etl.errors import DataLoss, LedgersDisagree, LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.plans import Applied, Loss, LossReason, Receipt, Vanished
-from etl.model.table import OtherPipeline
+from etl.model.table import OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
 from etl.report.sentences import doubt_of
@@ -210,6 +211,31 @@ def test_the_place_of_a_pipeline_of_another_family_is_not_taken() -> None:
     plan = with_id(plain_plan(1, positions={A: 5}, dialect=Dialect.KAFKA))
     with pytest.raises(SettingsError, match="has loaded from kafka brokers"):
         taken_from(OtherPipeline("offset-range-etl/c/g/other", 1, 1, plan), {}, snapshot_of({}), PHYSICAL_SETTINGS)
+
+
+def test_where_the_tables_log_has_forgotten_the_plan_nobody_is_sent_to_take_it_over() -> None:
+    outside = physical_outside_of(5, 3, 4)
+    run(outside)
+    plans = dict(outside.plans)
+    grow(outside, 1, 1, 1)
+    run(outside)
+    outside.plans, outside.forgotten_commits = plans, True
+    with pytest.raises(LedgersDisagree, match="the table's log no longer says what that plan was") as refused:
+        run(outside)
+    assert "take-over" not in refused.value.check and "rows tell where a message begins and not where it ends" in refused.value.check
+    outside.uid, outside.plans, outside.applied = None, {}, {}
+    with pytest.raises(LedgersDisagree) as refused:
+        run(outside)
+    assert "names; on Jafka, where rows tell where a message begins" in refused.value.check
+
+
+def test_nor_to_take_the_place_of_a_pipeline_of_which_nobody_knows_where_it_ended() -> None:
+    other = OtherPipeline("offset-range-etl/cluster-1/old/clicks", 3)
+    table = Table("t", 5, None, others=(other,), topics_with_rows=frozenset({"clicks"}))
+    seen = replace(FakeWorld(physical_outside_of(5, 3, 4), PHYSICAL_SETTINGS).observe(), table=table)
+    with pytest.raises(LedgersDisagree, match="pipeline clicks of group old on cluster cluster-1 may have loaded this topic") as refused:
+        where_we_stand(seen, PHYSICAL_SETTINGS)
+    assert "Nobody can take the other's place" in refused.value.check and "plans take-over" not in refused.value.check
 
 
 def test_what_was_counted_again_behind_a_transform_is_told_as_doubtful() -> None:

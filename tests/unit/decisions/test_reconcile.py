@@ -171,7 +171,7 @@ def test_moved_offsets_are_followed_under_follow_and_the_others_still_committed(
 
 
 @pytest.mark.parametrize("on_moved", OnMoved)
-@pytest.mark.parametrize(("end", "says"), [(49, "the log ends at 49"), (None, "the partition has no leader that tells")])
+@pytest.mark.parametrize(("end", "says"), [(49, "the log ends at 49"), (None, "the partition has no leader, so nobody tells")])
 def test_an_offset_is_not_followed_to_where_the_log_is_not_known_to_reach(on_moved: OnMoved, end: int | None, says: str) -> None:
     with pytest.raises(OffsetMoved, match=f"it is 50, ours is 5, and {says}") as caught:
         stand(ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, on_moved, ends={A: end})

@@ -37,6 +37,7 @@ class JafkaDialect(Dialect):
     """What a broker of this family understands; there is one version of it."""
 
     least_answer_bytes = 2
+    check_if_cut = _HANGS_UP
 
     def __init__(self, address: str) -> None:
         self._address = address

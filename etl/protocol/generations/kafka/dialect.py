@@ -171,6 +171,10 @@ class KafkaDialect(Dialect):
         return Api.DESCRIBE_GROUPS.key in self._spoken
 
     @property
+    def tells_cleanup(self) -> bool:
+        return Api.DESCRIBE_CONFIGS.key in self._spoken
+
+    @property
     def tells_epoch_ends(self) -> bool:
         return versions.is_spoken(Api.OFFSET_FOR_LEADER_EPOCH, self._spoken)
 

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos [--rows 1,2,13] [--name TEXT] [--unplayed]`: play the crash matrix and write docs/CRASHES.md."""
+"""`python -m tests.chaos [--rows 1,2,13] [--name TEXT ...] [--unplayed]`: play the crash matrix and write docs/CRASHES.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Play the chosen cases one after the other; 1 when one of them failed."""
     asked = _parser().parse_args(arguments)
     published, failed = Published(asked.write_to, ALL), 0
-    chosen = [case for case in ALL if (not asked.rows or case.row in asked.rows) and asked.name in case.name]
+    chosen = [case for case in ALL if (not asked.rows or case.row in asked.rows) and any(name in case.name for name in asked.name or [""])]
     chosen = [case for case in chosen if not (asked.unplayed and published.is_whole(case))]
     if not chosen:
         print("no case is called so, or all of them were played", file=sys.stderr)
@@ -60,7 +60,7 @@ def _in_short(told: Told | None, failure: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Play the crash matrix.")
     parser.add_argument("--rows", type=lambda text: {int(one) for one in text.split(",")}, help="rows of the matrix: 1,2,13")
-    parser.add_argument("--name", default="", help="only cases whose name has this text")
+    parser.add_argument("--name", action="append", help="only cases whose name has this text; given several times: one of them")
     parser.add_argument("--unplayed", action="store_true", help="go on: only cases without a result in crashes.json, or that failed")
     parser.add_argument("--write-to", type=Path, default=ROOT / "docs", help="the folder of CRASHES.md (default: docs)")
     return parser

@@ -159,6 +159,26 @@ def total(figures: list[Checked]) -> Checked:
     return Checked(*map(sum, zip(*map(fields, figures), strict=True)))
 
 
+def two_drivers(*, started: int, stored: int, appended: int) -> tuple[Case, ...]:
+    """The cases of row 10, each so many times."""
+    words = {2: "twice", 3: "three times", 5: "five times", 10: "ten times"}
+    together, behind = "two drivers started at the same moment, ", "two drivers behind the lock "
+    return (
+        Case(10, "two started together", f"{together}once, on a table that does not exist yet",
+             partial(started_together, times=1, fresh=True)),
+        Case(10, "two started together on new tables", f"{together}{words[started]}, each on a table that does not exist",
+             partial(started_together, times=started, fresh=True)),
+        Case(10, "two started together on one table", f"{together}{words[started]}, on the same table",
+             partial(started_together, times=started, fresh=False)),
+        Case(10, "two store a plan together", f"{behind}store a plan each at the same moment, {words[stored]}, no table yet",
+             partial(released_together, verb="store", times=stored, fresh=True)),
+        Case(10, "two append together to new tables", f"{behind}append the same plan at the same moment, {words[appended]}, no table yet",
+             partial(released_together, verb="append", times=appended, fresh=True)),
+        Case(10, "two append together to one table", f"{behind}append the same plan at the same moment, {words[appended]}, on one table",
+             partial(released_together, verb="append", times=appended, fresh=False)),
+    )
+
+
 _OVERTAKEN = "the driver is paused past its ZooKeeper session, a second one does the work, the first goes on: "
 
 CASES: tuple[Case, ...] = (
@@ -180,18 +200,5 @@ CASES: tuple[Case, ...] = (
     Case(9, "zombie after the delta commit", _OVERTAKEN + "after the Delta commit", partial(wakes_at_verb, verb="record")),
     Case(9, "zombie before the offsets", _OVERTAKEN + "before the offsets are moved", partial(wakes_at_verb, verb="commit", loaded=True)),
     Case(9, "zombie with half of the offsets", _OVERTAKEN + "when half of the offsets are moved", partial(wakes_at_verb, verb=HALF_COMMIT)),
-    Case(10, "two started together", "two drivers started at the same moment, once, on a table that does not exist yet",
-         partial(started_together, times=1, fresh=True)),
-    Case(10, "two started together on new tables", "two drivers started at the same moment, ten times, each on a table that does not exist",
-         partial(started_together, times=10, fresh=True)),
-    Case(10, "two started together on one table", "two drivers started at the same moment, ten times, on the same table",
-         partial(started_together, times=10, fresh=False)),
-    Case(10, "two store a plan together", "two drivers behind the lock store a plan each at the same moment, three times, no table yet",
-         partial(released_together, verb="store", times=3, fresh=True)),
-    Case(10, "two append together to new tables",
-         "two drivers behind the lock append the same plan at the same moment, five times, no table yet",
-         partial(released_together, verb="append", times=5, fresh=True)),
-    Case(10, "two append together to one table",
-         "two drivers behind the lock append the same plan at the same moment, five times, on one table",
-         partial(released_together, verb="append", times=5, fresh=False)),
+    *two_drivers(started=10, stored=3, appended=5),
 )

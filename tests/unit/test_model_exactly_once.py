@@ -1,4 +1,4 @@
-"""The protocol's laws in every interleaving of the small model; `python -m tests.model` looks at more of them."""
+"""The laws of numbered plans in every interleaving of a small model; `python -m tests.model` looks at more of them."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ How it is looked at belongs to `edges.brokers.entries`. Pure functions of values
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from etl.decisions.start import starts_of
 from etl.errors import OffsetInsideMessage, OffsetMoved
@@ -29,35 +29,56 @@ def doubted_offsets(
 ) -> tuple[DoubtedOffset, ...]:
     """What is looked at, in order. `plan` is the one in force."""
     is_left = plan is not None and plan.number > ((table.transaction_version or 0) if table else 0)
+    kept = _kept_by(plan) if plan and is_left else {}
     return tuple(one for log, extent in sorted(extents.items()) if extent.boundaries is not None
-                 for one in _doubted(log, extent, plan, committed.get(log, NOTHING_COMMITTED), is_left=is_left))
+                 for one in _doubted(log, extent, plan, committed.get(log, NOTHING_COMMITTED), kept))
 
 
-def _doubted(log: BrokerPartition, extent: Extent, plan: Plan | None, found: Committed, *, is_left: bool) -> Iterator[DoubtedOffset]:
-    known = plan if plan and log in plan.positions else None
-    sure = set(extent.boundaries or ())
-    told = {found.offset}
-    if known and is_left:
-        kept = starts_of(known)[log]
-        sure |= {passed.from_offset for passed in _moved_past(known, log, kept)}
-        if not any((loss.log, loss.until_offset, loss.why) == (log, kept, LossReason.SKIPPED) for loss in known.losses):
-            yield from _inside([kept], log, extent, sure, is_kept=True)  # where a skip ends an operator said
-        told -= {kept}
-    elif known:
-        sure |= {known.positions[log]}
-        told -= {known.seen[log].offset}  # the plan moves it yet
-    yield from _inside([offset for offset in told if offset is not None], log, extent, sure)
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Where a plan that is left begins in one log."""
+
+    offset: int
+    ours: tuple[int, ...] = ()
+    """Where we were before somebody moved the offset there."""
+    is_skips_end: bool = False
+    """An operator said it, with what lies before it."""
+
+
+def _kept_by(plan: Plan) -> dict[BrokerPartition, _Kept]:
+    kept = {log: _Kept(start) for log, start in starts_of(plan).items()}
+    for loss in plan.losses:
+        one = kept.get(loss.log)
+        if one and loss.until_offset == one.offset and loss.log_epoch == plan.log_epochs.get(loss.log, 0):
+            ours = (*one.ours, loss.from_offset) if loss.why is LossReason.MOVED else one.ours
+            kept[loss.log] = _Kept(one.offset, ours, one.is_skips_end or loss.why is LossReason.SKIPPED)
+    return kept
+
+
+def _doubted(
+    log: BrokerPartition, extent: Extent, plan: Plan | None, found: Committed, kept: Mapping[BrokerPartition, _Kept],
+) -> Iterator[DoubtedOffset]:
+    if log in kept:
+        if not kept[log].is_skips_end:
+            yield from _inside(kept[log].offset, log, extent, kept[log].ours, is_kept=True)
+        if found.offset != kept[log].offset:
+            yield from _inside(found.offset, log, extent, kept[log].ours)
+    elif plan is None or log not in plan.positions:
+        yield from _inside(found.offset, log, extent, ())
+    elif found.offset != plan.seen[log].offset:  # else the plan moves it yet
+        yield from _inside(found.offset, log, extent, (plan.positions[log],))
 
 
 def _inside(
-    offsets: Iterable[int], log: BrokerPartition, extent: Extent, sure: Iterable[int], *, is_kept: bool = False,
+    offset: int | None, log: BrokerPartition, extent: Extent, ours: Sequence[int], *, is_kept: bool = False,
 ) -> Iterator[DoubtedOffset]:
-    """Those of the offsets that lie inside the log, and where no entry begins for sure."""
-    ascending = sorted(sure)
-    for offset in offsets:
-        if extent.log_start_offset < offset < extent.end_offset and offset not in ascending:
-            nearest = max(extent.log_start_offset, ascending[bisect_right(ascending, offset) - 1])
-            yield DoubtedOffset(log, offset, nearest, extent.end_offset, is_kept)
+    """The offset, where it lies inside the log and an entry begins there neither by what its broker names nor by what is `ours`."""
+    if offset is None or not extent.log_start_offset < offset < extent.end_offset or offset in ours:
+        return
+    named = extent.boundaries or (extent.log_start_offset,)
+    nearest = named[bisect_right(named, offset) - 1]
+    if nearest != offset:
+        yield DoubtedOffset(log, offset, max([nearest, *(each for each in ours if each < offset)]), extent.end_offset, is_kept)
 
 
 def refuse_inside_entries(positions: Mapping[BrokerPartition, int], snapshot: Snapshot, last: Plan | None, *, is_left: bool) -> None:
@@ -131,6 +152,8 @@ def _inside_entry(log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, la
             check = f"{command}: it is {now} by now, where a message begins"
         else:
             check += f"; then {command}"
+            if ours is None and last.number > 1:
+                check += ". If nobody set it, the log is damaged there: --skip leaves out what is"
     return OffsetInsideMessage(what, check=check, **log.place, offset=looked.offset)
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.doubted_offsets import doubted_offsets, put_right
+from etl.decisions.doubted_offsets import doubted_offsets, put_right, refuse_inside_entries
 from etl.decisions.next_step import plan_superseding, steps_ahead
 from etl.errors import OffsetInsideMessage, OffsetMoved
-from etl.model.logs import DoubtedOffset, Extent
+from etl.model.logs import DoubtedOffset, Extent, LookedAt
 from etl.model.plans import Committed, Loss, LossReason, OffsetRange, Plan
 from etl.model.snapshot import Supersede
 from etl.model.table import Table
@@ -212,6 +212,15 @@ def test_a_first_plan_is_put_right_as_well_and_a_log_that_was_read_before_withou
     seen = FakeWorld(outside, FOLLOWING).observe()
     stored = with_id(plain_plan(2, positions={ONE: 60}, ranges=(OffsetRange(ONE, 37, 60),), seen={ONE: Committed(37, 2)}))
     assert put_right(stored, plain_plan(1, positions={ONE: 37}), seen) == stored
+
+
+def test_where_a_stored_plan_begins_in_a_log_that_was_read_before_it_may_be_the_log_that_is_damaged() -> None:
+    plan = with_id(plain_plan(2, positions={ONE: 60}, ranges=(OffsetRange(ONE, 37, 60),), seen={ONE: Committed(37, 2)}))
+    damaged = LookedAt(37, False, "its magic would be 9")
+    seen = replace(FakeWorld(physical_outside_of(9, 3, 4), FOLLOWING).observe(), looked_at={ONE: (damaged,)})
+    with pytest.raises(OffsetInsideMessage, match="where it begins in this log: its magic would be 9") as refused:
+        refuse_inside_entries({ONE: 37}, seen, plan, is_left=True)
+    assert refused.value.check.endswith("If nobody set it, the log is damaged there: --skip leaves out what is")
 
 
 def test_what_was_looked_at_is_kept_in_a_report() -> None:

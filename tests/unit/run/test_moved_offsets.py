@@ -1,0 +1,117 @@
+"""What a run does where somebody moved the committed offsets: it stops, or follows them once and keeps that in a plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl.errors import OffsetMoved
+from etl.model.logs import BrokerPartition
+from etl.report.run_state import Outcome
+from etl.settings.policies import OnOwned
+from tests.fakes.fake_log import FakeLog
+from tests.fakes.stories import LOGS, grow, outcomes, outside_of, refuse_unfinished, run, settings_of
+
+
+def test_a_moved_offset_stops_the_run_and_nothing_is_touched() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.move_offset(LOGS[1], 1)
+    grow(outside, 1, 1, 1)
+    with pytest.raises(OffsetMoved):
+        run(outside)
+    assert set(outside.plans) == {1}
+
+
+def test_a_moved_offset_is_followed_once_and_kept_in_the_next_plan() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    run(outside, settings)
+    outside.logs[LOGS[1]].end = 9
+    outside.move_offset(LOGS[1], 7)
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert report.outcomes[0][1] == "clicks 1: somebody else moved the offset by +4 to 7, followed"
+    assert report.plan is not None
+    assert [(r.from_offset, r.until_offset) for r in report.plan.ranges] == [(7, 9)]
+    assert outcomes(run(outside, settings)) == [Outcome.NOTHING_NEW]
+
+
+@pytest.mark.parametrize("owner", [None, "group_host-1-0"])
+@pytest.mark.parametrize("has_leader", [True, False])
+def test_an_offset_above_the_end_of_its_log_is_not_followed_whoever_has_the_log_and_set_back_the_run_goes_on(
+    owner: str | None, has_leader: bool,
+) -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow", on_no_leader="skip")
+    settings = settings.model_copy(update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})})
+    run(outside, settings)
+    outside.owners = {LOGS[1]: owner} if owner else {}
+    outside.logs[LOGS[1]].has_leader = has_leader
+    outside.move_offset(LOGS[1], 1_000_000)
+    with pytest.raises(OffsetMoved) as caught:
+        run(outside, settings)
+    assert caught.value.check.endswith("set it back to 3") and not outside.losses
+    outside.move_offset(LOGS[1], 3)
+    grow(outside, 1, 1, 1)
+    outside.owners, outside.logs[LOGS[1]].has_leader = {}, True
+    run(outside, settings)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize(("moved_to", "named_again"), [(1_000_000, OffsetMoved), (7, Outcome.FOLLOWED)])
+def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_it_is_named_again(
+    moved_to: int, named_again: type[OffsetMoved] | Outcome,
+) -> None:
+    orders = BrokerPartition("clicks-orders", 0)
+    outside, both = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    outside.logs[orders] = FakeLog(2)
+    run(outside, both)
+    one = settings_of(on_moved="follow", topics={"allow": ["clicks"]})
+    outside.logs[orders].end = 9
+    outside.move_offset(orders, moved_to)
+    found = outside.offsets[orders]
+    for _ in range(2):
+        grow(outside, 1, 1, 1)
+        report = run(outside, one)
+        assert outcomes(report) == [Outcome.NOT_FOLLOWED, Outcome.INGESTED]
+        assert report.outcomes[0][1].startswith(f"clicks-orders 0: somebody else moved the offset by {moved_to - 2:+,} to {moved_to}, ")
+        assert report.plan is not None and (report.plan.positions[orders], outside.offsets[orders]) == (2, found)
+    assert not outside.losses
+    if named_again is OffsetMoved:
+        with pytest.raises(OffsetMoved) as caught:
+            run(outside, both)
+        assert caught.value.check.endswith("set it back to 2")
+        outside.move_offset(orders, 2)
+        run(outside, both)
+        refuse_unfinished(outside)
+    else:
+        assert outcomes(run(outside, both)) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+        assert [(loss.log, loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [(orders, 2, 7)]
+
+
+def test_an_offset_that_was_left_alone_and_is_set_back_is_ours_again() -> None:
+    orders = BrokerPartition("clicks-orders", 0)
+    outside, both = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    outside.logs[orders] = FakeLog(2)
+    run(outside, both)
+    outside.move_offset(orders, 50)
+    one = settings_of(on_moved="follow", topics={"allow": ["clicks"]})
+    assert outcomes(run(outside, one)) == [Outcome.NOT_FOLLOWED, Outcome.NOTHING_NEW]
+    outside.move_offset(orders, 2)
+    assert outcomes(run(outside, one)) == [Outcome.NOTHING_NEW]
+    outside.logs[orders].end = 9
+    assert outcomes(run(outside, both)) == [Outcome.INGESTED]
+    refuse_unfinished(outside)
+
+
+def test_a_follow_without_new_records_is_kept_in_a_plan_too() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    run(outside, settings)
+    outside.logs[LOGS[1]].end = 9
+    run(outside, settings)
+    outside.move_offset(LOGS[1], 9)
+    assert outcomes(run(outside, settings)) == [Outcome.NOTHING_NEW]
+    outside.logs[LOGS[1]].log_start = 9
+    outside.logs[LOGS[1]].end = 12
+    outside.move_offset(LOGS[1], 12)
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.LET_GO]
+    assert outcomes(run(outside)) == [Outcome.NOTHING_NEW]

@@ -1,0 +1,55 @@
+"""Rows that others remove from the table, before, between and during a run's steps: told, kept, or the run stops."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl.errors import LedgersDisagree
+from etl.model.table import ForeignCommit
+from etl.report.run_state import Outcome
+from tests.fakes.world import When
+from tests.fakes.stories import grow, outcomes, outside_of, run, settings_of
+
+
+def test_a_delete_that_policy_lets_pass_is_told_and_kept() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
+    run(outside, settings)
+    outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
+    report = run(outside, settings)
+    assert outcomes(report) == [Outcome.ROWS_REMOVED, Outcome.NOTHING_NEW]
+    assert outside.removals == [ForeignCommit(2, "DELETE", "removed rows")]
+
+
+def test_a_delete_between_plan_and_append_that_policy_lets_pass_is_told_and_kept_before_the_record() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
+    deleted = ForeignCommit(2, "DELETE", "removed rows")
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("open table", When.AFTER):
+            outside.foreign = (deleted,)
+        if (reached, side) == ("record", When.BEFORE):
+            assert outside.removals == [deleted]
+
+    assert outcomes(run(outside, settings, at=at)) == [Outcome.ROWS_REMOVED, Outcome.INGESTED]
+    assert outside.removals == [deleted]
+
+
+def test_a_delete_that_was_told_before_the_append_is_not_told_again_after_it() -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
+    run(outside, settings)
+    outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
+    grow(outside, 1, 1, 1)
+    assert outcomes(run(outside, settings)) == [Outcome.ROWS_REMOVED, Outcome.INGESTED]
+    assert outside.removals == [ForeignCommit(2, "DELETE", "removed rows")]
+
+
+def test_rows_that_somebody_removes_during_the_append_stop_the_run_before_an_offset_moves() -> None:
+    outside = outside_of(5, 3, 4)
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("append", When.AFTER):
+            outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
+
+    with pytest.raises(LedgersDisagree, match="DELETE removed rows"):
+        run(outside, at=at)
+    assert not outside.offsets

@@ -91,7 +91,8 @@ def plans_accept_log(
     at: Annotated[int | None, typer.Option(
         min=0, metavar="OFFSET", help="Where one cut partition goes on, if its brokers cannot tell where it was cut.")] = None,
     same_log: Annotated[bool, typer.Option(
-        "--same-log", help="The topics are the same, and only ZooKeeper's content was copied to another ensemble.")] = False,
+        "--same-log", help="They are what they were: ZooKeeper's content was copied to another ensemble, or this broker (Jafka) kept its "
+        "log. Of a log that is another all records below our position would never be loaded.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with logs that were cut, or whose topics were made again; rows of records that are gone stay, and are named."""

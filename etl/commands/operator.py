@@ -10,12 +10,14 @@ from typing import Any
 
 from etl.commands.run import new_run_id
 from etl.decisions.acceptance import is_recorded, is_told
+from etl.decisions.accepted_logs import told_of
+from etl.decisions.accepting import Accepting, parse_named
 from etl.decisions.doubted_offsets import put_right
 from etl.decisions.foreign_commits import unacknowledged
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import naming_table, refuse_another_era, where_we_stand
-from etl.decisions.reset import Accepting, parse_named, plan_reset
+from etl.decisions.reset import plan_reset
 from etl.edges.delta.log import hash_of_commit, open_log
 from etl.edges.delta.path import rust_path
 from etl.errors import NeedsDecision, SettingsError
@@ -131,10 +133,11 @@ def _refuse_finished(number: int, state: PipelineState, table: Table | None) -> 
 
 
 def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: int | None = None, is_same_log: bool = False) -> Ruling:
-    """Go on with logs that were cut, or whose topics were made again, each named `TOPIC` or `TOPIC:PARTITION`; the next run executes it.
+    """Go on with logs that were cut or made again, each named `TOPIC` or `TOPIC:PARTITION`; the next run executes it.
 
     `at` is for one partition of which the brokers cannot tell where it was cut. `is_same_log`: it is the topic's znode alone that was
-    made anew. Raises SettingsError for a log with which nothing is wrong, NeedsDecision where a run must first take over the table's plan.
+    made anew, or this partition's broker kept its log. Raises SettingsError for a log with which nothing is wrong, and for one that is not
+    what it is said to be, NeedsDecision where a run must first take over the table's plan.
     """
     wanted = Accepting(tuple(parse_named(name) for name in names), reason, at, is_same_log)
     run_id = new_run_id()
@@ -160,6 +163,7 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
     if plan.supersedes:
         says.append(f"it takes the place of {plan.supersedes}, which was not in the table")
     says += [f"{log} goes on from {plan.positions[log]}" for log in sorted(_moved_logs(plan, state))]
+    says += told_of(state.last if isinstance(state, UpToDate) else state.plan, plan, snapshot)
     return Ruling("\n".join([*says, *told_vanished(plan.vanished)]), {"says": says, "plan": describe_plan(plan, None)})
 
 

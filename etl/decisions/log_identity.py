@@ -1,4 +1,4 @@
-"""Whether a log is still the one whose offsets the pipeline knows: not cut, and its topic not made again. Pure functions of values.
+"""Whether a log is still the one whose offsets the pipeline knows: not cut, and not made again. Pure functions of values.
 
 A log that lost its tail (an unclean leader election, a disk put back from a copy) soon has other records at the same offsets, and then its
 end says nothing. What tells is the leader epoch (KIP-101): each leader begins one at its log's end. So a plan keeps the epoch of the leader
@@ -8,20 +8,22 @@ one that is found: a leader of long ago may come back with a longer log of its o
 record batches that we have read.
 
 Brokers before 2.1 tell no epochs. There an end below the position is all that shows, and so it is where a log was cut without an
-election: a cluster of one broker with ZooKeeper may come back with half of its disk in the very epoch it had.
+election: a cluster of one broker with ZooKeeper may come back with half of its disk in the very epoch it had. Physical logs (0.7 family)
+have none either, and are known by the bytes before our position (`tails`). Whether a topic was made again is `made_again`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from etl.errors import LogTruncated, NeedsDecision
+from etl.decisions.made_again import refuse_topics_made_again, topics_made_again, waiting_logs
+from etl.decisions.tails import holds_what_was_read
+from etl.errors import LogTruncated
 from etl.model.logs import BrokerPartition, Lineage
 from etl.model.plans import Applied, Plan
 from etl.model.snapshot import Snapshot
 from etl.protocol.stretches import render_log
-from etl.protocol.zookeeper.payloads import CREATION_ID
 
 EPOCHS_KEPT = 16
 """How many leader epochs of a log are remembered, the newest: of a range by its receipt, of a log by a plan."""
@@ -36,6 +38,8 @@ class Cut:
     left_until: int
     """Where the records that are left end; where that is not known, the highest offset where it may be."""
     is_known: bool = True
+    holds_others: bool = False
+    """Of a physical log: it has other bytes than those that were read or planned, however long it is."""
 
     def error(self, others: int = 0) -> LogTruncated:
         """What a run raises; `others`: how many more logs were cut."""
@@ -44,10 +48,15 @@ class Cut:
             what, at = f"the log was cut at offset {self.left_until}, and records up to {self.position} were read or planned{more}", ""
         else:
             what, at = f"the log was cut at offset {self.left_until} or below, and we were at {self.position}{more}", "--at OFFSET "
+        if self.holds_others:
+            before = self.left_until + 1
+            what = f"the log holds other bytes before offset {before} than were read or planned, and we were at {self.position}{more}"
         named = render_log(self.log)
-        check = (
-            "whether an unclean leader was elected, or a broker lost its disk; to go on from there: "
-            f"etl plans accept-log CONF {named} {at}--reason ...")
+        check = "whether an unclean leader was elected, or a broker lost its disk; to go on from there: "
+        if self.log.is_physical:
+            check = ("whether its broker lost the end of its disk, or the topic was deleted and made again on that broker alone; to go on "
+                     "from where its records are those in the table, from 0 if it was made again: ")
+        check += f"etl plans accept-log CONF {named} {at}--reason ..."
         return LogTruncated(what, **self.log.place, offset=self.position, check=check)
 
 
@@ -88,7 +97,7 @@ def refuse_other_logs(plan: Plan | None, snapshot: Snapshot, positions: Mapping[
     """
     if plan is None:
         return
-    refuse_topics_made_again(plan.topic_ids, snapshot, f"plan {plan.number} read")
+    refuse_topics_made_again(plan, snapshot)
     cuts = cut_logs(plan, snapshot, plan.positions if positions is None else positions)
     if cuts:
         raise cuts[0].error(len(cuts) - 1)
@@ -98,16 +107,21 @@ def other_logs(plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerP
     """The logs for which `refuse_other_logs` raises: no number that is reckoned with the plan's offsets means anything there."""
     if plan is None:
         return frozenset()
-    again = topics_made_again(plan.topic_ids, snapshot)
-    return frozenset(log for log in snapshot.extents if log.topic in again) | {cut.log for cut in cut_logs(plan, snapshot, positions)}
+    again = topics_made_again(plan, snapshot)
+    others = {log for log in snapshot.extents if log.topic in again} | {cut.log for cut in cut_logs(plan, snapshot, positions)}
+    return frozenset(others.union(waiting_logs(plan, snapshot)))
 
 
 def cut_logs(plan: Plan, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> list[Cut]:
     """The logs that lost records below these positions, in order; of those that can be read now."""
     sharp = record_epochs(plan, snapshot.ledger.applied)
     begins = {r.log: r.from_offset for r in sorted(plan.ranges, key=lambda r: -r.from_offset)}
-    found = []
+    found: list[Cut | None] = []
     for log in sorted(log for log in positions if log in snapshot.extents):
+        if holds_what_was_read(log, plan, snapshot) is False:
+            left = min(plan.tails[log].until_offset - 1, snapshot.extents[log].end_offset)
+            found.append(Cut(log, positions[log], left, is_known=False, holds_others=left < snapshot.extents[log].end_offset))
+            continue
         if log in sharp:
             known = _Known(sharp[log][-1][0], sharp[log], plan.positions[log], ends_there=True)
         else:
@@ -149,32 +163,3 @@ def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known)
     is_exact = is_whole or end.end_offset <= ours or end.epoch == end.asked_epoch
     # in the leader's own epoch this is only the log's end: somebody may have written since it was cut, and nobody was elected
     return Cut(log, position, left, is_exact and end.asked_epoch != snapshot.leader_epochs.get(log))
-
-
-def topics_made_again(topic_ids: Mapping[str, str], snapshot: Snapshot) -> dict[str, str]:
-    """The topics whose id is another one by now, and that id. Brokers that were upgraded begin to have ids: that is no other topic."""
-    found = {topic: snapshot.topic_ids.get(topic, known) for topic, known in sorted(topic_ids.items())}
-    return {topic: now for topic, now in found.items()
-            if now != topic_ids[topic] and is_creation_id(now) == is_creation_id(topic_ids[topic])}
-
-
-def is_creation_id(topic_id: str) -> bool:
-    """Whether it is only the creation of the topic's znode that stands for its id: brokers before 2.8 have none."""
-    return topic_id.startswith(CREATION_ID)
-
-
-def refuse_topics_made_again(topic_ids: Mapping[str, str], snapshot: Snapshot, knew: str) -> None:
-    """Offsets of a topic mean nothing on another one of the same name. `knew` says who knew the ids. Raises NeedsDecision."""
-    again = topics_made_again(topic_ids, snapshot)
-    for topic, found in again.items():
-        others = f" (and {len(again) - 1} more topics)" if again.keys() - {topic} else ""
-        what = f"the topic was deleted and made again: its id is {found}, {knew} {topic_ids[topic]}{others}"
-        check = "who did it; to go on with the new one: " + accept_command([topic])
-        if is_creation_id(found):
-            check += "; or, where ZooKeeper's content was copied to another ensemble and it is the same topic, add --same-log"
-        raise NeedsDecision(what, topic=topic, check=check)
-
-
-def accept_command(names: Iterable[str]) -> str:
-    """The command that leads out, as messages name it."""
-    return f"etl plans accept-log CONF {' '.join(names)} --reason ..."

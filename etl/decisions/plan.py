@@ -14,8 +14,10 @@ from etl.decisions.boundaries import boundaries_of, end_at_or_above
 from etl.decisions.caps import share_caps
 from etl.decisions.doubted_offsets import refuse_inside_entries
 from etl.decisions.log_identity import record_epochs, refuse_other_logs
+from etl.decisions.made_again import kept_ids
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, start_of
+from etl.decisions.tails import kept_tails
 from etl.decisions.tasks import cut_ranges
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
 from etl.model.logs import BrokerPartition, Lineage
@@ -80,13 +82,15 @@ def plan_from(
     positions = {**known, **stops}
     there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners)
     table, log_epochs = snapshot.table, dict(last.log_epochs) if last else {}
+    topic_ids = {**(last.topic_ids if last else {}), **snapshot.topic_ids}
     return Plan(
         number=number, uid=uid, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms,
         dialect=settings.source.dialect, cluster=snapshot.cluster, shape=shape_of_rows(settings), ranges=ranges, positions=positions,
         seen={log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions},
         table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
         table_version=table.version if table else None, heir_of=last.heir_of if last else (),
-        topic_ids={**(last.topic_ids if last else {}), **snapshot.topic_ids},
+        topic_ids=topic_ids, log_topic_ids=kept_ids(last, snapshot.extents, positions, topic_ids),
+        tails=kept_tails(last, positions, snapshot),
         losses=tuple(replace(loss, log_epoch=log_epochs.get(loss.log, 0)) for r in readings.values() for loss in r.lost),
         pending_starts=pending_starts(there, positions, last, settings, now_ms=now_ms),
         log_starts={log: snapshot.extents[log].log_start_offset for log in readings},

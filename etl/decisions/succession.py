@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from etl.decisions.coverage import unloaded
-from etl.decisions.log_identity import is_creation_id, record_epochs
+from etl.decisions.log_identity import record_epochs
+from etl.decisions.made_again import is_creation_id, kept_ids
 from etl.decisions.other_pipelines import app_id_of, name_of
 from etl.decisions.reconcile import compare, is_of_another_era
 from etl.decisions.shape import shape_of_rows
@@ -100,11 +101,14 @@ def plan_taking_over(
             check = f"who committed it; set it back to {positions[log]}, or the records between are never loaded"
             raise OffsetMoved(what, **log.place, offset=there, check=check)
     is_instead = isinstance(state, (Replay, Supersede))
+    topic_ids = {**(last.topic_ids if last else {}), **_topic_ids(other.plan, {log.topic for log in theirs}, snapshot)}
     return Plan(
         number=number, uid=uid, kind=PlanKind.TAKE_OVER, created_at_ms=now_ms, dialect=settings.source.dialect, cluster=snapshot.cluster,
         shape=shape_of_rows(settings), ranges=(), positions=positions, seen={**seen, **last.seen} if last and is_instead else seen,
         table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
-        topic_ids={**(last.topic_ids if last else {}), **_topic_ids(other.plan, {log.topic for log in theirs}, snapshot)},
+        topic_ids=topic_ids, log_topic_ids=_joined(
+            kept_ids(last, (), ours, topic_ids), kept_ids(other.plan, (), further_on, topic_ids), further_on),
+        tails=_joined(last.tails if last else {}, other.plan.tails if other.plan else {}, further_on),
         previous=(last.previous if is_instead else last.id) if last else None, supersedes=last.id if last and is_instead else None,
         reason=reason, took_over=TookOver(other.app_id, other.number), heir_of=_heir_of(last, other, us),
         table_version=table.version if table else None,

@@ -168,6 +168,17 @@ class EpochEnd:
     end_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The bytes that a physical log holds right before an offset: by them it is known again."""
+
+    until_offset: int
+    size: int
+    """In bytes; all in one segment."""
+    digest: str
+    """BLAKE2b of them, 8 bytes in hex."""
+
+
 Lineage = tuple[tuple[int, int], ...]
 """Leader epochs of a log, ascending, each with the first offset that is known to be of it."""
 

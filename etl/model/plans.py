@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from etl.model.logs import BrokerPartition, Dialect, Leader, Lineage
+from etl.model.logs import BrokerPartition, Dialect, Leader, Lineage, Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The group's offset of one log as ZooKeeper held it: the **next** offset to read, and the znode's version.
-
-    Both are None where there is no znode; an empty znode that was never written has a version and no offset.
-    """
+    """The group's **next** offset in ZooKeeper, and its znode's version: both None without a znode, the offset alone in an empty one."""
 
     offset: int | None = None
     version: int | None = None
@@ -145,8 +142,7 @@ class TookOver:
 class Plan:
     """Everything one Delta commit will hold, decided before the first fetch and stored before it.
 
-    `id` is the hash of the canonical content without the leaders (`plan_documents.plan_id`): the same content is the
-    same plan, whoever made it.
+    `id` is the hash of the canonical content without the leaders (`plan_documents.plan_id`): same content, same plan, whoever made it.
     """
 
     number: int
@@ -186,8 +182,7 @@ class Plan:
     log_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Which life of a log the rows are of; 0 where not named, one more each time an operator accepted that its offsets start anew."""
     pending_starts: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
-    """Logs that could not be read when it was decided where they start: the moment, in milliseconds, of the first record to read; None:
-    they start at the first record that is there."""
+    """Logs that could not be read when their start was decided: the moment, in milliseconds, of the first record to read; None: of any."""
     vanished: tuple[Vanished, ...] = ()
     """Of a reset: offsets whose rows stay in the table and whose records are gone."""
     took_over: TookOver | None = None
@@ -196,6 +191,10 @@ class Plan:
     """Every pipeline whose place was taken so far, by this one or by one that it took over; the newest plan of each at that time."""
     table_version: int | None = None
     """The table's Delta version when the plan was made; None: there was no table, or it is from before this was kept."""
+    tails: Mapping[BrokerPartition, Tail] = field(default_factory=dict)
+    """Of physical logs: what lay before the position, or before an earlier one, when the plan was made. It must still lie there."""
+    log_topic_ids: Mapping[BrokerPartition, str] = field(default_factory=dict)
+    """Physical logs that were decided under another id of their topic than that of `topic_ids`, and that id (`decisions.made_again`)."""
 
     @property
     def offsets_to_move(self) -> tuple[BrokerPartition, ...]:

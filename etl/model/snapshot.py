@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition, EpochEnd, Extent, Leader, LookedAt, OpenTransaction, Retention
+from etl.model.logs import BrokerPartition, EpochEnd, Extent, Leader, LookedAt, OpenTransaction, Retention, Tail
 from etl.model.plans import Committed, Loss, Plan
 from etl.model.table import Table
 
@@ -49,6 +49,8 @@ class Snapshot:
     """How many of Spark's tasks work at once; None where only the cluster knows."""
     looked_at: Mapping[BrokerPartition, tuple[LookedAt, ...]] = field(default_factory=dict)
     """Of offsets that are byte positions and that somebody else told: whether an entry begins there."""
+    tails: Mapping[BrokerPartition, tuple[Tail, ...]] = field(default_factory=dict)
+    """Of physical logs: what lies now where the newest plan knows it, before its position, and before the end."""
 
 
 @dataclass(frozen=True, slots=True)

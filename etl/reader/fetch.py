@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, RanOutBeforeUntil
-from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation
+from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Tail
 from etl.model.plans import OffsetRange, Receipt
 from etl.protocol.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, FetchTarget
 from etl.protocol.records.selection import MAX_UNPACKED_BYTES
@@ -36,7 +36,7 @@ from etl.reader.cursor import Cursor
 from etl.reader.leaders import by_broker, find_leaders
 from etl.reader.range_progress import FetchSettings, RangeProgress, lose_all, place_of
 from etl.reader.refusals import (
-    check_patience, refuse_cut_logs, refuse_ended, refuse_missing, refuse_other_topics, refuse_topic_made_again, told_end,
+    check_patience, refuse_changed_logs, refuse_ended, refuse_missing, refuse_other_topics, refuse_topic_made_again, told_end,
 )
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MAX_RECORD_BYTES, MIB, TIMEOUT_S
 
@@ -55,8 +55,8 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
                 log_epochs: Mapping[BrokerPartition, int] | None = None, retry: int = 8, backoff_s: float = 0.25,
                 deadline_s: float = 120.0, timeout_s: float = TIMEOUT_S, max_wait_ms: int = 500,
                 topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
-                cleanups: Mapping[str, Cleanup] | None = None, fails_on_loss: bool = True,
-                max_record_bytes: int = MAX_RECORD_BYTES, generation: str | None = None,
+                tails: Mapping[BrokerPartition, Tail] | None = None, cleanups: Mapping[str, Cleanup] | None = None,
+                fails_on_loss: bool = True, max_record_bytes: int = MAX_RECORD_BYTES, generation: str | None = None,
                 on_read: Callable[[int, int, int, int], None] = lambda index, offsets, rows, size: None) -> Iterator[pa.RecordBatch]:
     """The rows of `ranges` as Arrow batches: in order within a range, ranges in any order and interleaved.
 
@@ -71,9 +71,9 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     deadline_s        how long a log may give nothing before its range counts as out of reach
     on_read           called as (index in `ranges`, offsets passed, rows, bytes fetched so far) each time that rows of it were taken
     topic_ids         topic -> the id it had when the ranges were planned (KIP-516): once all is read it must still be that topic
-    leader_epochs     log -> the epoch of the leader that told its end when the ranges were planned (KIP-320): once all is read, that
-                      epoch must still reach up to them
+    leader_epochs     log -> the epoch of the leader that told its end (KIP-320): once all is read, it must still reach up to the ranges
     cleanups          topic -> what is known of how it is cleaned up, which may explain missing offsets
+    tails             physical log -> the bytes by which it was known when the ranges were planned: they must be there once all is read
     fails_on_loss     offsets that the log does not hold any more, and once all is read missing ones that nothing explains, are an error;
                       else what there is is read
     max_record_bytes  a larger record is refused
@@ -101,7 +101,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
         find_leaders(walks, settings)
         for broker, group in by_broker(walks).items():
             yield from _read_from(broker, group, settings, on_receipt, on_read)
-    refuse_cut_logs(ranges, leader_epochs or {}, settings)
+    refuse_changed_logs(ranges, leader_epochs or {}, tails or {}, settings)
     if fails_on_loss:
         refuse_missing(cursors)
 

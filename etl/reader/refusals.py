@@ -9,8 +9,9 @@ from etl.decisions.log_identity import Cut
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
 from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.edges.brokers.tails import read_tails
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, MissingOffsets, NotYetReadable, RanOutBeforeUntil, TopicMadeAgain
-from etl.model.logs import BrokerPartition, Cleanup, Isolation
+from etl.model.logs import BrokerPartition, Cleanup, Isolation, Tail
 from etl.model.plans import OffsetRange
 from etl.protocol.messages import LATEST, TopicMetadata
 from etl.protocol.refusal import Meaning
@@ -83,7 +84,16 @@ def _refuse_other_topic(found: TopicMetadata, planned: str) -> None:
         raise TopicMadeAgain(what, topic=found.topic, check="who did it")
 
 
-def refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], settings: FetchSettings) -> None:
+def refuse_changed_logs(
+    ranges: Sequence[OffsetRange], leader_epochs: Mapping[BrokerPartition, int], tails: Mapping[BrokerPartition, Tail],
+    settings: FetchSettings,
+) -> None:
+    """Logs that were cut, or made again, since they were planned. Raises LogTruncated."""
+    _refuse_cut_logs(ranges, leader_epochs, settings)
+    _refuse_other_bytes(ranges, tails, settings)
+
+
+def _refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], settings: FetchSettings) -> None:
     """A leader of another line has other records at the same offsets, and whoever is elected meanwhile gives them out without a word.
 
     Once all is read, because a log that still reaches up to a range in the epoch it was planned in did so all the time.
@@ -119,6 +129,20 @@ def refuse_ended(consumer: SimpleConsumer, walk: RangeProgress) -> None:
     if end is not None and end < until:
         check = "whether the topic was deleted or made anew, or the broker lost what was not yet on its disk"
         raise RanOutBeforeUntil(f"the log ends at {end}, the range at {until}", check=check, **place_of(walk))
+
+
+def _refuse_other_bytes(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, Tail], settings: FetchSettings) -> None:
+    """The same of physical logs, which have no epochs: one that still holds the bytes by which it was known did so all the time."""
+    leaders = {each.log: each.leader for each in ranges if each.leader and each.size and each.log in planned}
+    if not leaders:
+        return
+    places = {log: (planned[log].until_offset, planned[log].size) for log in leaders}
+    with Cluster(settings.bootstrap, timeout_s=settings.timeout_s, generation=settings.generation,
+                 idle_connections=OF_THIS_PROCESS) as cluster:
+        found = read_tails(cluster, places, leaders)
+    for log, tail in sorted(found.items()):
+        if tail != planned[log]:
+            raise Cut(log, tail.until_offset, tail.until_offset - 1, is_known=False, holds_others=True).error()
 
 
 def check_patience(walk: RangeProgress, settings: FetchSettings) -> None:

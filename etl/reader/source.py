@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from etl.edges.progress_port import ProgressAddress, Teller
 from etl.errors import EtlError, SparkLost
-from etl.model.logs import BrokerPartition, Cleanup, Dialect, Isolation
+from etl.model.logs import BrokerPartition, Cleanup, Dialect, Isolation, Tail
 from etl.model.plans import OffsetRange, Receipt
 from etl.model.raw_table import spark_schema
 from etl.protocol.error_line import mark
@@ -105,7 +105,7 @@ class RangesReader(DataSourceReader):
                 isolation=reading.isolation, columns=reading.columns, bootstrap=_addresses(task.ranges, reading.bootstrap),
                 fetch_max_bytes=reading.fetch_max_bytes, fetch_limit_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
                 on_receipt=lambda at, receipt: note(task.indices[at], receipt), topic_ids=task.topic_ids,
-                leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups,
+                leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups, tails=task.tails,
                 fails_on_loss=reading.fails_on_data_loss, on_read=teller.read, max_record_bytes=reading.max_record_bytes,
                 generation=reading.generation,
             )
@@ -147,16 +147,16 @@ def read_tasks(
     topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
     log_epochs: Mapping[BrokerPartition, int] | None = None, cleanups: Mapping[str, Cleanup] | None = None,
     progress: ProgressAddress | None = None, max_record_bytes: int = MAX_RECORD_BYTES, physical: bool = False,
-    broker_version: str | None = None,
+    broker_version: str | None = None, tails: Mapping[BrokerPartition, Tail] | None = None,
 ) -> tuple[DataFrame, ReceiptAccumulator]:
     """The rows of a plan's ranges, packed as `tasks` says (indices of `ranges`), and the receipts to come.
 
     Leaders travel with the ranges, so executors ask nobody; only a task that is tried again looks them up at `bootstrap`
     (`host:port` each). A topic that no longer has the id of `topic_ids` when it was read fails the task (TopicMadeAgain), and so does a log
-    that no longer reaches up to its ranges in the epoch of `leader_epochs` (LogTruncated), and offsets missing from a topic whose
-    cleaning, by `cleanups`, does not explain it (MissingOffsets). Rows carry their log's epoch of `log_epochs`. `physical`: all logs are
-    (`BrokerPartition.is_physical`), and the rows have the columns of such. `broker_version`: as what brokers are spoken to whom nobody told
-    anything else.
+    that no longer reaches up to its ranges in the epoch of `leader_epochs` or holds other bytes than those of `tails` (LogTruncated), and
+    offsets missing from a topic whose cleaning, by `cleanups`, does not explain it (MissingOffsets). Rows carry their log's epoch of
+    `log_epochs`. `physical`: all logs are (`BrokerPartition.is_physical`), and the rows have the columns of such. `broker_version`: as what
+    brokers are spoken to whom nobody told anything else.
     """
     source, receipts = receiving(spark, progress)
     spark.dataSource.register(source)
@@ -167,7 +167,7 @@ def read_tasks(
         reader = reader.option("dialect", Dialect.JAFKA.value)
     if broker_version is not None:
         reader = reader.option("broker_version", broker_version)
-    text = render_tasks(ranges, tasks, topic_ids or {}, leader_epochs or {}, log_epochs or {}, cleanups or {})
+    text = render_tasks(ranges, tasks, topic_ids or {}, leader_epochs or {}, log_epochs or {}, cleanups or {}, tails or {})
     reader = reader.option("tasks", text) if len(text) <= INLINE_BYTES else reader.option("tasks_file", keep_file(text))
     return _loaded(reader), receipts
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from etl.model.logs import Broker, BrokerPartition, Cleanup, Leader
+from etl.model.logs import Broker, BrokerPartition, Cleanup, Leader, Tail
 from etl.model.plans import OffsetRange
 
 T = TypeVar("T")
@@ -34,6 +34,8 @@ class Task:
     """Which life of the log the rows are of, where it is not the first."""
     cleanups: Mapping[str, Cleanup] = field(default_factory=dict)
     """How the topics are cleaned up, where that is known."""
+    tails: Mapping[BrokerPartition, Tail] = field(default_factory=dict)
+    """By which bytes physical logs were known when the ranges were planned."""
 
     @property
     def number(self) -> int:
@@ -47,14 +49,15 @@ _NOTHING_KNOWN: Mapping[Any, Any] = MappingProxyType({})
 def render_tasks(
     ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], topic_ids: Mapping[str, str] = _NOTHING_KNOWN,
     leader_epochs: Mapping[BrokerPartition, int] = _NOTHING_KNOWN, log_epochs: Mapping[BrokerPartition, int] = _NOTHING_KNOWN,
-    cleanups: Mapping[str, Cleanup] = _NOTHING_KNOWN,
+    cleanups: Mapping[str, Cleanup] = _NOTHING_KNOWN, tails: Mapping[BrokerPartition, Tail] = _NOTHING_KNOWN,
 ) -> str:
     """Ranges with their leaders, what is known of their topics and logs, and the tasks, as the text that `parse_tasks` reads."""
     topics = {r.log.topic for r in ranges}
     document = {
         "ranges": [_row(r) for r in ranges], "tasks": [list(task) for task in tasks], "topic_ids": of_topics(topic_ids, topics),
         "leader_epochs": [leader_epochs.get(r.log) for r in ranges], "log_epochs": [log_epochs.get(r.log) for r in ranges],
-        "cleanups": {topic: [told.is_compacted, told.is_tiered] for topic, told in of_topics(cleanups, topics).items()}}
+        "cleanups": {topic: [told.is_compacted, told.is_tiered] for topic, told in of_topics(cleanups, topics).items()},
+        "tails": [[(t := tails[r.log]).until_offset, t.size, t.digest] if r.log in tails else None for r in ranges]}
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -63,14 +66,14 @@ def parse_tasks(text: str) -> list[Task]:
     found = json.loads(text)
     ranges = [_range(row) for row in found["ranges"]]
 
-    def known(name: str, task: Sequence[int]) -> dict[BrokerPartition, int]:
+    def known(name: str, task: Sequence[int]) -> dict[BrokerPartition, Any]:
         return {ranges[i].log: found[name][i] for i in task if found[name][i] is not None}
 
     topics = [{ranges[i].log.topic for i in task} for task in found["tasks"]]
     cleanups = {topic: Cleanup(*told) for topic, told in found["cleanups"].items()}
     return [
         Task(tuple(task), tuple(ranges[i] for i in task), of_topics(found["topic_ids"], read), known("leader_epochs", task),
-             known("log_epochs", task), of_topics(cleanups, read))
+             known("log_epochs", task), of_topics(cleanups, read), {log: Tail(*told) for log, told in known("tails", task).items()})
         for task, read in zip(found["tasks"], topics, strict=True)]
 
 

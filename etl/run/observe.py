@@ -14,8 +14,10 @@ from etl.decisions.reconcile import plan_in_force
 from etl.decisions.refusals import refuse_another_dialect, refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decisions.replay import topics_left_to_read
 from etl.decisions.start import moments_to_ask
+from etl.decisions.tails import end_places, known_places, position_places
 from etl.edges.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
 from etl.edges.brokers.offsets import Extents
+from etl.edges.brokers.tails import read_tails
 from etl.edges.delta import state
 from etl.edges.delta.others import with_others
 from etl.edges.delta.shape import check_shape
@@ -25,7 +27,8 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.registry import read_creation_ids
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition, Retention
+from etl.model.logs import BrokerPartition, Retention, Tail
+from etl.model.plans import Plan
 from etl.model.raw_table import arrow_schema
 from etl.model.snapshot import Snapshot
 from etl.model.table import Table
@@ -90,6 +93,7 @@ class Observer:
             asked = epochs_to_ask(in_force, ledger.applied)
             ends = cluster.epoch_ends({log: epoch for log, epoch in asked.items() if log in found.extents},
                                       wait_for_leader_s=source.wait_for_leader_s, leaders=found.leaders)
+            tails = self._ask_tails(cluster, found, in_force)
             retention, retained_from = self._ask_retention(cluster, found, ledger, left)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
@@ -101,10 +105,17 @@ class Observer:
             owners={**members_as_owners(members, logs), **self._group.owners(metadata.topics)},
             live_consumers=(*self._group.live_consumers(), *sorted(members.members)),
             ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, retained_from=retained_from,
-            open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends,
+            open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends, tails=tails,
             gone_topics=unknown_topics(described, left), parallelism=parallelism_of(self._settings.spark),
             looked_at=looked_at,
         ), pipelines_version)
+
+    def _ask_tails(self, cluster: Cluster, found: Extents, plan: Plan | None) -> dict[BrokerPartition, tuple[Tail, ...]]:
+        """What physical logs hold at their ends, and where the plan knows them: that last, so that it vouches for the others."""
+        places = (end_places(found.extents), position_places(plan, found.extents), known_places(plan, found.extents))
+        answers = [read_tails(cluster, asked, found.leaders) for asked in places if asked]
+        told = {log: tuple(answer[log] for answer in answers if log in answer) for log in found.extents}
+        return {log: tails for log, tails in told.items() if tails}
 
     def _ask_retention(
         self, cluster: Cluster, found: Extents, ledger: Ledger, left: Collection[str],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from etl.decisions.expiry import cleanup_of
-from etl.decisions.log_identity import is_creation_id
+from etl.decisions.made_again import is_creation_id
 from etl.decisions.plan_tasks import tasks_of_plan
 from etl.model.logs import Cleanup
 from etl.model.plans import Plan
@@ -33,7 +33,7 @@ def read_rows(
             isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
             timeout_s=source.timeout_s, max_record_bytes=source.max_record_bytes, cleanups=_cleanups(plan, snapshot, settings),
             topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not is_creation_id(topic_id)},
-            leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs, broker_version=source.broker_version,
+            leader_epochs=plan.leader_epochs, tails=plan.tails, log_epochs=plan.log_epochs, broker_version=source.broker_version,
             progress=reading.port.address, physical=source.is_physical)
     except BaseException:
         reading.port.close()

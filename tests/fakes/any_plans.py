@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
+from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail
 from etl.model.plans import Applied, Committed, Loss, LossReason, OffsetRange, Plan, PlanKind, Receipt, Vanished
 from etl.protocol.zookeeper.plan_documents import with_id
 
@@ -54,4 +54,6 @@ def plans(draw: st.DrawFn) -> Plan:
         log_epochs={log: draw(st.integers(1, 3)) for log in logs[:1]},
         pending_starts=draw(st.dictionaries(LOGS.filter(lambda log: log.broker_id is None), st.none() | st.integers(0), max_size=2)),
         vanished=tuple(Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]),
+        tails={log: Tail(draw(OFFSETS), draw(st.integers(1, 1024)), draw(st.text("0123456789abcdef", max_size=4))) for log in logs[:2]},
+        log_topic_ids={log: draw(st.text(max_size=5)) for log in logs[2:]},
     ))

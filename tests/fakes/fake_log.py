@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from etl.model.logs import EpochEnd, Extent, LookedAt
+from etl.model.logs import EpochEnd, Extent, LookedAt, Tail
 
 Place = int | tuple[int, int]
 """What tells a row of a log from its others: its offset; in a physical log the entry's, and the message's index in it."""
@@ -71,6 +71,10 @@ class FakeLog:
             return None
         below = max((epoch for epoch in self.epochs if epoch <= asked), default=asked)
         return EpochEnd(asked, below, self.epochs[min(above)] if above else self.end)
+
+    def tail(self, until: int, size: int) -> Tail:
+        """What lies before an offset; of physical logs alone anybody asks that."""
+        return Tail(until, size, f"{self.life_of(until - 1)}-{until}")
 
     def read(self, start: int, until: int) -> list[Place]:
         """Offsets that a reader of [start, until) gets."""

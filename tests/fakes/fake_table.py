@@ -64,6 +64,10 @@ def write(out: Outside, plan: Plan, ranges: Sequence[OffsetRange], *, opened: Ta
         end = out.logs[r.log].end_of_epoch(plan.leader_epochs[r.log]) if r.log in plan.leader_epochs else None
         if end and end.end_offset < r.until_offset:
             raise Cut(r.log, r.until_offset, end.end_offset).error()  # as each task does once it has read all
+        tail = plan.tails.get(r.log)
+        if tail and r.size and out.logs[r.log].log_start <= tail.until_offset - tail.size and (
+                out.logs[r.log].tail(tail.until_offset, tail.size) != tail):
+            raise Cut(r.log, r.until_offset, tail.until_offset - 1, is_known=False, holds_others=True).error()  # the same
     read = tuple((r.log, place) for r in ranges for place in out.logs[r.log].read(r.from_offset, r.until_offset))
     lives = tuple(out.logs[log].life_of(offset_of(place)) for log, place in read)
     epochs = tuple(out.logs[r.log].epochs_in(r.from_offset, r.until_offset) for r in plan.ranges)

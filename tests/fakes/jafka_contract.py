@@ -5,14 +5,17 @@ The broker of either has three partitions in every topic, flushes every message,
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
+from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.edges.brokers.tails import read_tails
 from etl.errors import BrokerError, BrokerUnreachable, SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.logs import Broker, BrokerPartition, Leader, Tail
 from etl.protocol.generations.dialect import Reply, Request
 from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from etl.protocol.refusal import Meaning
@@ -35,6 +38,10 @@ class ServedJafka:
 
     def consumer(self) -> SimpleConsumer:
         return SimpleConsumer(self.host, self.port, timeout_s=20, generation="jafka")
+
+
+def end_of(consumer: SimpleConsumer, log: BrokerPartition) -> int:
+    return consumer.earliest_or_latest_offset(log.topic, log.partition, LATEST)
 
 
 class JafkaContract:
@@ -124,6 +131,34 @@ class JafkaContract:
     def test_an_offset_inside_a_message_gets_bytes_that_begin_nowhere(self, consumer: SimpleConsumer, topic: str) -> None:
         consumer.produce(topic, 0, HELLO + WORLD)
         assert bytes(consumer.fetch(topic, 0, 3).records) == (HELLO + WORLD)[3:]
+
+    def test_a_log_is_known_again_by_the_bytes_before_an_offset_and_one_that_was_made_again_is_told(
+        self, served: ServedJafka, consumer: SimpleConsumer, topic: str,
+    ) -> None:
+        logs = [BrokerPartition(topic, number, 1) for number in range(2)]
+        consumer.produce(topic, 0, HELLO + HELLO)
+        consumer.produce(topic, 1, HELLO)
+        with Cluster([(served.host, served.port)], generation="jafka") as cluster:
+            leaders = dict.fromkeys(logs, Leader(Broker(1, served.host, served.port, "jafka")))
+            places = {log: (end_of(consumer, log), 15) for log in logs}
+            before = read_tails(cluster, places, leaders)
+            consumer.produce(topic, 0, WORLD)
+            assert read_tails(cluster, places, leaders) == before and len({tail.digest for tail in before.values()}) == 1
+            consumer.delete_topic(topic)
+            for number in range(2):
+                consumer.produce(topic, number, WORLD)
+            now = read_tails(cluster, places, leaders)
+        assert now.keys() == before.keys() and not [log for log in logs if now[log] == before[log]]
+
+    def test_of_a_log_that_ends_before_an_offset_there_is_nothing_before_it(
+        self, served: ServedJafka, consumer: SimpleConsumer, topic: str,
+    ) -> None:
+        log = BrokerPartition(topic, 0, 1)
+        consumer.produce(topic, 0, HELLO)
+        with Cluster([(served.host, served.port)], generation="jafka") as cluster:
+            leaders = {log: Leader(Broker(1, served.host, served.port, "jafka"))}
+            beyond = read_tails(cluster, {log: (500, 15)}, leaders)
+        assert beyond == {log: Tail(500, 15, hashlib.blake2b(b"", digest_size=8).hexdigest())}
 
     def test_a_partition_beyond_the_last_is_refused_by_a_fetch_and_hung_up_on_by_an_offsets_request(
         self, consumer: SimpleConsumer, topic: str,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
-from etl.model.logs import Extent, LookedAt
+from etl.model.logs import Extent, LookedAt, Tail
 from tests.fakes.fake_log import FakeLog, Place
 
 ENTRIES_A_SEGMENT = 3
@@ -17,6 +18,8 @@ class PhysicalLog(FakeLog):
     tells_epochs: bool = False
     entries: list[tuple[int, int]] = field(default_factory=list)
     """Where each begins, and how many messages it unpacks to."""
+    alike: bool = False
+    """All of its messages say the same, in every life."""
 
     def grow(self, count: int) -> None:
         """So many more entries, flushed: of several sizes, and of one to three messages."""
@@ -56,7 +59,13 @@ class PhysicalLog(FakeLog):
         return LookedAt(offset, False, "its length would be -1", before, after)
 
     def made_again(self) -> PhysicalLog:
-        return PhysicalLog(lives=super().made_again().lives)
+        return PhysicalLog(lives=super().made_again().lives, alike=self.alike)
+
+    def tail(self, until: int, size: int) -> Tail:
+        """What lies before an offset."""
+        content = b"".join(
+            (b"." if self.alike else f"{self.life_of(at)}-{at};".encode()) * 16 for at, _ in self.entries if until - size <= at < until)
+        return Tail(until, size, hashlib.blake2b(content, digest_size=8).hexdigest())
 
     def read(self, start: int, until: int) -> list[Place]:
         """Entry and index of each message that a reader of [start, until) gets."""

@@ -10,7 +10,8 @@ import pytest
 
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.reconcile import where_we_stand
-from etl.decisions.reset import Accepting, parse_named, plan_reset
+from etl.decisions.accepting import Accepting, parse_named
+from etl.decisions.reset import plan_reset
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import Replay, UpToDate

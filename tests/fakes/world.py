@@ -17,6 +17,7 @@ from etl.decisions.doubted_offsets import doubted_offsets
 from etl.decisions.log_identity import epochs_to_ask
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.start import moments_to_ask
+from etl.decisions.tails import end_places, known_places, position_places
 from etl.errors import Owned
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
@@ -83,8 +84,9 @@ class FakeWorld:
         logs = {log: found for log, found in ours.items() if found.has_leader}
         ledger, table = self._ledger(), self._table()
         moments = moments_to_ask(logs, plan_in_force(ledger, table), self._settings)
-        extents = {log: found.extent for log, found in logs.items()}
-        doubted = doubted_offsets(plan_in_force(ledger, table), table, out.committed(), extents)
+        extents, in_force = {log: found.extent for log, found in logs.items()}, plan_in_force(ledger, table)
+        doubted = doubted_offsets(in_force, table, out.committed(), extents)
+        places = (end_places(extents), position_places(in_force, extents), known_places(in_force, extents))
         return Snapshot(
             cluster=CLUSTER, extents=extents,
             looked_at={one.log: tuple(logs[each.log].look_at(each.offset) for each in doubted if each.log == one.log) for one in doubted},
@@ -96,6 +98,7 @@ class FakeWorld:
             leader_epochs={log: max(found.epochs) for log, found in logs.items() if found.tells_epochs},
             epoch_ends={log: end for log, epoch in epochs_to_ask(plan_in_force(ledger, table), ledger.applied).items()
                         if log in logs and (end := logs[log].end_of_epoch(epoch))},
+            tails={log: tuple(logs[log].tail(*asked[log]) for asked in places if log in asked) for log in logs if log.is_physical},
         )
 
     def _ledger(self) -> Ledger:

@@ -17,7 +17,7 @@ from etl.edges.delta.outcome import Result
 from etl.edges.delta.shape import with_event_date_field
 from etl.embedded.server import wait_until
 from etl.errors import NeedsDecision
-from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Leader
+from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Leader, Tail
 from etl.model.plans import OffsetRange, Plan, Receipt
 from etl.model.raw_table import arrow_schema, spark_schema
 from etl.reader.source import RangesReader, TaskFailed, read_tasks
@@ -40,6 +40,12 @@ def test_tasks_survive_their_text() -> None:
     ids = {"clicks": "id of clicks", "views": "id of views", "others": "id of others"}
     assert parse_tasks(render_tasks(ranges, [[2, 0], [1]], ids)) == [
         Task((2, 0), (ranges[2], ranges[0]), {"clicks": "id of clicks"}), Task((1,), (ranges[1],), {"views": "id of views"})]
+
+
+def test_by_which_bytes_a_physical_log_is_known_goes_with_the_tasks_that_read_it() -> None:
+    log, tail = BrokerPartition("views", 0, 3), Tail(40, 12, "0a1b")
+    tasks = parse_tasks(render_tasks([OffsetRange(log, 0, 40), OffsetRange(CLICKS, 5, 9)], [[0], [1]], tails={log: tail}))
+    assert [task.tails for task in tasks] == [{log: tail}, {}]
 
 
 def test_what_is_known_of_how_topics_are_cleaned_up_goes_with_the_tasks_that_read_them() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from etl.edges.brokers.cluster import Cluster
-from etl.errors import BrokerUnreachable, CorruptData, DataLoss, EtlError, NotYetReadable, RanOutBeforeUntil
-from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, Leader
+from etl.edges.brokers.tails import read_tails
+from etl.errors import BrokerUnreachable, CorruptData, DataLoss, EtlError, LogTruncated, NotYetReadable, RanOutBeforeUntil
+from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, Leader, Tail
 from etl.model.plans import OffsetRange, Receipt
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.reader.fetch import read_ranges
@@ -155,3 +156,37 @@ def test_a_log_has_an_extent_with_the_boundaries_that_its_broker_names(brokers: 
     assert dict(found.extents) == {
         ONE: Extent(0, ends[0], boundaries=(0, cut, ends[0])), TWO: Extent(0, ends[1], boundaries=(0, ends[1]))}
     assert {kind for broker in brokers for kind, _ in broker.requests} == {MULTIFETCH, OFFSETS}
+
+
+def known(log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> dict[BrokerPartition, Tail]:
+    """By what the log is known: its last ten bytes."""
+    led = leader(log, brokers)
+    with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
+        return read_tails(cluster, {log: (end_of(log, brokers), 10)}, {log: led})
+
+
+def test_a_log_that_is_the_one_that_was_planned_is_read(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    rows, _ = read([whole(TWO, brokers)], tails=known(TWO, brokers))
+    assert len(rows) == 100
+
+
+@pytest.mark.parametrize("messages", [1, 100, 200])
+def test_a_log_that_was_made_again_since_it_was_planned_fails_the_task_once_it_is_read(
+        brokers: tuple[JafkaBroker, JafkaBroker], messages: int) -> None:
+    planned, r = known(TWO, brokers), whole(TWO, brokers)
+    part = OffsetRange(TWO, 0, 12, r.leader)
+    brokers[1].logs.clear()
+    brokers[1].append("clicks", 0, b"".join(entry(b"c%d" % (number % 10)) for number in range(messages)))
+    with pytest.raises(LogTruncated, match=f"holds other bytes before offset {r.until_offset}.*accept-log CONF clicks:2-0 --at OFFSET"):
+        read([part], tails=planned)
+
+
+def test_bytes_that_expired_while_their_log_was_read_prove_nothing_against_it(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    log, led = brokers[0].logs["clicks", 0], leader(ONE, brokers)
+    cut, end = log.starts[1], end_of(ONE, brokers)
+    with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
+        planned = read_tails(cluster, {ONE: (cut, 10)}, {ONE: led})
+        log.expire()
+        assert read_tails(cluster, {ONE: (cut, 10)}, {ONE: led}) == {}
+    rows, _ = read([OffsetRange(ONE, cut, end, led)], tails=planned)
+    assert [row["value"] for row in rows] == [b"a3"]

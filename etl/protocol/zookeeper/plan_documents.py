@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.ledger import Acknowledgement, Coverage, Interval, Retirement
-from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
+from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail
 from etl.model.plans import Applied, Committed, Loss, LossReason, OffsetRange, Plan, PlanKind, Receipt, TookOver, Vanished
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.payloads import parse_partition_key
@@ -203,6 +203,11 @@ def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
         generations = {r.leader.broker: r.leader.broker.generation for r in plan.ranges if r.leader and r.leader.broker.generation}
         if generations:
             known["generations"] = [generations.get(broker) for broker in brokers]
+        if plan.tails:
+            known["tails"] = [
+                [index[log], plan.positions[log] - one.until_offset, one.size, one.digest] for log, one in sorted_items(plan.tails)]
+        if plan.log_topic_ids:
+            known["log_topic_ids"] = [[index[log], topic_id] for log, topic_id in sorted_items(plan.log_topic_ids)]
         known["vanished"] = [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished]
     return {
         **known, "format": form, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
@@ -262,6 +267,8 @@ def plan_of(document: dict[str, Any]) -> Plan:
         vanished=tuple(Vanished(logs[i], start, stop, epoch) for i, start, stop, epoch in document.get("vanished", ())),
         took_over=TookOver(*document["took_over"]) if document.get("took_over") else None,
         heir_of=tuple(TookOver(*one) for one in document.get("heir_of", ())), table_version=document.get("table_version"),
+        tails={logs[i]: Tail(positions[i] - back, size, digest) for i, back, size, digest in document.get("tails", ())},
+        log_topic_ids={logs[i]: topic_id for i, topic_id in document.get("log_topic_ids", ())},
     )
 
 

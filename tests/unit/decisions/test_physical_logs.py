@@ -11,7 +11,7 @@ from etl.commands.offsets import offsets_of
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.start import pending_starts
 from etl.decisions.succession import taken_from
-from etl.errors import DataLoss, LedgersDisagree, LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
+from etl.errors import DataLoss, LedgersDisagree, LogTruncated, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.plans import Applied, Loss, LossReason, Receipt, Vanished
 from etl.model.table import OtherPipeline, Table
@@ -125,28 +125,6 @@ def test_a_partition_of_one_broker_is_not_meant_by_its_number_alone() -> None:
     with pytest.raises(SettingsError, match="there is no partition clicks:0") as refused:
         accept(outside, "clicks:0", at_offset=0, settings=PHYSICAL_SETTINGS)
     assert "BROKER-PARTITION, e.g. 0-3" in refused.value.check
-
-
-def test_where_a_topic_is_made_again_the_logs_of_a_broker_that_is_away_stay_as_they_are() -> None:
-    outside = physical_outside_of(5, 3, 4)
-    outside.topic_ids = {"clicks": "zxid-5"}
-    run(outside)
-    outside.topic_ids = {"clicks": "zxid-9"}
-    for log in (ONE, ALSO_ONE):
-        outside.logs[log] = of(outside, log).made_again()
-        outside.logs[log].grow(2)
-    outside.logs[TWO].has_leader = False
-    before = outside.offsets[TWO]
-    with pytest.raises(NeedsDecision, match="deleted and made again"):
-        run(outside)
-    plan = accept(outside, "clicks", settings=PHYSICAL_SETTINGS)
-    assert (plan.positions[ONE], plan.positions[ALSO_ONE], plan.positions[TWO]) == (0, 0, before[0])
-    run(outside)
-    outside.logs[TWO].has_leader = True
-    outside.logs[TWO].grow(2)
-    run(outside)
-    assert outside.offsets[TWO][0] == outside.logs[TWO].end
-    assert not [key for key, times in outside.keys().items() if times > 1]
 
 
 def test_an_offset_that_another_consumer_moved_is_followed_and_what_lies_before_it_is_told_in_bytes() -> None:

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.reset import Named, parse_named
+from etl.decisions.accepted_logs import told_of
+from etl.decisions.accepting import Named, parse_named
 from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import PlanKind, Vanished
 from etl.report.run_state import Outcome
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
-from tests.fakes.world import Crash, When
+from tests.fakes.world import Crash, FakeWorld, When
 from tests.fakes.stories import LOGS, accept, crash_at, outcomes, outside_of, run, settings_of
 
 A, B, C = LOGS
@@ -337,6 +338,19 @@ def test_topics_that_are_the_same_in_another_ensemble_are_gone_on_with_where_the
     run(outside)
     refuse_unfinished(outside)
     assert not [key for key in outside.keys() if key[1]]
+
+
+def test_of_a_topic_of_kafka_nothing_but_a_persons_word_tells_that_it_is_the_same_and_that_person_hears_what_follows() -> None:
+    outside = with_ids("zxid-5")
+    outside.topic_ids["clicks"] = "zxid-1f"
+    with pytest.raises(NeedsDecision) as refused:
+        run(outside)
+    assert "of another topic --same-log would leave out all records below our positions" in refused.value.check
+    old, snapshot = outside.newest_plan(), FakeWorld(outside, settings_of()).observe()
+    plan = accept(outside, "clicks", is_same_log=True)
+    assert old and told_of(old, plan, snapshot) == [
+        "clicks: is the topic that it was by your word alone: if it is another, its records below our positions are never loaded"]
+    assert told_of(old, replace(plan, log_epochs={A: 1}), snapshot) == []
 
 
 def test_a_topic_that_ends_below_our_position_is_not_the_same() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.model.ledger import Acknowledgement, Ledger, Retirement
-from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Leader, OpenTransaction, Retention
+from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Leader, OpenTransaction, Retention, Tail
 from etl.model.plans import Applied, Committed, Plan, TookOver
 from etl.model.snapshot import Snapshot
 from etl.model.table import CommitMetadata, ForeignCommit, OtherPipeline, Table
@@ -54,7 +54,8 @@ SNAPSHOTS = st.builds(
     retention=st.dictionaries(TOPICS, st.builds(Retention, st.none() | SMALL, st.none() | SMALL, st.booleans(), st.booleans()), max_size=2),
     leader_epochs=by_log(SMALL), epoch_ends=by_log(st.builds(EpochEnd, SMALL, SMALL, OFFSETS)), retained_from=by_log(OFFSETS),
     open_transactions=by_log(st.builds(OpenTransaction, SMALL, OFFSETS, NAMES, st.none() | OFFSETS)), extents_of_owned=EXTENTS,
-    gone_topics=st.frozensets(TOPICS, max_size=2), parallelism=st.none() | SMALL)
+    gone_topics=st.frozensets(TOPICS, max_size=2), parallelism=st.none() | SMALL,
+    tails=by_log(st.lists(st.builds(Tail, OFFSETS, SMALL, WORDS), min_size=1, max_size=2).map(tuple)))
 
 
 def through_json(value: Any) -> Any:

@@ -1,0 +1,56 @@
+"""What an operator names and says who accepts that logs were cut or made again. Pure functions of values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from etl.errors import SettingsError
+from etl.model.logs import BrokerPartition
+from etl.protocol.stretches import FORM_OF_PARTITION, parse_log, render_log
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What an operator named: a topic, or one partition of it."""
+
+    topic: str
+    log: BrokerPartition | None = None
+    """None: all of the topic's."""
+
+    def __str__(self) -> str:
+        return self.topic if self.log is None else render_log(self.log)
+
+    def covers(self, log: BrokerPartition) -> bool:
+        """Whether the log is meant."""
+        return log.topic == self.topic and self.log in (None, log)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepting:
+    """What an operator accepts, and why."""
+
+    named: tuple[Named, ...]
+    reason: str
+    at: int | None = None
+    """Up to where what is left of the one log is what was read, where nobody else can tell."""
+    is_same_log: bool = False
+    """The topics, or logs, are the same: only what stands for their ids has changed."""
+
+    def covers(self, log: BrokerPartition) -> bool:
+        return any(one.covers(log) for one in self.named)
+
+    def names_itself(self, log: BrokerPartition) -> bool:
+        return any(one.log == log for one in self.named)
+
+
+def parse_named(text: str) -> Named:
+    """`TOPIC` or `TOPIC:PARTITION`. Raises SettingsError."""
+    if _TOPIC.fullmatch(text):
+        return Named(text)
+    log = parse_log(text)
+    if log is None:
+        raise SettingsError(f"{text!r} names no log", key="LOG", check=f"the form TOPIC or TOPIC:PARTITION; {FORM_OF_PARTITION}")
+    return Named(log.topic, log)

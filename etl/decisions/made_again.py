@@ -1,0 +1,134 @@
+"""Topics that were deleted and made again: whether a log's name still means what the pipeline has read. Pure functions of values.
+
+From Kafka 0.8 on a topic is one thing in its cluster, and its id tells (before 2.8 the creation of its znode stands for one). A physical
+log (0.7 family) is its broker's alone: a topic may be made again on one broker and be kept by another that was away, or that never let the
+topic go, so that its znode stayed. There the id only says that something happened. So each physical log is decided for itself: by the bytes
+that it holds before our position, and where those do not tell, by a person. One whose broker is away stays undecided, whatever is decided
+of the topic's others; one of which nothing was read need not be decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from etl.decisions.tails import holds_what_was_read
+from etl.errors import NeedsDecision
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan
+from etl.model.snapshot import Snapshot
+from etl.protocol.stretches import render_log
+from etl.protocol.zookeeper.payloads import CREATION_ID
+
+_NAMED = 20
+"""How many logs one message names."""
+
+
+def is_creation_id(topic_id: str) -> bool:
+    """Whether it is only the creation of the topic's znode that stands for its id: brokers before 2.8 have none."""
+    return topic_id.startswith(CREATION_ID)
+
+
+def topics_made_again(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
+    """The topics that are others as a whole, and their ids of now; those of physical logs are not among them.
+
+    Brokers that were upgraded begin to have ids: that is no other topic.
+    """
+    physical = {log.topic for log in (*plan.positions, *plan.pending_starts) if log.is_physical}
+    known = {topic: topic_id for topic, topic_id in plan.topic_ids.items() if topic not in physical}
+    found = {topic: snapshot.topic_ids.get(topic, topic_id) for topic, topic_id in sorted(known.items())}
+    return {topic: now for topic, now in found.items() if now != known[topic] and is_creation_id(now) == is_creation_id(known[topic])}
+
+
+def id_of(log: BrokerPartition, plan: Plan) -> str | None:
+    """The id of its topic under which the log was decided."""
+    return plan.log_topic_ids.get(log, plan.topic_ids.get(log.topic))
+
+
+def undecided_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
+    """The physical logs of which something was read while their topic had another id, in order; also those that are away."""
+    return sorted(log for log, position in plan.positions.items() if log.is_physical and position
+                  and snapshot.topic_ids.get(log.topic, id_of(log, plan)) != id_of(log, plan))
+
+
+def waiting_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
+    """Those of them that stop every run: their broker is there, and nobody else reads them."""
+    return [log for log in undecided_logs(plan, snapshot) if log not in snapshot.leaderless and log not in snapshot.extents_of_owned]
+
+
+def is_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
+    """Whether a log that is there is the one that was; None where nothing tells.
+
+    One that ends below the plan's position is another, and so is one that its broker does not have any more.
+    """
+    extent = snapshot.extents.get(log)
+    if extent is None or extent.end_offset < plan.positions[log]:
+        return False
+    return holds_what_was_read(log, plan, snapshot)
+
+
+def kept_ids(
+    plan: Plan | None, decided: Iterable[BrokerPartition], positions: Iterable[BrokerPartition], topic_ids: Mapping[str, str],
+) -> dict[BrokerPartition, str]:
+    """What the next plan keeps: of logs that are not decided the ids under which they were, where those of `topic_ids` are others."""
+    if plan is None:
+        return {}
+    left = set(positions).difference(decided)
+    ids = {log: id_of(log, plan) for log in left if log.is_physical and plan.positions.get(log)}
+    return {log: found for log, found in ids.items() if found is not None and found != topic_ids.get(log.topic)}
+
+
+def refuse_topics_made_again(plan: Plan, snapshot: Snapshot) -> None:
+    """Offsets of a log mean nothing on another one of the same name. Raises NeedsDecision, which names what leads out."""
+    again = topics_made_again(plan, snapshot)
+    for topic, found in again.items():
+        others = f" (and {len(again) - 1} more topics)" if again.keys() - {topic} else ""
+        what = f"the topic was deleted and made again: its id is {found}, plan {plan.number} read {plan.topic_ids[topic]}{others}"
+        check = "who did it; to go on with the new one: " + accept_command([topic])
+        if is_creation_id(found):
+            check += ("; or, where ZooKeeper's content was copied to another ensemble and it is the same topic, add --same-log. Nothing "
+                      "tells which of the two it is: of another topic --same-log would leave out all records below our positions")
+        raise NeedsDecision(what, topic=topic, check=check)
+    waiting = waiting_logs(plan, snapshot)
+    if waiting:
+        raise _undecided(waiting, plan, snapshot)
+
+
+def _undecided(waiting: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) -> NeedsDecision:
+    log = waiting[0]
+    more = f" (and {len(waiting) - 1:,} more partitions)" if waiting[1:] else ""
+    what = (f"the topic was deleted and made again, and each of its brokers may have kept its log or lost it: the topic's id is "
+            f"{snapshot.topic_ids[log.topic]}, plan {plan.number} read this partition under {id_of(log, plan)}{more}")
+    return NeedsDecision(what, **log.place, check=" ".join(ways_out(waiting, plan, snapshot)))
+
+
+def ways_out(logs: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) -> list[str]:
+    """What there is to see of undecided logs, and the commands by which each is gone on with: a sentence for each kind."""
+    told = {log: is_what_was_read(log, plan, snapshot) for log in logs}
+    others, same, untold = ([log for log in logs if told[log] is found] for found in (False, True, None))
+    said = []
+    if others:
+        said.append(f"{named(others)}: the bytes that were read are not there any more.")
+    if same:
+        said.append(f"{named(same)}: the bytes that were read last are there.")
+    if untold:
+        names = [render_log(log) for log in untold[:_NAMED]]
+        said.append(
+            f"{named(untold)}: nothing tells, as what was read last is not kept any more; compare records with the table's (etl peek). "
+            f"Where the broker lost its log: {accept_command(names)}; where it kept it: {accept_command(names, '--same-log')}.")
+    if others or same:
+        topics = sorted({log.topic for log in (*others, *same)})
+        said.append(
+            f"{'Then the others' if untold else 'To go on'}: {accept_command(topics)}, which reads logs that hold other bytes from their "
+            "start and the others on from where they were.")
+    return said
+
+
+def named(logs: Sequence[BrokerPartition]) -> str:
+    """The logs as an operator names them, the first of many."""
+    more = f" and {len(logs) - _NAMED:,} more" if logs[_NAMED:] else ""
+    return " ".join(map(render_log, logs[:_NAMED])) + more
+
+
+def accept_command(names: Iterable[str], *options: str) -> str:
+    """The command that leads out, as messages name it."""
+    return f"etl plans accept-log CONF {' '.join([*names, *options])} --reason ..."

@@ -1,0 +1,72 @@
+"""By which bytes a physical log is known again, and whether it still holds them. Pure functions of values.
+
+A log of the 0.7 family has neither epochs nor ids, and one that was cut or made again and is longer by now looks like any other. So a plan
+keeps a digest of the bytes right before the end that it goes by, and each run, and each task at its end, compares. The bytes are read
+before the old ones are compared: what is kept of the new end is then of the same log.
+
+What cannot tell: bytes that have expired, and logs of messages that are all alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from etl.model.logs import BrokerPartition, Extent, Tail
+from etl.model.plans import Plan
+from etl.model.snapshot import Snapshot
+
+TAIL_BYTES = 1024
+"""At most so many of a log are compared: the last of its newest segment."""
+
+
+def end_places(extents: Mapping[BrokerPartition, Extent]) -> dict[BrokerPartition, tuple[int, int]]:
+    """Where the bytes lie by which the logs will be known: where they end, and how many they are."""
+    places = {log: _place(extent.end_offset, extent) for log, extent in extents.items() if log.is_physical}
+    return {log: place for log, place in places.items() if place[1]}
+
+
+def position_places(plan: Plan | None, extents: Mapping[BrokerPartition, Extent]) -> dict[BrokerPartition, tuple[int, int]]:
+    """The same before the plan's positions, where the plan could not know it: a cap had ended it before the log's end."""
+    if plan is None:
+        return {}
+    inside = {log: at for log, at in plan.positions.items()
+              if log.is_physical and log in extents and extents[log].log_start_offset < at < extents[log].end_offset}
+    untold = {log: at for log, at in inside.items() if log not in plan.tails or plan.tails[log].until_offset < at}
+    return {log: place for log, at in untold.items() if (place := _place(at, extents[log]))[1]}
+
+
+def known_places(plan: Plan | None, extents: Mapping[BrokerPartition, Extent]) -> dict[BrokerPartition, tuple[int, int]]:
+    """Where the bytes lie that the plan knows, of logs that still reach from there to there."""
+    tails = plan.tails if plan else {}
+    return {log: (tail.until_offset, tail.size) for log, tail in tails.items() if log in extents
+            and extents[log].log_start_offset <= tail.until_offset - tail.size and tail.until_offset <= extents[log].end_offset}
+
+
+def kept_tails(plan: Plan | None, positions: Mapping[BrokerPartition, int], snapshot: Snapshot) -> dict[BrokerPartition, Tail]:
+    """What the next plan keeps: of each log the nearest below the position that it leaves."""
+    found = {}
+    for log, position in positions.items():
+        there = snapshot.tails.get(log, ()) if log in snapshot.extents else ()  # one that is left to its owner was not compared
+        is_there = plan is not None and log in plan.tails and holds_what_was_read(log, plan, snapshot) is not False
+        known = [*there, *([plan.tails[log]] if plan and is_there else ())]
+        below = [tail for tail in known if tail.until_offset <= position]
+        if below:
+            found[log] = max(below, key=lambda tail: tail.until_offset)
+    return found
+
+
+def holds_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
+    """Whether the log still holds the bytes that the plan knows of it; None where nothing tells."""
+    known, extent = plan.tails.get(log), snapshot.extents.get(log)
+    if extent is None or known is None:
+        return None
+    if extent.end_offset < known.until_offset:
+        return False
+    there = [tail for tail in snapshot.tails.get(log, ()) if (tail.until_offset, tail.size) == (known.until_offset, known.size)]
+    return known in there if there else None
+
+
+def _place(until: int, extent: Extent) -> tuple[int, int]:
+    """The bytes before `until`, up to `TAIL_BYTES` and no further back than the segment that they are in begins."""
+    begins = max((at for at in extent.boundaries or (extent.log_start_offset,) if at < until), default=until)
+    return until, min(TAIL_BYTES, until - begins)

@@ -1,0 +1,449 @@
+"""A topic of physical logs that is made again, on all of its brokers or on some, while one of them may be away: each log is decided for
+itself, no record is lost and none is there twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from etl.commands.preview import preview_of
+from etl.decisions.accepted_logs import told_of
+from etl.decisions.made_again import kept_ids
+from etl.errors import BrokerUnreachable, LogTruncated, NeedsDecision, SettingsError
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan, Vanished
+from etl.report.run_state import Outcome
+from tests.fakes.fake_log import offset_of
+from tests.fakes.outside import Outside
+from tests.fakes.physical_log import PhysicalLog
+from tests.fakes.stories import (
+    PHYSICAL_LOGS, PHYSICAL_SETTINGS, STEPS, crash_at, grow, outcomes, physical_outside_of, run, settings_of,
+)
+from tests.fakes.stories import accept as accept_logs
+from tests.fakes.world import Crash, FakeWorld, When
+
+ONE, TWO, ALSO_ONE = PHYSICAL_LOGS
+"""Partition 0 of broker 1, partition 0 of broker 2, partition 1 of broker 1."""
+BROKER_1 = (ONE, ALSO_ONE)
+
+
+def accept(outside: Outside, *names: str, is_same_log: bool = False, at_offset: int | None = None) -> Plan:
+    return accept_logs(outside, *names, is_same_log=is_same_log, at_offset=at_offset, settings=PHYSICAL_SETTINGS)
+
+
+def loaded(*entries: int, alike: bool = False) -> Outside:
+    """So many entries in each log, and all of them read."""
+    outside = physical_outside_of(*entries or (5, 3, 4))
+    for log in outside.logs.values():
+        assert isinstance(log, PhysicalLog)
+        log.alike = alike
+    outside.topic_ids = {"clicks": "zxid-5"}
+    run(outside)
+    return outside
+
+
+def make_again(outside: Outside, logs: Sequence[BrokerPartition], entries: int = 9) -> None:
+    """The topic on these logs' brokers; the new log is longer than the old one was, unless it is said otherwise."""
+    for log in logs:
+        outside.logs[log] = outside.logs[log].made_again()
+        outside.logs[log].grow(entries)
+
+
+def away(outside: Outside, log: BrokerPartition, *, is_away: bool = True) -> None:
+    outside.logs[log].has_leader = not is_away
+
+
+def expire_what_was_read(outside: Outside, log: BrokerPartition) -> None:
+    """Retention lets go of it, and leaves what came since."""
+    found = outside.logs[log]
+    assert isinstance(found, PhysicalLog)
+    while found.log_start < outside.offsets[log][0]:
+        found.expire_segment()
+
+
+def refuse_broken(outside: Outside) -> None:
+    """No record is there twice, and none under a key of another's."""
+    assert not [record for record, times in outside.records().items() if times > 1]
+    assert not [key for key, times in outside.keys().items() if times > 1]
+
+
+def refuse_unfinished(outside: Outside) -> None:
+    """Every message that the logs hold is there, and the offsets are at the ends."""
+    refuse_broken(outside)
+    there = {
+        (log, kept.life_of(offset_of(place)), place) for log, kept in outside.logs.items() for place in kept.read(kept.log_start, kept.end)}
+    assert set(outside.records()) >= there
+    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
+
+
+def made_again_while_two_was_away() -> Outside:
+    """On all brokers; that of TWO lost its log, too, and is still away."""
+    outside = loaded()
+    outside.topic_ids["clicks"] = "zxid-9"
+    make_again(outside, [*BROKER_1, TWO])
+    away(outside, TWO)
+    return outside
+
+
+def kept_by_two() -> Outside:
+    """Made again on broker 1 while broker 2, which kept its log, was away; now it is back."""
+    outside = loaded()
+    outside.topic_ids["clicks"] = "zxid-9"
+    make_again(outside, BROKER_1)
+    outside.logs[TWO].grow(2)
+    return outside
+
+
+def test_the_new_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_not_read_from_the_old_position() -> None:
+    outside = made_again_while_two_was_away()
+    with pytest.raises(NeedsDecision, match="deleted and made again"):
+        run(outside)
+    before = outside.offsets[TWO]
+    plan = accept(outside, "clicks")
+    assert (plan.positions[ONE], plan.positions[ALSO_ONE], plan.positions[TWO]) == (0, 0, before[0])
+    assert (plan.topic_ids, plan.log_topic_ids) == ({"clicks": "zxid-9"}, {TWO: "zxid-5"})
+    run(outside)
+    grow(outside, 1, 1, 1)
+    assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.INGESTED]
+    away(outside, TWO, is_away=False)
+    for _ in range(2):
+        with pytest.raises(NeedsDecision, match="may have kept its log or lost it") as refused:
+            run(outside)
+    assert refused.value.where["broker_id"] == 2 and refused.value.exit_code == 5
+    assert "clicks:2-0: the bytes that were read are not there any more" in refused.value.check
+    plan = accept(outside, "clicks:2-0")
+    assert (plan.positions[TWO], plan.log_epochs[TWO], plan.log_topic_ids) == (0, 1, {})
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_kept_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_read_on() -> None:
+    outside = loaded()
+    outside.topic_ids["clicks"] = "zxid-9"
+    make_again(outside, BROKER_1)
+    away(outside, TWO)
+    accept(outside, "clicks")
+    run(outside)
+    outside.logs[TWO].grow(2)
+    away(outside, TWO, is_away=False)
+    with pytest.raises(NeedsDecision, match="may have kept") as refused:
+        run(outside)
+    assert "clicks:2-0: the bytes that were read last are there" in refused.value.check
+    plan = accept(outside, "clicks:2-0", is_same_log=True)
+    assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
+    run(outside)
+    refuse_unfinished(outside)
+    assert TWO not in {log for log, life, _ in outside.keys() if life}
+
+
+def test_a_log_that_its_broker_kept_goes_on_where_it_was_when_its_topic_is_accepted_as_a_whole() -> None:
+    outside = kept_by_two()
+    with pytest.raises(NeedsDecision, match="each of its brokers may have kept its log or lost it.*and 2 more partitions") as refused:
+        run(outside)
+    assert "clicks:1-0 clicks:1-1: the bytes that were read are not there any more" in refused.value.check
+    assert "clicks:2-0: the bytes that were read last are there" in refused.value.check
+    assert "etl plans accept-log CONF clicks --reason ..., which reads logs that hold other bytes from their start" in refused.value.check
+    plan = accept(outside, "clicks")
+    assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
+    assert {one.log for one in plan.vanished} == {ONE, ALSO_ONE}
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is_counted_once() -> None:
+    outside = kept_by_two()
+    accept(outside, "clicks:1-0")
+    with pytest.raises(NeedsDecision, match="and 1 more partitions"):
+        run(outside)
+    accept(outside, "clicks:2-0", is_same_log=True)
+    with pytest.raises(NeedsDecision) as refused:
+        run(outside)
+    assert refused.value.where == {"topic": "clicks", "partition": 1, "broker_id": 1}
+    plan = accept(outside, "clicks:1-1")
+    assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
+    assert {one.log for one in plan.vanished} == {ONE, ALSO_ONE}
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("is_same_log", [True, False])
+def test_nobody_is_believed_against_the_bytes_of_a_log(is_same_log: bool) -> None:
+    outside = kept_by_two()
+    before = dict(outside.plans)
+    named, says = ("clicks:1-0", "not the same log: the bytes") if is_same_log else ("clicks:2-0", "it is the same log: the bytes")
+    with pytest.raises(SettingsError, match=says):
+        accept(outside, named, is_same_log=is_same_log)
+    assert outside.plans == before
+
+
+def test_a_topic_is_not_the_same_where_one_of_its_logs_holds_other_bytes() -> None:
+    outside = kept_by_two()
+    with pytest.raises(SettingsError, match="not the same log"):
+        accept(outside, "clicks", is_same_log=True)
+
+
+def test_a_topic_that_was_copied_to_another_ensemble_goes_on_where_it_was() -> None:
+    outside = loaded()
+    outside.topic_ids["clicks"] = "zxid-9"
+    grow(outside, 2, 2, 2)
+    with pytest.raises(NeedsDecision):
+        run(outside)
+    plan = accept(outside, "clicks", is_same_log=True)
+    assert (plan.log_epochs, plan.vanished, plan.log_topic_ids) == ({}, (), {})
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_log_of_which_nothing_tells_must_be_named_itself_and_whoever_does_is_believed(is_kept: bool) -> None:
+    outside = kept_by_two()
+    if not is_kept:
+        make_again(outside, [TWO])
+    outside.logs[TWO].grow(9)
+    expire_what_was_read(outside, TWO)
+    with pytest.raises(NeedsDecision) as refused:
+        run(outside)
+    assert "clicks:2-0: nothing tells" in refused.value.check
+    assert "lost its log: etl plans accept-log CONF clicks:2-0 --reason" in refused.value.check
+    assert "kept it: etl plans accept-log CONF clicks:2-0 --same-log --reason" in refused.value.check
+    for is_same_log in (True, False):
+        with pytest.raises(SettingsError, match="must be named itself|not the same"):
+            accept(outside, "clicks", is_same_log=is_same_log)
+    accept(outside, "clicks:2-0", is_same_log=is_kept)
+    accept(outside, "clicks")
+    run(outside, settings_of(dialect="jafka", on_data_loss="skip"))
+    refuse_unfinished(outside)
+
+
+def test_a_log_that_is_shorter_than_it_was_read_is_another_whatever_it_holds() -> None:
+    outside = loaded()
+    outside.topic_ids["clicks"] = "zxid-9"
+    make_again(outside, [ONE, ALSO_ONE, TWO], entries=2)
+    plan = accept(outside, "clicks")
+    assert set(plan.positions.values()) == {0}
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_partition_that_its_broker_lacks_since_the_topic_was_made_again_starts_at_0() -> None:
+    outside = loaded()
+    outside.topic_ids["clicks"] = "zxid-9"
+    make_again(outside, [ONE, TWO])
+    del outside.logs[ALSO_ONE]
+    plan = accept(outside, "clicks")
+    assert (plan.positions[ALSO_ONE], plan.log_epochs[ALSO_ONE]) == (0, 1)
+
+
+def test_a_log_of_which_nothing_was_read_need_not_be_decided() -> None:
+    outside = loaded(5, 0, 4)
+    outside.topic_ids["clicks"] = "zxid-9"
+    make_again(outside, BROKER_1)
+    outside.logs[TWO].grow(3)
+    accept(outside, "clicks:1-0", "clicks:1-1")
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_where_every_broker_of_a_topic_is_away_there_is_nothing_to_accept_and_nothing_stops_a_run() -> None:
+    outside = loaded()
+    outside.topic_ids["clicks"] = "zxid-9"
+    for log in outside.logs:
+        away(outside, log)
+    assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
+    with pytest.raises(BrokerUnreachable):
+        accept(outside, "clicks")
+
+
+def test_a_log_that_is_left_undecided_stays_so_through_later_plans() -> None:
+    outside = made_again_while_two_was_away()
+    accept(outside, "clicks")
+    run(outside)
+    for _ in range(3):
+        grow(outside, 1, 0, 1)
+        run(outside)
+    plan = outside.newest_plan()
+    assert plan and plan.log_topic_ids == {TWO: "zxid-5"}
+
+
+def test_a_topic_that_is_made_again_twice_before_a_broker_comes_back_needs_one_decision_of_its_log() -> None:
+    outside = made_again_while_two_was_away()
+    accept(outside, "clicks")
+    run(outside)
+    outside.topic_ids["clicks"] = "zxid-f"
+    make_again(outside, BROKER_1)
+    plan = accept(outside, "clicks")
+    assert (plan.log_topic_ids, plan.log_epochs) == ({TWO: "zxid-5"}, {ONE: 2, ALSO_ONE: 2})
+    run(outside)
+    away(outside, TWO, is_away=False)
+    accept(outside, "clicks")
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("when", When)
+def test_a_crash_at_any_step_between_accepting_a_topic_and_deciding_its_last_log_loses_and_doubles_nothing(step: str, when: When) -> None:
+    outside = made_again_while_two_was_away()
+    with contextlib.suppress(Crash):
+        accept_logs(outside, "clicks", settings=PHYSICAL_SETTINGS, at=crash_at(step, when))
+    with contextlib.suppress(BrokerUnreachable):  # nothing is left to be decided of those that are there, where the plan was stored
+        accept(outside, "clicks")
+    with contextlib.suppress(Crash):
+        run(outside, at=crash_at(step, when))
+    refuse_broken(outside)
+    away(outside, TWO, is_away=False)
+    with contextlib.suppress(Crash):
+        accept_logs(outside, "clicks:2-0", settings=PHYSICAL_SETTINGS, at=crash_at(step, when))
+    with contextlib.suppress(SettingsError):
+        accept(outside, "clicks:2-0")
+    with contextlib.suppress(Crash):
+        run(outside, at=crash_at(step, when))
+    refuse_broken(outside)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_log_that_was_made_again_on_one_broker_while_another_keeps_the_topic_stops_every_run_however_long_it_is() -> None:
+    outside = loaded()
+    make_again(outside, BROKER_1)
+    before = dict(outside.plans)
+    for _ in range(2):
+        with pytest.raises(LogTruncated, match="holds other bytes before offset .*and 1 more partitions") as refused:
+            run(outside)
+    assert outside.plans == before
+    assert "made again on that broker alone" in refused.value.check
+    assert "from 0 if it was made again: etl plans accept-log CONF clicks:1-0 --at OFFSET" in refused.value.check
+    position = outside.offsets[ONE][0]
+    assert accept(outside, "clicks:1-0", at_offset=0).vanished == (Vanished(ONE, 0, position),)
+    with pytest.raises(LogTruncated, match="holds other bytes"):
+        run(outside)
+    accept(outside, "clicks:1-1", at_offset=0)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_log_that_lost_its_end_and_is_longer_again_stops_every_run() -> None:
+    outside = loaded()
+    log = outside.logs[ONE]
+    assert isinstance(log, PhysicalLog)
+    cut = log.entries[4][0]
+    log.cut(cut)
+    log.grow(6)
+    with pytest.raises(LogTruncated, match="holds other bytes"):
+        run(outside)
+    accept(outside, "clicks:1-0", at_offset=cut)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_log_that_is_made_again_while_it_is_read_stops_the_run_before_the_append() -> None:
+    outside = loaded()
+    grow(outside, 3, 0, 0)
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("fetch", When.AFTER):
+            make_again(outside, [ONE], entries=30)
+
+    with pytest.raises(LogTruncated, match="holds other bytes"):
+        run(outside, at=at)
+    with pytest.raises(SettingsError, match="do not tell where the log was cut"):
+        accept(outside, "clicks:1-0")
+    accept(outside, "clicks:1-0", at_offset=0)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip"])
+def test_a_log_under_a_stored_plan_that_was_made_again_stops_the_run_also_where_the_plan_would_give_way(policy: str) -> None:
+    outside, settings = loaded(), settings_of(dialect="jafka", on_data_loss=policy)
+    grow(outside, 3, 3, 3)
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at("store plan", When.AFTER))
+    make_again(outside, [ONE], entries=30)
+    expire_what_was_read(outside, TWO)
+    with pytest.raises(LogTruncated, match="holds other bytes"):
+        run(outside, settings)
+    accept(outside, "clicks:1-0", at_offset=0)
+    if policy == "skip":
+        run(outside, settings)
+        refuse_unfinished(outside)
+
+
+def test_a_stored_plan_whose_log_lost_its_end_gives_its_place_and_the_log_is_read_on() -> None:
+    outside = loaded()
+    grow(outside, 3, 0, 0)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    log = outside.logs[ONE]
+    assert isinstance(log, PhysicalLog)
+    log.cut(log.entries[6][0])
+    log.grow(9)
+    plan = accept(outside, "clicks:1-0", at_offset=outside.offsets[ONE][0])
+    assert (plan.log_epochs, plan.vanished, plan.positions[ONE]) == ({}, (), outside.offsets[ONE][0])
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_log_that_a_cap_left_in_its_middle_is_known_again_by_what_lies_before_that() -> None:
+    capped = settings_of(dialect="jafka", limits={"max_bytes_per_run": 1})
+    outside = physical_outside_of(9)
+    for _ in range(2):
+        run(outside, capped)
+    plan = outside.newest_plan()
+    assert plan and 0 < plan.tails[ONE].until_offset <= plan.positions[ONE] < outside.logs[ONE].end
+    make_again(outside, [ONE], entries=20)
+    with pytest.raises(LogTruncated, match="holds other bytes"):
+        run(outside, capped)
+
+
+def test_logs_of_messages_that_are_all_alike_are_told_apart_by_the_topics_id_alone_and_the_operator_says_where() -> None:
+    outside = loaded(alike=True)
+    outside.topic_ids["clicks"] = "zxid-9"
+    make_again(outside, [*BROKER_1, TWO])
+    for log in ("clicks:1-0", "clicks:1-1", "clicks:2-0"):
+        with pytest.raises(SettingsError, match="it is the same log"):
+            accept(outside, log)
+        accept(outside, log, at_offset=0)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize(("names", "at"), [(("clicks",), 0), (("clicks:1-0", "clicks:1-1"), 0), (("clicks:1-0",), 10_000)])
+def test_at_is_for_one_partition_that_is_named_itself_and_no_higher_than_it_was_read(names: tuple[str, ...], at: int) -> None:
+    with pytest.raises(SettingsError, match="--at is for one partition|lies above"):
+        accept(kept_by_two(), *names, at_offset=at)
+
+
+def test_a_preview_refuses_what_a_run_refuses() -> None:
+    outside = made_again_while_two_was_away()
+    accept(outside, "clicks")
+    run(outside)
+    away(outside, TWO, is_away=False)
+    with pytest.raises(NeedsDecision, match="may have kept"):
+        preview_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS)
+
+
+def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it() -> None:
+    outside = kept_by_two()
+    outside.logs[ALSO_ONE].grow(9)
+    expire_what_was_read(outside, ALSO_ONE)
+    old, snapshot = outside.newest_plan(), FakeWorld(outside, PHYSICAL_SETTINGS).observe()
+    plan = accept(outside, "clicks:1-1", "clicks:1-0")
+    assert old and told_of(old, plan, snapshot) == [
+        "clicks:1-1: is another log by your word alone: if it is the one that was, its rows are in the table twice, under two log_epochs",
+        "clicks:2-0: is not decided yet, and runs stop until it is"]
+    away(outside, TWO)
+    newer, snapshot = plan, FakeWorld(outside, PHYSICAL_SETTINGS).observe()
+    assert told_of(newer, replace(newer, reason="another"), snapshot) == [
+        "clicks:2-0: is left as it is: its broker is away, and once it is back a run asks again"]
+
+
+def test_the_ids_of_logs_are_kept_only_where_they_are_not_their_topics() -> None:
+    outside = made_again_while_two_was_away()
+    plan = accept(outside, "clicks")
+    assert kept_ids(plan, (), plan.positions, {"clicks": "zxid-9"}) == {TWO: "zxid-5"}
+    assert kept_ids(plan, [TWO], plan.positions, {"clicks": "zxid-9"}) == {}

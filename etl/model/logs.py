@@ -117,7 +117,7 @@ class Extent:
         return max(0, (self.high_watermark or 0) - self.end_offset)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class DoubtedOffset:
     """A byte position of a physical log that somebody told, and no broker named: an entry may begin there, or it may lie inside one."""
 

@@ -38,7 +38,7 @@ def test_each_position_of_a_log_is_told_from_the_others(broker: JafkaBroker) -> 
     sizes = [len(each) for each in (entry(b""), wrapped(entry(b"x"), entry(TEXT)), entry(TEXT))]
     end = broker.append("clicks", 0, entry(b""), wrapped(entry(b"x"), entry(TEXT)), entry(TEXT))
     starts = [0, sizes[0], sizes[0] + sizes[1]]
-    for one in looked(broker, *range(1, end)):
+    for one in [one for at in range(1, end, 8) for one in looked(broker, *range(at, min(at + 8, end)))]:
         if one.offset in starts:
             assert one == LookedAt(one.offset, True)
             continue
@@ -100,7 +100,7 @@ def test_the_start_of_a_stored_plan_is_not_walked_to_where_its_bytes_are_a_messa
     assert bytes_asked(broker) == entries.LOOK_BYTES
 
 
-def test_all_logs_of_a_broker_are_looked_at_by_one_request(broker: JafkaBroker) -> None:
+def test_all_logs_of_a_broker_are_looked_at_by_one_request_and_walked_by_another(broker: JafkaBroker) -> None:
     for number in (0, 1):
         broker.append("clicks", number, *(entry(TEXT) for _ in range(4)))
     doubted = [DoubtedOffset(log, 2 * len(entry(TEXT)) + number, 0, 4 * len(entry(TEXT))) for number, log in enumerate((LOG, OTHER))]
@@ -108,5 +108,20 @@ def test_all_logs_of_a_broker_are_looked_at_by_one_request(broker: JafkaBroker) 
     with Cluster([("127.0.0.1", broker.port)], generation="jafka") as cluster:
         found = cluster.looked_at(doubted, {LOG: leader, OTHER: leader})
         assert cluster.looked_at((), {}) == {}
-    assert [len(body) > 2 for kind, body in broker.requests if kind == MULTIFETCH].count(True) == 1
+    assert [len(body) > 2 for kind, body in broker.requests if kind == MULTIFETCH].count(True) == 2
     assert {log: one.is_entry for log, (one,) in found.items()} == {LOG: True, OTHER: False}
+
+
+def test_logs_are_walked_together_and_of_many_bad_ones_a_few_are_told_in_full(broker: JafkaBroker) -> None:
+    broker.counts["clicks"] = 40
+    for number in range(40):
+        broker.append("clicks", number, *(entry(TEXT) for _ in range(400)))
+    size, logs = len(entry(TEXT)), [BrokerPartition("clicks", number, 7) for number in range(40)]
+    with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
+        asked = len(broker.requests)
+        found = dict(look_at(consumer, [DoubtedOffset(log, 300 * size, 0, 400 * size) for log in logs]))
+        assert {one.is_entry for one in found.values()} == {True}
+        assert len(broker.requests) - asked == 3  # a greeting, a look and a walk
+        found = dict(look_at(consumer, [DoubtedOffset(log, 300 * size + 1, 0, 400 * size) for log in logs]))
+    assert {one.is_entry for one in found.values()} == {False}
+    assert sorted(log for log, one in found.items() if one.before == 300 * size and one.after == 301 * size) == logs[:16]

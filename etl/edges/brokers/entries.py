@@ -6,12 +6,12 @@ Two looks, for the first one is cheap and the second one is proof:
   (a copy of a log) looks just so.
 - From an offset at which an entry begins for sure it is walked, by lengths alone, to the offset: an entry ends there, or it lies inside of
   one, and where that one begins and ends is known then. It takes all bytes in between, so it is bounded for all logs of a broker together,
-  the bad ones first and then the nearest. What is further from a segment's start than that has its checksum alone.
+  some of the bad ones first and then the nearest. What is further from a segment's start than that has its checksum alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
@@ -24,21 +24,29 @@ LOOK_BYTES = 4 << 10
 """What is asked for at each offset first."""
 WALKED_BYTES_MAX = 64 * MIB
 """Of all walks at one broker together, and of one entry whose checksum is looked at."""
-_LOGS_AT_A_TIME = 1000
+_LOGS_AT_A_TIME, _ANSWER_BYTES_MAX = 1000, 16 * MIB
+_BAD_ONES_WALKED = 16
+"""One of them is told."""
 _LENGTH_BYTES = 4
 
 
 def look_at(consumer: SimpleConsumer, doubted: Collection[DoubtedOffset]) -> list[tuple[BrokerPartition, LookedAt]]:
     """What this broker's logs have at these offsets. Raises BrokerUnreachable."""
     found = dict(_checked(consumer, doubted))
-    left = WALKED_BYTES_MAX
-    for one in sorted(doubted, key=lambda one: (found[one].is_entry is not False, one.offset - one.walk_from, one.log)):
-        looked, away = found[one], one.offset - one.walk_from
-        if looked.is_entry is None or (looked.is_entry and one.is_kept) or away > left:
-            continue
-        left -= away
-        found[one] = _walked(consumer, one, looked)
+    found.update(_walked(consumer, _to_walk(found), found))
     return [(one.log, looked) for one, looked in found.items()]
+
+
+def _to_walk(found: Mapping[DoubtedOffset, LookedAt]) -> list[DoubtedOffset]:
+    """Those that are walked to: some of the bad ones, in order, so that the one that is told is told in full; then the nearest."""
+    bad = sorted(one for one, looked in found.items() if looked.is_entry is False)[:_BAD_ONES_WALKED]
+    good = [one for one, looked in found.items() if looked.is_entry and not one.is_kept]
+    left, chosen = WALKED_BYTES_MAX, list[DoubtedOffset]()
+    for one in (*bad, *sorted(good, key=lambda one: (one.offset - one.walk_from, one))):
+        if one.offset - one.walk_from <= left:
+            left -= one.offset - one.walk_from
+            chosen.append(one)
+    return chosen
 
 
 def _checked(consumer: SimpleConsumer, doubted: Collection[DoubtedOffset]) -> Iterator[tuple[DoubtedOffset, LookedAt]]:
@@ -60,7 +68,7 @@ def _of_different_logs(waiting: dict[DoubtedOffset, int]) -> list[DoubtedOffset]
     asked: dict[BrokerPartition, DoubtedOffset] = {}
     size = 0
     for one, needed in waiting.items():
-        if one.log not in asked and len(asked) < _LOGS_AT_A_TIME and (not asked or size + needed <= WALKED_BYTES_MAX):
+        if one.log not in asked and len(asked) < _LOGS_AT_A_TIME and (not asked or size + needed <= _ANSWER_BYTES_MAX):
             asked[one.log] = one
             size += needed
     return list(asked.values())
@@ -86,25 +94,37 @@ def _checked_one(one: DoubtedOffset, fetched: FetchedPartition | None) -> tuple[
     return LookedAt(one.offset, True), needed
 
 
-def _walked(consumer: SimpleConsumer, one: DoubtedOffset, looked: LookedAt) -> LookedAt:
-    """The same once it was walked to from where an entry begins; `looked` where the broker gives nothing on the way."""
+def _walked(
+    consumer: SimpleConsumer, doubted: Sequence[DoubtedOffset], found: Mapping[DoubtedOffset, LookedAt],
+) -> Iterator[tuple[DoubtedOffset, LookedAt]]:
+    """What is known once they were walked to, all logs together; nothing of those where the broker gives nothing on the way."""
+    at = {one: one.walk_from for one in doubted}
+    while at:
+        sizes = {one: min(MIB, max(one.offset - position, LOOK_BYTES)) for one, position in at.items()}
+        wanted = [(one, at.pop(one), sizes[one]) for one in _of_different_logs(sizes)]
+        answers = zip(wanted, _fetched(consumer, wanted), strict=True)
+        steps = [(one, position, _step(one, position, fetched)) for (one, position, _), fetched in answers]
+        for one, position, reached in steps:  # only now, for who asks more takes the buffers of these answers
+            if isinstance(reached, OffsetInsideMessage):
+                yield one, _inside(consumer, one, reached.where["offset"], found[one], reached.what)
+            elif reached >= one.offset:
+                yield one, LookedAt(one.offset, True)
+            elif reached > position:
+                at[one] = reached
+
+
+def _step(one: DoubtedOffset, position: int, fetched: FetchedPartition | None) -> int | OffsetInsideMessage:
+    """Where the entries end that begin from `position` on and are told by these bytes, or what says that one reaches beyond the offset."""
     from etl.protocol.records.decode import walk  # the compiled kernels, which only who decodes needs
 
-    position = one.walk_from
-    while position < one.offset:
-        fetched = _fetched(consumer, [(one, position, min(MIB, max(one.offset - position, LOOK_BYTES)))])[0]
-        if fetched is None:
-            return looked
-        try:
-            found = walk(fetched, position, one.offset)
-        except OffsetInsideMessage as inside:
-            return _inside(consumer, one, inside.where["offset"], looked, inside.what)
-        reached = found.batches[-1].last_offset + 1 if found.batches else position
-        reached += found.cut_off_bytes if found.cut_off_bytes > 1 else 0  # its length is known, and its bytes are not needed
-        if reached == position:
-            return looked
-        position = reached
-    return LookedAt(one.offset, True)
+    if fetched is None:
+        return position
+    try:
+        found = walk(fetched, position, one.offset)
+    except OffsetInsideMessage as inside:
+        return inside
+    reached = found.batches[-1].last_offset + 1 if found.batches else position
+    return reached + (found.cut_off_bytes if found.cut_off_bytes > 1 else 0)  # the length of that one is known, and its bytes not needed
 
 
 def _inside(consumer: SimpleConsumer, one: DoubtedOffset, begins: int, looked: LookedAt, wrong: str) -> LookedAt:

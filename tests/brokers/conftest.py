@@ -1,4 +1,4 @@
-"""One release at a time; `make test-brokers` runs them all, `-m "not brokers"` those that differ most."""
+"""One release at a time; `make test-brokers` runs them all, `make test` those of IN_THE_GATE."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from etl.embedded.releases import JAFKA, RELEASES
+from etl.embedded.releases import DEFAULT_VERSION, RELEASES
+from tests.brokers.compiling import IN_THE_GATE
 from tests.brokers.stage import JafkaStage, KafkaStage, begin
 from tests.brokers.writing import ForeignPipeline
 
-IN_THE_GATE = (JAFKA, "0.8.2.2", "3.9.1", "4.1.0")
 VERSIONS = [pytest.param(version, marks=[] if version in IN_THE_GATE else pytest.mark.brokers) for version in RELEASES]
 
 
-@pytest.fixture(scope="session", params=VERSIONS)
+@pytest.fixture(scope="package", params=VERSIONS)
 def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaStage | JafkaStage]:
-    """A release's servers and clients."""
+    """A release's servers and clients. Those of the release that is the default everywhere are the ones that other tests have, too."""
+    there = request.getfixturevalue("cluster") if request.param == DEFAULT_VERSION else None
     with ExitStack() as running:
-        yield begin(request.param, tmp_path_factory.mktemp("stage"), running)
+        yield begin(request.param, tmp_path_factory.mktemp("stage"), running, there)
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """Clients that are not ours, each from the jars of the broker's own version: they write what we read, and read it too.
 
-The Java beside this module is compiled for each version. One process of it takes many commands, for a JVM's start is half of a test.
+One process of it takes many commands, for a JVM's start is half of a test.
 """
 
 from __future__ import annotations
 
 import queue
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,15 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import pytest
-
 from etl.embedded.cluster import Cluster
 from etl.embedded.java import find_java
 from etl.embedded.kafka import Kafka
 from etl.embedded.releases import JAFKA, release_jars
+from tests.brokers.compiling import compiled
 
 KeyValue = tuple[bytes | None, bytes | None]
-SOURCES = Path(__file__).with_name("java")
 WITHIN_S = 240
 _SHORT = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
@@ -46,9 +43,8 @@ class Process:
     """A Java program of ours that answers lines with lines: `with Process("Jafka", version, folder, zookeeper) as jafka:`."""
 
     def __init__(self, name: str, version: str, folder: Path, *arguments: str) -> None:
-        self._name, self._folder = name, folder
-        classes = _compiled(name, version, folder)
-        path = ":".join(map(str, [classes, *release_jars(version)]))
+        self._said = folder / f"{name}.log"
+        path = ":".join(map(str, [compiled(version), *release_jars(version)]))
         self._command = [str(find_java()), *_SHORT, "-cp", path, name, *arguments]
         self._answers: queue.Queue[str] = queue.Queue()
 
@@ -58,7 +54,7 @@ class Process:
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
         lines = list(self._lines())
-        assert lines[-1] == ["done"], f"{words[:6]}: {' '.join(lines[-1])}\n{self._log.read_text()[-3000:]}"
+        assert lines[-1] == ["done"], f"{words[:6]}: {' '.join(lines[-1])}\n{self._said.read_text()[-3000:]}"
         return lines[:-1]
 
     def _lines(self) -> Iterator[list[str]]:
@@ -75,8 +71,7 @@ class Process:
         self._answers.put("failed it ended")
 
     def __enter__(self) -> Self:
-        self._log = self._folder / f"{self._name}.log"
-        with self._log.open("ab") as log:
+        with self._said.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
         threading.Thread(target=self._listen, daemon=True).start()
         return self
@@ -120,7 +115,7 @@ class JafkaClients(Process):
         return int(self.ask("end", *broker.bootstrap.split(":"), topic, partition)[0][0])
 
     def join(self, group: str, topic: str, count: int) -> list[bytes | None]:
-        """What a member of a group reads before it commits and goes: `count` messages, or all there are."""
+        """The `count` messages that a member of a group reads before it commits and goes."""
         return [_bytes(value) for _, value in self.ask("join", group, topic, count)]
 
 
@@ -140,7 +135,7 @@ class ScalaClients(Process):
         return [Seen(0, partition, int(offset), 0, _bytes(key), _bytes(value)) for offset, key, value in lines]
 
     def join(self, group: str, topic: str, count: int) -> list[Seen]:
-        """What a member of a group reads before it commits and goes: `count` messages, or all there are."""
+        """The `count` messages that a member of a group reads before it commits and goes."""
         lines = self.ask("join", group, topic, count)
         return [Seen(0, int(partition), int(offset), 0, _bytes(key), _bytes(value)) for partition, offset, key, value in lines]
 
@@ -166,20 +161,6 @@ class JavaClients(JavaProducer):
         """Everything that a reader of committed records is given."""
         lines = self.ask("read", topic, partition, 0)
         return [Seen(0, partition, int(offset), 0, _bytes(key), _bytes(value)) for offset, key, value, _ in lines]
-
-
-def _compiled(name: str, version: str, folder: Path) -> Path:
-    """A folder with the classes of one program, for one version's jars."""
-    near = find_java().with_name("javac")
-    compiler = str(near) if near.exists() else shutil.which("javac")
-    if compiler is None:
-        pytest.skip("there is no javac on this machine, and the brokers' own clients are called from Java")
-    classes = folder / f"classes-{name}"
-    jars = ":".join(map(str, release_jars(version)))
-    command = [compiler, "-J-XX:TieredStopAtLevel=1", "-nowarn", "-cp", jars, "-sourcepath", str(SOURCES), "-d", str(classes)]
-    done = subprocess.run([*command, str(SOURCES / f"{name}.java")], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return classes
 
 
 def _words(records: Sequence[KeyValue]) -> list[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
 from etl.embedded.cluster import Cluster
+from etl.embedded.kafka import Kafka
 from etl.embedded.releases import JAFKA
 from etl.embedded.server import wait_until
+from tests.brokers.compiling import number_of, programs
 from tests.brokers.foreign import JafkaClients, JavaClients, JavaProducer, KeyValue, ScalaClients, Seen
 
 Writer = Callable[[str, int, Sequence[KeyValue]], None]
@@ -44,28 +46,30 @@ class Stage(Protocol):
     def read(self, topic: str) -> list[Seen]:
         """Everything in it, as the release's own simple consumer reads it."""
 
+    def ends(self, topic: str) -> dict[str, int]:
+        """What a group has committed that read everything, by the names that logs have in ZooKeeper."""
+
 
 class KafkaStage:
     """One broker."""
 
     has_keys = True
 
-    def __init__(self, version: str, folder: Path, running: ExitStack) -> None:
-        self.cluster = running.enter_context(Cluster(version=version, folder=folder / "cluster"))
+    def __init__(self, version: str, folder: Path, running: ExitStack, cluster: Cluster | None) -> None:
+        self.cluster = cluster or running.enter_context(Cluster(version=version, folder=folder / "cluster"))
         self.version = version
-        self.release = release = tuple(map(int, version.split(".")))
+        self.release = release = number_of(version)
         source = {} if self.cluster.brokers[0].release.has_zookeeper else {"bootstrap": [self.cluster.bootstrap]}
         self.conf: Mapping[str, Any] = {"source": source, **({"cluster": "tests"} if release < (0, 10, 1) else {})}
         self.writers: dict[str, Writer] = {}
         self.scala: ScalaClients | None = None
-        if release < (2,):
+        if "ScalaClients" in programs(version):
             self.scala = running.enter_context(ScalaClients(self.cluster, version, folder))
             self._add("Scala", self.scala, _SCALA_CODECS)
-        if release < (0, 9):
-            self.java: JavaProducer = running.enter_context(JavaProducer(self.cluster, version, folder))
-        else:
-            self.java = running.enter_context(JavaClients(self.cluster, version, folder))
-        self._add("Java", self.java, (*_SCALA_CODECS, "zstd") if release >= (2, 1) else _SCALA_CODECS)
+        java = JavaClients if "JavaClients" in programs(version) else JavaProducer
+        self.java = running.enter_context(java(self.cluster, version, folder))
+        self.codecs = (*_SCALA_CODECS, "zstd") if release >= (2, 1) else _SCALA_CODECS
+        self._add("Java", self.java, self.codecs)
 
     def _add(self, name: str, producer: ScalaClients | JavaProducer, codecs: Sequence[str]) -> None:
         def writer(codec: str) -> Writer:
@@ -75,13 +79,17 @@ class KafkaStage:
 
     def new_topic(self) -> str:
         """See Stage."""
-        name = f"topic-{next(_numbers)}"
+        name = f"foreign-{next(_numbers)}"
         self.cluster.create_topic(name, PARTITIONS)
         return name
 
     def read(self, topic: str) -> list[Seen]:
         """See Stage."""
         return [seen for partition in range(PARTITIONS) for seen in self._read(topic, partition)]
+
+    def ends(self, topic: str) -> dict[str, int]:
+        """See Stage."""
+        return {str(n): max((seen.offset + 1 for seen in self._read(topic, n)), default=0) for n in range(PARTITIONS)}
 
     def _read(self, topic: str, partition: int) -> list[Seen]:
         if isinstance(self.java, JavaClients):
@@ -112,16 +120,22 @@ class JafkaStage:
 
     def new_topic(self) -> str:
         """See Stage."""
-        name = f"topic-{next(_numbers)}"
+        name = f"foreign-{next(_numbers)}"
         self.cluster.create_topic(name, PARTITIONS // 2)
         return name
 
     def read(self, topic: str) -> list[Seen]:
         """See Stage."""
-        logs = itertools.product(self.cluster.brokers, range(PARTITIONS // 2))
-        return [seen for broker, number in logs for seen in self.clients.read(broker, topic, number)]
+        return [seen for broker, number in self._logs() for seen in self.clients.read(broker, topic, number)]
+
+    def ends(self, topic: str) -> dict[str, int]:
+        """See Stage."""
+        return {f"{broker.broker_id}-{number}": self.clients.end(broker, topic, number) for broker, number in self._logs()}
+
+    def _logs(self) -> Iterator[tuple[Kafka, int]]:
+        return itertools.product(self.cluster.brokers, range(PARTITIONS // 2))
 
 
-def begin(version: str, folder: Path, running: ExitStack) -> KafkaStage | JafkaStage:
-    """Start the servers and the clients; they end with `running`."""
-    return JafkaStage(folder, running) if version == JAFKA else KafkaStage(version, folder, running)
+def begin(version: str, folder: Path, running: ExitStack, cluster: Cluster | None = None) -> KafkaStage | JafkaStage:
+    """Start the clients, and servers where no `cluster` of Kafka runs already; what was started ends with `running`."""
+    return JafkaStage(folder, running) if version == JAFKA else KafkaStage(version, folder, running, cluster)

@@ -56,6 +56,12 @@ class ForeignPipeline(Pipeline):
         rows = table.select([name for name in table.column_names if name in _COLUMNS]).to_pylist()
         return sorted((_seen(row) for row in rows), key=_place)
 
+    def in_zookeeper(self) -> dict[str, int]:
+        """The group's offsets, by the names that logs have there."""
+        with self.zookeeper() as client:
+            path = f"/consumers/{self.group}/offsets/{self.topic}"
+            return {name: int(client.get(f"{path}/{name}")[0]) for name in client.get_children(path)}
+
     def is_as_its_own_consumer_reads(self) -> bool:
         """The same messages at the same offsets, each once, all that were written."""
         expected, found = sorted(self.stage.read(self.topic), key=_place), self.in_table_seen()

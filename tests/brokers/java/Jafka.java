@@ -1,5 +1,4 @@
 import io.jafka.api.FetchRequest;
-import io.jafka.common.ConsumerTimeoutException;
 import io.jafka.consumer.Consumer;
 import io.jafka.consumer.ConsumerConfig;
 import io.jafka.consumer.ConsumerConnector;
@@ -69,19 +68,18 @@ public class Jafka extends Lines {
         consumer.close();
     }
 
-    /** join GROUP TOPIC COUNT: a member of a group reads COUNT messages, or until none comes for three seconds; it commits and goes. */
+    /** join GROUP TOPIC COUNT: a member of a group reads COUNT messages, then it commits and goes. It fails when none comes for a minute. */
     static void join(String[] words, PrintStream out) throws Exception {
         ConsumerConnector connector = Consumer.create(new ConsumerConfig(properties(
-            "zk.connect", zookeeper, "groupid", words[1], "autooffset.reset", "smallest", "consumer.timeout.ms", "3000",
+            "zk.connect", zookeeper, "groupid", words[1], "autooffset.reset", "smallest", "consumer.timeout.ms", "60000",
             "autocommit.enable", "false", "fetcher.backoff.ms", "100", "rebalance.backoff.ms", "1000")));
-        MessageStream<byte[]> stream = connector.createMessageStreams(Map.of(words[2], 1), new DefaultEncoders()).get(words[2]).get(0);
-        int left = Integer.parseInt(words[3]);
         try {
-            for (java.util.Iterator<byte[]> messages = stream.iterator(); left > 0; left--) out.println("- " + word(messages.next()));
-        } catch (ConsumerTimeoutException nothingCame) {
-            // that was all
+            MessageStream<byte[]> stream = connector.createMessageStreams(Map.of(words[2], 1), new DefaultEncoders()).get(words[2]).get(0);
+            java.util.Iterator<byte[]> messages = stream.iterator();
+            for (int left = Integer.parseInt(words[3]); left > 0; left--) out.println("- " + word(messages.next()));
+            connector.commitOffsets();
+        } finally {
+            connector.close();
         }
-        connector.commitOffsets();
-        connector.close();
     }
 }

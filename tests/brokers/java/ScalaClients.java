@@ -7,7 +7,6 @@ import kafka.api.FetchRequestBuilder;
 import kafka.consumer.Consumer;
 import kafka.consumer.ConsumerConfig;
 import kafka.consumer.ConsumerIterator;
-import kafka.consumer.ConsumerTimeoutException;
 import kafka.javaapi.FetchResponse;
 import kafka.javaapi.consumer.ConsumerConnector;
 import kafka.javaapi.consumer.SimpleConsumer;
@@ -61,24 +60,23 @@ public class ScalaClients extends Lines {
         consumer.close();
     }
 
-    /** join GROUP TOPIC COUNT: a member of a group reads COUNT messages, or until none comes for three seconds; it commits and goes. */
+    /** join GROUP TOPIC COUNT: a member of a group reads COUNT messages, then it commits and goes. It fails when none comes for a minute. */
     static void join(String[] words, PrintStream out) throws Exception {
         ConsumerConnector connector = Consumer.createJavaConsumerConnector(new ConsumerConfig(properties(
-            "zookeeper.connect", zookeeper, "group.id", words[1], "auto.offset.reset", "smallest", "consumer.timeout.ms", "3000",
+            "zookeeper.connect", zookeeper, "group.id", words[1], "auto.offset.reset", "smallest", "consumer.timeout.ms", "60000",
             "auto.commit.enable", "false")));
         Map<String, Integer> streams = new HashMap<String, Integer>();
         streams.put(words[2], 1);
-        ConsumerIterator<byte[], byte[]> messages = connector.createMessageStreams(streams).get(words[2]).get(0).iterator();
         try {
+            ConsumerIterator<byte[], byte[]> messages = connector.createMessageStreams(streams).get(words[2]).get(0).iterator();
             for (int left = Integer.parseInt(words[3]); left > 0; left--) {
                 MessageAndMetadata<byte[], byte[]> one = messages.next();
                 out.println(one.partition() + " " + one.offset() + " " + word(one.key()) + " " + word(one.message()));
             }
-        } catch (ConsumerTimeoutException nothingCame) {
-            // that was all
+            connector.commitOffsets();
+        } finally {
+            connector.shutdown();
         }
-        connector.commitOffsets();
-        connector.shutdown();
     }
 
     public static class Chosen implements kafka.producer.Partitioner {

@@ -1,0 +1,74 @@
+"""The Java beside this module as classes for one release's jars, in the cache, by a compiler that runs on any Java: many have no `javac`.
+
+`python -m tests.brokers.compiling` makes what the gate needs of it, and fetches the jars; `make test` calls it beside its first tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from etl.embedded.cache import alone, cache_folder
+from etl.embedded.jars import Artifact, fetched
+from etl.embedded.java import find_java
+from etl.embedded.releases import JAFKA, release_jars
+
+IN_THE_GATE = (JAFKA, "0.8.2.2", "3.9.1", "4.1.0")
+"""The releases that `make test` runs on: those that differ most."""
+
+_SOURCES = Path(__file__).with_name("java")
+_COMPILER = Artifact("org.eclipse.jdt", "ecj", "3.37.0")
+_MAIN = "org.eclipse.jdt.internal.compiler.batch.Main"
+_LANGUAGE = "-17"
+"""The oldest Java of `etl.embedded.java.VERSIONS`."""
+_WITHIN_S = 120
+
+
+def number_of(version: str) -> tuple[int, ...]:
+    """A release of Kafka as something that can be compared."""
+    return tuple(map(int, version.split(".")))
+
+
+def programs(version: str) -> tuple[str, ...]:
+    """Those of `java` that go with a release."""
+    if version == JAFKA:
+        return ("Jafka",)
+    number = number_of(version)
+    return ("JavaProducer" if number < (0, 9) else "JavaClients", *(("ScalaClients",) if number < (2,) else ()))
+
+
+def compiled(version: str) -> Path:
+    """The folder with their classes. Fails the test when they do not go with the release's jars."""
+    sources = [_SOURCES / f"{name}.java" for name in programs(version)]
+    known = b"".join(path.read_bytes() for path in sorted(_SOURCES.iterdir()))
+    classes = cache_folder() / "tests" / f"{version}-{hashlib.sha256(known + _COMPILER.version.encode()).hexdigest()[:16]}"
+    classes.parent.mkdir(parents=True, exist_ok=True)
+    with alone(classes.with_name(f"{version}.lock")):
+        if not classes.exists():
+            _compile(version, sources, classes)
+    return classes
+
+
+def _compile(version: str, sources: Sequence[Path], classes: Path) -> None:
+    compiler = fetched(f"{_COMPILER.name}-{_COMPILER.version}", [_COMPILER])
+    command = [str(find_java()), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", _path(compiler), _MAIN, _LANGUAGE, "-nowarn"]
+    with tempfile.TemporaryDirectory(dir=classes.parent) as partial:
+        made = Path(partial, "classes")
+        command += ["-cp", _path(release_jars(version)), "-sourcepath", str(_SOURCES), "-d", str(made), *map(str, sources)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
+        assert done.returncode == 0, done.stderr
+        made.rename(classes)
+
+
+def _path(jars: Sequence[Path]) -> str:
+    return os.pathsep.join(map(str, jars))
+
+
+if __name__ == "__main__":
+    for release in IN_THE_GATE:
+        compiled(release)
+        release_jars(release)

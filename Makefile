@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-brokers gate unit lint chaos fuzz soak bench clean
+.PHONY: help setup demo test test-brokers gate gate-releases unit lint chaos fuzz soak bench clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,12 +30,16 @@ $(INSTALLED): setup.cfg pyproject.toml
 demo: setup ## real ZooKeeper, Kafka, Spark and Delta: records go in exactly once, also when a run is killed
 	@$(BIN)/etl demo
 
-test: ## lint beside every test that is not marked long: unit, wire, spark, system; WORKERS=1 for one at a time
-	@$(MAKE) --no-print-directory --jobs=2 lint gate
+test: ## lint beside every test that is not marked long: unit, wire, spark, brokers, system; WORKERS=1 for one at a time
+	@$(MAKE) --no-print-directory --jobs=3 lint gate gate-releases
 
 # Each worker has a cluster and a Spark of its own. Files come in the order of testpaths: none needs to fear the Spark of another one before it.
 gate: setup
 	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+
+# What tests on other releases need is fetched and compiled once, while those run that need none of it.
+gate-releases: setup
+	@$(BIN)/python -m tests.brokers.compiling
 
 unit: setup ## the tests that need neither Spark nor servers
 	@$(BIN)/python -m pytest tests/unit tests/wire

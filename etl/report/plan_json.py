@@ -95,6 +95,7 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
             {**loss.log.place, "from": loss.from_offset, "until": loss.until_offset,
              "why": loss.why.value, "log_epoch": loss.log_epoch} for loss in plan.losses],
         "log_epochs": [{**log.place, "log_epoch": n} for log, n in sorted(plan.log_epochs.items())],
+        "undecided": [{**log.place, "topic_id": topic_id} for log, topic_id in sorted(plan.log_topic_ids.items())],
         "vanished": [
             {**v.log.place, "from": v.from_offset, "until": v.until_offset, "log_epoch": v.log_epoch}
             for v in plan.vanished],

@@ -4,12 +4,15 @@ Two brokers, one physical log on each, two drivers and their crashes, an operato
 made anew, and its id is another one, where nobody else keeps the topic: so its id says nothing of one log. A plan keeps for each log the id
 under which it was decided, and what the log held right before the plan's end (its tail), unless that has expired.
 
+    python -m tests.model.making_again
+
 Laws: no row's key (log, life, offset) and no record is in the table twice, and once all brokers are there an operator and quiet runs bring
 every record that the logs hold into the table.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
@@ -258,3 +261,9 @@ def explore(start: State = State()) -> tuple[int, str | None]:
                 before[after] = label, state
                 queue.append(after)
     return len(before), None
+
+
+if __name__ == "__main__":
+    states, law = explore()
+    print(f"{states:,} states", law or "every law holds")
+    sys.exit(law is not None)

@@ -10,12 +10,14 @@ from dataclasses import replace
 
 import pytest
 
+from etl.commands.offsets import offsets_of
 from etl.commands.preview import preview_of
 from etl.decisions.accepted_logs import told_of
 from etl.decisions.made_again import kept_ids
 from etl.errors import BrokerUnreachable, LogTruncated, NeedsDecision, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan, Vanished
+from etl.report.plan_json import describe_plan
 from etl.report.run_state import Outcome
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
@@ -425,6 +427,16 @@ def test_a_preview_refuses_what_a_run_refuses() -> None:
     away(outside, TWO, is_away=False)
     with pytest.raises(NeedsDecision, match="may have kept"):
         preview_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS)
+
+
+def test_no_lag_is_told_of_a_log_that_is_not_decided_and_that_of_the_others_is() -> None:
+    outside = made_again_while_two_was_away()
+    plan = accept(outside, "clicks")
+    run(outside)
+    away(outside, TWO, is_away=False)
+    told = offsets_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS)
+    assert {(row["broker_id"], row["partition"]): row["lag"] for row in told.rows} == {(1, 0): 0, (1, 1): 0, (2, 0): None}
+    assert describe_plan(plan, None)["undecided"] == [{"topic": "clicks", "partition": 0, "broker_id": 2, "topic_id": "zxid-5"}]
 
 
 def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it() -> None:

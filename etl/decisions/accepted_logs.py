@@ -41,6 +41,8 @@ class Accepted:
     """Logs that go on as another life, and where."""
     anew: frozenset[BrokerPartition]
     """Those of them of which nothing is left that was read."""
+    cut: frozenset[BrokerPartition]
+    """Logs that were cut, also those that need not move: only records that a stored plan would have read are gone."""
     exact: frozenset[BrokerPartition]
     """Those of which it is known where they were cut."""
     same: frozenset[BrokerPartition]
@@ -63,16 +65,16 @@ def accepted_logs(
     _refuse_what_is_sound(wanted.named, again, {*cuts, *waiting}, snapshot)
     if wanted.is_same_log:
         _refuse_other_topics(again, cuts)
-        return Accepted(again, {}, frozenset(), frozenset(), frozenset(_known_as_same(waiting, wanted, old, snapshot)))
+        return Accepted(again, {}, frozenset(), frozenset(), frozenset(), frozenset(_known_as_same(waiting, wanted, old, snapshot)))
     of_the_same = {log: cut for log, cut in cuts.items() if log.topic not in again}
     if wanted.at is not None and waiting:
         at = _at_of_one(waiting, of_the_same, before, wanted)
-        return Accepted(again, at, frozenset(log for log, offset in at.items() if not offset), frozenset(), frozenset())
+        return Accepted(again, at, frozenset(log for log, offset in at.items() if not offset), frozenset(), frozenset(), frozenset())
     same = {log for log in waiting if _goes_on(log, wanted, old, snapshot)}
     anew = {*(log for log in before if log.topic in again), *(log for log in waiting if log not in same)}
     moved = {**_cut_positions(of_the_same, before, wanted), **_starts_anew(anew, snapshot, settings)}
     exact = frozenset(log for log, cut in of_the_same.items() if cut.is_known)
-    return Accepted(again, moved, frozenset(anew), exact, frozenset(same))
+    return Accepted(again, moved, frozenset(anew), frozenset(of_the_same), exact, frozenset(same))
 
 
 def _refuse_unknown(names: Sequence[Named], known: Collection[BrokerPartition]) -> None:

@@ -64,21 +64,16 @@ def _reset(
         log_epochs={**old.log_epochs, **{log: old.log_epochs.get(log, 0) + 1 for log in moved}},
         took_over=None if is_next else old.took_over, heir_of=old.heir_of, table_version=table.version if table else None,
         vanished=(*(() if is_next else old.vanished), *(one for one in gone if one.from_offset < one.until_offset)),
-        tails=_tails(old, positions, accepted, ids, snapshot), log_topic_ids=ids,
+        tails=_tails(old, positions, accepted, snapshot), log_topic_ids=ids,
     )
 
 
-def _tails(
-    old: Plan, positions: Mapping[BrokerPartition, int], accepted: Accepted, ids: Collection[BrokerPartition], snapshot: Snapshot,
-) -> dict[BrokerPartition, Tail]:
-    """What lies before the position of each log: what there is now of those that go on as another life, what was known of the others.
-
-    A stored plan that gives its place away knew what lies before its own end: that is kept of the undecided ones, `ids`, alone.
-    """
-    moved = kept_tails(None, accepted.moved, snapshot)
+def _tails(old: Plan, positions: Mapping[BrokerPartition, int], accepted: Accepted, snapshot: Snapshot) -> dict[BrokerPartition, Tail]:
+    """By which bytes each log is known: what there is now of those that are accepted as they are, what was known of the others."""
+    changed = {log: positions[log] for log in accepted.cut.union(accepted.moved)}
     same = kept_tails(old, {log: positions[log] for log in accepted.same}, snapshot)
-    left = {log: tail for log, tail in old.tails.items() if tail.until_offset <= positions[log] or log in ids}
-    return {**{log: tail for log, tail in left.items() if log not in accepted.moved}, **same, **moved}
+    left = {log: tail for log, tail in old.tails.items() if log not in changed}
+    return {**left, **same, **kept_tails(None, changed, snapshot)}
 
 
 def _cuts(state: UpToDate | Replay, before: Mapping[BrokerPartition, int], snapshot: Snapshot) -> Iterable[Cut]:

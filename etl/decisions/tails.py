@@ -52,6 +52,8 @@ def kept_tails(plan: Plan | None, positions: Mapping[BrokerPartition, int], snap
         below = [tail for tail in known if tail.until_offset <= position]
         if below:
             found[log] = max(below, key=lambda tail: tail.until_offset)
+        elif plan and is_there:
+            found[log] = plan.tails[log]  # of a stored plan that reached further
     return found
 
 

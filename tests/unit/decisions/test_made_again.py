@@ -375,6 +375,37 @@ def test_a_log_under_a_stored_plan_that_was_made_again_stops_the_run_also_where_
         refuse_unfinished(outside)
 
 
+def test_where_one_log_under_a_stored_plan_is_accepted_the_other_that_was_made_again_still_stops_the_run() -> None:
+    outside = loaded()
+    grow(outside, 3, 3, 3)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    make_again(outside, BROKER_1, entries=30)
+    accept(outside, "clicks:1-0", at_offset=0)
+    with pytest.raises(LogTruncated, match="holds other bytes") as refused:
+        run(outside)
+    assert refused.value.where["partition"] == 1
+    accept(outside, "clicks:1-1", at_offset=0)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_broker_that_went_away_under_a_stored_plan_and_comes_back_with_another_log_stops_the_run() -> None:
+    outside = loaded()
+    grow(outside, 3, 3, 3)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    away(outside, TWO)
+    assert outcomes(run(outside))[0] is Outcome.SUPERSEDED
+    away(outside, TWO, is_away=False)
+    make_again(outside, [TWO], entries=30)
+    with pytest.raises(LogTruncated, match="holds other bytes"):
+        run(outside)
+    accept(outside, "clicks:2-0", at_offset=0)
+    run(outside)
+    refuse_unfinished(outside)
+
+
 def test_a_stored_plan_whose_log_lost_its_end_gives_its_place_and_the_log_is_read_on() -> None:
     outside = loaded()
     grow(outside, 3, 0, 0)

@@ -5,7 +5,7 @@ A missing thing is None, never -1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -89,6 +89,15 @@ class BrokerPartition:
     def __str__(self) -> str:
         """The log in a sentence: `clicks 3`, `clicks 0-3`."""
         return f"{self.topic} {self.key}"
+
+
+def in_order(logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
+    """As documents and reports have them: by topic, broker, partition."""
+    return sorted(logs, key=_order)
+
+
+def _order(log: BrokerPartition) -> tuple[str, int, int]:
+    return log.topic, -1 if log.broker_id is None else log.broker_id, log.partition
 
 
 @dataclass(frozen=True, slots=True)

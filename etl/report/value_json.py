@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from etl.errors import EtlError
-from etl.model.logs import Broker, BrokerPartition
+from etl.model.logs import Broker, BrokerPartition, in_order
 from etl.model.plans import Applied, Plan
 from etl.model.table import CommitMetadata
 from etl.protocol.zookeeper.payloads import parse_partition_key
@@ -55,14 +55,14 @@ def _(value: tuple[Any, ...]) -> Any:
 def _(value: frozenset[Any]) -> Any:
     if not any(isinstance(one, BrokerPartition) for one in value):
         return sorted(value)
-    return _keys_of(_in_order(value))
+    return _keys_of(in_order(value))
 
 
 @write_value.register(Mapping)
 def _(value: Mapping[Any, Any]) -> Any:
     if not any(isinstance(key, BrokerPartition) for key in value):
         return {key: write_value(one) for key, one in value.items()}
-    logs = _in_order(value)
+    logs = in_order(value)
     values = [value[log] for log in logs]
     kind, *others = set(map(type, values))
     if not others and _is_written_by_fields(kind):
@@ -109,10 +109,6 @@ def _fields(value: Any) -> dict[str, Any]:
 
 def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-
-
-def _in_order(logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
-    return sorted(logs, key=lambda log: (log.topic, log.broker_id or 0, log.partition))
 
 
 def _keys_of(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:

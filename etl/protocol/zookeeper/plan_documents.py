@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.ledger import Acknowledgement, Coverage, Interval, Retirement
-from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail
+from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail, in_order
 from etl.model.plans import Applied, Committed, Loss, LossReason, OffsetRange, Plan, PlanKind, Receipt, TookOver, Vanished
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.payloads import parse_partition_key
@@ -120,7 +120,7 @@ def parse_applied(payload: bytes, *, path: str) -> Applied:
 
 def render_coverage(coverage: Coverage) -> bytes:
     """The znode of merged intervals."""
-    logs, left = sorted(coverage.intervals, key=_order), sorted(coverage.given_up, key=_order)
+    logs, left = in_order(coverage.intervals), in_order(coverage.given_up)
     removals = [[f.delta_version, f.operation, f.why] for f in coverage.removals]
     document = {
         "format": FORMAT, "through": coverage.through, "logs": _render_logs(logs), "removals": removals,
@@ -177,7 +177,7 @@ _LOSS_COLUMNS = {1: 3, 2: 4}
 
 
 def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
-    logs = sorted(plan.positions, key=_order)
+    logs = in_order(plan.positions)
     index = {log: i for i, log in enumerate(logs)}
     seen = [plan.seen[log] for log in logs]
     brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
@@ -349,7 +349,7 @@ def _inflate(payload: bytes) -> bytes:
 
 
 def _render_logs(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
-    """Logs in order, by topic: `{topic: [key, ...]}`; the flat order is the sorted order of `_order`."""
+    """Logs that are `in_order`, by topic: `{topic: [key, ...]}`."""
     found: dict[str, list[str]] = {}
     for log in logs:
         found.setdefault(log.topic, []).append(log.key)
@@ -367,12 +367,8 @@ def _log(topic: str, key: str) -> BrokerPartition:
     return log
 
 
-def _order(log: BrokerPartition) -> tuple[str, int, int]:
-    return log.topic, -1 if log.broker_id is None else log.broker_id, log.partition
-
-
 def sorted_items(of_logs: Mapping[BrokerPartition, V]) -> list[tuple[BrokerPartition, V]]:
-    return sorted(of_logs.items(), key=lambda item: _order(item[0]))
+    return [(log, of_logs[log]) for log in in_order(of_logs)]
 
 
 def _canonical(document: Any) -> bytes:

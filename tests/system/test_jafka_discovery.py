@@ -24,8 +24,9 @@ from etl.embedded.clicks import click_messages
 from etl.embedded.cluster import Cluster
 from etl.embedded.releases import JAFKA
 from etl.embedded.server import wait_until
-from etl.errors import OffsetInsideMessage, SettingsError, TopicMissing
-from etl.model.logs import BrokerPartition
+from etl.errors import BrokerError, OffsetInsideMessage, RanOutBeforeUntil, SettingsError, TopicMissing
+from etl.model.logs import BrokerPartition, Isolation
+from etl.reader.fetch import read_ranges
 from etl.reader.source import OffsetRanges, RangesReader
 from etl.run.context import ALONE
 from etl.run.wiring import open_world
@@ -157,3 +158,12 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
     assert f"it is {third} by now" in refused.value.check
     supersede(settings, 1, "put right", ())
     assert min(r.from_offset for r in preview(settings).ranges if r.log == log) == third
+
+
+def test_a_log_whose_topic_is_deleted_while_it_is_read_is_told_without_waiting(jafka: Cluster, topic: str, tmp_path: Path) -> None:
+    ranges = [r for r in preview(settings_of(jafka, topic, tmp_path)).ranges if r.log.broker_id == 1]
+    with SimpleConsumer("127.0.0.1", jafka.brokers[1].port, generation="jafka") as broker:
+        broker.delete_topic(topic)
+    with pytest.raises((RanOutBeforeUntil, BrokerError)) as refused:
+        list(read_ranges(ranges, isolation=Isolation.READ_UNCOMMITTED, on_receipt=lambda index, receipt: None, deadline_s=300, retry=2))
+    assert (type(refused.value), refused.value.what) == (RanOutBeforeUntil, f"the log ends at 0, the range at {ranges[0].until_offset}")

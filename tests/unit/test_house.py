@@ -8,6 +8,7 @@ import importlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,11 @@ def test_a_test_is_a_sentence(test: Path) -> None:
     told = [name for name in names if name.startswith("test_")]
     assert [name for name in told if name.count("_") < 4] == [], "four words at least"
     assert sorted(set(told)) == sorted(told), "a second one of the same name would hide the first"
+
+
+def test_no_two_files_of_tests_have_one_name_for_pytest_would_collect_one() -> None:
+    names = Counter(test.name for test in TESTS)
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_what_tests_share_is_in_no_file_of_tests() -> None:

@@ -118,7 +118,7 @@ def cut_logs(plan: Plan, snapshot: Snapshot, positions: Mapping[BrokerPartition,
     begins = {r.log: r.from_offset for r in sorted(plan.ranges, key=lambda r: -r.from_offset)}
     found: list[Cut | None] = []
     for log in sorted(log for log in positions if log in snapshot.extents):
-        if holds_what_was_read(log, plan, snapshot) is False:
+        if positions[log] and holds_what_was_read(log, plan, snapshot) is False:
             left = min(plan.tails[log].until_offset - 1, snapshot.extents[log].end_offset)
             found.append(Cut(log, positions[log], left, is_known=False, holds_others=left < snapshot.extents[log].end_offset))
             continue

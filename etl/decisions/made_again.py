@@ -107,9 +107,11 @@ def ways_out(logs: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) ->
     others, same, untold = ([log for log in logs if told[log] is found] for found in (False, True, None))
     said = []
     if others:
-        said.append(f"{named(others)}: the bytes that were read are not there any more.")
+        said.append(
+            f"{named(others)}: the bytes that were read or planned are not there any more (where a broker kept its log, and its disk lost "
+            "the end of it alone, name the partition and say with --at up to which offset it kept it).")
     if same:
-        said.append(f"{named(same)}: the bytes that were read last are there.")
+        said.append(f"{named(same)}: the bytes that were read or planned last are there.")
     if untold:
         names = [render_log(log) for log in untold[:_NAMED]]
         said.append(

@@ -64,24 +64,27 @@ def _reset(
         log_epochs={**old.log_epochs, **{log: old.log_epochs.get(log, 0) + 1 for log in moved}},
         took_over=None if is_next else old.took_over, heir_of=old.heir_of, table_version=table.version if table else None,
         vanished=(*(() if is_next else old.vanished), *(one for one in gone if one.from_offset < one.until_offset)),
-        tails=_tails(old, positions, accepted, snapshot), log_topic_ids=ids,
+        tails=_tails(old, accepted, snapshot), log_topic_ids=ids,
     )
 
 
-def _tails(old: Plan, positions: Mapping[BrokerPartition, int], accepted: Accepted, snapshot: Snapshot) -> dict[BrokerPartition, Tail]:
+def _tails(old: Plan, accepted: Accepted, snapshot: Snapshot) -> dict[BrokerPartition, Tail]:
     """By which bytes each log is known: what there is now of those that are accepted as they are, what was known of the others."""
-    changed = {log: positions[log] for log in accepted.cut.union(accepted.moved)}
-    same = kept_tails(old, {log: positions[log] for log in accepted.same}, snapshot)
+    changed = accepted.cut.union(accepted.moved)
     left = {log: tail for log, tail in old.tails.items() if log not in changed}
-    return {**left, **same, **kept_tails(None, changed, snapshot)}
+    return {**left, **kept_tails(old, accepted.same, snapshot), **kept_tails(None, changed, snapshot)}
 
 
 def _cuts(state: UpToDate | Replay, before: Mapping[BrokerPartition, int], snapshot: Snapshot) -> Iterable[Cut]:
-    """The logs that were cut below where they stand; of a stored plan also those that were cut inside its ranges only."""
+    """The logs that were cut below where they stand; of a stored plan also those that were cut inside its ranges only.
+
+    Of a physical log nobody knows that it was no further down.
+    """
     if isinstance(state, UpToDate):
         return cut_logs(state.last, snapshot, state.last.positions)
     deep = {cut.log: replace(cut, left_until=min(cut.left_until, before[cut.log])) for cut in cut_logs(state.plan, snapshot, before)}
-    inside = {cut.log: Cut(cut.log, cut.position, before[cut.log]) for cut in cut_logs(state.plan, snapshot, state.plan.positions)}
+    inside = {cut.log: replace(cut, left_until=before[cut.log], is_known=not cut.log.is_physical)
+              for cut in cut_logs(state.plan, snapshot, state.plan.positions)}
     return {**inside, **deep}.values()
 
 

@@ -9,7 +9,7 @@ What cannot tell: bytes that have expired, and logs of messages that are all ali
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from etl.model.logs import BrokerPartition, Extent, Tail
 from etl.model.plans import Plan
@@ -25,16 +25,6 @@ def end_places(extents: Mapping[BrokerPartition, Extent]) -> dict[BrokerPartitio
     return {log: place for log, place in places.items() if place[1]}
 
 
-def position_places(plan: Plan | None, extents: Mapping[BrokerPartition, Extent]) -> dict[BrokerPartition, tuple[int, int]]:
-    """The same before the plan's positions, where the plan could not know it: a cap had ended it before the log's end."""
-    if plan is None:
-        return {}
-    inside = {log: at for log, at in plan.positions.items()
-              if log.is_physical and log in extents and extents[log].log_start_offset < at < extents[log].end_offset}
-    untold = {log: at for log, at in inside.items() if log not in plan.tails or plan.tails[log].until_offset < at}
-    return {log: place for log, at in untold.items() if (place := _place(at, extents[log]))[1]}
-
-
 def known_places(plan: Plan | None, extents: Mapping[BrokerPartition, Extent]) -> dict[BrokerPartition, tuple[int, int]]:
     """Where the bytes lie that the plan knows, of logs that still reach from there to there."""
     tails = plan.tails if plan else {}
@@ -42,19 +32,12 @@ def known_places(plan: Plan | None, extents: Mapping[BrokerPartition, Extent]) -
             and extents[log].log_start_offset <= tail.until_offset - tail.size and tail.until_offset <= extents[log].end_offset}
 
 
-def kept_tails(plan: Plan | None, positions: Mapping[BrokerPartition, int], snapshot: Snapshot) -> dict[BrokerPartition, Tail]:
-    """What the next plan keeps: of each log the nearest below the position that it leaves."""
-    found = {}
-    for log, position in positions.items():
-        there = snapshot.tails.get(log, ()) if log in snapshot.extents else ()  # one that is left to its owner was not compared
-        is_there = plan is not None and log in plan.tails and holds_what_was_read(log, plan, snapshot) is not False
-        known = [*there, *([plan.tails[log]] if plan and is_there else ())]
-        below = [tail for tail in known if tail.until_offset <= position]
-        if below:
-            found[log] = max(below, key=lambda tail: tail.until_offset)
-        elif plan and is_there:
-            found[log] = plan.tails[log]  # of a stored plan that reached further
-    return found
+def kept_tails(plan: Plan | None, logs: Iterable[BrokerPartition], snapshot: Snapshot) -> dict[BrokerPartition, Tail]:
+    """What the next plan keeps of these logs: what lies before their ends now, also where it stops before that; else what was known."""
+    known = plan.tails if plan else {}
+    there = {log: snapshot.tails.get(log, ()) for log in snapshot.extents}  # one that is left to its owner is not compared
+    kept = {log: max(there.get(log, ()), key=lambda tail: tail.until_offset, default=known.get(log)) for log in logs}
+    return {log: tail for log, tail in kept.items() if tail}
 
 
 def holds_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:

@@ -192,7 +192,7 @@ class Plan:
     table_version: int | None = None
     """The table's Delta version when the plan was made; None: there was no table, or it is from before this was kept."""
     tails: Mapping[BrokerPartition, Tail] = field(default_factory=dict)
-    """Of physical logs: what lay before the position, or before an earlier one, when the plan was made. It must still lie there."""
+    """Of physical logs: what lay before their ends when the plan was made, or an earlier one. It must still lie there."""
     log_topic_ids: Mapping[BrokerPartition, str] = field(default_factory=dict)
     """Physical logs that were decided under another id of their topic than that of `topic_ids`, and that id (`decisions.made_again`)."""
 

@@ -50,7 +50,7 @@ class Snapshot:
     looked_at: Mapping[BrokerPartition, tuple[LookedAt, ...]] = field(default_factory=dict)
     """Of offsets that are byte positions and that somebody else told: whether an entry begins there."""
     tails: Mapping[BrokerPartition, tuple[Tail, ...]] = field(default_factory=dict)
-    """Of physical logs: what lies now where the newest plan knows it, before its position, and before the end."""
+    """Of physical logs: what lies now before the end, and where the newest plan knows it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from etl.decisions.reconcile import plan_in_force
 from etl.decisions.refusals import refuse_another_dialect, refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decisions.replay import topics_left_to_read
 from etl.decisions.start import moments_to_ask
-from etl.decisions.tails import end_places, known_places, position_places
+from etl.decisions.tails import end_places, known_places
 from etl.edges.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
 from etl.edges.brokers.offsets import Extents
 from etl.edges.brokers.tails import read_tails
@@ -111,8 +111,8 @@ class Observer:
         ), pipelines_version)
 
     def _ask_tails(self, cluster: Cluster, found: Extents, plan: Plan | None) -> dict[BrokerPartition, tuple[Tail, ...]]:
-        """What physical logs hold at their ends, and where the plan knows them: that last, so that it vouches for the others."""
-        places = (end_places(found.extents), position_places(plan, found.extents), known_places(plan, found.extents))
+        """What physical logs hold before their ends, and where the plan knows them: that last, so that it vouches for the other."""
+        places = (end_places(found.extents), known_places(plan, found.extents))
         answers = [read_tails(cluster, asked, found.leaders) for asked in places if asked]
         told = {log: tuple(answer[log] for answer in answers if log in answer) for log in found.extents}
         return {log: tails for log, tails in told.items() if tails}

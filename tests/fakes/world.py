@@ -17,7 +17,7 @@ from etl.decisions.doubted_offsets import doubted_offsets
 from etl.decisions.log_identity import epochs_to_ask
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.start import moments_to_ask
-from etl.decisions.tails import end_places, known_places, position_places
+from etl.decisions.tails import end_places, known_places
 from etl.errors import Owned
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
@@ -86,7 +86,7 @@ class FakeWorld:
         moments = moments_to_ask(logs, plan_in_force(ledger, table), self._settings)
         extents, in_force = {log: found.extent for log, found in logs.items()}, plan_in_force(ledger, table)
         doubted = doubted_offsets(in_force, table, out.committed(), extents)
-        places = (end_places(extents), position_places(in_force, extents), known_places(in_force, extents))
+        places = (end_places(extents), known_places(in_force, extents))
         return Snapshot(
             cluster=CLUSTER, extents=extents,
             looked_at={one.log: tuple(logs[each.log].look_at(each.offset) for each in doubted if each.log == one.log) for one in doubted},

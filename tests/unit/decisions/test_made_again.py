@@ -116,7 +116,7 @@ def test_the_new_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_no
         with pytest.raises(NeedsDecision, match="may have kept its log or lost it") as refused:
             run(outside)
     assert refused.value.where["broker_id"] == 2 and refused.value.exit_code == 5
-    assert "clicks:2-0: the bytes that were read are not there any more" in refused.value.check
+    assert "clicks:2-0: the bytes that were read or planned are not there any more" in refused.value.check
     plan = accept(outside, "clicks:2-0")
     assert (plan.positions[TWO], plan.log_epochs[TWO], plan.log_topic_ids) == (0, 1, {})
     run(outside)
@@ -134,7 +134,7 @@ def test_a_kept_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_rea
     away(outside, TWO, is_away=False)
     with pytest.raises(NeedsDecision, match="may have kept") as refused:
         run(outside)
-    assert "clicks:2-0: the bytes that were read last are there" in refused.value.check
+    assert "clicks:2-0: the bytes that were read or planned last are there" in refused.value.check
     plan = accept(outside, "clicks:2-0", is_same_log=True)
     assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
     run(outside)
@@ -146,8 +146,8 @@ def test_a_log_that_its_broker_kept_goes_on_where_it_was_when_its_topic_is_accep
     outside = kept_by_two()
     with pytest.raises(NeedsDecision, match="each of its brokers may have kept its log or lost it.*and 2 more partitions") as refused:
         run(outside)
-    assert "clicks:1-0 clicks:1-1: the bytes that were read are not there any more" in refused.value.check
-    assert "clicks:2-0: the bytes that were read last are there" in refused.value.check
+    assert "clicks:1-0 clicks:1-1: the bytes that were read or planned are not there any more" in refused.value.check
+    assert "clicks:2-0: the bytes that were read or planned last are there" in refused.value.check
     assert "etl plans accept-log CONF clicks --reason ..., which reads logs that hold other bytes from their start" in refused.value.check
     plan = accept(outside, "clicks")
     assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
@@ -218,6 +218,22 @@ def test_a_log_of_which_nothing_tells_must_be_named_itself_and_whoever_does_is_b
     accept(outside, "clicks:2-0", is_same_log=is_kept)
     accept(outside, "clicks")
     run(outside, settings_of(dialect="jafka", on_data_loss="skip"))
+    refuse_unfinished(outside)
+
+
+def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_broker_kept_it() -> None:
+    outside = kept_by_two()
+    log = outside.logs[TWO]
+    assert isinstance(log, PhysicalLog)
+    log.cut(log.entries[1][0])
+    log.grow(9)
+    with pytest.raises(NeedsDecision) as refused:
+        run(outside)
+    assert "its disk lost the end of it alone, name the partition and say with --at" in refused.value.check
+    plan = accept(outside, "clicks:2-0", at_offset=log.entries[1][0])
+    assert (plan.positions[TWO], plan.log_topic_ids) == (log.entries[1][0], {ONE: "zxid-5", ALSO_ONE: "zxid-5"})
+    accept(outside, "clicks")
+    run(outside)
     refuse_unfinished(outside)
 
 
@@ -421,13 +437,39 @@ def test_a_stored_plan_whose_log_lost_its_end_gives_its_place_and_the_log_is_rea
     refuse_unfinished(outside)
 
 
-def test_a_log_that_a_cap_left_in_its_middle_is_known_again_by_what_lies_before_that() -> None:
+def test_a_log_that_a_cap_did_not_let_begin_may_be_made_again_as_often_as_its_broker_likes() -> None:
+    capped = settings_of(dialect="jafka", limits={"max_bytes_per_run": 1})
+    outside = physical_outside_of(9, 9)
+    run(outside, capped)
+    plan = outside.newest_plan()
+    unread = next(log for log, position in plan.positions.items() if not position) if plan else ONE
+    make_again(outside, [unread], entries=20)
+    while Outcome.INGESTED in outcomes(run(outside, capped)):
+        refuse_broken(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_log_that_was_cut_inside_a_stored_plan_may_have_been_made_again_so_a_person_says_where() -> None:
+    outside = loaded()
+    grow(outside, 9, 0, 0)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    make_again(outside, [ONE], entries=7)
+    with pytest.raises(LogTruncated, match="or below"):
+        run(outside)
+    with pytest.raises(SettingsError, match="do not tell where the log was cut"):
+        accept(outside, "clicks:1-0")
+    accept(outside, "clicks:1-0", at_offset=0)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_log_that_a_cap_left_in_its_middle_is_known_again_by_what_lies_before_its_end() -> None:
     capped = settings_of(dialect="jafka", limits={"max_bytes_per_run": 1})
     outside = physical_outside_of(9)
-    for _ in range(2):
-        run(outside, capped)
+    run(outside, capped)
     plan = outside.newest_plan()
-    assert plan and 0 < plan.tails[ONE].until_offset <= plan.positions[ONE] < outside.logs[ONE].end
+    assert plan and plan.positions[ONE] < plan.tails[ONE].until_offset == outside.logs[ONE].end
     make_again(outside, [ONE], entries=20)
     with pytest.raises(LogTruncated, match="holds other bytes"):
         run(outside, capped)

@@ -118,3 +118,19 @@ def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
     show(as_json, found.rows, lambda: show_offsets(found.rows))
     if found.refusal:
         raise found.refusal
+
+
+@offsets.command("diff")
+def offsets_diff(
+    conf: Conf,
+    shows_all: Annotated[bool, typer.Option("--all", help="Also the partitions of which all three tell the same.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """ZooKeeper's offsets, the newest plan and the table side by side: where they differ, and what the next run does about it."""
+    from etl.commands.offsets_diff import offsets_diff
+    from etl.console.text import show_offsets_diff
+
+    found = offsets_diff(settings_of(conf), shows_all=shows_all)
+    show(as_json, found.document, lambda: show_offsets_diff(found.document))
+    if found.refusal:
+        raise found.refusal

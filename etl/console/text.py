@@ -18,6 +18,7 @@ from etl.report.progress import size_in_words
 from etl.report.proof import Proof
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
+from etl.report.sentences import told_together
 from etl.report.words import counted
 
 ROWS_SHOWN = 40
@@ -105,6 +106,28 @@ def show_offsets(rows: Sequence[Mapping[str, Any]]) -> None:
         (r["topic"], _partition(r), r["log_start"], r["log_end"], r["committed"], r["position"], r["lag"]) for r in rows])
 
 
+def show_offsets_diff(document: Mapping[str, Any]) -> None:
+    """The three sides of each partition, what the differences mean, and what the next run does."""
+    plan, table, rows = document["plan"], document["table"], document["rows"]
+    screen.print(f"plan {plan['number']}, id {plan['id']}: {plan['stands']}" if plan else "ZooKeeper knows no plan of this pipeline")
+    holds = table and table["transaction_version"]
+    by = f", id {table['plan_id']}" if holds and table["plan_id"] else "; its log no longer says which"
+    held = f"plan {holds}{by}" if holds else "no plan of ours"
+    screen.print(f"the table at version {table['version']} holds {held}" if table else "there is no table")
+    if rows:
+        _table(("topic", "partition", "committed", "plan", "table", "difference"), [
+            (r["topic"], _partition(r), r["committed"], r["plan"], r["table"], r["difference"]) for r in rows])
+    for sentence in told_together({
+            _log(r): f"{r['means']}; the next run {r['next_run']}" for r in rows if r["next_run"]}):
+        screen.print(sentence, markup=False)
+    if document["stops"] and document["stops"]["retriable"]:  # any other is told as the command's error
+        screen.print(f"a run that begins now stops: {document['stops']['what']}", markup=False)
+    for sentence in document["not_looked_at"]:
+        screen.print(sentence, markup=False)
+    partitions = counted(document["partitions"], "partition")
+    screen.print(f"{partitions}, {document['differing']:,} of them with a difference" if document["differing"] else f"{partitions} agree")
+
+
 def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
     """The stored plans, a line each."""
     _table(("plan", "made", rows[-1]["unit"] if rows else "offsets", "rows", "version", "id"), [
@@ -114,7 +137,11 @@ def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _partition(row: Mapping[str, Any]) -> int | str:
     """A log among those of its topic; a number is shown as one."""
-    return BrokerPartition(row["topic"], row["partition"], row["broker_id"]).key if "broker_id" in row else int(row["partition"])
+    return _log(row).key if "broker_id" in row else int(row["partition"])
+
+
+def _log(row: Mapping[str, Any]) -> BrokerPartition:
+    return BrokerPartition(row["topic"], row["partition"], row.get("broker_id"))
 
 
 def _named(number: int | None) -> str | None:

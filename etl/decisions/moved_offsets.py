@@ -85,13 +85,17 @@ def up_to_date_once_rebuilt(
 
     So are those that the plan saw, or that the ledger's own newest plan saw or left: where they lie above, a reset had moved them back.
     """
+    lives = known.log_epochs if known else {}
+    outlived = {log for log, life in plan.log_epochs.items() if life != lives.get(log, 0)}
+    return up_to_date(seen_once_rebuilt(plan, known, committed), committed, on_moved, ends, outlived, known)
+
+
+def seen_once_rebuilt(plan: Plan, known: Plan | None, committed: Mapping[BrokerPartition, Committed]) -> Plan:
+    """The table's plan, which expects the lost ledger's own offsets where they are; `known` is the newest plan that the ledger had."""
     found = {log: committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
     apart = {log: there.offset for log, there in found.items() if there.offset != plan.positions[log]}
     behind = {log for log, at in apart.items() if at is None or at < plan.positions[log] or at in _of_our_own(log, plan, known)}
-    seen = {log: found[log] if log in behind else plan.seen[log] for log in found}
-    lives = known.log_epochs if known else {}
-    outlived = {log for log, life in plan.log_epochs.items() if life != lives.get(log, 0)}
-    return up_to_date(replace(plan, seen=seen), found, on_moved, ends, outlived, known)
+    return replace(plan, seen={log: found[log] if log in behind else plan.seen[log] for log in found})
 
 
 def _of_our_own(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[int | None, ...]:
@@ -104,17 +108,9 @@ def up_to_date(
     outlived: Collection[BrokerPartition] = (), known: Plan | None = None,
 ) -> UpToDate:
     """The state where `plan` is in the table. `outlived`: logs with a reset between what the ledger knew, `known`, and this plan."""
-    uncommitted, moved = [], {}
-    for log, position in plan.positions.items() if plan.moves_offsets else ():
-        found = committed.get(log, NOTHING_COMMITTED)
-        if found.offset == position:
-            continue
-        if found == plan.seen[log]:
-            uncommitted.append(log)
-        else:
-            moved[log] = found
+    uncommitted, moved = apart_from(plan, committed)
     if not moved:
-        return UpToDate(plan, plan.positions, tuple(uncommitted))
+        return UpToDate(plan, plan.positions, uncommitted)
     back = [log for log, found in moved.items() if found.offset is None or found.offset < plan.positions[log]]
     gone = [log for log in moved if log in outlived or log in _reset_by(plan)]
     if not back and gone:
@@ -126,7 +122,23 @@ def up_to_date(
         raise moved_offset(plan, moved, min(back or moved))
     to = {log: found.offset for log, found in moved.items() if found.offset is not None}
     followed, not_followed = ({log: at for log, at in to.items() if (log in ends) is is_read} for is_read in (True, False))
-    return UpToDate(plan, {**plan.positions, **followed}, tuple(uncommitted), followed, not_followed)
+    return UpToDate(plan, {**plan.positions, **followed}, uncommitted, followed, not_followed)
+
+
+def apart_from(
+    plan: Plan, committed: Mapping[BrokerPartition, Committed],
+) -> tuple[tuple[BrokerPartition, ...], dict[BrokerPartition, Committed]]:
+    """The logs whose offset is not where `plan` leaves it: those that are still as it saw them, and those that somebody else moved."""
+    uncommitted, moved = [], {}
+    for log, position in plan.positions.items() if plan.moves_offsets else ():
+        found = committed.get(log, NOTHING_COMMITTED)
+        if found.offset == position:
+            continue
+        if found == plan.seen[log]:
+            uncommitted.append(log)
+        else:
+            moved[log] = found
+    return tuple(uncommitted), moved
 
 
 def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:

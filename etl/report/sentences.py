@@ -84,12 +84,12 @@ def told_of_byte_positions(recounted: Sequence[int]) -> str:
 
 def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
     """Which logs are left to whom: one sentence for each owner and topic."""
-    return _told_together({log: f"left to {owner}" for log, owner in left.items()})
+    return told_together({log: f"left to {owner}" for log, owner in left.items()})
 
 
 def told_leaderless(logs: Collection[BrokerPartition]) -> Iterator[str]:
     """Which logs have no leader: one sentence for each topic."""
-    return _told_together({log: "their broker is away" if log.is_physical else "no leader" for log in logs})
+    return told_together({log: "their broker is away" if log.is_physical else "no leader" for log in logs})
 
 
 def told_capped(left: Mapping[BrokerPartition, int], limits: Limits) -> str:
@@ -135,7 +135,8 @@ def told_extent(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
         "held_back_by": (held_by.transactional_id or f"producer {held_by.producer_id}") if held_by else None}
 
 
-def _told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
+def told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
+    """One sentence for all logs of a topic of which the same is told."""
     together: dict[tuple[str, str], list[BrokerPartition]] = {}
     for log, what in sorted(told.items()):
         together.setdefault((log.topic, what), []).append(log)

@@ -32,6 +32,7 @@ from etl.model.plans import Plan
 from etl.model.raw_table import arrow_schema
 from etl.model.snapshot import Snapshot
 from etl.model.table import Table
+from etl.protocol.messages import ClusterMetadata
 from etl.run.discovery import Discovery
 from etl.settings.sections import Settings
 
@@ -64,6 +65,30 @@ class Observer:
             if self._ledger.mark() == before:
                 break
         return seen
+
+    def observe_ledgers(self) -> Snapshot:
+        """ZooKeeper and the table alone: the logs that they know are there, and nobody tells where one starts, ends, or is led.
+
+        Which other pipelines loaded into the table is not asked: it is where a topic is to be read that is not known yet.
+        """
+        for _ in range(_LOOKS_MAX):
+            before = self._ledger.mark()
+            snapshot = self._look_at_ledgers()
+            if self._ledger.mark() == before:
+                break
+        return snapshot
+
+    def _look_at_ledgers(self) -> Snapshot:
+        ledger, admits = self._ledger.read_ledger(), self._settings.source.topics.admits
+        name = ledger.newest.cluster if ledger.newest else self._discovery.name_of(ClusterMetadata(None, {}, {}))
+        logs = self._group.logs_with_offsets(admits) | set(ledger.newest.positions if ledger.newest else ())
+        table = observe_table(self._settings, app_id_of(name, self._settings.group, self._settings.pipeline), ledger)
+        logs |= set(in_force.positions if (in_force := plan_in_force(ledger, table)) else ())
+        read = frozenset(log for log in logs if admits(log.topic))
+        return Snapshot(
+            cluster=name, extents={}, leaders={}, leaderless=read, topic_ids={}, bytes_per_offset={},
+            committed=self._group.committed(logs), starts={}, owners=self._group.owners({log.topic for log in read}),
+            live_consumers=self._group.live_consumers(), ledger=ledger, table=table, other_pipelines=self._ledger.other_pipelines())
 
     def _look(self) -> Seen:
         """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that is asked for after it."""

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from etl import __version__
 from tests.system.driving import ROOT, Pipeline
 
-DOORS = [("plan",), ("run",), ("verify",), ("offsets", "show"), ("plans", "list"), ("plans", "show")]
+DOORS = [("plan",), ("run",), ("verify",), ("offsets", "show"), ("offsets", "diff"), ("plans", "list"), ("plans", "show")]
 
 
 # -- without any server -------------------------------------------------------------------------------------------------
@@ -73,13 +73,34 @@ def test_every_door_tells_a_conf_file_that_is_not_there(door: tuple[str, ...], c
 def test_every_door_prints_one_document_before_the_first_run_and_after_it(pipeline: Pipeline) -> None:
     pipeline.produce(40)
     codes: dict[str, list[int]] = {}
-    for door in (("plan",), ("verify",), ("offsets", "show"), ("plans", "list"), ("plans", "show"), ("run",), ("run",), *DOORS):
+    first = tuple(door for door in DOORS if door != ("run",))
+    for door in (*first, ("run",), ("run",), *DOORS):
         said = pipeline.door(*door)
         codes.setdefault(" ".join(door), []).append(said.code)
         assert isinstance(said.document, (dict, list)), said.out
         assert "Traceback" not in said.err
     assert codes == {
-        "plan": [0, 0], "verify": [0, 0], "offsets show": [0, 0], "plans list": [0, 0], "plans show": [2, 0], "run": [0, 0, 0]}
+        "plan": [0, 0], "verify": [0, 0], "offsets show": [0, 0], "offsets diff": [0, 0], "plans list": [0, 0], "plans show": [2, 0],
+        "run": [0, 0, 0]}
+
+
+def test_offsets_are_compared_with_plan_and_table_also_while_no_broker_answers(pipeline: Pipeline) -> None:
+    pipeline.produce(80)
+    pipeline.ran()
+    with pipeline.zookeeper() as client:
+        client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/1", b"7")
+    found = [pipeline.door("offsets", "diff")]
+    pipeline.settings = {"source": {"bootstrap": "127.0.0.1:1", "timeout_s": 2}}
+    found.append(pipeline.door("offsets", "diff"))
+    assert [said.code for said in found] == [5, 5]
+    rows = [[(r["partition"], r["committed"], r["plan"], r["table"], r["difference"]) for r in said.document["rows"]] for said in found]
+    assert rows == [[(1, 7, 20, 20, "moved by another client")]] * 2
+    assert [bool(said.document["not_looked_at"]) for said in found] == [False, True]
+    with pipeline.zookeeper() as client:
+        client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/1", b"20")
+    said = pipeline.door("offsets", "diff", after=("--all",))
+    assert (said.code, said.document["differing"], len(said.document["rows"])) == (0, 0, 4)
+    assert said.code == 0 and pipeline.door("offsets", "show").code == 6, "what must ask the brokers still does"
 
 
 def test_the_records_of_a_partition_are_shown_before_and_after_a_run_has_read_them(pipeline: Pipeline) -> None:

@@ -1,0 +1,194 @@
+"""Where the offset in ZooKeeper, the newest plan and the table differ in a partition, and what that is. Pure functions of values.
+
+What a run does about it is `next_step`'s to decide, and nothing of it is decided here: a difference is named by the state that `compare`
+finds and by the offsets that `moved_offsets` calls uncommitted or moved.
+
+    UNREAD         the group has an offset, and no plan of ours knows the partition
+    NOT_MOVED      the rows are in the table, and the offset is still what the plan saw
+    MOVED          the offset is neither that nor the plan's position: another client wrote it
+    NOT_APPENDED   the plan is stored and not in the table
+    LEDGER_BEHIND  the table holds a plan that ZooKeeper does not have
+    NOT_HELD       the table does not hold the newest plan, which an operator accepted
+    DISAGREE       nobody can tell which side is right
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from etl.decisions.moved_offsets import apart_from, ends_of, seen_once_rebuilt, up_to_date
+from etl.decisions.next_step import NextStep, next_step, repair_of, steps_ahead
+from etl.decisions.other_pipelines import plan_of
+from etl.decisions.ownership import leave_to_owners
+from etl.decisions.reconcile import compare, where_we_stand
+from etl.decisions.refusals import refuse_what_cannot_run
+from etl.errors import EtlError, LedgersDisagree
+from etl.model.ledger import Ledger
+from etl.model.logs import BrokerPartition, Extent, in_order
+from etl.model.plans import Committed, Plan
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
+from etl.model.table import Table
+from etl.protocol.zookeeper.plan_documents import parse_plan
+from etl.settings.sections import Settings
+
+_NO_END = 2**63 - 1
+
+
+class Difference(str, Enum):
+    """What a difference is; the value is how a person reads it in a table."""
+
+    NONE = "none"
+    UNREAD = "never read"
+    NOT_MOVED = "offset not moved"
+    MOVED = "moved by another client"
+    NOT_APPENDED = "plan not appended"
+    LEDGER_BEHIND = "ledger behind the table"
+    NOT_HELD = "not in the table"
+    DISAGREE = "ledgers disagree"
+
+
+class PlanStands(str, Enum):
+    """What is known of ZooKeeper's newest plan."""
+
+    RECORDED = "in the table, and recorded"
+    NOT_RECORDED = "in the table, and not recorded"
+    STORED = "stored, and not in the table"
+    OTHER_HELD = "not the plan of this number that the table holds"
+    BEHIND = "older than the table's"
+    NOT_HELD = "not in the table, which was accepted"
+    UNCLEAR = "stored; whether its rows are in this table nobody can tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the three tell of one partition."""
+
+    log: BrokerPartition
+    committed: int | None
+    """The group's offset; None: there is none."""
+    planned: int | None
+    """The position of the newest plan in ZooKeeper."""
+    in_table: int | None
+    """The position that our newest commit in the table tells."""
+    difference: Difference
+
+
+def state_by_ledgers(snapshot: Snapshot, settings: Settings) -> PipelineState | None:
+    """Where the pipeline stands by ledger and table alone; None where they disagree."""
+    try:
+        return compare(snapshot.ledger, snapshot.table, settings.table.place)
+    except LedgersDisagree:
+        return None
+
+
+def plan_in_table(ledger: Ledger, table: Table | None) -> Plan | None:
+    """The plan that our newest commit carries; None where there is none, or the table's log no longer says."""
+    metadata = table.metadata if table else None
+    if metadata is None:
+        return None
+    if ledger.newest and metadata.plan_id == ledger.newest.id:
+        return ledger.newest
+    with suppress(LedgersDisagree):  # a plan of which nothing can be read: what that means is `compare`'s to tell
+        return parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table") if metadata.document else None
+    return None
+
+
+def plan_stands(base: PipelineState | None, ledger: Ledger, table: Table | None) -> PlanStands:
+    """What is known of the ledger's newest plan, by `state_by_ledgers`."""
+    newest = ledger.newest
+    if isinstance(base, RebuildFromTable):
+        return PlanStands.OTHER_HELD if newest and base.plan.number == newest.number else PlanStands.BEHIND
+    if base is None or newest is None:
+        return PlanStands.UNCLEAR
+    if isinstance(base, Replay | Supersede):
+        return PlanStands.STORED
+    if (table.transaction_version if table else None) != newest.number:
+        return PlanStands.NOT_HELD
+    return PlanStands.NOT_RECORDED if ledger.applied is None else PlanStands.RECORDED
+
+
+def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Told]:
+    """Each partition that any of the three knows, in order; `base` is `state_by_ledgers` the same snapshot."""
+    ledger, table, committed = snapshot.ledger, snapshot.table, snapshot.committed
+    held = plan_in_table(ledger, table)
+    planned, in_table = (dict(plan.positions) if plan else {} for plan in (ledger.newest, held))
+    offsets = {log: found.offset for log, found in committed.items() if found.offset is not None}
+    has_forgotten = held is None and table is not None and table.transaction_version is not None
+    moves = all(plan.moves_offsets for plan in (ledger.newest, held) if plan)
+    moved, stands = _moved(base, ledger, committed), plan_stands(base, ledger, table)
+    found = []
+    for log in in_order({*planned, *in_table, *offsets}):
+        in_zookeeper, in_plan, in_rows = offsets.get(log), planned.get(log), in_table.get(log)
+        told = {in_plan, *(() if has_forgotten else (in_rows,)), *((in_zookeeper,) if moves else ())}
+        difference = Difference.NONE
+        if in_plan is None and in_rows is None:
+            difference = Difference.UNREAD
+        elif len(told) > 1:
+            difference = Difference.MOVED if log in moved else (
+                Difference.NOT_MOVED if in_plan == in_rows or has_forgotten else _BY_PLAN[stands])
+        found.append(Told(log, in_zookeeper, in_plan, in_rows, difference))
+    return found
+
+
+_BY_PLAN = {
+    PlanStands.RECORDED: Difference.NOT_MOVED, PlanStands.NOT_RECORDED: Difference.NOT_MOVED, PlanStands.STORED: Difference.NOT_APPENDED,
+    PlanStands.OTHER_HELD: Difference.LEDGER_BEHIND, PlanStands.BEHIND: Difference.LEDGER_BEHIND, PlanStands.NOT_HELD: Difference.NOT_HELD,
+    PlanStands.UNCLEAR: Difference.DISAGREE}
+
+
+def _moved(base: PipelineState | None, ledger: Ledger, committed: Mapping[BrokerPartition, Committed]) -> Collection[BrokerPartition]:
+    """The logs whose offset another client moved, by the plan that the state is about."""
+    if base is None or isinstance(base, FirstRun):
+        return ()
+    plan = seen_once_rebuilt(base.plan, ledger.newest, committed) if isinstance(base, RebuildFromTable) else plan_of(base)
+    return apart_from(plan, committed)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What the next run does about all of it, as far as it is known."""
+
+    step: NextStep
+    """Its first one; without an action where the brokers were not asked."""
+    refusal: EtlError | None = None
+    """What it stops with, in its first step or a later one."""
+    undecided: frozenset[BrokerPartition] = frozenset()
+    """Logs with an offset that is followed if the log reaches so far, where the brokers were not asked."""
+
+
+def foresee(snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_brokers: bool) -> Foreseen:
+    """What a run does that sees this, by the functions that it goes by. Raises nothing."""
+    seen = snapshot if has_asked_brokers else _without_ends(snapshot)
+    try:
+        step = next_step(seen, settings, now_ms=now_ms, uid="unnamed") if has_asked_brokers else _step_by_ledgers(seen, settings)
+    except EtlError as error:
+        return Foreseen(NextStep(seen, refusal=error), error)
+    if step.refusal:
+        return Foreseen(step, step.refusal)
+    state = step.state
+    last = state.state if isinstance(state, RebuildFromTable) else state
+    followed = last.followed if isinstance(last, UpToDate) else {}
+    try:
+        if isinstance(last, Replay | Supersede):  # its offsets are moved once its rows are in the table, where no other client moved them
+            followed = up_to_date(step.plan or last.plan, seen.committed, settings.source.on_moved, ends_of(seen)).followed
+        if has_asked_brokers:
+            steps_ahead(seen, settings, now_ms=now_ms, uid="unnamed")
+    except EtlError as error:
+        return Foreseen(step, error)
+    return Foreseen(step, undecided=frozenset() if has_asked_brokers else frozenset(followed))
+
+
+def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:
+    """The step as far as its repair: what it plans is not known without the brokers. Raises as `next_step`, and its refusal."""
+    refuse_what_cannot_run(snapshot)
+    left = leave_to_owners(snapshot, settings)
+    state = where_we_stand(left, settings)
+    return NextStep(left, state, repair_of(state, left))
+
+
+def _without_ends(snapshot: Snapshot) -> Snapshot:
+    """The same with logs that reach as far as can be: what is refused all the same is refused wherever they end."""
+    return replace(snapshot, extents=dict.fromkeys(snapshot.leaderless, Extent(0, _NO_END)), leaderless=frozenset())

@@ -1,0 +1,347 @@
+"""What `etl offsets diff` says of ZooKeeper, the newest plan and the table, and that the next run then does just that."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from etl.commands.offsets_diff import Sides, sides_of
+from etl.console.text import screen, show_offsets_diff
+from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree, NeedsDecision, OffsetMoved, Owned
+from etl.model.ledger import Acknowledgement, Retirement
+from etl.model.snapshot import Snapshot
+from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
+from etl.settings.sections import Settings
+from tests.fakes.outside import Outside
+from tests.fakes.stories import (
+    LOGS, PHYSICAL_LOGS, SETTINGS, OutsideOf, crash_at, expired_plan, grow, of_both_kinds, outside_of, physical_outside_of, run,
+    settings_for, settings_of,
+)
+from tests.fakes.world import Crash, FakeWorld, When
+
+FOLLOWING = settings_of(on_moved="follow")
+AWAY = BrokerUnreachable("no broker answers", check="that they run")
+
+
+def seen(outside: Outside, settings: Settings | None = None) -> Snapshot:
+    return FakeWorld(outside, settings or settings_for(outside)).observe()
+
+
+def diff(outside: Outside, settings: Settings | None = None, *, shows_all: bool = False) -> Sides:
+    return sides_of(seen(outside, settings), settings or settings_for(outside), shows_all=shows_all)
+
+
+def diff_by_ledgers(outside: Outside, settings: Settings = SETTINGS) -> Sides:
+    """The same where no broker answers."""
+    found = seen(outside, settings)
+    snapshot = replace(
+        found, extents={}, leaders={}, leaderless=frozenset(found.extents), topic_ids={}, bytes_per_offset={}, starts={}, leader_epochs={},
+        epoch_ends={}, looked_at={}, tails={})
+    return sides_of(snapshot, settings, away=AWAY)
+
+
+def told(sides: Sides) -> list[tuple[Any, ...]]:
+    return [(r["partition"], r["committed"], r["plan"], r["table"], r["difference"]) for r in sides.document["rows"]]
+
+
+def next_runs(sides: Sides) -> set[str]:
+    return {r["next_run"] for r in sides.document["rows"]}
+
+
+def crashed(step: str, when: When, outside: Outside, settings: Settings | None = None) -> Outside:
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at(step, when))
+    return outside
+
+
+def loaded() -> Outside:
+    """Plan 1 is in the table, recorded, and its offsets are moved."""
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    return outside
+
+
+def with_offsets_not_moved() -> Outside:
+    return crashed("commit from 2", When.BEFORE, outside_of(5, 3, 4))
+
+
+def with_a_stored_plan() -> Outside:
+    outside = loaded()
+    grow(outside, 2, 0, 1)
+    return crashed("store plan", When.AFTER, outside)
+
+
+def with_an_old_ledger() -> Outside:
+    """ZooKeeper was restored from a copy of the time of plan 1; the table holds plan 2."""
+    outside = loaded()
+    kept = copy.deepcopy((outside.plans, outside.plan_versions, outside.applied, outside.offsets))
+    grow(outside, 2, 0, 1)
+    run(outside)
+    outside.plans, outside.plan_versions, outside.applied, outside.offsets = kept
+    return outside
+
+
+def with_a_lost_ledger() -> Outside:
+    outside = loaded()
+    for lost in (outside.plans, outside.applied, outside.offsets):
+        lost.clear()
+    return outside
+
+
+def with_a_plan_that_expired() -> Outside:
+    return expired_plan(settings_of(on_data_loss="skip"))
+
+
+# -- what the next run mends -------------------------------------------------------------------------------------------
+
+
+@of_both_kinds
+def test_all_three_agree_behind_a_run_and_no_row_is_shown_unless_all_are_asked_for(outside_of: OutsideOf) -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    found = diff(outside)
+    assert (found.document["rows"], found.document["partitions"], found.document["differing"], found.refusal) == ([], 3, 0, None)
+    rows = diff(outside, shows_all=True).document["rows"]
+    assert [len({r["committed"], r["plan"], r["table"]}) for r in rows] == [1, 1, 1]
+    assert {(r["difference"], r["means"], r["next_run"]) for r in rows} == {("none", None, None)}
+
+
+def test_an_offset_that_was_not_moved_after_the_append_is_moved_by_the_next_run() -> None:
+    found = diff(with_offsets_not_moved())
+    assert told(found) == [(2, None, 4, 4, "offset not moved")]
+    assert next_runs(found) == {"moves the offset to the position"}
+    assert found.document["plan"]["stands"] == "in the table, and recorded" and found.refusal is None
+
+
+def test_a_plan_of_which_nobody_recorded_what_came_of_it_is_told_as_in_the_table() -> None:
+    found = diff(crashed("append", When.AFTER, outside_of(5, 3, 4)))
+    assert found.document["plan"]["stands"] == "in the table, and not recorded"
+    assert [row[-1] for row in told(found)] == ["offset not moved"] * 3
+
+
+def test_a_plan_that_is_stored_and_not_in_the_table_is_ahead_of_both_and_is_executed() -> None:
+    found = diff(with_a_stored_plan())
+    assert told(found) == [(0, 5, 7, 5, "plan not appended"), (2, 4, 5, 4, "plan not appended")]
+    assert next_runs(found) == {"executes the plan"} and found.refusal is None
+    assert found.document["plan"]["stands"] == "stored, and not in the table"
+
+
+def test_a_stored_plan_whose_range_expired_is_said_to_give_way_to_another() -> None:
+    found = diff(with_a_plan_that_expired(), settings_of(on_data_loss="skip"))
+    assert [row[-1] for row in told(found)] == ["plan not appended"] * 3
+    assert next_runs(found) == {
+        "puts another plan in its place: clicks 0: its range starts at 0, and the log at 2 by now"}
+    assert found.refusal is None
+
+
+def test_a_ledger_that_was_restored_from_an_old_copy_is_behind_the_table_and_written_anew() -> None:
+    found = diff(with_an_old_ledger())
+    assert told(found) == [(0, 5, 5, 7, "ledger behind the table"), (2, 4, 4, 5, "ledger behind the table")]
+    assert next_runs(found) == {"writes the ledger anew from the table, then moves the offset to the position"}
+    assert found.document["plan"]["stands"] == "older than the table's" and found.refusal is None
+
+
+def test_a_ledger_that_was_lost_is_told_by_the_table_alone() -> None:
+    found = diff(with_a_lost_ledger())
+    assert found.document["plan"] is None
+    assert told(found) == [(n, None, None, at, "ledger behind the table") for n, at in enumerate((5, 3, 4))]
+    assert found.refusal is None
+
+
+def test_another_plan_of_the_same_number_is_told_though_no_position_differs() -> None:
+    outside = loaded()
+    outside.plans[1] = render_plan(with_id(replace(parse_plan(outside.plans[1], path=""), reason="superseded too late")))
+    found = diff(outside)
+    assert found.document["rows"] == [] and found.refusal is None
+    assert found.document["plan"]["stands"] == "not the plan of this number that the table holds"
+    assert found.document["plan"]["id"] != found.document["table"]["plan_id"]
+
+
+def test_an_offset_that_another_client_moved_on_is_followed_where_policy_says_so() -> None:
+    outside = loaded()
+    grow(outside, 9, 0, 0)
+    outside.move_offset(LOGS[0], 8)
+    found = diff(outside, FOLLOWING)
+    assert told(found) == [(0, 8, 5, 5, "moved by another client")]
+    assert next_runs(found) == {"goes on at the offset, as source.on_moved says"} and found.refusal is None
+
+
+def test_an_offset_of_a_topic_that_is_read_no_longer_is_left_where_another_client_put_it() -> None:
+    outside, narrow = loaded(), FOLLOWING.model_copy(update={
+        "source": FOLLOWING.source.model_copy(update={"topics": settings_of(topics={"allow": ["others.*"]}).source.topics})})
+    outside.move_offset(LOGS[0], 8)
+    [row] = diff(outside, narrow).document["rows"]
+    assert row["next_run"].startswith("leaves the offset and our position as they are")
+
+
+def test_an_offset_of_the_group_where_no_plan_was_made_is_where_the_first_run_begins() -> None:
+    outside, settings = outside_of(5, 3, 4), SETTINGS
+    outside.move_offset(LOGS[1], 2)
+    found = diff(outside, settings)
+    assert told(found) == [(1, 2, None, None, "never read")] and found.refusal is None
+    assert next_runs(found) == {"begins the partition at offset 2"}
+
+
+MENDED: list[tuple[Callable[[], Outside], Settings]] = [
+    (loaded, SETTINGS), (with_offsets_not_moved, SETTINGS), (with_a_stored_plan, SETTINGS), (with_an_old_ledger, SETTINGS),
+    (with_a_lost_ledger, SETTINGS), (with_a_plan_that_expired, settings_of(on_data_loss="skip"))]
+
+
+@pytest.mark.parametrize(("situation", "settings"), MENDED, ids=lambda one: getattr(one, "__name__", ""))
+def test_where_no_person_is_asked_the_next_run_leaves_all_three_in_agreement(situation: Callable[[], Outside], settings: Settings) -> None:
+    outside = situation()
+    assert diff(outside, settings).refusal is None
+    run(outside, settings)
+    after = diff(outside, settings)
+    assert (after.document["rows"], after.refusal) == ([], None)
+
+
+# -- what a person decides ---------------------------------------------------------------------------------------------
+
+
+def with_an_offset_moved_back() -> Outside:
+    outside = loaded()
+    outside.move_offset(LOGS[0], 2)
+    return outside
+
+
+def with_the_table_dropped() -> Outside:
+    outside = loaded()
+    outside.table = None
+    return outside
+
+
+def with_a_wanted_offset_gone() -> Outside:
+    outside = loaded()
+    grow(outside, 4, 0, 0)
+    outside.logs[LOGS[0]].log_start = 7
+    return outside
+
+
+@pytest.mark.parametrize(("situation", "error", "rows"), [
+    (with_an_offset_moved_back, OffsetMoved, [(0, 2, 5, 5, "moved by another client")]),
+    (with_the_table_dropped, LedgersDisagree, [(n, at, at, None, "ledgers disagree") for n, at in enumerate((5, 3, 4))]),
+    (with_a_wanted_offset_gone, NeedsDecision, []),
+])
+def test_where_a_person_must_decide_it_is_the_error_of_the_run_and_the_rows_are_told_all_the_same(
+    situation: Callable[[], Outside], error: type[EtlError], rows: list[tuple[Any, ...]],
+) -> None:
+    outside = situation()
+    found = diff(outside)
+    assert told(found) == rows and isinstance(found.refusal, error) and found.refusal.exit_code == 5
+    with pytest.raises(error) as stops:
+        run(outside)
+    assert str(found.refusal) == str(stops.value)
+    assert found.document["stops"] == stops.value.as_json()
+    assert next_runs(found) <= {"stops before it does anything: a person must decide"}
+
+
+def test_an_offset_that_moved_beside_a_stored_plan_stops_the_run_that_executes_it() -> None:
+    outside = with_a_stored_plan()
+    outside.move_offset(LOGS[0], 6)
+    found = diff(outside)
+    assert told(found)[0] == (0, 6, 7, 5, "moved by another client") and isinstance(found.refusal, OffsetMoved)
+    assert found.document["rows"][0]["next_run"] == "executes the plan, then stops at this offset: a person must decide"
+    assert found.document["rows"][1]["next_run"] == "executes the plan"
+    with pytest.raises(OffsetMoved):
+        run(outside)
+    assert [row[-1] for row in told(diff(outside))].count("plan not appended") == 0, "its rows are in the table by then"
+
+
+def test_a_table_that_lacks_a_plan_and_was_accepted_is_no_disagreement() -> None:
+    outside = with_the_table_dropped()
+    outside.acknowledged = Acknowledgement(None, None, 1, "it was dropped on purpose", 1)
+    found = diff(outside)
+    assert [row[-1] for row in told(found)] == ["not in the table"] * 3 and found.refusal is None
+    assert next_runs(found) == {"goes on behind the plan, and gives up what the table lacks of it"}
+
+
+def test_a_retired_pipeline_is_compared_and_told_as_a_run_tells_it() -> None:
+    snapshot = seen(loaded())
+    found = sides_of(replace(snapshot, ledger=replace(snapshot.ledger, retired=Retirement("moved", 1))), SETTINGS)
+    assert isinstance(found.refusal, NeedsDecision) and found.document["rows"] == []
+
+
+def test_an_owner_holds_up_a_run_and_asks_no_person() -> None:
+    outside = with_a_stored_plan()
+    outside.owners[LOGS[0]] = "somebody"
+    found = diff(outside)
+    assert found.refusal is None and found.document["stops"]["error"] == Owned.__name__
+    with screen.capture() as shown:
+        show_offsets_diff(found.document)
+    assert "a run that begins now stops: " in shown.get()
+
+
+def test_a_table_whose_log_forgot_our_commit_tells_no_position_and_no_difference() -> None:
+    outside = loaded()
+    outside.forgotten_commits = True
+    assert diff(outside).document["rows"] == []
+    assert {r["table"] for r in diff(outside, shows_all=True).document["rows"]} == {None}
+    outside = with_offsets_not_moved()
+    outside.forgotten_commits = True
+    assert told(diff(outside)) == [(2, None, 4, None, "offset not moved")]
+
+
+# -- where no broker answers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("situation", "settings"), MENDED[:-1], ids=lambda one: getattr(one, "__name__", ""))
+def test_without_brokers_the_same_rows_are_told_and_what_was_not_looked_at(situation: Callable[[], Outside], settings: Settings) -> None:
+    outside = situation()
+    found = diff_by_ledgers(outside, settings)
+    assert told(found) == told(diff(outside, settings)) and found.refusal is None
+    assert found.document["not_looked_at"][0].startswith("no broker answers; so nobody looked at where logs start and end")
+
+
+@pytest.mark.parametrize("situation", [with_an_offset_moved_back, with_the_table_dropped])
+def test_without_brokers_a_person_is_asked_for_what_no_broker_could_change(situation: Callable[[], Outside]) -> None:
+    outside = situation()
+    found, with_brokers = diff_by_ledgers(outside), diff(outside)
+    assert (told(found), str(found.refusal)) == (told(with_brokers), str(with_brokers.refusal))
+
+
+def test_without_brokers_a_stored_plan_is_not_said_to_be_executed_for_sure() -> None:
+    assert next_runs(diff_by_ledgers(with_a_stored_plan())) == {"executes the plan, or puts another in its place"}
+
+
+@pytest.mark.parametrize("situation", [loaded, with_a_stored_plan])
+def test_whether_an_offset_may_be_followed_nobody_can_tell_without_brokers(situation: Callable[[], Outside]) -> None:
+    outside = situation()
+    outside.move_offset(LOGS[0], 800)
+    found = diff_by_ledgers(outside, FOLLOWING)
+    assert found.refusal is AWAY, "whether a person must decide is what the brokers would tell"
+    assert found.document["rows"][0]["difference"] == "moved by another client"
+
+
+# -- what a person sees ------------------------------------------------------------------------------------------------
+
+
+def test_partitions_of_which_the_same_is_told_are_told_in_one_sentence() -> None:
+    with screen.capture() as shown:
+        show_offsets_diff(diff(with_a_stored_plan()).document)
+    lines = shown.get().splitlines()
+    assert lines[0].startswith("plan 2, id ") and lines[0].endswith(": stored, and not in the table")
+    assert lines[1].startswith("the table at version 1 holds plan 1, id ")
+    assert [line.split()[:5] for line in lines[3:5]] == [["clicks", "0", "5", "7", "5"], ["clicks", "2", "4", "5", "4"]]
+    assert lines[5:] == [
+        "clicks 0, 2: plan 2 is stored and not in the table; the next run executes the plan", "3 partitions, 2 of them with a difference"]
+
+
+def test_physical_logs_are_told_by_broker_and_partition() -> None:
+    outside = crashed("commit from 0", When.BEFORE, physical_outside_of(5, 3, 4))
+    found = diff(outside)
+    assert [(r["broker_id"], r["partition"]) for r in found.document["rows"]] == [(1, 0), (1, 1), (2, 0)]
+    assert {(r["broker_id"], r["partition"]) for r in found.document["rows"]} == {(log.broker_id, log.partition) for log in PHYSICAL_LOGS}
+    with screen.capture() as shown:
+        show_offsets_diff(found.document)
+    assert "clicks 1-0, 2-0, 1-1: the rows up to this position are in the table" in shown.get()
+
+
+def test_before_anything_was_planned_there_is_nothing_to_compare() -> None:
+    with screen.capture() as shown:
+        show_offsets_diff(diff(outside_of(5, 3, 4)).document)
+    assert shown.get().splitlines() == ["ZooKeeper knows no plan of this pipeline", "there is no table", "0 partitions agree"]

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from etl.decisions.acceptance import is_recorded
 from etl.decisions.moved_offsets import apart_from, ends_of, seen_once_rebuilt, up_to_date
 from etl.decisions.next_step import NextStep, next_step, repair_of, steps_ahead
 from etl.decisions.other_pipelines import plan_of
@@ -59,6 +60,7 @@ class PlanStands(str, Enum):
     OTHER_HELD = "not the plan of this number that the table holds"
     BEHIND = "older than the table's"
     NOT_HELD = "not in the table, which was accepted"
+    GONE = "recorded, and the table does not hold it"
     UNCLEAR = "stored; whether its rows are in this table nobody can tell"
 
 
@@ -101,11 +103,13 @@ def plan_stands(base: PipelineState | None, ledger: Ledger, table: Table | None)
     newest = ledger.newest
     if isinstance(base, RebuildFromTable):
         return PlanStands.OTHER_HELD if newest and base.plan.number == newest.number else PlanStands.BEHIND
-    if base is None or newest is None:
-        return PlanStands.UNCLEAR
+    in_table = (table.transaction_version or 0) if table else 0
+    if newest is None or base is None:
+        is_gone = newest is not None and is_recorded(ledger, newest) and in_table < newest.number
+        return PlanStands.GONE if is_gone else PlanStands.UNCLEAR
     if isinstance(base, Replay | Supersede):
         return PlanStands.STORED
-    if (table.transaction_version if table else None) != newest.number:
+    if in_table != newest.number:
         return PlanStands.NOT_HELD
     return PlanStands.NOT_RECORDED if ledger.applied is None else PlanStands.RECORDED
 
@@ -136,7 +140,7 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Told]:
 _BY_PLAN = {
     PlanStands.RECORDED: Difference.NOT_MOVED, PlanStands.NOT_RECORDED: Difference.NOT_MOVED, PlanStands.STORED: Difference.NOT_APPENDED,
     PlanStands.OTHER_HELD: Difference.LEDGER_BEHIND, PlanStands.BEHIND: Difference.LEDGER_BEHIND, PlanStands.NOT_HELD: Difference.NOT_HELD,
-    PlanStands.UNCLEAR: Difference.DISAGREE}
+    PlanStands.GONE: Difference.DISAGREE, PlanStands.UNCLEAR: Difference.DISAGREE}
 
 
 def _moved(base: PipelineState | None, ledger: Ledger, committed: Mapping[BrokerPartition, Committed]) -> Collection[BrokerPartition]:

@@ -240,6 +240,10 @@ def test_where_a_person_must_decide_it_is_the_error_of_the_run_and_the_rows_are_
     assert next_runs(found) <= {"stops before it does anything: a person must decide"}
 
 
+def test_a_plan_that_was_in_a_table_which_is_gone_is_told_as_recorded_and_not_there() -> None:
+    assert diff(with_the_table_dropped()).document["plan"]["stands"] == "recorded, and the table does not hold it"
+
+
 def test_an_offset_that_moved_beside_a_stored_plan_stops_the_run_that_executes_it() -> None:
     outside = with_a_stored_plan()
     outside.move_offset(LOGS[0], 6)

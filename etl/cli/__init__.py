@@ -1,4 +1,4 @@
-"""The command line: `etl demo | doctor | peek | plan | run | verify | offsets show, diff | pipelines list, retire, resume |
+"""The command line: `etl demo | doctor | lag | peek | plan | run | verify | offsets show, diff | pipelines list, retire, resume |
 plans list, show, supersede, acknowledge, take-over, accept-log`.
 
 Each command loads the settings, calls one function of `commands`, and shows the value that comes back: with `--json` as one

@@ -35,21 +35,24 @@ def offsets(settings: Settings) -> Offsets:
 
 def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
     """The same of what was observed."""
-    so_far: Reached | None = None
-    refusal: NeedsDecision | None = None
-    try:
-        with naming_table(settings):
-            so_far = reached(compare(snapshot.ledger, snapshot.table, settings.table.place), snapshot)
-        with contextlib.suppress(LedgersDisagree, OffsetMoved):  # then a run begins no plan, and what is in the table is known all the same
-            so_far = reached(where_we_stand(snapshot, settings), snapshot)
-        refusal = so_far.refusal
-    except LedgersDisagree as error:
-        refusal = error
+    so_far, refusal = how_far(snapshot, settings)
     rows = [
         {**log.place, **told_extent(snapshot, log), **_boundaries(snapshot, log),
          "committed": snapshot.committed.get(log, NOTHING_COMMITTED).offset, "position": so_far.positions.get(log) if so_far else None,
          "lag": lag_of(log, snapshot, so_far, settings) if so_far else None} for log in sorted(logs_of(snapshot))]
     return Offsets(rows, refusal)
+
+
+def how_far(snapshot: Snapshot, settings: Settings) -> tuple[Reached | None, NeedsDecision | None]:
+    """What the table holds, None where the ledgers disagree; and what a run would stop at for what is not known of it."""
+    try:
+        with naming_table(settings):
+            so_far = reached(compare(snapshot.ledger, snapshot.table, settings.table.place), snapshot)
+    except LedgersDisagree as error:
+        return None, error
+    with contextlib.suppress(LedgersDisagree, OffsetMoved):  # then a run begins no plan, and what is in the table is known all the same
+        so_far = reached(where_we_stand(snapshot, settings), snapshot)
+    return so_far, so_far.refusal
 
 
 def _boundaries(snapshot: Snapshot, log: BrokerPartition) -> dict[str, list[int]]:

@@ -8,13 +8,14 @@ from typing import Any
 
 from rich.console import Console
 
+from etl.commands.lag import Lags
 from etl.commands.operator import Ruling
 from etl.commands.preview import Preview
 from etl.doctor.check import Verdict
 from etl.doctor.diagnose import Diagnosis
 from etl.model.logs import BrokerPartition
 from etl.report.phases import Verb
-from etl.report.progress import size_in_words
+from etl.report.progress import size_in_words, time_in_words
 from etl.report.proof import Proof
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
@@ -126,6 +127,26 @@ def show_offsets_diff(document: Mapping[str, Any]) -> None:
         screen.print(sentence, markup=False)
     partitions = counted(document["partitions"], "partition")
     screen.print(f"{partitions}, {document['differing']:,} of them with a difference" if document["differing"] else f"{partitions} agree")
+
+
+def show_lag(lags: Lags) -> None:
+    """How far the table is behind, a line for each partition, then in all, then what nobody tells."""
+    totals = lags.totals
+    is_physical = any(one.log.is_physical for one in lags.logs)
+    _table(("topic", "partition", "position", "log end", "lag in bytes" if is_physical else "lag", "about", "behind", "may expire in"), [
+        (one.log.topic, one.log.key if is_physical else one.log.partition, one.position, one.extent["log_end"], one.lag,
+         *_estimates(one.estimated_bytes, one.behind_s, one.headroom.seconds)) for one in lags.logs])
+    size, behind, left = _estimates(totals["estimated_bytes"], totals["behind_s"], totals["headroom_s"])
+    records = "" if totals["records_at_most"] is None else f"{counted(totals['records_at_most'], 'record')} at most, "
+    told = f"in all {records}{f'about {size}' if size else 'of a size that nobody tells'}"
+    screen.print("; ".join((told, *([f"behind by {behind}"] if behind else ()), *([f"the first may expire in {left}"] if left else ()))))
+    for sentence in (*lags.open_transactions, *lags.unknown[:ROWS_SHOWN]):
+        screen.print(sentence, markup=False)
+
+
+def _estimates(size: int | None, *seconds: float | None) -> tuple[str | None, ...]:
+    """A size and durations in words."""
+    return (None if size is None else size_in_words(size), *(None if each is None else time_in_words(each) for each in seconds))
 
 
 def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from etl.model.logs import BrokerPartition, Cleanup, Retention
+from etl.model.logs import BrokerPartition, Cleanup, OldestRecord, Retention
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import Snapshot
 
@@ -64,16 +64,61 @@ def _why(log: BrokerPartition, start: int, snapshot: Snapshot, within_s: float, 
 
 
 def _by_movement(log: BrokerPartition, start: int, log_start: int, snapshot: Snapshot, within_s: float, now_ms: int) -> str | None:
+    movement = _movement(log, log_start, snapshot, now_ms)
+    if movement is None:
+        return None
+    moved_by, passed_s = movement
+    left_s = (start - log_start) * passed_s / moved_by
+    if left_s > within_s:
+        return None
+    moved = f"the log start moved by {moved_by:,} {log.unit}s in {_spoken(passed_s)}"
+    return f"{moved} and may pass {start} in {_spoken(left_s)}" if start > log_start else f"{moved} and is {log_start}"
+
+
+def _movement(log: BrokerPartition, log_start: int, snapshot: Snapshot, now_ms: int) -> tuple[int, float] | None:
+    """By how much the log start moved since the newest plan, and in how many seconds; None where it did not, or nobody knows."""
     last = snapshot.ledger.newest
     before = last.log_starts.get(log) if last else None
     if last is None or before is None or log_start <= before or now_ms <= last.created_at_ms:
         return None
-    passed_s = (now_ms - last.created_at_ms) / 1000
-    left_s = (start - log_start) * passed_s / (log_start - before)
-    if left_s > within_s:
-        return None
-    moved = f"the log start moved by {log_start - before:,} {log.unit}s in {_spoken(passed_s)}"
-    return f"{moved} and may pass {start} in {_spoken(left_s)}" if start > log_start else f"{moved} and is {log_start}"
+    return log_start - before, (now_ms - last.created_at_ms) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """How far a record is from the earliest moment at which retention may take it; 0: from now on it may."""
+
+    seconds: float | None = None
+    bytes: int | None = None
+    """How much may still be written to the log, by `retention.bytes` and what its records take on average; None: no such limit is known."""
+    rests_on: str | None = None
+    """What the seconds are known by."""
+    why: str | None = None
+    """Why they are not known."""
+
+
+def headroom(log: BrokerPartition, offset: int, oldest: OldestRecord, snapshot: Snapshot, *, now_ms: int) -> Headroom:
+    """The headroom of the record at `offset`, the `oldest` unread one, of a log whose extent is known.
+
+    A segment expires by time when its latest record does, so never before any record of it; by size when what follows it fills the limit.
+    """
+    settings, extent = snapshot.retention.get(log.topic), snapshot.extents[log]
+    if settings is None:
+        movement = _movement(log, extent.log_start_offset, snapshot, now_ms)
+        if movement is None:
+            return Headroom(why="the brokers do not tell how long the topic is kept, nor do plans tell how its log start moves")
+        left_s = (offset - extent.log_start_offset) * movement[1] / movement[0]
+        return Headroom(left_s, rests_on="how the log start moved since the newest plan")
+    cost = snapshot.bytes_per_offset.get(log)
+    kept = None if cost is None or settings.is_tiered else round((extent.end_offset - offset) * cost)
+    size = None if settings.bytes is None or kept is None else max(0, settings.bytes - kept)
+    if settings.ms is not None and oldest.timestamp_ms is not None:
+        return Headroom(max(0.0, (oldest.timestamp_ms + settings.ms - now_ms) / 1000), size, rests_on="retention.ms")
+    if settings.ms is not None:
+        return Headroom(bytes=size, why=f"the topic has a retention.ms, and its oldest unread record no time: {oldest.why}")
+    if settings.bytes is not None:
+        return Headroom(bytes=size, why="only retention.bytes limits the log, and nobody knows how fast it fills")
+    return Headroom(why="a newer record of its key may replace it at any time" if settings.is_compacted else "the topic keeps its records")
 
 
 def _spoken(seconds: float) -> str:

@@ -56,14 +56,25 @@ def _reached(plan: Plan, positions: Mapping[BrokerPartition, int], holds: Mappin
 
 def lag_of(log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings) -> int | None:
     """Offsets of one log that could be read and are not in the table; None where its end or start is not known, or it is another log."""
-    extent = snapshot.extents.get(log)
+    oldest = oldest_unread(log, snapshot, so_far, settings)
+    # a position above the end is an error of its own
+    return None if oldest is None else max(0, snapshot.extents[log].end_offset - oldest)
+
+
+def oldest_unread(log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings) -> int | None:
+    """Where what lags of one log begins; where its lag is not known, None."""
+    extent, position = snapshot.extents.get(log), position_of(log, snapshot, so_far, settings)
     if extent is None or log in so_far.others:
         return None
+    return None if position is None else max(extent.log_start_offset, position)
+
+
+def position_of(log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings) -> int | None:
+    """Where the next plan begins in one log; None where it was never read, and nobody can say yet where it starts."""
     position = so_far.positions.get(log)
-    if position is None:
+    if position is None and log in snapshot.extents:
         position = start_of(log, snapshot, so_far.last, settings)
-    # a position above the end is an error of its own
-    return None if position is None else max(0, extent.end_offset - max(extent.log_start_offset, position))
+    return position
 
 
 def lag_in_all(snapshot: Snapshot, so_far: Reached, settings: Settings) -> int:

@@ -188,6 +188,15 @@ class Tail:
     """BLAKE2b of them, 8 bytes in hex."""
 
 
+@dataclass(frozen=True, slots=True)
+class OldestRecord:
+    """What its broker tells of the time of the first record from an offset on."""
+
+    timestamp_ms: int | None = None
+    why: str | None = None
+    """Why it has none, or none is known."""
+
+
 Lineage = tuple[tuple[int, int], ...]
 """Leader epochs of a log, ascending, each with the first offset that is known to be of it."""
 

@@ -149,6 +149,11 @@ def _keys(logs: Sequence[BrokerPartition]) -> str:
     return f"{', '.join(log.key for log in logs[:_NAMED])}{more}"
 
 
+def told_unknown(what: str, why: Mapping[BrokerPartition, str]) -> Iterator[str]:
+    """Of which logs something is not known: one sentence for each topic and reason."""
+    return told_together({log: f"{what} is not known: {reason}" for log, reason in why.items()})
+
+
 def doubt_of(applied: Applied) -> str:
     """What a record leaves open of a plan whose rows were counted again, as the end of a sentence; empty where it leaves nothing open."""
     if applied.uncounted:

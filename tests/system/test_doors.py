@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from etl import __version__
 from tests.system.driving import ROOT, Pipeline
 
-DOORS = [("plan",), ("run",), ("verify",), ("offsets", "show"), ("offsets", "diff"), ("plans", "list"), ("plans", "show")]
+DOORS = [("plan",), ("run",), ("verify",), ("lag",), ("offsets", "show"), ("offsets", "diff"), ("plans", "list"), ("plans", "show")]
 
 
 # -- without any server -------------------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
     *screen, last = said.stdout.splitlines()
     assert last == "0 []"
     listed = {line.split()[0] for line in screen[screen.index("Commands:") + 1:] if line.strip()}
-    assert listed == {"demo", "doctor", "peek", "plan", "run", "verify", "offsets", "plans", "pipelines"}
+    assert listed == {"demo", "doctor", "lag", "peek", "plan", "run", "verify", "offsets", "plans", "pipelines"}
 
 
 def test_the_module_is_the_command_and_says_its_version() -> None:
@@ -80,8 +80,8 @@ def test_every_door_prints_one_document_before_the_first_run_and_after_it(pipeli
         assert isinstance(said.document, (dict, list)), said.out
         assert "Traceback" not in said.err
     assert codes == {
-        "plan": [0, 0], "verify": [0, 0], "offsets show": [0, 0], "offsets diff": [0, 0], "plans list": [0, 0], "plans show": [2, 0],
-        "run": [0, 0, 0]}
+        "plan": [0, 0], "verify": [0, 0], "lag": [0, 0], "offsets show": [0, 0], "offsets diff": [0, 0], "plans list": [0, 0],
+        "plans show": [2, 0], "run": [0, 0, 0]}
 
 
 def test_offsets_are_compared_with_plan_and_table_also_while_no_broker_answers(pipeline: Pipeline) -> None:
@@ -110,6 +110,26 @@ def test_the_records_of_a_partition_are_shown_before_and_after_a_run_has_read_th
     assert (before["shown"], before["ended"]) == (20, "the end of the log")
     assert pipeline.door("peek", after=(pipeline.topic, "1", "-n", "50")).document == before
     assert pipeline.ran().outcomes == ["nothing new"], "to look moves nothing"
+
+
+def test_how_far_the_table_is_behind_is_told_with_its_time_and_size_and_retention_and_moves_nothing(
+        make_pipeline: Callable[..., Pipeline]) -> None:
+    ten_years_ms = 10 * 365 * 24 * 3600 * 1000
+    pipeline = make_pipeline(config={"retention.ms": str(ten_years_ms), "retention.bytes": "1000000000"})
+    pipeline.produce(80)
+    pipeline.ran()
+    assert pipeline.door("lag").document["totals"]["lag"] == 0
+    pipeline.produce(40)
+    found = pipeline.door("lag").document
+    totals, lagging = found["totals"], [row for row in found["partitions"] if row["lag"]]
+    assert totals["records_at_most"] == 40 == sum(row["lag"] for row in lagging)
+    assert [row["unknown"] for row in lagging] == [{}] * len(lagging)
+    assert totals["estimated_bytes"] > 0 and 0 < totals["headroom_bytes"] < 1_000_000_000
+    for row in lagging:
+        assert row["behind_s"] > 0 and row["behind_s"] + row["headroom_s"] == pytest.approx(ten_years_ms / 1000)
+    assert {row["headroom_rests_on"] for row in lagging} == {"retention.ms"}
+    assert pipeline.door("lag").document["totals"]["lag"] == 40 == pipeline.door("plan").document["lag"]
+    assert pipeline.ran().document["records"] == 40
 
 
 def test_a_plan_that_is_not_stored_is_told_with_those_that_are(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:

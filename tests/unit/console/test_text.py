@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from etl.commands.lag import Lags, LogLag
 from etl.commands.preview import Preview
 from etl.console import text
+from etl.decisions.expiry import Headroom
 from etl.doctor.check import Line, Verdict
 from etl.doctor.diagnose import Diagnosis
 from etl.model.logs import Broker, BrokerPartition, Leader
@@ -63,6 +65,27 @@ def test_logs_whose_offsets_are_bytes_are_shown_by_broker_and_partition_and_coun
     offsets = [{**log.place, "log_start": 0, "log_end": 300, "committed": None, "position": 100, "lag": 200}]
     names, row = seen(monkeypatch, text.show_offsets, offsets, terminal=False)
     assert names.endswith("lag in bytes") and row.split()[:2] == ["clicks", "1-0"]
+
+
+def test_how_far_the_table_is_behind_is_shown_by_partition_then_in_all_then_what_nobody_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+    extent = {"log_start": 0, "log_end": 300}
+    lags = Lags(1_700_000_000_000, (
+        LogLag(first, extent, 100, 200, 4_000, 1_699_999_875_000, 125.0, Headroom(12_000.0, rests_on="retention.ms")),
+        LogLag(second, {**extent, "log_end": None}, 7, None, unknown={"lag": "it has no leader"})), ("clicks 0: 3 offsets wait",))
+    names, row, other, *rest = seen(monkeypatch, text.show_lag, lags, terminal=False)
+    assert names.split("  ")[0] == "topic" and row.split() == [
+        "clicks", "0", "100", "300", "200", "4.0", "KB", "2:05", "min", "3:20", "h"]
+    assert other.split() == ["clicks", "1", "7", *["-"] * 5]
+    assert rest == ["in all 200 records at most, about 4.0 KB; behind by 2:05 min; the first may expire in 3:20 h",
+                    "clicks 0: 3 offsets wait", "clicks 1: the lag is not known: it has no leader"]
+
+
+def test_a_lag_of_logs_whose_offsets_are_bytes_is_in_bytes_and_of_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = BrokerPartition("clicks", 0, 1)
+    lags = Lags(0, (LogLag(log, {"log_start": 0, "log_end": 300}, 100, 200, 200),))
+    names, row, told = seen(monkeypatch, text.show_lag, lags, terminal=False)
+    assert "lag in bytes" in names and row.split()[:2] == ["clicks", "1-0"] and told == "in all about 200 B"
 
 
 @pytest.mark.parametrize(("tasks", "words"), [

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.expiry import Expiring, cleanup_of, expiring
+from etl.decisions.expiry import Expiring, Headroom, cleanup_of, expiring, headroom
 from etl.decisions.tasks import pack_tasks
 from etl.model.ledger import Ledger
-from etl.model.logs import Broker, BrokerPartition, Leader, Retention
+from etl.model.logs import Broker, BrokerPartition, Leader, OldestRecord, Retention
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import Snapshot
 from tests.builders import plain_plan, plain_snapshot
@@ -83,6 +83,58 @@ def test_nobody_is_warned_where_the_warning_time_is_zero() -> None:
     snapshot = snapshot_of(retention={"clicks": Retention(ms=1)}, retained_from={A: 1_000})
     assert soon(snapshot, OffsetRange(A, 100, 1_000))
     assert soon(snapshot, OffsetRange(A, 100, 1_000), within_s=0) == ()
+
+
+def room(snapshot: Snapshot, offset: int = 400, *, age_s: float | None = 60, why: str | None = None) -> Headroom:
+    oldest = OldestRecord(None if age_s is None else NOW_MS - round(age_s * 1000), why)
+    return headroom(A, offset, oldest, snapshot, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(("age_s", "left_s"), [(0, HOUR), (600, 3000), (HOUR, 0), (2 * HOUR, 0), (-60, HOUR + 60)])
+def test_a_record_outlasts_retention_ms_from_its_own_time_on(age_s: float, left_s: float) -> None:
+    assert room(snapshot_of(retention={"clicks": Retention(ms=HOUR * 1000)}), age_s=age_s) == Headroom(left_s, rests_on="retention.ms")
+
+
+@pytest.mark.parametrize(("offset", "left"), [(1_000, 9_000), (400, 3_000), (100, 0)])
+def test_by_size_it_is_told_how_much_may_still_come_and_not_when(offset: int, left: int) -> None:
+    found = room(snapshot_of(retention={"clicks": Retention(bytes=9_000)}), offset)
+    assert (found.bytes, found.seconds) == (left, None)
+    assert found.why == "only retention.bytes limits the log, and nobody knows how fast it fills"
+
+
+def test_of_two_limits_both_are_told() -> None:
+    found = room(snapshot_of(retention={"clicks": Retention(ms=HOUR * 1000, bytes=9_000)}))
+    assert found == Headroom(3540.0, 3_000, "retention.ms")
+
+
+@pytest.mark.parametrize("changes", [
+    {"retention": {"clicks": Retention(ms=1, bytes=9_000, is_tiered=True)}},
+    {"retention": {"clicks": Retention(ms=1, bytes=9_000)}, "bytes_per_offset": {}}], ids=["part of it elsewhere", "no sizes"])
+def test_where_the_size_of_the_whole_log_is_not_told_no_bytes_are_guessed(changes: dict[str, Any]) -> None:
+    assert room(snapshot_of(**changes)).bytes is None
+
+
+def test_where_a_record_has_no_time_nobody_says_when_it_expires_by_time() -> None:
+    found = room(snapshot_of(retention={"clicks": Retention(ms=1)}), age_s=None, why="its format has none")
+    assert found.seconds is None and found.why and found.why.endswith("its format has none")
+
+
+@pytest.mark.parametrize(("retention", "why"), [
+    (Retention(), "the topic keeps its records"), (Retention(is_compacted=True), "a newer record of its key may replace it at any time")])
+def test_where_no_limit_is_set_none_is_told(retention: Retention, why: str) -> None:
+    assert room(snapshot_of(retention={"clicks": retention})) == Headroom(why=why)
+
+
+@pytest.mark.parametrize(("offset", "left_s"), [(400, HOUR), (100, 0)])
+def test_where_brokers_do_not_tell_limits_the_headroom_goes_by_how_the_log_start_moves(offset: int, left_s: float) -> None:
+    found = room(snapshot_of(ledger=ledger_of({A: 0}, 1_200)), offset, age_s=None)
+    assert found == Headroom(left_s, rests_on="how the log start moved since the newest plan")
+
+
+@pytest.mark.parametrize("ledger", [Ledger(), ledger_of({}, 60), ledger_of({A: 100}, 60), ledger_of({A: 0}, 0)])
+def test_of_a_log_start_that_does_not_move_no_headroom_is_guessed(ledger: Ledger) -> None:
+    found = room(snapshot_of(ledger=ledger))
+    assert (found.seconds, found.bytes, found.rests_on) == (None, None, None) and found.why
 
 
 def test_tasks_with_endangered_ranges_come_first_and_those_ranges_first_in_them() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from etl.commands.lag import Lags, lags_of
 from etl.commands.offsets import offsets_of
 from etl.commands.preview import preview_of
 from etl.decisions.lag import Reached, lag_of
@@ -138,6 +139,14 @@ def told_by_offsets(outside: Outside, settings: Settings) -> dict[int, int | Non
     return {row["partition"]: row["lag"] for row in offsets_of(FakeWorld(outside, settings).observe(), settings).rows}
 
 
+def all_lags(outside: Outside, settings: Settings) -> Lags:
+    return lags_of(FakeWorld(outside, settings).observe(), settings, {}, now_ms=NOON_MS)
+
+
+def told_by_lag(outside: Outside, settings: Settings) -> dict[int, int | None]:
+    return {row["partition"]: row["lag"] for row in all_lags(outside, settings).as_json()["partitions"]}
+
+
 def told_by_report(outside: Outside, settings: Settings, when: str, step: str | None = None) -> dict[int, int | None]:
     report = new_report()
     with contextlib.suppress(Crash, EtlError):
@@ -146,9 +155,9 @@ def told_by_report(outside: Outside, settings: Settings, when: str, step: str | 
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_plan_and_offsets_and_the_report_tell_the_same_lag(situation: str) -> None:
+def test_plan_and_lag_and_offsets_and_the_report_tell_the_same_lag(situation: str) -> None:
     outside, settings, lags = SITUATIONS[situation]()
-    assert told_by_offsets(outside, settings) == lags
+    assert told_by_offsets(outside, settings) == told_by_lag(outside, settings) == lags
     assert told_by_plan(outside, settings) == sum(lag or 0 for lag in lags.values())
     assert told_by_report(outside, settings, "before") == lags
 
@@ -190,6 +199,7 @@ def test_of_logs_that_are_no_longer_the_same_no_lag_is_told_but_what_plan_says(m
     outside = make()
     told = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
     assert {row["partition"]: row["lag"] for row in told.rows} == lags == told_by_report(outside, SETTINGS, "after")
+    assert told_by_lag(outside, SETTINGS) == told_by_offsets(outside, SETTINGS)
     with pytest.raises(NeedsDecision) as plan_says:
         told_by_plan(outside, SETTINGS)
     assert str(told.refusal) == str(plan_says.value)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from etl.commands.lag import lag
 from etl.commands.operator import supersede
 from etl.commands.preview import preview
 from etl.decisions.next_step import steps_ahead
@@ -81,6 +82,15 @@ def test_a_plan_reads_both_brokers_from_themselves_and_is_cut_at_segments(jafka:
     cuts = [(r.log, offset) for r in seen.ranges for offset in (r.from_offset, r.until_offset)]
     assert len(seen.ranges) > 4
     assert all(offset in (seen.snapshot.extents[log].boundaries or ()) for log, offset in cuts)
+
+
+def test_a_table_is_behind_both_brokers_by_bytes_and_of_times_and_limits_nothing_is_guessed(
+        jafka: Cluster, topic: str, tmp_path: Path) -> None:
+    settings = settings_of(jafka, topic, tmp_path)
+    behind = lag(settings)
+    assert behind.totals["lag"] == behind.totals["estimated_bytes"] == preview(settings).lag > 0 and len(behind.logs) == 4
+    assert {behind.totals[name] for name in ("records_at_most", "behind_s", "headroom_s", "headroom_bytes")} == {None}
+    assert all(one.unknown.keys() == {"behind_s", "headroom_s"} for one in behind.logs)
 
 
 def test_the_rows_of_a_query_without_a_pipeline_are_those_that_were_sent(jafka: Cluster, topic: str) -> None:

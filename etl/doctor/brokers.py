@@ -45,8 +45,11 @@ def cluster(name: str, findings: Findings) -> Iterator[Line]:
 def _known_logs(findings: Findings) -> set[BrokerPartition]:
     """Physical logs that the group has committed offsets of: of a broker that is away nobody else tells."""
     source = findings.settings.source
-    group = ConsumerGroup(findings.zookeeper, findings.settings.group)
-    return group.logs_with_offsets(source.topics.admits) if source.is_physical else set()
+    return _consumers(findings).logs_with_offsets(source.topics.admits) if source.is_physical else set()
+
+
+def _consumers(findings: Findings) -> ConsumerGroup:
+    return ConsumerGroup(findings.zookeeper, findings.settings.group, physical=findings.settings.source.is_physical)
 
 
 def each_broker(name: str, findings: Findings) -> Iterator[Line]:
@@ -157,6 +160,10 @@ def group(name: str, findings: Findings) -> Iterator[Line]:
         yield ok(name, f"a run of this pipeline is at work: {driver or 'by a driver that does not say who it is'}")
     else:
         yield from _others(name, findings, names)
+    left = _consumers(findings).offsets_of_the_other_family(sorted(names))
+    if left:
+        what = f"{len(left)} of the group's offsets are of the other family of brokers, the first of {left[0]}: they are left alone"
+        yield advice(name, what, "nothing, where the group read these topics from such brokers before; else source.dialect")
     yield from _other_pipelines(name, PlanLedger(findings.zookeeper, settings.group, settings.pipeline), names)
 
 
@@ -171,7 +178,7 @@ def _other_pipelines(name: str, ledger: PlanLedger, names: set[str]) -> Iterator
 
 def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
     settings = findings.settings
-    members, in_kafka = ConsumerGroup(findings.zookeeper, settings.group), _in_kafka(findings)
+    members, in_kafka = _consumers(findings), _in_kafka(findings)
     if in_kafka.unknown:
         what = f"whether consumers of Kafka's own group {settings.group} are alive is not known: {in_kafka.unknown}"
         yield advice(name, what, "that nobody consumes under this name; ACLs: Describe for the group, from Kafka 0.11 on")

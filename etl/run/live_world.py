@@ -61,7 +61,7 @@ class LiveWorld:
         self.run_id = name
         self.zookeeper = zookeeper
         self._phases = phases or Stopwatch()
-        self.group = ConsumerGroup(zookeeper, settings.group)
+        self.group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
         self.ledger = PlanLedger(zookeeper, settings.group, settings.pipeline)
         self._lock = DriverLock(zookeeper, settings.group, settings.pipeline)
         self._owners = Owners(zookeeper, settings.group, settings.pipeline)

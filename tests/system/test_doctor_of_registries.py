@@ -56,6 +56,14 @@ def test_of_a_cluster_of_jafka_every_line_up_to_the_group_is_told(of_jafka: Find
     assert said(brokers.group("group", of_jafka)) == [(Verdict.OK, "group: no live consumer, no owner, no driver")]
 
 
+def test_offsets_that_the_group_left_on_kafka_are_told_and_are_nobodys_failure(of_jafka: Findings, zookeeper: ZooKeeper) -> None:
+    zookeeper.create("/consumers/group/offsets/clicks/0", b"5")
+    assert said(brokers.cluster("cluster", of_jafka)) == [(Verdict.OK, "id old; brokers: 1, topics: 1")]
+    nobody, left = said(brokers.group("group", of_jafka))
+    assert (nobody[0], left[0]) == (Verdict.OK, Verdict.ADVICE)
+    assert left[1].startswith("1 of the group's offsets are of the other family of brokers, the first of clicks 0")
+
+
 def test_the_wrong_family_is_told_where_the_chroot_is_looked_at(of_jafka: Findings) -> None:
     of_jafka.settings = plain_settings()
     with pytest.raises(SettingsError, match="source.dialect is kafka"):

@@ -25,7 +25,7 @@ from tests.builders import plain_plan
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
 OTHER = BrokerPartition("other", 7)
-OLD = BrokerPartition("clicks", 3, broker_id=0)
+OLD, OLD_A = (BrokerPartition("clicks", p, broker_id=0) for p in (3, 0))
 
 
 @pytest.fixture
@@ -108,9 +108,23 @@ def test_a_bare_znode_is_nothing_committed_and_is_written_all_the_same(group: Co
 def test_live_consumers_and_owners_are_named(group: ConsumerGroup, client: KazooClient) -> None:
     client.create("/consumers/g/ids/g_host-1", b"{}", ephemeral=True, makepath=True)
     client.create("/consumers/g/owners/clicks/1", b"g_host-1-0", ephemeral=True, makepath=True)
-    client.create("/consumers/g/owners/clicks/0-3", b"g_host-2-0", ephemeral=True, makepath=True)
     assert group.live_consumers() == ("g_host-1",)
-    assert group.owners(["clicks", "other"]) == {B: "g_host-1-0", OLD: "g_host-2-0"}
+    assert group.owners(["clicks", "other"]) == {B: "g_host-1-0"}
+
+
+@pytest.mark.parametrize(("physical", "ours", "theirs"), [(False, A, OLD_A), (True, OLD_A, A)], ids=["of-kafka", "of-jafka"])
+def test_what_consumers_of_the_other_family_left_for_the_same_partition_is_left_alone(
+        zookeeper: ZooKeeper, client: KazooClient, physical: bool, ours: BrokerPartition, theirs: BrokerPartition) -> None:
+    group = ConsumerGroup(zookeeper, "g", physical=physical)
+    for log, text in ((ours, b"17"), (theirs, b"5")):
+        set_offset(client, log, text)
+        client.create(f"/consumers/g/owners/clicks/{log.key}", log.key.encode(), ephemeral=True, makepath=True)
+    assert group.committed([ours]) == {ours: Committed(17, 0)}
+    assert group.logs_with_offsets(lambda topic: True) == {ours}
+    assert group.owners(["clicks"]) == {ours: ours.key}
+    assert group.offsets_of_the_other_family(["clicks", "other"]) == [theirs]
+    assert group.commit(plan_of({ours: 20}, {ours: Committed(17, 0)})) == {ours: Committed(20, 1)}
+    assert client.get(f"/consumers/g/offsets/clicks/{theirs.key}")[0] == b"5"
 
 
 def test_a_commit_makes_sets_and_leaves_alone_and_says_what_is_there_now(group: ConsumerGroup, client: KazooClient) -> None:

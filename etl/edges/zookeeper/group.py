@@ -11,18 +11,23 @@ from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
 
 from etl.edges.zookeeper.session import NO_ANSWER, OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import CommitUnknown, OffsetMoved, PermissionRefused
-from etl.model.logs import BrokerPartition
+from etl.model.logs import BrokerPartition, in_order
 from etl.model.plans import NOTHING_COMMITTED, Committed, Plan
 from etl.protocol.zookeeper.paths import GroupPaths
 from etl.protocol.zookeeper.payloads import parse_offset, parse_partition_key, render_offset
 
 
 class ConsumerGroup:
-    """The group whose offsets these are. Raises what `ZooKeeper` raises."""
+    """The group whose offsets these are. Raises what `ZooKeeper` raises.
 
-    def __init__(self, zookeeper: ZooKeeper, group: str) -> None:
+    A group that went from Kafka 0.7 to 0.8 in one ZooKeeper has znodes of both forms: `0-3`, which names a broker's log, and `3`.
+    """
+
+    def __init__(self, zookeeper: ZooKeeper, group: str, *, physical: bool = False) -> None:
+        """`physical`: our brokers' logs are byte files of each broker (0.7 family); what the other family's consumers left is not ours."""
         self._zookeeper = zookeeper
         self._group = GroupPaths(group)
+        self._physical = physical
 
     def live_consumers(self) -> tuple[str, ...]:
         """Ids of the consumers registered in the group now."""
@@ -30,7 +35,7 @@ class ConsumerGroup:
 
     def owners(self, topics: Iterable[str]) -> dict[BrokerPartition, str]:
         """Who owns which log of these topics."""
-        logs = [log for topic in topics for log in self._logs_below(topic, self._group.owners_of(topic))]
+        logs = [log for topic in topics for log in self._ours_below(topic, self._group.owners_of(topic))]
         payloads = self._zookeeper.read_all([self._group.owner(log) for log in logs])
         return {log: p[0].decode("utf-8", "replace") for log, p in zip(logs, payloads, strict=True) if p}
 
@@ -51,11 +56,19 @@ class ConsumerGroup:
     def logs_with_offsets(self, is_wanted: Callable[[str], bool]) -> set[BrokerPartition]:
         """Every log of the wanted topics that has a znode for a committed offset, whether it is there now or not."""
         topics = [topic for topic in self._zookeeper.children(self._group.offsets) or () if is_wanted(topic)]
-        return {log for topic in topics for log in self._logs_below(topic, self._group.offsets_of(topic))}
+        return {log for topic in topics for log in self._ours_below(topic, self._group.offsets_of(topic))}
+
+    def offsets_of_the_other_family(self, topics: Iterable[str]) -> list[BrokerPartition]:
+        """What these topics' znodes name that no broker of ours has: left alone, for whoever wrote it."""
+        there = (log for topic in topics for log in self._logs_below(topic, self._group.offsets_of(topic)))
+        return [log for log in there if log.is_physical != self._physical]
+
+    def _ours_below(self, topic: str, path: str) -> list[BrokerPartition]:
+        return [log for log in self._logs_below(topic, path) if log.is_physical == self._physical]
 
     def _logs_below(self, topic: str, path: str) -> list[BrokerPartition]:
         keys = self._zookeeper.children(path) or ()
-        return sorted(log for log in (parse_partition_key(topic, key) for key in keys) if log)
+        return in_order(log for log in (parse_partition_key(topic, key) for key in keys) if log)
 
     def commit(self, plan: Plan, logs: Iterable[BrokerPartition] | None = None) -> dict[BrokerPartition, Committed]:
         """Move the offsets of `logs` (all that change, by default) to the plan's positions, and say what they are now.

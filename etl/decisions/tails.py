@@ -16,7 +16,7 @@ from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
 
 TAIL_BYTES = 1024
-"""At most so many of a log are compared: the last of its newest segment."""
+"""So many of a log are compared, or all of it where it holds fewer."""
 
 
 def end_places(extents: Mapping[BrokerPartition, Extent]) -> dict[BrokerPartition, tuple[int, int]]:
@@ -52,6 +52,5 @@ def holds_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) ->
 
 
 def _place(until: int, extent: Extent) -> tuple[int, int]:
-    """The bytes before `until`, up to `TAIL_BYTES` and no further back than the segment that they are in begins."""
-    begins = max((at for at in extent.boundaries or (extent.log_start_offset,) if at < until), default=until)
-    return until, min(TAIL_BYTES, until - begins)
+    """The bytes before `until`, also where they are in several segments: the newest may hold one message, and that one may come again."""
+    return until, min(TAIL_BYTES, until - extent.log_start_offset)

@@ -183,7 +183,7 @@ class Tail:
 
     until_offset: int
     size: int
-    """In bytes; all in one segment."""
+    """In bytes."""
     digest: str
     """BLAKE2b of them, 8 bytes in hex."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -163,6 +164,16 @@ def known(log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> dic
     led = leader(log, brokers)
     with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
         return read_tails(cluster, {log: (end_of(log, brokers), 10)}, {log: led})
+
+
+def test_a_log_is_known_by_bytes_of_two_segments_where_the_newest_holds_few(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    led, end = leader(ONE, brokers), end_of(ONE, brokers)
+    with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
+        [found] = read_tails(cluster, {ONE: (end, end - 1)}, {ONE: led}).values()
+        content = (entry(b"a0") + wrapped(entry(b"a1"), entry(b"a2")) + entry(b"a3"))[1:]
+        assert found == Tail(end, end - 1, hashlib.blake2b(content, digest_size=8).hexdigest())
+        beyond = read_tails(cluster, {ONE: (end + 5, end + 5)}, {ONE: led})[ONE]
+    assert beyond.digest == hashlib.blake2b(entry(b"a0")[:1] + content, digest_size=8).hexdigest()
 
 
 def test_a_log_that_is_the_one_that_was_planned_is_read(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:

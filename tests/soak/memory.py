@@ -28,7 +28,9 @@ from etl.edges.delta.writers import Destination, Load
 from etl.edges.zookeeper import process
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import ExpiredOffsets
-from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, KafkaGroup, Leader, OpenTransaction, Retention
+from etl.model.logs import (
+    Broker, BrokerPartition, DoubtedOffset, EpochEnd, Extent, KafkaGroup, Leader, LookedAt, OpenTransaction, Retention,
+)
 from etl.model.plans import OffsetRange, Plan, Receipt
 from etl.model.raw_table import arrow_schema
 from etl.model.snapshot import Snapshot
@@ -101,6 +103,13 @@ class MemoryCluster:
 
     def retained_from(self, found: Extents, since_ms: Mapping[BrokerPartition, int], **_: Any) -> dict[BrokerPartition, int]:
         """See `edges.brokers.cluster.Cluster`."""
+        return {}
+
+    def looked_at(
+        self, doubted: Collection[DoubtedOffset], leaders: Mapping[BrokerPartition, Leader],
+    ) -> dict[BrokerPartition, tuple[LookedAt, ...]]:
+        """An offset of these logs is a record's: there is none to doubt."""
+        assert not doubted
         return {}
 
     def epoch_ends(self, epochs: Mapping[BrokerPartition, int], **_: Any) -> dict[BrokerPartition, EpochEnd]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from etl.decisions.accepting import Accepting, Named
 from etl.decisions.log_identity import Cut
 from etl.decisions.made_again import (
-    is_creation_id, is_what_was_read, named, topics_made_again, undecided_logs, waiting_logs, ways_out,
+    compared_ids, is_creation_id, is_what_was_read, named, topics_made_again, undecided_logs, waiting_logs, ways_out,
 )
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.logs import BrokerPartition
@@ -64,7 +64,7 @@ def accepted_logs(
     _refuse_unknown(wanted.named, {*before, *snapshot.extents, *snapshot.leaderless})
     _refuse_what_is_sound(wanted.named, again, {*cuts, *waiting}, snapshot)
     if wanted.is_same_log:
-        _refuse_other_topics(again, cuts)
+        _refuse_other_topics({topic: ids[1] for topic in again if (ids := compared_ids(topic, old, snapshot))}, cuts)
         return Accepted(again, {}, frozenset(), frozenset(), frozenset(), frozenset(_known_as_same(waiting, wanted, old, snapshot)))
     of_the_same = {log: cut for log, cut in cuts.items() if log.topic not in again}
     if wanted.at is not None and waiting:

@@ -29,14 +29,32 @@ def is_creation_id(topic_id: str) -> bool:
 
 
 def topics_made_again(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
-    """The topics that are others as a whole, and their ids of now; those of physical logs are not among them.
-
-    Brokers that were upgraded begin to have ids: that is no other topic.
-    """
+    """The topics that are others as a whole, and their ids of now; those of physical logs are not among them."""
     physical = {log.topic for log in (*plan.positions, *plan.pending_starts) if log.is_physical}
-    known = {topic: topic_id for topic, topic_id in plan.topic_ids.items() if topic not in physical}
-    found = {topic: snapshot.topic_ids.get(topic, topic_id) for topic, topic_id in sorted(known.items())}
-    return {topic: now for topic, now in found.items() if now != known[topic] and is_creation_id(now) == is_creation_id(known[topic])}
+    both = {topic: compared_ids(topic, plan, snapshot) for topic in sorted(plan.topic_ids.keys() - physical)}
+    return {topic: snapshot.topic_ids[topic] for topic, ids in both.items() if ids and ids[0] != ids[1]}
+
+
+def compared_ids(topic: str, plan: Plan, snapshot: Snapshot) -> tuple[str, str] | None:
+    """A topic's id as the plan knows it, and as it is now: of one kind, as an id of another kind says nothing.
+
+    The brokers' own where both sides have it: ZooKeeper's content may have been copied. Brokers begin to tell it when they are upgraded,
+    and do not tell it where the conf calls them older than they are: then the creation of the znode. None where both sides know of no kind.
+    """
+    known, now = plan.topic_ids.get(topic), snapshot.topic_ids.get(topic)
+    if known is None or now is None:
+        return None
+    if is_creation_id(known) == is_creation_id(now):
+        return known, now
+    created = known if is_creation_id(known) else plan.creation_ids.get(topic)
+    created_now = now if is_creation_id(now) else snapshot.creation_ids.get(topic)
+    return (created, created_now) if created and created_now else None
+
+
+def kept_creations(topic_ids: Mapping[str, str], *known: Mapping[str, str]) -> dict[str, str]:
+    """What a plan keeps beside the brokers' own ids of topics, of all that is `known`; what is named later counts."""
+    merged = {topic: found for each in known for topic, found in each.items()}
+    return {topic: found for topic, found in merged.items() if not is_creation_id(topic_ids.get(topic, CREATION_ID))}
 
 
 def id_of(log: BrokerPartition, plan: Plan) -> str | None:
@@ -80,9 +98,10 @@ def kept_ids(
 def refuse_topics_made_again(plan: Plan, snapshot: Snapshot) -> None:
     """Offsets of a log mean nothing on another one of the same name. Raises NeedsDecision, which names what leads out."""
     again = topics_made_again(plan, snapshot)
-    for topic, found in again.items():
+    for topic in again:
+        known, found = compared_ids(topic, plan, snapshot) or ("", "")
         others = f" (and {len(again) - 1} more topics)" if again.keys() - {topic} else ""
-        what = f"the topic was deleted and made again: its id is {found}, plan {plan.number} read {plan.topic_ids[topic]}{others}"
+        what = f"the topic was deleted and made again: its id is {found}, plan {plan.number} read {known}{others}"
         check = "who did it; to go on with the new one: " + accept_command([topic])
         if is_creation_id(found):
             check += ("; or, where ZooKeeper's content was copied to another ensemble and it is the same topic, add --same-log. Nothing "

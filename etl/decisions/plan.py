@@ -14,7 +14,7 @@ from etl.decisions.boundaries import boundaries_of, end_at_or_above
 from etl.decisions.caps import share_caps
 from etl.decisions.doubted_offsets import refuse_inside_entries
 from etl.decisions.log_identity import record_epochs, refuse_other_logs
-from etl.decisions.made_again import kept_ids
+from etl.decisions.made_again import kept_creations, kept_ids
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, start_of
 from etl.decisions.tails import kept_tails
@@ -89,7 +89,8 @@ def plan_from(
         seen={log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions},
         table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
         table_version=table.version if table else None, heir_of=last.heir_of if last else (),
-        topic_ids=topic_ids, log_topic_ids=kept_ids(last, snapshot.extents, positions, topic_ids),
+        topic_ids=topic_ids, creation_ids=kept_creations(topic_ids, last.creation_ids if last else {}, snapshot.creation_ids),
+        log_topic_ids=kept_ids(last, snapshot.extents, positions, topic_ids),
         tails=kept_tails(last, positions, snapshot),
         losses=tuple(replace(loss, log_epoch=log_epochs.get(loss.log, 0)) for r in readings.values() for loss in r.lost),
         pending_starts=pending_starts(there, positions, last, settings, now_ms=now_ms),

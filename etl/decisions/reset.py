@@ -14,7 +14,7 @@ from dataclasses import replace
 from etl.decisions.accepted_logs import Accepted, accepted_logs
 from etl.decisions.accepting import Accepting
 from etl.decisions.log_identity import Cut, cut_logs, record_epochs
-from etl.decisions.made_again import kept_ids
+from etl.decisions.made_again import kept_creations, kept_ids
 from etl.decisions.replacement import let_go_among
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_anew, starts_of
@@ -50,11 +50,14 @@ def _reset(
     of_now = {log.topic: snapshot.topic_ids[log.topic] for log in decided if log.is_physical and log.topic in snapshot.topic_ids}
     topic_ids = {**old.topic_ids, **accepted.again, **of_now}
     ids = kept_ids(old, decided, positions, topic_ids)
+    creations = {topic: found for topic, found in old.creation_ids.items() if topic not in accepted.again}
+    creations |= {topic: found for topic, found in snapshot.creation_ids.items() if topic in accepted.again}
     return Plan(
         number=old.number + 1 if is_next else old.number, uid=old.uid, kind=PlanKind.RESET, created_at_ms=now_ms, dialect=old.dialect,
         cluster=old.cluster, shape=shape_of_rows(settings), ranges=(), positions=positions, seen=seen if is_next else {**seen, **old.seen},
         table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
-        topic_ids=topic_ids, previous=old.id if is_next else old.previous, supersedes=None if is_next else old.id,
+        topic_ids=topic_ids, creation_ids=kept_creations(topic_ids, creations),
+        previous=old.id if is_next else old.previous, supersedes=None if is_next else old.id,
         reason=wanted.reason, losses=tuple(_losses(state, moved)),
         pending_starts={
             log: starts_anew(log, settings, now_ms) if log.topic in accepted.again and not wanted.is_same_log else kept

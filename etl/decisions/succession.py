@@ -6,13 +6,13 @@ ranges; it keeps the old one's positions under the new name. It is stored like a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from etl.decisions.coverage import unloaded
 from etl.decisions.log_identity import record_epochs
-from etl.decisions.made_again import is_creation_id, kept_ids
+from etl.decisions.made_again import is_creation_id, kept_creations, kept_ids
 from etl.decisions.other_pipelines import app_id_of, name_of
 from etl.decisions.reconcile import compare, is_of_another_era
 from etl.decisions.shape import shape_of_rows
@@ -101,12 +101,15 @@ def plan_taking_over(
             check = f"who committed it; set it back to {positions[log]}, or the records between are never loaded"
             raise OffsetMoved(what, **log.place, offset=there, check=check)
     is_instead = isinstance(state, (Replay, Supersede))
-    topic_ids = {**(last.topic_ids if last else {}), **_topic_ids(other.plan, {log.topic for log in theirs}, snapshot)}
+    told, topics = other.plan or snapshot, {log.topic for log in theirs}  # as the other read them: made again since, they are noticed
+    topic_ids = {**(last.topic_ids if last else {}), **_among(topics, told.topic_ids)}
+    ours_alone = _among(topic_ids.keys() - topics, last.creation_ids if last else {})
     return Plan(
         number=number, uid=uid, kind=PlanKind.TAKE_OVER, created_at_ms=now_ms, dialect=settings.source.dialect, cluster=snapshot.cluster,
         shape=shape_of_rows(settings), ranges=(), positions=positions, seen={**seen, **last.seen} if last and is_instead else seen,
         table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
-        topic_ids=topic_ids, log_topic_ids=_joined(
+        topic_ids=topic_ids, creation_ids=kept_creations(topic_ids, ours_alone, _among(topics, told.creation_ids)),
+        log_topic_ids=_joined(
             kept_ids(last, (), ours, topic_ids), kept_ids(other.plan, (), further_on, topic_ids), further_on),
         tails=_joined(last.tails if last else {}, other.plan.tails if other.plan else {}, further_on),
         previous=(last.previous if is_instead else last.id) if last else None, supersedes=last.id if last and is_instead else None,
@@ -229,10 +232,8 @@ def _life_of(topic: str, lives: Mapping[BrokerPartition, int]) -> int:
     return max((epoch for log, epoch in lives.items() if log.topic == topic), default=0)
 
 
-def _topic_ids(plan: Plan | None, topics: set[str], snapshot: Snapshot) -> dict[str, str]:
-    """The ids of the topics that the other read, so that the next plan notices a topic that was made again since."""
-    known = plan.topic_ids if plan else snapshot.topic_ids
-    return {topic: topic_id for topic, topic_id in known.items() if topic in topics}
+def _among(topics: Collection[str], ids: Mapping[str, str]) -> dict[str, str]:
+    return {topic: topic_id for topic, topic_id in ids.items() if topic in topics}
 
 
 def _joined(

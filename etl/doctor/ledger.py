@@ -33,6 +33,7 @@ def state(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[Line]:
 def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) -> Iterator[Line]:
     """The lines for what was observed. Raises what a run would raise; owners, and who else is of the group, are another check's affair."""
     yield from held_back("open transactions", snapshot)
+    yield from unidentified("topic ids", snapshot)
     found = where_we_stand(snapshot, settings)
     reaches = starts_of(found.plan) if isinstance(found, Supersede) else None
     refuse_other_logs(plan_in_force(snapshot.ledger, snapshot.table), snapshot, reaches)
@@ -53,6 +54,15 @@ def held_back(name: str, snapshot: Snapshot) -> Iterator[Line]:
     """A line for each topic that an open transaction holds back: a run reads up to there and says that all is done."""
     for sentence in told_open(snapshot):
         yield advice(name, sentence, "whether its producer lives (kafka-transactions.sh describe-producers); runs read on once it ends")
+
+
+def unidentified(name: str, snapshot: Snapshot) -> Iterator[Line]:
+    """A line where nothing tells topics from others of their names; physical logs are known by their bytes."""
+    topics = sorted({log.topic for log in snapshot.extents if not log.is_physical} - snapshot.topic_ids.keys())
+    if topics:
+        more = f" and {len(topics) - 1:,} more" if topics[1:] else ""
+        what = f"the brokers tell no topic ids, and their ZooKeeper is not the conf's: nothing tells if {topics[0]}{more} is made again"
+        yield advice(name, what, "zookeeper.connect: the ZooKeeper of these brokers, or know it when a topic is made again")
 
 
 def told(name: str, found: PipelineState) -> Line:

@@ -163,6 +163,8 @@ class Plan:
     table_id: str | None = None
     """The Delta table's id before the append; None when there was no table."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    creation_ids: Mapping[str, str] = field(default_factory=dict)
+    """Beside a topic's own id that of its znode's creation (`decisions.made_again.compared_ids`)."""
     previous: str | None = None
     supersedes: str | None = None
     reason: str | None = None
@@ -186,7 +188,6 @@ class Plan:
     vanished: tuple[Vanished, ...] = ()
     """Of a reset: offsets whose rows stay in the table and whose records are gone."""
     took_over: TookOver | None = None
-    """Of a take-over."""
     heir_of: tuple[TookOver, ...] = ()
     """Every pipeline whose place was taken so far, by this one or by one that it took over; the newest plan of each at that time."""
     table_version: int | None = None

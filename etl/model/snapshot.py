@@ -20,6 +20,7 @@ class Snapshot:
     leaders: Mapping[BrokerPartition, Leader]
     leaderless: frozenset[BrokerPartition]
     topic_ids: Mapping[str, str]
+    """As the brokers tell them; the creation ids of those of which they do not."""
     bytes_per_offset: Mapping[BrokerPartition, float]
     """How many bytes one offset costs on average, where the broker tells."""
     committed: Mapping[BrokerPartition, Committed]
@@ -51,6 +52,8 @@ class Snapshot:
     """Of offsets that are byte positions and that somebody else told: whether an entry begins there."""
     tails: Mapping[BrokerPartition, tuple[Tail, ...]] = field(default_factory=dict)
     """Of physical logs: what lies now before the end, and where the newest plan knows it."""
+    creation_ids: Mapping[str, str] = field(default_factory=dict)
+    """What stands for the topics' ids in the brokers' ZooKeeper, also where these tell their own (`Plan.creation_ids`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from etl.edges.brokers.cluster import Cluster
-from etl.edges.zookeeper.registry import read_cluster_id, read_compacted, read_topics
+from etl.edges.zookeeper.registry import are_registered, read_cluster_id, read_compacted, read_creation_ids, read_topics
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
 from etl.model.logs import Broker, BrokerPartition
@@ -70,6 +70,18 @@ class Discovery:
     def compacted(self, topics: Collection[str]) -> frozenset[str]:
         """Those of the topics that are compacted by what is set in ZooKeeper, where the brokers are registered there."""
         return frozenset() if self._source.bootstrap is not None or self._source.is_physical else read_compacted(self._zookeeper, topics)
+
+    def creation_ids(self, told: ClusterMetadata) -> dict[str, str]:
+        """What stands for the topics' ids in the brokers' ZooKeeper; nothing where the conf's ZooKeeper is another one."""
+        return read_creation_ids(self._zookeeper, told.topics) if self.keeps_topics_of(told) else {}
+
+    def keeps_topics_of(self, told: ClusterMetadata) -> bool:
+        """Whether the conf's ZooKeeper is that of the brokers that told this: by the cluster's id, and before 0.10.1 by their addresses."""
+        if self._source.bootstrap is None:
+            return True
+        if told.cluster_id is None:
+            return are_registered(self._zookeeper, told.brokers.values())
+        return told.cluster_id == read_cluster_id(self._zookeeper)
 
     def name_of(self, metadata: ClusterMetadata) -> str:
         """What the cluster is called. Raises SettingsError where nobody says."""

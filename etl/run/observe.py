@@ -24,7 +24,6 @@ from etl.edges.delta.shape import check_shape
 from etl.edges.spark.session import parallelism_of
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.registry import read_creation_ids
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, Retention, Tail
@@ -123,16 +122,16 @@ class Observer:
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
             members = cluster.members_of(self._settings.group, metadata.brokers.values())
-        creation_ids = read_creation_ids(self._zookeeper, metadata.topics.keys() - metadata.topic_ids.keys())
+        creation_ids = self._discovery.creation_ids(metadata)
         return Seen(Snapshot(
             cluster=name, extents=found.extents, leaders=found.leaders, leaderless=found.leaderless,
-            topic_ids={**creation_ids, **metadata.topic_ids}, bytes_per_offset=sizes, committed=committed, starts=starts,
+            topic_ids={**creation_ids, **metadata.topic_ids}, creation_ids=creation_ids,
+            bytes_per_offset=sizes, committed=committed, starts=starts,
             owners={**members_as_owners(members, logs), **self._group.owners(metadata.topics)},
             live_consumers=(*self._group.live_consumers(), *sorted(members.members)),
             ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, retained_from=retained_from,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends, tails=tails,
-            gone_topics=unknown_topics(described, left), parallelism=parallelism_of(self._settings.spark),
-            looked_at=looked_at,
+            gone_topics=unknown_topics(described, left), parallelism=parallelism_of(self._settings.spark), looked_at=looked_at,
         ), pipelines_version)
 
     def _ask_tails(self, cluster: Cluster, found: Extents, plan: Plan | None) -> dict[BrokerPartition, tuple[Tail, ...]]:

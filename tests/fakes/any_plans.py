@@ -55,5 +55,6 @@ def plans(draw: st.DrawFn) -> Plan:
         pending_starts=draw(st.dictionaries(LOGS.filter(lambda log: log.broker_id is None), st.none() | st.integers(0), max_size=2)),
         vanished=tuple(Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]),
         tails={log: Tail(draw(OFFSETS), draw(st.integers(1, 1024)), draw(st.text("0123456789abcdef", max_size=4))) for log in logs[:2]},
+        creation_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
         log_topic_ids={log: draw(st.text(max_size=5)) for log in logs[2:]},
     ))

@@ -81,6 +81,7 @@ class Outside:
     live_consumers: tuple[str, ...] = ()
     owners: dict[BrokerPartition, str] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
+    creation_ids: dict[str, str] = field(default_factory=dict)
 
     def rows(self) -> Counter[tuple[BrokerPartition, Place]]:
         """How often the table holds each offset of each log; of a physical one, each message of each entry."""

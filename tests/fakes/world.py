@@ -91,7 +91,7 @@ class FakeWorld:
             cluster=CLUSTER, extents=extents,
             looked_at={one.log: tuple(logs[each.log].look_at(each.offset) for each in doubted if each.log == one.log) for one in doubted},
             leaders={log: leader_of(log) for log in logs}, leaderless=frozenset(ours.keys() - logs.keys()),
-            topic_ids=dict(out.topic_ids),
+            topic_ids={**out.creation_ids, **out.topic_ids}, creation_ids=dict(out.creation_ids),
             bytes_per_offset={log: 100.0 for log in logs}, committed=out.committed(),
             starts={log: logs[log].first_at(moment) for log, moment in moments.items()},
             owners=dict(out.owners), live_consumers=out.live_consumers, ledger=ledger, table=table,

@@ -50,6 +50,14 @@ def read_brokers(zookeeper: ZooKeeper) -> tuple[Broker, ...]:
     return brokers
 
 
+def are_registered(zookeeper: ZooKeeper, brokers: Collection[Broker]) -> bool:
+    """Whether all of these brokers of Kafka are registered under our chroot, at the addresses that they tell."""
+    ids = zookeeper.children(BROKER_IDS) or ()
+    payloads = zookeeper.read_all([f"{BROKER_IDS}/{i}" for i in ids])
+    there = {parse_broker(i, p[0]) for i, p in zip(ids, payloads, strict=True) if p}
+    return bool(brokers) and there.issuperset(brokers)
+
+
 def read_registrations(zookeeper: ZooKeeper, dialect: Dialect) -> dict[str, bytes]:
     """Broker id -> what it registered, of a cluster of this family.
 

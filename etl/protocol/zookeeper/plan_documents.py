@@ -208,6 +208,8 @@ def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
                 [index[log], plan.positions[log] - one.until_offset, one.size, one.digest] for log, one in sorted_items(plan.tails)]
         if plan.log_topic_ids:
             known["log_topic_ids"] = [[index[log], topic_id] for log, topic_id in sorted_items(plan.log_topic_ids)]
+        if plan.creation_ids:
+            known["creation_ids"] = dict(plan.creation_ids)
         known["vanished"] = [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished]
     return {
         **known, "format": form, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
@@ -269,6 +271,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
         heir_of=tuple(TookOver(*one) for one in document.get("heir_of", ())), table_version=document.get("table_version"),
         tails={logs[i]: Tail(positions[i] - back, size, digest) for i, back, size, digest in document.get("tails", ())},
         log_topic_ids={logs[i]: topic_id for i, topic_id in document.get("log_topic_ids", ())},
+        creation_ids=document.get("creation_ids", {}),
     )
 
 

@@ -136,8 +136,14 @@ def test_doctor_fails_where_plan_stops_with_the_same_error(situation: Callable[[
 
 def test_an_owner_is_told_by_the_doctor_once_and_where_the_pipeline_stands_all_the_same() -> None:
     outside = outside_of(5, 3, 4)
-    outside.owners[LOGS[0]] = "somebody"
+    outside.owners[LOGS[0]], outside.topic_ids["clicks"] = "somebody", "id-1"
     assert [line.verdict for line in judged("x", FakeWorld(outside, SETTINGS).observe(), SETTINGS, preview_of)] == [Verdict.OK]
+
+
+def test_the_doctor_says_where_nothing_tells_that_a_topic_is_made_again() -> None:
+    first, second = judged("x", FakeWorld(outside_of(5, 3, 4), SETTINGS).observe(), SETTINGS, preview_of)
+    assert (first.name, first.verdict, second.verdict) == ("topic ids", Verdict.ADVICE, Verdict.OK)
+    assert "nothing tells if clicks is made again" in first.found
 
 
 # -- the transform, without Spark --------------------------------------------------------------------------------------

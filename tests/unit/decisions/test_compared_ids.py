@@ -1,0 +1,109 @@
+"""A topic that is made again while brokers begin, or cease, to tell topic ids: what both sides know of it decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from etl.decisions.made_again import compared_ids, kept_creations
+from etl.errors import NeedsDecision, SettingsError
+from tests.builders import plain_plan, plain_snapshot
+from tests.fakes.outside import Outside
+from tests.fakes.stories import LOGS, accept, outside_of, run
+
+UPGRADED, OLD = {"clicks": "id-1"}, dict[str, str]()
+
+
+def loaded(topic_ids: dict[str, str], creation: str | None = "zxid-5") -> Outside:
+    outside = outside_of(15, 3, 4)
+    outside.topic_ids, outside.creation_ids = dict(topic_ids), {"clicks": creation} if creation else {}
+    run(outside)
+    return outside
+
+
+def make_again(outside: Outside, topic_ids: dict[str, str], creation: str = "zxid-9") -> None:
+    outside.topic_ids, outside.creation_ids = dict(topic_ids), {"clicks": creation}
+    outside.logs = {log: replace(outside.logs[log].made_again(), end=30) for log in LOGS}
+
+
+def grown(outside: Outside) -> None:
+    for log in outside.logs.values():
+        log.end += 5
+
+
+@pytest.mark.parametrize(("before", "after"), [(OLD, UPGRADED), (UPGRADED, OLD)], ids=["brokers begin to tell", "brokers cease to tell"])
+def test_a_topic_made_again_is_seen_by_its_znode_where_only_one_side_knows_the_brokers_id(
+    before: dict[str, str], after: dict[str, str],
+) -> None:
+    outside = loaded(before)
+    make_again(outside, after)
+    with pytest.raises(NeedsDecision, match="its id is zxid-9, plan 1 read zxid-5"):
+        run(outside)
+    accept(outside, "clicks")
+    run(outside)
+    there = {(log, 1, at) for log in LOGS for at in range(30)}
+    assert set(outside.records()) >= there and max(outside.records().values()) == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(OLD, UPGRADED), (UPGRADED, OLD)], ids=["brokers begin to tell", "brokers cease to tell"])
+def test_a_topic_that_was_not_made_again_is_read_on_and_what_is_known_of_it_is_kept(
+    before: dict[str, str], after: dict[str, str],
+) -> None:
+    outside = loaded(before)
+    for ids in (after, before, after):
+        outside.topic_ids = dict(ids)
+        grown(outside)
+        run(outside)
+    plan = outside.newest_plan()
+    assert plan and {*plan.topic_ids.values(), *plan.creation_ids.values()} == {*after.values(), "zxid-5"}
+
+
+def test_after_an_accepted_topic_the_creation_of_the_new_one_is_compared() -> None:
+    outside = loaded(UPGRADED)
+    make_again(outside, {"clicks": "id-2"})
+    plan = accept(outside, "clicks")
+    assert (plan.topic_ids, plan.creation_ids) == ({"clicks": "id-2"}, {"clicks": "zxid-9"})
+    outside.topic_ids = {}
+    run(outside)
+
+
+def test_zookeepers_content_that_was_copied_to_another_ensemble_makes_no_other_topic_where_the_brokers_tell_its_id() -> None:
+    outside = loaded(UPGRADED)
+    outside.creation_ids = {"clicks": "zxid-9"}
+    grown(outside)
+    run(outside)
+    plan = outside.newest_plan()
+    assert plan and plan.creation_ids == {"clicks": "zxid-9"}
+
+
+def test_brokers_that_were_upgraded_while_zookeeper_was_copied_are_gone_on_with_by_an_operators_word() -> None:
+    outside = loaded(OLD)
+    outside.topic_ids, outside.creation_ids = dict(UPGRADED), {"clicks": "zxid-9"}
+    grown(outside)
+    with pytest.raises(NeedsDecision, match="made again") as stopped:
+        run(outside)
+    assert "--same-log" in stopped.value.check
+    accept(outside, "clicks", is_same_log=True)
+    run(outside)
+    assert not [key for key in outside.keys() if key[1]]
+
+
+def test_where_the_brokers_tell_another_id_the_znode_does_not_count() -> None:
+    outside = loaded(UPGRADED)
+    make_again(outside, {"clicks": "id-2"}, creation="zxid-5")
+    with pytest.raises(NeedsDecision, match="its id is id-2"):
+        run(outside)
+    with pytest.raises(SettingsError, match="another topic"):
+        accept(outside, "clicks", is_same_log=True)
+
+
+def test_ids_of_two_kinds_say_nothing() -> None:
+    plan = plain_plan(topic_ids={"clicks": "id-1"})
+    assert compared_ids("clicks", plan, plain_snapshot({}, topic_ids={"clicks": "zxid-9"})) is None
+    assert compared_ids("clicks", plan, plain_snapshot({})) is None
+
+
+def test_beside_ids_is_kept_the_newest_creation_of_topics_that_have_ids_of_their_own() -> None:
+    ids = {"a": "id-1", "b": "zxid-2"}
+    assert kept_creations(ids, {"a": "zxid-1", "b": "zxid-2", "gone": "zxid-7"}, {"a": "zxid-3"}) == {"a": "zxid-3"}

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOTHING_COMMITTED, Plan
+from etl.model.plans import NOTHING_COMMITTED, Committed, Plan
 from etl.model.snapshot import Snapshot
 from etl.settings.policies import StartAt
 from etl.settings.sections import Settings
@@ -60,10 +60,13 @@ def starts_of(plan: Plan) -> dict[BrokerPartition, int]:
     return starts
 
 
-def moments_to_ask(logs: Iterable[BrokerPartition], last: Plan | None, settings: Settings) -> dict[BrokerPartition, int]:
-    """Of these logs, those that start at a moment: milliseconds since the epoch."""
+def moments_to_ask(
+    logs: Iterable[BrokerPartition], last: Plan | None, settings: Settings, committed: Mapping[BrokerPartition, Committed],
+) -> dict[BrokerPartition, int]:
+    """Of these logs, those that start at a moment: milliseconds since the epoch. One that starts at a committed offset is not asked for."""
     known: Collection[BrokerPartition] = last.positions if last else ()
-    rules = {log: _rule(log, last, settings) for log in logs if log not in known}
+    starts_there = {log for log, told in committed.items() if told.offset is not None}
+    rules = {log: _rule(log, last, settings) for log in logs if log not in known and log not in starts_there}
     return {log: rule for log, rule in rules.items() if not isinstance(rule, StartAt)}
 
 

@@ -18,6 +18,7 @@ class Meaning(Enum):
     NOT_ALLOWED = "we are known, and may not"
     NOT_COORDINATOR = "another broker keeps this group"
     NO_COORDINATOR_YET = "nobody keeps this group's offsets yet, or whoever does still loads them"
+    NO_SEARCH = "the log cannot be searched by time"
     UNSAID = "something went wrong, and the broker does not say what"
     OTHER = "nothing that is treated on its own"
 

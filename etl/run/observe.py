@@ -108,7 +108,7 @@ class Observer:
             found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
             in_force = plan_in_force(ledger, table)
             looked_at = cluster.looked_at(doubted_offsets(in_force, table, committed, found.extents), found.leaders)
-            moments = moments_to_ask(found.extents, in_force, self._settings)
+            moments = moments_to_ask(found.extents, in_force, self._settings, committed)
             # a time in the conf is meant; a moment that a plan keeps stands for "latest", and a start before it passes nothing over
             starts = cluster.offsets_at(
                 moments, wait_for_leader_s=source.wait_for_leader_s, may_be_earlier=in_force is not None) if moments else {}

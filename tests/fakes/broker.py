@@ -84,6 +84,10 @@ class FakeLog:
     leader_epoch: int = 0
     epoch_starts: dict[int, int] = field(default_factory=dict)
     """At which offset each epoch began; the current one at the log start where nothing is said."""
+    finds_no_time: bool = False
+    """A search by time finds nothing, as where the one segment that is searched has records without timestamps."""
+    segments: list[tuple[int, int]] | None = None
+    """First offset and time of the last write of each segment, oldest first, of a format that cannot be searched by time at all."""
     withheld: int = 0
     """How many fetches get no records although there are some, as from a remote storage that is slow (KIP-405)."""
     refusals: deque[int] = field(default_factory=deque)
@@ -280,9 +284,12 @@ class FakeBroker:
             partitions = []
             for each in topic.partitions:
                 log, code = self._led(topic.name, each.partition_index)
+                if log is not None and log.segments is not None and version and each.timestamp >= 0:
+                    code = 43
                 offset = -1 if log is None or code else _offset_at(log, each.timestamp, request.isolation_level)
+                old = [] if log is None or code else _segments_before(log, each.timestamp, offset)[:each.max_num_offsets]
                 partitions.append(topic_kind.ListOffsetsPartitionResponse(
-                    partition_index=each.partition_index, error_code=code, timestamp=-1, offset=offset,
+                    partition_index=each.partition_index, error_code=code, timestamp=-1, offset=offset, old_style_offsets=old,
                     leader_epoch=-1 if log is None or code or version < 4 else log.leader_epoch))
             topics.append(topic_kind(name=topic.name, partitions=partitions))
         return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
@@ -535,8 +542,17 @@ def _offset_at(log: FakeLog, when: int, isolation: int) -> int:
         return log.readable_end(isolation)
     if when == -2:
         return log.log_start
+    if log.finds_no_time:
+        return -1
     found = next((_base_offset(batch) for batch in log.batches if struct.unpack_from(">q", batch, 35)[0] >= when), -1)
     return found if found < log.readable_end(isolation) else -1  # as Kafka does: "none" for a record behind an open transaction
+
+
+def _segments_before(log: FakeLog, when: int, offset: int) -> list[int]:
+    """What version 0 answers, newest first."""
+    if when < 0:
+        return [offset]
+    return [first for first, written_ms in reversed(log.segments or [(log.log_start, 0)]) if written_ms <= when]
 
 
 def _read_log(log: FakeLog, offset: int, isolation: int, limit: int, *, whole: bool) -> bytes:

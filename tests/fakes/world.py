@@ -83,7 +83,7 @@ class FakeWorld:
         ours = {log: found for log, found in out.logs.items() if self._topics.admits(log.topic)}
         logs = {log: found for log, found in ours.items() if found.has_leader}
         ledger, table = self._ledger(), self._table()
-        moments = moments_to_ask(logs, plan_in_force(ledger, table), self._settings)
+        moments = moments_to_ask(logs, plan_in_force(ledger, table), self._settings, out.committed())
         extents, in_force = {log: found.extent for log, found in logs.items()}, plan_in_force(ledger, table)
         doubted = doubted_offsets(in_force, table, out.committed(), extents)
         places = (end_places(extents), known_places(in_force, extents))

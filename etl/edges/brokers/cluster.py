@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from etl.edges.brokers.brokers import MOST_AT_A_TIME
 from etl.edges.brokers.entries import look_at
-from etl.edges.brokers.offsets import Extents, LogOffsets, pause
+from etl.edges.brokers.moments import LogMoments
+from etl.edges.brokers.offsets import Extents, pause
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, OtherRelease, PermissionRefused, SettingsError
 from etl.model.logs import (
@@ -51,8 +52,8 @@ def names_of_topics(cluster: Cluster) -> tuple[str, ...]:
     return ()
 
 
-class Cluster(LogOffsets):
-    """Every question that takes more than one broker. See `Brokers` for its connections, `LogOffsets` for offsets."""
+class Cluster(LogMoments):
+    """Every question that takes more than one broker. See `Brokers` for its connections, `LogOffsets` and `LogMoments` for offsets."""
 
     def describe_once_told(self, topics: Collection[str] | None, *, wait_s: float) -> ClusterMetadata:
         """`describe`, asked again for up to `wait_s` while the broker was not yet told of any topic.

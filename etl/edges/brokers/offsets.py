@@ -1,4 +1,4 @@
-"""Offsets of logs, asked of all their leaders: where logs start and end, what lies at a time, where an epoch ends.
+"""Offsets of logs, asked of all their leaders: where logs start and end, where an epoch ends. What lies at a time is `moments`'.
 
 One ListOffsets or OffsetForLeaderEpoch request per leader and question, never one per partition. A log without a leader, or whose leader
 has just moved, is asked for again until a deadline.
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 
 from etl.edges.brokers.brokers import Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, SettingsError, TopicMissing
+from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, TopicMissing
 from etl.model.logs import BrokerPartition, EpochEnd, Extent, Isolation, Leader
 from etl.protocol.messages import EARLIEST, LATEST, ClusterMetadata, ListedOffset, ToldEpochEnd, ToldEpochEnds
 from etl.protocol.refusal import Meaning
 
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
-_LEADER_WITHIN_S = 30.0
+LEADER_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,14 @@ class Listed:
     """Where offsets are byte positions: see `ListedOffset`."""
     stable: set[BrokerPartition] = field(default_factory=set)
     """Logs of which a last stable offset was named."""
+    unsearched: dict[BrokerPartition, EtlError] = field(default_factory=dict)
+    """Logs that their leader cannot search by time, and what it says; they have no offset here."""
 
 
 class LogOffsets(Brokers):
     """The offsets that the leaders of logs tell."""
 
-    def extents(self, logs: Collection[BrokerPartition], *, isolation: Isolation, wait_for_leader_s: float = _LEADER_WITHIN_S,
+    def extents(self, logs: Collection[BrokerPartition], *, isolation: Isolation, wait_for_leader_s: float = LEADER_WITHIN_S,
                 metadata: ClusterMetadata | None = None) -> Extents:
         """Log start and readable end of each log, the end under the same isolation as the fetches to come.
 
@@ -75,45 +77,7 @@ class LogOffsets(Brokers):
         extents = {log: _extent(log, starts.offsets[log], ends.offsets[log], highs[log], ends.boundaries.get(log)) for log in leaders}
         return Extents(extents, leaders, starts.leaderless | ends.leaderless | above.leaderless, ends.epochs)
 
-    def offsets_at(self, moments: Mapping[BrokerPartition, int], *, wait_for_leader_s: float = _LEADER_WITHIN_S,
-                   may_be_earlier: bool = False) -> dict[BrokerPartition, int]:
-        """The first offset of each log whose record is at its moment (in milliseconds) or later; the high watermark where none is.
-
-        Asked without isolation: under read_committed brokers answer "none" for a record behind an open transaction, as for one that is
-        not there, and the end that they then tell lies below records that are older. Logs that stay without a leader are left out.
-
-        Brokers before 0.10.1 cannot search for a record. SettingsError says so, unless it `may_be_earlier`: then it is the start of the
-        last segment that was written by then, or of the log.
-        """
-        try:
-            found = self.listed(moments, Isolation.READ_UNCOMMITTED, wait_for_leader_s, None)
-        except SettingsError:
-            if may_be_earlier:
-                return self._segments_at(moments)
-            raise
-        late = {log: LATEST for log, offset in found.offsets.items() if offset is None}
-        ends = self.listed(late, Isolation.READ_UNCOMMITTED, wait_for_leader_s, None, found.leaders)
-        return {log: offset for log, offset in {**found.offsets, **ends.offsets}.items() if offset is not None}
-
-    def _segments_at(self, moments: Mapping[BrokerPartition, int]) -> dict[BrokerPartition, int]:
-        """The start of the newest segment of each log that was written by its moment, by the clock of its broker; else of the log."""
-        def ask(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
-            return {log: (consumer.offsets_before(log.topic, log.partition, moments[log])
-                          or consumer.offsets_before(log.topic, log.partition, EARLIEST))[0] for log in logs}
-
-        leaders = self.describe({log.topic for log in moments}).leaders
-        answers = self.of_each({log: leaders[log] for log in moments if log in leaders}, ask)
-        return {log: offset for answer in answers for log, offset in answer.items()}
-
-    def first_at(self, times_ms: Mapping[BrokerPartition, int], *,
-                 isolation: Isolation = Isolation.READ_COMMITTED) -> dict[BrokerPartition, int | None]:
-        """The first offset of each log whose record is at its time or later; None where none is.
-
-        Logs that stay without a leader are left out.
-        """
-        return self.listed(times_ms, isolation, _LEADER_WITHIN_S, None).offsets
-
-    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], *, wait_for_leader_s: float = _LEADER_WITHIN_S,
+    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], *, wait_for_leader_s: float = LEADER_WITHIN_S,
                    leaders: Mapping[BrokerPartition, Leader] | None = None) -> dict[BrokerPartition, EpochEnd]:
         """Where the records up to a leader epoch end in each leader's log now (KIP-320): one request per leader.
 
@@ -174,7 +138,8 @@ class LogOffsets(Brokers):
             away = {log for log in waiting if log.is_physical and log not in led}
             found = replace(found, leaderless=found.leaderless.union(away))
             failure = self._list_once({log: led[log] for log in waiting if log in led}, waiting, isolation, found)
-            waiting = {log: when for log, when in waiting.items() if log not in found.offsets and log not in away}
+            done = {*found.offsets, *found.unsearched, *away}
+            waiting = {log: when for log, when in waiting.items() if log not in done}
             left = deadline - time.monotonic()
             if waiting and left <= 0:
                 _give_up(failure, known, waiting)
@@ -209,7 +174,11 @@ class LogOffsets(Brokers):
                     if listed.is_last_stable:
                         found.stable.add(log)
                     continue
-                failure = listed.refusal.error("list offsets", **log.place, broker=leaders[log].broker)
+                refused = listed.refusal.error("list offsets", **log.place, broker=leaders[log].broker)
+                if listed.refusal.meaning is Meaning.NO_SEARCH:
+                    found.unsearched[log], found.leaders[log] = refused, self.with_generation(leaders[log])
+                    continue
+                failure = refused
                 if not listed.refusal.is_retriable:
                     raise failure
         return failure

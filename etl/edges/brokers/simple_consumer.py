@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from etl.edges.brokers.group_offsets import GroupOffsets
-from etl.errors import BrokerUnreachable, CorruptData
+from etl.errors import BrokerUnreachable, CorruptData, SettingsError
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.messages import EARLIEST, LATEST, Fetch, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, in_serving_order
 from etl.protocol.refusal import Refusal
@@ -111,6 +111,19 @@ class SimpleConsumer(GroupOffsets):
         if isinstance(found, Refusal):
             raise found.error("list offsets", topic=topic, partition=partition, broker=self.address)
         return found
+
+    def segment_before(self, log: BrokerPartition, time_ms: int) -> int:
+        """Where the newest segment begins that was written by then, by the broker's clock: no record before it is later.
+
+        The log start where no segment is that old, or where the broker does not tell when segments were written (Kafka from 4.0 on).
+        """
+        try:
+            found = self._ask(lambda dialect: dialect.segments_before(log, time_ms))
+        except SettingsError:
+            found = ()
+        if found and not isinstance(found, Refusal):
+            return found[0]
+        return self.earliest_or_latest_offset(log.topic, log.partition, EARLIEST)
 
     def earliest_or_latest_offset(self, topic: str, partition: int, time: int) -> int:
         """The log start offset (`EARLIEST`) or the high watermark (`LATEST`). ValueError for another time."""

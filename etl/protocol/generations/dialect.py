@@ -96,6 +96,10 @@ class Dialect(Protocol):
 
         return Request(request.frame, read, request.answers, request.check_if_cut)
 
+    def segments_before(self, log: BrokerPartition, time_ms: int) -> Request[tuple[int, ...] | Refusal]:
+        """Where the newest segment of one log begins that was written by then, by its broker's clock; nothing where none was."""
+        self._cannot("tell when segments were written")
+
     @property
     def keeps_groups(self) -> bool:
         """Whether consumers can be members of groups that brokers keep."""

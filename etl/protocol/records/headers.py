@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
 NO_EPOCH = -1
 """The leader epoch of what was written without one, as record batches v2 have it."""
 
+_MAGIC_AT, _TIMESTAMP_OF_V1_AT, _MAX_TIMESTAMP_AT, _TIMESTAMP = 16, 18, 35, struct.Struct(">q")
 _CODEC_BITS, _TRANSACTIONAL_BIT, _CONTROL_BIT = 0x07, 0x10, 0x20
 
 
@@ -81,3 +83,18 @@ class Walk:
     """Record batches v2 one by one; messages of older formats many at a time."""
     cut_off_bytes: int = 0
     """0: nothing is cut off. 1: too little is there to tell. Else the whole size of the entry that is cut off."""
+
+
+def largest_timestamp(records: memoryview) -> int | None:
+    """Of the first record batch or message of a records field, in milliseconds; None where it has none, or its header is cut off.
+
+    Message sets v0 have no timestamps, a wrapper v1 has the largest of what is in it, a record batch says it in its header. A producer that
+    gives none has -1.
+    """
+    if len(records) < _MAGIC_AT + 1:
+        return None
+    at = {1: _TIMESTAMP_OF_V1_AT, 2: _MAX_TIMESTAMP_AT}.get(records[_MAGIC_AT])
+    if at is None or len(records) < at + _TIMESTAMP.size:
+        return None
+    found: int = _TIMESTAMP.unpack_from(records, at)[0]
+    return found if found >= 0 else None

@@ -10,7 +10,7 @@ import pytest
 from etl.decisions.start import moments_to_ask
 from etl.errors import BrokerUnreachable
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Plan
+from etl.model.plans import NOTHING_COMMITTED, Committed, Plan
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.plan_json import describe_plan
 from etl.report.run_state import Outcome
@@ -276,9 +276,17 @@ def test_a_moment_is_kept_in_the_plans_document_and_shown() -> None:
 
 def test_only_logs_that_start_at_a_moment_are_asked_for_it() -> None:
     first = plan_settings(start=AT_NOON)
-    assert moments_to_ask([A, OTHER], None, first) == {A: NOON_MS, OTHER: NOON_MS}
-    assert moments_to_ask([A, OTHER], None, SKIP) == {}
-    assert moments_to_ask([A, B, OTHER], kept_after_a_first_run(start="latest"), first) == {A: NOW_MS}
+    assert moments_to_ask([A, OTHER], None, first, {}) == {A: NOON_MS, OTHER: NOON_MS}
+    assert moments_to_ask([A, OTHER], None, SKIP, {}) == {}
+    assert moments_to_ask([A, B, OTHER], kept_after_a_first_run(start="latest"), first, {}) == {A: NOW_MS}
+
+
+def test_a_log_with_a_committed_offset_is_not_asked_for_its_moment() -> None:
+    last = kept_after_a_first_run(start="latest")
+    committed = {A: Committed(3), B: NOTHING_COMMITTED}
+    assert moments_to_ask([A, B], None, plan_settings(start=AT_NOON), committed) == {B: NOON_MS}
+    assert moments_to_ask([A, B], last, SKIP, committed) == {}
+    assert moments_to_ask([A, B], last, SKIP, {A: NOTHING_COMMITTED}) == {A: NOW_MS}
 
 
 def test_a_start_that_nobody_was_asked_for_waits_for_a_run_that_asks() -> None:
@@ -299,7 +307,7 @@ def test_a_start_at_the_first_record_is_kept_in_the_plans_document_and_shown() -
     plan = kept_after_a_first_run()
     assert parse_plan(render_plan(plan), path="p").pending_starts == plan.pending_starts == {A: None}
     assert describe_plan(plan, None)["pending_starts"] == [{"topic": "clicks", "partition": 0, "first_record_at": None}]
-    assert moments_to_ask([A, B, OTHER], plan, plan_settings(start=AT_NOON)) == {}
+    assert moments_to_ask([A, B, OTHER], plan, plan_settings(start=AT_NOON), {}) == {}
 
 
 def test_owners_of_partitions_that_are_not_there_keep_nothing() -> None:

@@ -147,6 +147,11 @@ class KafkaDialect(Dialect):
         return self._request(
             Api.LIST_OFFSETS, fields, lambda response: small_messages.parse_list_offsets(response, is_last_stable=is_stable))
 
+    def segments_before(self, log: BrokerPartition, time_ms: int) -> Request[tuple[int, ...] | Refusal]:
+        """Version 0, which brokers before 4.0 speak, knows segments only."""
+        fields = small_messages.list_offsets_fields({log: time_ms}, Isolation.READ_UNCOMMITTED, {})
+        return self._request(Api.LIST_OFFSETS, fields, lambda response: small_messages.parse_offsets_before(response, 1), most=0)
+
     def offsets_before(self, log: BrokerPartition, time_ms: int, most: int) -> Request[tuple[int, ...] | Refusal]:
         """All versions answer it; what a time finds differs."""
         fields = small_messages.list_offsets_fields({log: time_ms}, Isolation.READ_UNCOMMITTED, {}, most)

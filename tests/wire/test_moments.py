@@ -1,0 +1,128 @@
+"""What lies at a time: a leader's word that nothing does is believed where the end of the log bears it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from etl.edges.brokers.cluster import Cluster
+from etl.errors import SettingsError
+from etl.model.logs import BrokerPartition, Isolation
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, FakeLog
+from tests.fakes.message_sets import Msg, encode_logical
+
+LOG, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
+NOON = 1_750_000_000_000
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as running:
+        running.log("demo", 0)
+        running.log("demo", 1)
+        yield running
+
+
+@pytest.fixture
+def cluster(broker: FakeBroker) -> Iterator[Cluster]:
+    with Cluster([(broker.host, broker.port)], timeout_s=5) as connected:
+        yield connected
+
+
+def fill(broker: FakeBroker, *times: int, partition: int = 0, size: int = 1) -> FakeLog:
+    log = broker.log("demo", partition)
+    for when in times:
+        broker.append("demo", partition, encode(Batch(log.log_end, [Rec(0, b"x" * size)], base_timestamp=when, max_timestamp=when)))
+    return log
+
+
+def asked(broker: FakeBroker, key: int) -> int:
+    return [each for each, _ in broker.requests].count(key)
+
+
+@pytest.mark.parametrize("last_ms", [NOON, NOON + 5, -1], ids=["as late", "later", "no timestamp"])
+@pytest.mark.parametrize("isolation", Isolation)
+def test_a_word_that_nothing_is_that_late_is_not_believed_where_the_last_record_may_be(
+        broker: FakeBroker, cluster: Cluster, last_ms: int, isolation: Isolation) -> None:
+    fill(broker, -1, -1, NOON + 5, last_ms).finds_no_time = True
+    with pytest.raises(SettingsError, match="does not bear it out") as raised:
+        cluster.offsets_at({LOG: NOON})
+    assert (raised.value.exit_code, raised.value.where["partition"]) == (2, 0)
+    with pytest.raises(SettingsError, match="does not bear it out"):
+        cluster.first_at({LOG: NOON}, isolation=isolation)
+
+
+def test_a_last_message_of_a_format_without_timestamps_bears_nothing_out(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.append("demo", 0, encode_logical([Msg(0, b"a")], 0))
+    broker.log("demo", 0).finds_no_time = True
+    with pytest.raises(SettingsError, match="does not bear it out"):
+        cluster.offsets_at({LOG: NOON})
+
+
+def test_a_start_that_may_be_earlier_passes_nothing_over_where_the_word_is_not_believed(broker: FakeBroker, cluster: Cluster) -> None:
+    fill(broker, -1, -1, NOON + 5).finds_no_time = True
+    fill(broker, NOON - 5, NOON + 5, partition=1)
+    assert cluster.offsets_at({LOG: NOON, OTHER: NOON}, may_be_earlier=True) == {LOG: 0, OTHER: 1}
+
+
+def test_a_start_that_may_be_earlier_is_the_log_start_where_brokers_do_not_tell_of_segments(
+        broker: FakeBroker, cluster: Cluster) -> None:
+    broker.versions[LIST_OFFSETS] = (1, 10)
+    log = fill(broker, -1, -1, NOON + 5)
+    log.finds_no_time, log.log_start = True, 1
+    assert cluster.offsets_at({LOG: NOON}, may_be_earlier=True) == {LOG: 1}
+
+
+def test_a_word_is_believed_where_the_last_record_is_earlier_or_none_is_left(broker: FakeBroker, cluster: Cluster) -> None:
+    log = fill(broker, NOON - 9, NOON - 1)
+    assert cluster.offsets_at({LOG: NOON, OTHER: NOON}) == {LOG: 2, OTHER: 0}
+    assert cluster.first_at({LOG: NOON, OTHER: NOON}) == {LOG: None, OTHER: None}
+    log.batches.clear()
+    log.log_start = 2
+    assert cluster.offsets_at({LOG: NOON}) == {LOG: 2}
+
+
+def test_a_record_that_came_while_it_was_asked_for_is_found(broker: FakeBroker, cluster: Cluster) -> None:
+    log = fill(broker, NOON - 1)
+    log.finds_no_time = True
+
+    def is_found_then(connection: object, frame: bytes) -> None:
+        log.finds_no_time = False
+        connection.sendall(frame)  # type: ignore[attr-defined]
+
+    fill(broker, NOON + 5)
+    broker.script[FETCH].append(is_found_then)
+    assert cluster.offsets_at({LOG: NOON}) == {LOG: 1}
+
+
+def test_a_record_behind_an_open_transaction_makes_no_word_doubtful(broker: FakeBroker, cluster: Cluster) -> None:
+    fill(broker, NOON - 1, NOON + 5).last_stable = 1
+    assert cluster.first_at({LOG: NOON}) == {LOG: None}
+
+
+def test_the_ends_of_many_logs_are_looked_at_in_one_request_and_large_ones_alone(broker: FakeBroker, cluster: Cluster) -> None:
+    logs = {BrokerPartition("demo", number): NOON for number in range(20)}
+    for log in logs:
+        fill(broker, NOON - 2, partition=log.partition, size=2 * MIB if log.partition in (3, 4) else 9)
+    assert cluster.offsets_at(logs) == dict.fromkeys(logs, 1)
+    assert asked(broker, FETCH) <= 3
+
+
+def test_ends_are_looked_at_again_where_the_broker_throttles(broker: FakeBroker, cluster: Cluster) -> None:
+    fill(broker, NOON - 2)
+    broker.throttle.append(1)
+    assert cluster.offsets_at({LOG: NOON}) == {LOG: 1}
+
+
+def test_a_log_of_a_format_that_cannot_be_searched_starts_with_the_last_segment_written_by_then(
+        broker: FakeBroker, cluster: Cluster) -> None:
+    fill(broker, *[-1] * 9).segments = [(0, NOON - 9), (4, NOON - 1), (7, NOON + 9)]
+    fill(broker, NOON - 5, NOON + 5, partition=1)
+    assert cluster.offsets_at({LOG: NOON, OTHER: NOON}, may_be_earlier=True) == {LOG: 4, OTHER: 1}
+    assert cluster.offsets_at({LOG: NOON - 10}, may_be_earlier=True) == {LOG: 0}
+    for ask in (cluster.offsets_at, cluster.first_at):
+        with pytest.raises(SettingsError, match="UNSUPPORTED_FOR_MESSAGE_FORMAT"):
+            ask({LOG: NOON, OTHER: NOON})

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from etl.decisions.tails import holds_what_was_read
-from etl.errors import NeedsDecision
+from etl.errors import NeedsDecision, TopicMadeAgain
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
@@ -55,6 +55,30 @@ def kept_creations(topic_ids: Mapping[str, str], *known: Mapping[str, str]) -> d
     """What a plan keeps beside the brokers' own ids of topics, of all that is `known`; what is named later counts."""
     merged = {topic: found for each in known for topic, found in each.items()}
     return {topic: found for topic, found in merged.items() if not is_creation_id(topic_ids.get(topic, CREATION_ID))}
+
+
+def creations_to_compare(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
+    """The ids by which the topics of the plan's ranges were known when the run looked, where brokers tell none and tasks cannot compare."""
+    ids = {r.log.topic: snapshot.topic_ids.get(r.log.topic, "") for r in plan.ranges if r.size and not r.log.is_physical}
+    return {topic: found for topic, found in sorted(ids.items()) if is_creation_id(found)}
+
+
+def refuse_made_again_since(plan: Plan, known: Mapping[str, str], now: Mapping[str, str], *, is_in_table: bool) -> None:
+    """Raises TopicMadeAgain where a topic of `known` has another id by now: the plan's offsets are others' then.
+
+    One that is gone is told by its brokers.
+    """
+    again = [topic for topic, found in known.items() if now.get(topic, found) != found]
+    if not again:
+        return
+    topic, others = again[0], f" (and {len(again) - 1} more topics)" if again[1:] else ""
+    what = f"the topic was deleted and made again while it was read: its id is {now[topic]}, planned was {known[topic]}{others}"
+    check = f"who did it; the next run says so too, then go on with the new one: {accept_command([topic])}"
+    if is_in_table:
+        what = f"{what}; plan {plan.number} is in the table, and some of its rows may be records of the new topic"
+        check = (f"the plan's rows against the topic's records (etl plans show, etl peek), before anything else: {accept_command([topic])} "
+                 "reads the new topic from its start, and those that are in the table already come twice")
+    raise TopicMadeAgain(what, topic=topic, check=check)
 
 
 def id_of(log: BrokerPartition, plan: Plan) -> str | None:

@@ -75,6 +75,10 @@ class Discovery:
         """What stands for the topics' ids in the brokers' ZooKeeper; nothing where the conf's ZooKeeper is another one."""
         return read_creation_ids(self._zookeeper, told.topics) if self.keeps_topics_of(told) else {}
 
+    def creations_of(self, topics: Collection[str]) -> dict[str, str]:
+        """The same of topics by their names, of a ZooKeeper that is known to be the brokers'."""
+        return read_creation_ids(self._zookeeper, topics)
+
     def keeps_topics_of(self, told: ClusterMetadata) -> bool:
         """Whether the conf's ZooKeeper is that of the brokers that told this: by the cluster's id, and before 0.10.1 by their addresses."""
         if self._source.bootstrap is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from etl.decisions.foreign_commits import refuse_what_others_did
+from etl.decisions.made_again import creations_to_compare, refuse_made_again_since
 from etl.decisions.next_step import Action, NextStep, next_step
 from etl.decisions.ownership import owners_to_wait_for
 from etl.decisions.reconcile import naming_table
@@ -134,12 +135,22 @@ def _load(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, repo
         try:
             with report.timed(Verb.FETCH):
                 rows = world.fetch(plan, snapshot)
+            _refuse_topics_made_again(world, plan, snapshot)  # tasks may have waited long for Spark
             with report.timed(Verb.APPEND):
-                return plan, _append(world, plan, rows, snapshot, settings, report)
+                applied = _append(world, plan, rows, snapshot, settings, report)
+                _refuse_topics_made_again(world, plan, snapshot, is_in_table=applied is not None)
+                return plan, applied
         except MissingOffsets as missing:
             if settings.source.on_data_loss is OnDataLoss.FAIL:
                 raise
             plan = _without(world, plan, missing, report)
+
+
+def _refuse_topics_made_again(world: World, plan: Plan, snapshot: Snapshot, *, is_in_table: bool = False) -> None:
+    """As tasks do at their end where brokers tell topic ids. Rows are read while they are appended, so it is asked behind that, too."""
+    known = creations_to_compare(plan, snapshot)
+    if known:
+        refuse_made_again_since(plan, known, world.creation_ids(known.keys()), is_in_table=is_in_table)
 
 
 def _without(world: World, plan: Plan, missing: MissingOffsets, report: Report) -> Plan:

@@ -150,6 +150,10 @@ class LiveWorld:
             rows, self._reading = read_rows(spark, plan, snapshot, self.settings, bootstrap, now_ms=self.now_ms())
             return Load(writer, format_rows(rows, self.settings))
 
+    def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """See `world.World`."""
+        return self._discovery.creations_of(topics)
+
     def _writer_of(self, plan: Plan) -> Writer:
         return choose_writer(plan, self.settings, lambda: unknown_to_delta_rs(self.settings.table.path))
 

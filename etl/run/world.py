@@ -52,6 +52,9 @@ class World(Protocol):
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Any:
         """The rows of the plan's ranges, lazily."""
 
+    def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """What stands for the ids of these topics by now, as in `Snapshot.creation_ids`; without those that are gone."""
+
     def append(self, plan: Plan, rows: Any) -> tuple[Applied | None, Table | None]:
         """Append as plan N and read the table again; no Applied: it holds another plan under that number."""
 

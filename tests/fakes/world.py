@@ -185,6 +185,11 @@ class FakeWorld:
         del snapshot
         return self._do("fetch", lambda: list(plan.ranges))  # type: ignore[no-any-return]
 
+    def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """See World."""
+        ids = {**self.outside.topic_ids, **self.outside.creation_ids}
+        return {topic: ids[topic] for topic in topics if topic in ids}
+
     def append(self, plan: Plan, rows: list[OffsetRange]) -> tuple[Applied | None, Table | None]:
         """See World."""
         opened = self._do("open table", lambda: fake_table.open_table(self.outside, plan))

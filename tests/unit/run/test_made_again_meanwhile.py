@@ -1,0 +1,76 @@
+"""A topic that is made again between the plan and the end of the append, on brokers that have no topic ids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from etl.errors import TopicMadeAgain
+from tests.fakes.outside import Outside
+from tests.fakes.stories import LOGS, accept, crash_at, outside_of, run
+from tests.fakes.world import Crash, FakeWorld, When
+
+
+def loaded(**ids: str) -> Outside:
+    outside = outside_of(5, 3, 4)
+    outside.topic_ids, outside.creation_ids = ids, {"clicks": "zxid-5"}
+    run(outside)
+    for log in outside.logs.values():
+        log.end += 10
+    return outside
+
+
+def made_again_at(outside: Outside, step: str, when: When, **ids: str) -> None:
+    """A run in which somebody makes the topic again at this moment; the new one is longer."""
+
+    def change(now: str, side: When) -> None:
+        if (now, side) == (step, when) and outside.creation_ids == {"clicks": "zxid-5"}:
+            outside.creation_ids, outside.topic_ids = {"clicks": "zxid-9"}, ids
+            outside.logs = {log: replace(outside.logs[log].made_again(), end=60) for log in LOGS}
+
+    run(outside, at=change)
+
+
+def refuse_doubled_or_missing(outside: Outside) -> None:
+    assert max(outside.records().values()) == max(outside.keys().values()) == 1
+    assert set(outside.records()) >= {(log, 1, at) for log in LOGS for at in range(60)}
+
+
+@pytest.mark.parametrize(("step", "when"), [("store plan", When.AFTER), ("fetch", When.BEFORE), ("fetch", When.AFTER)])
+def test_a_topic_that_is_made_again_before_the_append_stops_the_run_and_nothing_of_the_new_one_is_appended(step: str, when: When) -> None:
+    outside = loaded()
+    with pytest.raises(TopicMadeAgain, match="its id is zxid-9, planned was zxid-5") as stopped:
+        made_again_at(outside, step, when)
+    assert stopped.value.exit_code == 5 and "etl plans accept-log CONF clicks" in stopped.value.check
+    assert (outside.transaction_version(), len(outside.plans)) == (1, 2)
+    accept(outside, "clicks")
+    run(outside)
+    refuse_doubled_or_missing(outside)
+
+
+def test_the_same_holds_while_a_plan_is_replayed() -> None:
+    outside = loaded()
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("fetch", When.AFTER))
+    with pytest.raises(TopicMadeAgain, match="while it was read"):
+        made_again_at(outside, "claim", When.AFTER)
+    accept(outside, "clicks")
+    run(outside)
+    refuse_doubled_or_missing(outside)
+
+
+def test_a_topic_that_is_made_again_while_rows_are_read_and_appended_is_told_before_anything_else_is_done() -> None:
+    outside = loaded()
+    before = dict(outside.offsets)
+    with pytest.raises(TopicMadeAgain, match="some of its rows may be records of the new topic"):
+        made_again_at(outside, "open table", When.AFTER)
+    assert (outside.transaction_version(), outside.offsets) == (2, before)
+
+
+def test_where_brokers_tell_topic_ids_zookeeper_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = loaded(clicks="id-1")
+    asked: list[object] = []
+    monkeypatch.setattr(FakeWorld, "creation_ids", lambda world, topics: asked.append(topics))
+    run(outside)
+    assert (asked, outside.transaction_version()) == ([], 2)

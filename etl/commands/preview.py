@@ -20,7 +20,7 @@ from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.commit_metadata import refuse_too_large
 from etl.report.plan_json import describe_plan
-from etl.report.sentences import told_by_owner, told_leaderless, told_let_go, told_open, told_purpose
+from etl.report.sentences import told_by_owner, told_cluster_id, told_leaderless, told_let_go, told_open, told_purpose
 from etl.run.context import ALONE, now_ms
 from etl.run.transform import check_without_spark
 from etl.run.wiring import open_world
@@ -112,10 +112,11 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     tasks = _tasks(plans, snapshot, settings, now)
     soon = expiring([r for plan in plans for r in plan.ranges], snapshot, within_s=settings.source.expiry_warning_s, now_ms=now)
     first = steps[0]
+    by_id = "".join(f"; {told}" for plan in plans[-1:] if (told := told_cluster_id(plan, snapshot.ledger.newest)))
     lag = lag_in_all(snapshot, reached(first.state, snapshot), settings) if first.state else 0
     return Preview(
-        f"the next run {'; then it '.join(map(_said, steps))}", plans, snapshot, tasks, lag, tuple(told_by_owner(first.snapshot.owners)),
-        tuple(told_leaderless(first.snapshot.leaderless)), soon)
+        f"the next run {'; then it '.join(map(_said, steps))}{by_id}", plans, snapshot, tasks, lag,
+        tuple(told_by_owner(first.snapshot.owners)), tuple(told_leaderless(first.snapshot.leaderless)), soon)
 
 
 def _tasks(plans: Sequence[Plan], snapshot: Snapshot, settings: Settings, now: int) -> tuple[int, int]:

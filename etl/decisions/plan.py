@@ -96,7 +96,7 @@ def plan_from(
         pending_starts=pending_starts(there, positions, last, settings, now_ms=now_ms),
         log_starts={log: snapshot.extents[log].log_start_offset for log in readings},
         leader_epochs=_leader_epochs(last, known, readings, snapshot),
-        record_epochs=_record_epochs(last, known, readings, snapshot, number), log_epochs=log_epochs,
+        record_epochs=_record_epochs(last, known, readings, snapshot, number), log_epochs=log_epochs, cluster_id=snapshot.cluster_id,
     )
 
 

@@ -67,7 +67,7 @@ def _reset(
         log_epochs={**old.log_epochs, **{log: old.log_epochs.get(log, 0) + 1 for log in moved}},
         took_over=None if is_next else old.took_over, heir_of=old.heir_of, table_version=table.version if table else None,
         vanished=(*(() if is_next else old.vanished), *(one for one in gone if one.from_offset < one.until_offset)),
-        tails=_tails(old, accepted, snapshot), log_topic_ids=ids,
+        tails=_tails(old, accepted, snapshot), log_topic_ids=ids, cluster_id=snapshot.cluster_id,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from etl.decisions.cluster_name import is_same_cluster, name_put_back
 from etl.decisions.coverage import unloaded
 from etl.decisions.log_identity import record_epochs
 from etl.decisions.made_again import is_creation_id, kept_creations, kept_ids
@@ -54,7 +55,7 @@ def taken_from(
     if other.plan and other.plan.dialect is not settings.source.dialect:
         what = f"{name_of(other.app_id)} has loaded from {other.plan.dialect.value} brokers: its offsets and its rows' keys are others"
         raise SettingsError(what, key="--from", check="the pipeline's name, and source.dialect; these brokers take a table of their own")
-    if other.plan and other.plan.cluster != snapshot.cluster:
+    if other.plan and not is_same_cluster(other.plan, snapshot, settings.cluster):
         _refuse_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
     return Taken(other, positions, {log: epoch for log, epoch in epochs.items() if log in positions})
 
@@ -122,7 +123,7 @@ def plan_taking_over(
         record_epochs=_joined(
             record_epochs(last, snapshot.ledger.applied) if last else {}, record_epochs(other.plan, None) if other.plan else {},
             further_on),
-        log_epochs=_joined(lives, taken.log_epochs, further_on),
+        log_epochs=_joined(lives, taken.log_epochs, further_on), cluster_id=snapshot.cluster_id,
     )
 
 
@@ -216,6 +217,7 @@ def _refuse_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -
         if known is None or known != found or is_creation_id(known):
             what = f"the rows of this topic in the table are of cluster {plan.cluster}, and this one is {snapshot.cluster}"
             check = "offsets of one cluster mean nothing on another, and their rows could not be told apart: another table.path"
+            check += "" if plan.cluster_id else f"; {name_put_back(plan.cluster)}"
             raise NeedsDecision(what, topic=topic, check=check)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,9 +14,10 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.registry import read_partition_states, read_replicas
-from etl.errors import BrokerUnreachable, EtlError, Owned
+from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree, Owned
 from etl.model.ledger import Ledger
 from etl.model.logs import Broker, BrokerPartition, KafkaGroup
+from etl.model.plans import Plan
 from etl.protocol.zookeeper import payloads
 from etl.protocol.zookeeper.paths import PipelinePaths
 from etl.run.discovery import Discovery, said_generation
@@ -38,8 +40,16 @@ def cluster(name: str, findings: Findings) -> Iterator[Line]:
     discovery = Discovery(findings.settings, findings.zookeeper)
     with discovery.open_cluster(_known_logs(findings), connect_timeout_s=_CONNECT_WITHIN_S) as asked:
         findings.metadata = asked.describe_once_told(None, wait_s=_TOLD_WITHIN_S)
-    called = discovery.name_of(findings.metadata)
-    yield ok(name, f"id {called}; brokers: {len(findings.metadata.brokers)}, topics: {len(findings.metadata.topics)}")
+    called = discovery.name_of(findings.metadata, _newest(findings))
+    said = f"{called.name} by the conf, id {called.cluster_id}" if called.cluster_id else f"id {called.name}"
+    yield ok(name, f"{said}; brokers: {len(findings.metadata.brokers)}, topics: {len(findings.metadata.topics)}")
+
+
+def _newest(findings: Findings) -> Plan | None:
+    """The newest plan, by which the cluster is called. What ails the ledger is said of the ledger."""
+    with contextlib.suppress(LedgersDisagree):
+        return PlanLedger(findings.zookeeper, findings.settings.group, findings.settings.pipeline).read_ledger().newest
+    return None
 
 
 def _known_logs(findings: Findings) -> set[BrokerPartition]:

@@ -41,8 +41,7 @@ class Committed:
 
 
 NOTHING_COMMITTED = Committed()
-GAPS_KEPT = 1000
-"""Gaps that a receipt keeps one by one."""
+GAPS_KEPT = 1000  # that a receipt keeps one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +195,13 @@ class Plan:
     """Of physical logs: what lay before their ends when the plan was made, or an earlier one. It must still lie there."""
     log_topic_ids: Mapping[BrokerPartition, str] = field(default_factory=dict)
     """Physical logs that were decided under another id of their topic than that of `topic_ids`, and that id (`decisions.made_again`)."""
+    cluster_id: str | None = None
+    """The id that the brokers of a cluster told which goes by the conf's name, since it told none before (`decisions.cluster_name`)."""
 
     @property
     def offsets_to_move(self) -> tuple[BrokerPartition, ...]:
         """The logs whose committed offset this plan moves, in order: those whose position is not what it saw."""
-        changed = (log for log, position in self.positions.items() if self.seen[log].offset != position)
-        return tuple(sorted(changed)) if self.moves_offsets else ()
+        return tuple(sorted(log for log, to in self.positions.items() if self.seen[log].offset != to)) if self.moves_offsets else ()
 
     def moved(self, log: BrokerPartition) -> Committed:
         """What ZooKeeper holds for the log once this plan has moved its offset: one write behind what the plan saw."""

@@ -54,6 +54,8 @@ class Snapshot:
     """Of physical logs: what lies now before the end, and where the newest plan knows it."""
     creation_ids: Mapping[str, str] = field(default_factory=dict)
     """What stands for the topics' ids in the brokers' ZooKeeper, also where these tell their own (`Plan.creation_ids`)."""
+    cluster_id: str | None = None
+    """The id of a cluster that goes by the conf's name (`decisions.cluster_name`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
     receipts: list[Receipt | None] = list(applied.receipts) if applied else [None] * len(plan.ranges)
     return {
         "number": plan.number, "id": plan.id, "uid": plan.uid, "kind": plan.kind.value, "created_at": at(plan.created_at_ms),
-        "cluster": plan.cluster, "table_id": plan.table_id,
+        "cluster": plan.cluster, "cluster_id": plan.cluster_id, "table_id": plan.table_id,
         "took_over": plan.took_over.app_id if plan.took_over else None, "previous": plan.previous, "supersedes": plan.supersedes,
         "reason": plan.reason, "shape": plan.shape, "run_id": applied.run_id if applied else None,
         "delta_version": applied.delta_version if applied else None, "uncounted": applied.uncounted if applied else None,

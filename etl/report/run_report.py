@@ -20,7 +20,9 @@ from etl.report.looks import Looks
 from etl.report.phases import Stopwatch, Verb
 from etl.report.plan_json import describe_plan
 from etl.report.run_state import Executed, Outcome, Process, State
-from etl.report.sentences import doubt_of, told_by_owner, told_capped, told_leaderless, told_lost, told_open, told_purpose, told_vanished
+from etl.report.sentences import (
+    doubt_of, told_by_owner, told_capped, told_cluster_id, told_leaderless, told_lost, told_open, told_purpose, told_vanished,
+)
 from etl.report.words import at
 from etl.settings.sections import Settings
 
@@ -90,6 +92,12 @@ class Report:
         if not self.plan or self.plan.id != plan.id:
             self.plans.append(Executed(plan))
         self.lost(plan)
+
+    def called(self, plan: Plan, newest: Plan | None) -> None:
+        """By the plan it is known that brokers which told no cluster id tell one."""
+        sentence = told_cluster_id(plan, newest)
+        if sentence:
+            self.add(Outcome.NOW_WITH_ID, sentence)
 
     def lost(self, plan: Plan) -> None:
         """What a plan let go: said by the run that plans it, and again by one that finishes what a crash left of it."""

@@ -19,6 +19,7 @@ class Outcome(str, Enum):
     TOOK_OVER = "took over"
     NOTHING_NEW = "nothing new"
     REPLAYED = "replayed"
+    NOW_WITH_ID = "now with a cluster id"
     REPAIRED = "repaired"
     FOLLOWED = "followed"
     NOT_FOLLOWED = "not followed"

@@ -36,6 +36,14 @@ def told_who_let_go(whys: Collection[LossReason]) -> tuple[str, str]:
     return " and ".join(dict.fromkeys(_WHO[why] for why in ordered)), "; ".join(_LOOK_AT[why] for why in ordered)
 
 
+def told_cluster_id(plan: Plan, newest: Plan | None) -> str | None:
+    """Where the plan is the first one that knows an id of a cluster that goes by the conf's name; `newest`: the plan before."""
+    if plan.cluster_id is None or newest is None or newest.cluster_id == plan.cluster_id:
+        return None
+    what = f"the brokers tell the cluster id {plan.cluster_id} by now"
+    return f"{what}: the pipeline goes on under cluster {plan.cluster}, and `cluster` stays in the conf"
+
+
 def told_lost(losses: Iterable[Loss]) -> Iterator[str]:
     """What a plan lets go: one sentence for each stretch."""
     for loss in losses:

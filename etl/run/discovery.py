@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from etl.decisions.cluster_name import ClusterName, cluster_name
+from etl.decisions.other_pipelines import app_id_of
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.registry import are_registered, read_cluster_id, read_compacted, read_creation_ids, read_topics
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.errors import SettingsError
 from etl.model.logs import Broker, BrokerPartition
+from etl.model.plans import Plan
 from etl.protocol.generations.choice import of_broker_version
 from etl.protocol.messages import ClusterMetadata
 from etl.reader.registered import CONNECT_WITHIN_S, registered_brokers, registered_cluster
@@ -87,13 +89,17 @@ class Discovery:
             return are_registered(self._zookeeper, told.brokers.values())
         return told.cluster_id == read_cluster_id(self._zookeeper)
 
-    def name_of(self, metadata: ClusterMetadata) -> str:
-        """What the cluster is called. Raises SettingsError where nobody says."""
+    def name_of(self, metadata: ClusterMetadata, newest: Plan | None) -> ClusterName:
+        """What the cluster is called, by the newest plan of the ledger; raises what `cluster_name` does, and where the table is asked
+        NotOurTable and TableUnreachable."""
         holds_brokers = self._source.bootstrap is None and not self._source.is_physical  # else the id there would be another cluster's
-        name = metadata.cluster_id or (read_cluster_id(self._zookeeper) if holds_brokers else None) or self._settings.cluster
-        if not name:
-            raise SettingsError("the brokers tell no cluster id", key="cluster", check="give the cluster a name in the conf")
-        return name
+        told = metadata.cluster_id or (read_cluster_id(self._zookeeper) if holds_brokers else None)
+        return cluster_name(newest, told, self._settings.cluster, self._is_in_table)
+
+    def _is_in_table(self, cluster: str) -> bool:
+        from etl.edges.delta.state import holds_commits  # who looks at brokers alone does not wait for Delta's libraries
+
+        return holds_commits(self._settings.table.path, app_id_of(cluster, self._settings.group, self._settings.pipeline))
 
     def _asked_topics(self, left: Collection[str]) -> tuple[str, ...] | None:
         """By name where the conf names all of them in plain letters, else all topics: one request either way."""

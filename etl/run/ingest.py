@@ -123,6 +123,7 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | None:
         report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}")
     elif plan.kind is not PlanKind.RESET:  # that one nobody has executed before: an operator's command stored it
         report.add(Outcome.REPLAYED, f"plan {plan.number} was stored and not in the table: it is executed again, word for word")
+    report.called(plan, step.snapshot.ledger.newest)
     report.planned(plan)
     for one in step.expires_soon:
         report.add(Outcome.EXPIRES_SOON, str(one))

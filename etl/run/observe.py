@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from etl.decisions.acceptance import is_waiting_for_a_table
+from etl.decisions.cluster_name import ClusterName
 from etl.decisions.doubted_offsets import doubted_offsets
 from etl.decisions.log_identity import epochs_to_ask
 from etl.decisions.other_pipelines import app_id_of
@@ -79,13 +80,14 @@ class Observer:
 
     def _look_at_ledgers(self) -> Snapshot:
         ledger, admits = self._ledger.read_ledger(), self._settings.source.topics.admits
-        name = ledger.newest.cluster if ledger.newest else self._discovery.name_of(ClusterMetadata(None, {}, {}))
+        newest = ledger.newest
+        called = ClusterName(newest.cluster, newest.cluster_id) if newest else self._discovery.name_of(ClusterMetadata(None, {}, {}), None)
         logs = self._group.logs_with_offsets(admits) | set(ledger.newest.positions if ledger.newest else ())
-        table = observe_table(self._settings, app_id_of(name, self._settings.group, self._settings.pipeline), ledger)
+        table = observe_table(self._settings, app_id_of(called.name, self._settings.group, self._settings.pipeline), ledger)
         logs |= set(in_force.positions if (in_force := plan_in_force(ledger, table)) else ())
         read = frozenset(log for log in logs if admits(log.topic))
         return Snapshot(
-            cluster=name, extents={}, leaders={}, leaderless=read, topic_ids={}, bytes_per_offset={},
+            cluster=called.name, cluster_id=called.cluster_id, extents={}, leaders={}, leaderless=read, topic_ids={}, bytes_per_offset={},
             committed=self._group.committed(logs), starts={}, owners=self._group.owners({log.topic for log in read}),
             live_consumers=self._group.live_consumers(), ledger=ledger, table=table, other_pipelines=self._ledger.other_pipelines())
 
@@ -101,10 +103,10 @@ class Observer:
             metadata = chosen_topics(described, source.topics)
             refuse_missing_topics(self._settings, metadata.topics, lambda: names_of_topics(cluster))
             refuse_topic_that_reads_as_null(self._settings, metadata.topics)
-            name = self._discovery.name_of(metadata)
+            called = self._discovery.name_of(metadata, ledger.newest)
             logs = [p.log for topic in metadata.topics.values() for p in topic.partitions]
             committed = self._group.committed({*logs, *(ledger.newest.positions if ledger.newest else ())})
-            table = self._table(name, ledger, metadata.topics)
+            table = self._table(called.name, ledger, metadata.topics)
             found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
             in_force = plan_in_force(ledger, table)
             looked_at = cluster.looked_at(doubted_offsets(in_force, table, committed, found.extents), found.leaders)
@@ -124,7 +126,7 @@ class Observer:
             members = cluster.members_of(self._settings.group, metadata.brokers.values())
         creation_ids = self._discovery.creation_ids(metadata)
         return Seen(Snapshot(
-            cluster=name, extents=found.extents, leaders=found.leaders, leaderless=found.leaderless,
+            cluster=called.name, cluster_id=called.cluster_id, extents=found.extents, leaders=found.leaders, leaderless=found.leaderless,
             topic_ids={**creation_ids, **metadata.topic_ids}, creation_ids=creation_ids,
             bytes_per_offset=sizes, committed=committed, starts=starts,
             owners={**members_as_owners(members, logs), **self._group.owners(metadata.topics)},

@@ -78,6 +78,8 @@ class Outside:
     """What others did to the table since our last commit."""
     others: tuple[OtherPipeline, ...] = ()
     """The other pipelines that have loaded into the table."""
+    tells: str | None = None
+    """The cluster id that the brokers tell; None: they are from before 0.10.1, and the conf names the cluster."""
     live_consumers: tuple[str, ...] = ()
     owners: dict[BrokerPartition, str] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)

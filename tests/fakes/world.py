@@ -13,6 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from etl.decisions.cluster_name import cluster_name
 from etl.decisions.doubted_offsets import doubted_offsets
 from etl.decisions.log_identity import epochs_to_ask
 from etl.decisions.reconcile import plan_in_force
@@ -87,8 +88,9 @@ class FakeWorld:
         extents, in_force = {log: found.extent for log, found in logs.items()}, plan_in_force(ledger, table)
         doubted = doubted_offsets(in_force, table, out.committed(), extents)
         places = (end_places(extents), known_places(in_force, extents))
+        called = cluster_name(ledger.newest, out.tells, self._settings.cluster or CLUSTER, lambda name: name == CLUSTER and bool(out.table))
         return Snapshot(
-            cluster=CLUSTER, extents=extents,
+            cluster=called.name, cluster_id=called.cluster_id, extents=extents,
             looked_at={one.log: tuple(logs[each.log].look_at(each.offset) for each in doubted if each.log == one.log) for one in doubted},
             leaders={log: leader_of(log) for log in logs}, leaderless=frozenset(ours.keys() - logs.keys()),
             topic_ids={**out.creation_ids, **out.topic_ids}, creation_ids=dict(out.creation_ids),

@@ -60,6 +60,12 @@ def _found(
     return Table(id_of(table), version, in_table, metadata, foreign + loads)
 
 
+def holds_commits(path: str, app_id: str) -> bool:
+    """Whether the table has a commit of this application id. Raises NotOurTable, TableUnreachable."""
+    table = open_table(path)
+    return table is not None and table.transaction_version(app_id) is not None
+
+
 def commits_of_ours(path: str, app_id: str) -> Iterator[CommitMetadata]:
     """What our commits say of themselves, newest first, as far back as the table's log reaches and they carry their plan."""
     table = open_table(path)

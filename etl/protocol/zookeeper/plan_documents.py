@@ -210,6 +210,8 @@ def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
             known["log_topic_ids"] = [[index[log], topic_id] for log, topic_id in sorted_items(plan.log_topic_ids)]
         if plan.creation_ids:
             known["creation_ids"] = dict(plan.creation_ids)
+        if plan.cluster_id is not None:
+            known["cluster_id"] = plan.cluster_id
         known["vanished"] = [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished]
     return {
         **known, "format": form, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
@@ -272,6 +274,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
         tails={logs[i]: Tail(positions[i] - back, size, digest) for i, back, size, digest in document.get("tails", ())},
         log_topic_ids={logs[i]: topic_id for i, topic_id in document.get("log_topic_ids", ())},
         creation_ids=document.get("creation_ids", {}),
+        cluster_id=document.get("cluster_id"),
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from etl.edges.delta.others import holds_rows_of, is_of_others_alone, loaded_by, other_pipelines, with_others
-from etl.edges.delta.state import read_table
+from etl.edges.delta.state import holds_commits, read_table
 from etl.model.logs import BrokerPartition
 from etl.model.plans import TookOver
 from etl.model.table import ForeignCommit, OtherPipeline, Table
@@ -36,6 +36,13 @@ def table(tmp_path: Path) -> Path:
 def test_the_other_pipelines_are_told_with_their_newest_plan_and_no_stream_of_somebody_elses_is_one(table: Path) -> None:
     assert other_pipelines(str(table), OURS) == (OtherPipeline(OLD, 2, 1, plan_of(2)),)
     assert [one.app_id for one in other_pipelines(str(table), NEW)] == [OLD, OURS]
+
+
+def test_a_table_tells_under_which_names_a_pipeline_has_commits_there(table: Path) -> None:
+    DeltaTable(str(table)).create_checkpoint()
+    log_files(table)[2].unlink()
+    assert [holds_commits(str(table), one) for one in (OURS, OLD, NEW)] == [True, True, False], "also where clean-up took the commit itself"
+    assert not holds_commits(str(table / "none"), OURS)
 
 
 def test_no_table_has_no_other_pipelines(tmp_path: Path) -> None:

@@ -74,7 +74,9 @@ def each_broker(name: str, findings: Findings) -> Iterator[Line]:
             timeout_s = findings.settings.source.timeout_s
             with SimpleConsumer(broker.host, broker.port, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=timeout_s,
                                 generation=broker.generation or said_generation(findings.settings.source)) as asked:
-                return asked.introduction()
+                introduction = asked.introduction()
+                asked.refuse_other_release(findings.settings.source.isolation)
+                return introduction
         except EtlError as error:
             return error
 

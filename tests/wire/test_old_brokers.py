@@ -142,10 +142,22 @@ def test_what_was_found_out_of_a_broker_goes_with_the_leaders(old: OldBroker, cl
 def test_with_the_version_from_the_conf_nobody_is_asked_what_it_is(old: OldBroker) -> None:
     with Cluster([("127.0.0.1", old.port)], timeout_s=5, generation=f"kafka-{old.release}") as cluster:
         metadata = cluster.describe(["demo"])
-        assert cluster.extents([DEMO], isolation=COMMITTED, metadata=metadata).leaders[DEMO].broker.generation == f"kafka-{old.release}"
+        found = cluster.extents([DEMO], isolation=Isolation.READ_UNCOMMITTED, metadata=metadata)
+        assert found.leaders[DEMO].broker.generation == f"kafka-{old.release}"
         cluster.members_of("g", metadata.brokers.values())
     assert rows([OffsetRange(DEMO, 20, 30)], old, generation=f"kafka-{old.release}")[0] == values(20, 30)
     assert {key for key, _ in old.requests} <= {METADATA, LIST_OFFSETS, FETCH, GROUPS}
+
+
+def test_under_read_committed_a_broker_of_a_version_without_transactions_is_asked_once_and_believed_if_it_has_none(old: OldBroker) -> None:
+    with Cluster([("127.0.0.1", old.port)], timeout_s=5, generation=f"kafka-{old.release}") as cluster:
+        metadata = cluster.describe(["demo"])
+        for _ in range(2):
+            assert cluster.extents([DEMO], isolation=COMMITTED, metadata=metadata).extents == {DEMO: Extent(20, 30)}
+        asked = old.requests.count((API_VERSIONS, 0))
+        assert asked == (2 if old.release == "0.8" else 1), "one that hangs up is asked once more behind another question"
+        cluster.extents([DEMO], isolation=COMMITTED)
+        assert old.requests.count((API_VERSIONS, 0)) == asked
 
 
 # A task

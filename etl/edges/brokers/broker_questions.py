@@ -15,7 +15,7 @@ from etl.edges.brokers.exchange import Answer, Ask, Exchange
 from etl.edges.brokers.fetching import Fetching
 from etl.edges.brokers.idle_connections import IdleConnections
 from etl.errors import ConsumerInUse
-from etl.model.logs import BrokerPartition, OpenTransaction, Retention
+from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.generations.dialect import Dialect, Request
 from etl.protocol.messages import ClusterMetadata, ToldEpochEnds, ToldMembers
 from etl.protocol.refusal import Refusal
@@ -62,6 +62,15 @@ class BrokerQuestions:
     def introduction(self) -> str:
         """What the broker is, as far as it shows at the handshake, for a person; brokers tell no version of themselves."""
         return self._dialect().introduction()
+
+    def refuse_other_release(self, isolation: Isolation) -> None:
+        """Ask the broker once what it is, where `generation` was told as a release, such as `kafka-0.10.2`; else nobody is asked.
+
+        Raises OtherRelease where it lacks what that release speaks, or where it has transactions, that release has none, and the isolation
+        could not be kept. One that does not say what it is within five seconds is what was told.
+        """
+        with self._alone():
+            self._exchange.refuse_other_release(isolation)
 
     def topic_metadata(self, topics: Collection[str] | None = None) -> ClusterMetadata:
         """Brokers, topics and leaders; None: of all topics. Never creates a topic."""

@@ -11,7 +11,8 @@ from typing import Self, TypeVar
 from etl.edges.brokers.idle_connections import IdleConnections
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, SettingsError
-from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.protocol.generations.choice import may_lose_isolation
 from etl.protocol.messages import ClusterMetadata
 from etl.settings.fetch_sizes import TIMEOUT_S
 
@@ -90,6 +91,17 @@ class Brokers:
             return [ask(consumer, subject) for consumer, subject in asked]
         with ThreadPoolExecutor(min(MOST_AT_A_TIME, len(asked))) as pool:
             return list(pool.map(lambda each: ask(*each), asked))
+
+    def refuse_lost_isolation(self, brokers: Collection[Broker], isolation: Isolation) -> None:
+        """Raises OtherRelease for a broker that has transactions where it is spoken to as one that has none (before 0.11).
+
+        Only where read_committed is asked for and such a release was told is a broker asked, once for each connection. One told of
+        another release, or none, keeps back itself what was not committed.
+        """
+        if isolation is Isolation.READ_COMMITTED:
+            asked = {(one.host, one.port): self.consumer(one.host, one.port, one.generation) for one in brokers}
+            unsure = [(one, isolation) for one in asked.values() if may_lose_isolation(one.generation)]
+            self.side_by_side(unsure, lambda consumer, wanted: consumer.refuse_other_release(wanted))
 
     def with_generation(self, leader: Leader) -> Leader:
         """The same leader, with what was found out of it when it was asked: who is told need not find it out again."""

@@ -108,6 +108,8 @@ class Cluster(LogMoments):
             return {}
         try:
             return self.first(lambda consumer: consumer.retention(topics))
+        except OtherRelease:
+            raise
         except SettingsError:
             return {}
 
@@ -116,6 +118,8 @@ class Cluster(LogMoments):
         times = {log: when for log, when in since_ms.items() if log in found.leaders}
         try:
             listed = self.listed(times, isolation, 0.0, None, found.leaders).offsets if times else {}
+        except OtherRelease:
+            raise
         except (SettingsError, BrokerUnreachable):
             return {}
         return {log: found.extents[log].end_offset if offset is None else offset for log, offset in listed.items()}
@@ -175,6 +179,8 @@ class Cluster(LogMoments):
 def _open_transactions(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, OpenTransaction]:
     try:
         return consumer.open_transactions(logs)
+    except OtherRelease:
+        raise
     except (SettingsError, BrokerUnreachable):
         return {}
 
@@ -182,6 +188,8 @@ def _open_transactions(consumer: SimpleConsumer, logs: Collection[BrokerPartitio
 def _transactions(consumer: SimpleConsumer, producer_ids: Collection[int]) -> dict[int, tuple[str, int | None]]:
     try:
         return consumer.transactions_of(producer_ids)
+    except OtherRelease:
+        raise
     except (SettingsError, BrokerUnreachable):
         return {}
 
@@ -195,6 +203,8 @@ def _sizes(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[
     # A hint for the planner: without it tasks are cut by offsets alone, so no failure of this question stops a run.
     try:
         return consumer.log_sizes(logs)
+    except OtherRelease:
+        raise
     except (SettingsError, BrokerUnreachable):
         return {}
 

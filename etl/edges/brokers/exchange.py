@@ -15,6 +15,7 @@ from etl.edges.brokers.connection import Connection, ConnectionBroken, Dropping,
 from etl.edges.brokers.handshake import Handshake
 from etl.edges.brokers.idle_connections import Idle, IdleConnections, Maker
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, NotKafka
+from etl.model.logs import Isolation
 from etl.protocol.generations.choice import choose, is_release
 from etl.protocol.generations.dialect import Dialect, Request
 
@@ -55,6 +56,7 @@ class Exchange:
         self._idle, self._maker = idle_connections, Maker(host, port, client_id, generation)
         self._may_be_other = is_release(generation)
         """Whether what fails may be that the broker is of another release than was told. It is asked once."""
+        self._was_compared = False
         self._may_take = True
         """Whether a connection that was idle would do. One that broke is made anew."""
         self._open: tuple[Connection, Dialect] | None = None
@@ -181,14 +183,31 @@ class Exchange:
         """The same; of a broker that was told to be of a release, and is of another one when it is asked itself, that it is."""
         if self._generation is None or not self._may_be_other:
             return failure
-        self._may_be_other, deadline = False, time.monotonic() + min(self._timeout_s, _COMPARED_WITHIN_S)
+        self._may_be_other = False
+        itself = self._itself()
+        return itself and itself.is_not_of(self._generation) or failure
+
+    def refuse_other_release(self, isolation: Isolation) -> None:
+        """Ask a broker once what it is, within five seconds, where it was told to be of a release; one that does not say is what was told.
+
+        Raises OtherRelease where it lacks what that release speaks, or would not keep the isolation if it is spoken to so.
+        """
+        if self._generation is None or self._was_compared or not is_release(self._generation):
+            return
+        self._was_compared, itself = True, self._itself()
+        if itself and (other := itself.is_not_of(self._generation, isolation)):
+            raise other
+
+    def _itself(self) -> Dialect | None:
+        """What the broker understands by its own word, or by what it does, whatever was told of it; None: neither is to be had now."""
+        deadline = time.monotonic() + min(self._timeout_s, _COMPARED_WITHIN_S)
         try:
             connection, dialect = choose(
                 lambda greeting: self._handshake.greet(greeting, deadline), client_id=self._client_id, address=self.address)
         except EtlError:
-            return failure
+            return None
         connection.close()
-        return dialect.is_not_of(self._generation) or failure
+        return dialect
 
     def _connected(self, deadline: float) -> tuple[Connection, Dialect]:
         taken = self._idle.take(self._maker) if self._open is None and self._idle is not None and self._may_take else None

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from etl.edges.brokers.last_times import last_times
 from etl.edges.brokers.offsets import LEADER_WITHIN_S, Listed, LogOffsets
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerUnreachable, EtlError, SettingsError
+from etl.errors import BrokerUnreachable, EtlError, OtherRelease, SettingsError
 from etl.model.logs import BrokerPartition, Isolation, Leader
 from etl.protocol.messages import LATEST
 
@@ -35,8 +35,8 @@ class LogMoments(LogOffsets):
         """
         try:
             found = self.listed(moments, _UNCOMMITTED, wait_for_leader_s, None)
-        except SettingsError:
-            if may_be_earlier:
+        except SettingsError as error:
+            if may_be_earlier and not isinstance(error, OtherRelease):
                 return self._segments_at(moments, self.describe({log.topic for log in moments}).leaders)
             raise
         late = {log: moments[log] for log, offset in found.offsets.items() if offset is None}

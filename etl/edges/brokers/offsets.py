@@ -67,12 +67,15 @@ class LogOffsets(Brokers):
         Logs without a leader, or whose leader has just moved, are asked for again until `wait_for_leader_s` has passed, and are then
         reported. `metadata`: a fresh answer of `describe` that covers `logs`, to save the request.
 
-        Raises TopicMissing, PermissionRefused, or BrokerUnreachable when a leader stays silent.
+        Raises TopicMissing, PermissionRefused, BrokerUnreachable when a leader stays silent, and what `refuse_lost_isolation` raises.
         """
+        metadata = metadata or self.describe({log.topic for log in logs})
+        self.refuse_lost_isolation(metadata.brokers.values(), isolation)
         starts = self.listed(dict.fromkeys(logs, EARLIEST), isolation, wait_for_leader_s, metadata)
         ends = self.listed(dict.fromkeys(starts.offsets, LATEST), isolation, wait_for_leader_s, None, starts.leaders)
         above = self.listed(dict.fromkeys(ends.stable, LATEST), Isolation.READ_UNCOMMITTED, wait_for_leader_s, None, ends.leaders)
         leaders = {log: leader for log, leader in {**ends.leaders, **above.leaders}.items() if log not in above.leaderless}
+        self.refuse_lost_isolation({leader.broker for leader in leaders.values()}, isolation)  # who was elected, or came, meanwhile
         highs = {**ends.offsets, **above.offsets}
         extents = {log: _extent(log, starts.offsets[log], ends.offsets[log], highs[log], ends.boundaries.get(log)) for log in leaders}
         return Extents(extents, leaders, starts.leaderless | ends.leaderless | above.leaderless, ends.epochs)

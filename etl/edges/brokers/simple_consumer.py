@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from etl.edges.brokers.group_offsets import GroupOffsets
-from etl.errors import BrokerUnreachable, CorruptData, SettingsError
+from etl.errors import BrokerUnreachable, CorruptData, OtherRelease, SettingsError
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.messages import EARLIEST, LATEST, Fetch, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, in_serving_order
 from etl.protocol.refusal import Refusal
@@ -119,6 +119,8 @@ class SimpleConsumer(GroupOffsets):
         """
         try:
             found = self._ask(lambda dialect: dialect.segments_before(log, time_ms))
+        except OtherRelease:
+            raise
         except SettingsError:
             found = ()
         if found and not isinstance(found, Refusal):

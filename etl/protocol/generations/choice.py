@@ -36,6 +36,11 @@ def is_release(told: str | None) -> bool:
     return any(told in generation.releases for generation in GENERATIONS)
 
 
+def may_lose_isolation(told: str | None) -> bool:
+    """Whether a broker that was told to be of this generation is asked for records as one without transactions, whatever it is."""
+    return any(told in generation.without_isolation for generation in GENERATIONS)
+
+
 def of_broker_version(version: str, **said: str) -> str:
     """The name of the generation that speaks with brokers of this version of Kafka, so that none of them is asked.
 

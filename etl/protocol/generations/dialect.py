@@ -76,8 +76,11 @@ class Dialect(Protocol):
         """By which of `Generation.names` whoever connects next can be told what was found out here; None: it is for each to be greeted."""
         return None
 
-    def is_not_of(self, told: str) -> OtherRelease | None:
-        """The error for a broker that was told to be of a release (`Generation.releases`), where it lacks what those speak; else None."""
+    def is_not_of(self, told: str, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> OtherRelease | None:
+        """The error for a broker that was told to be of a release (`Generation.releases`), where it lacks what those speak; else None.
+
+        Under read_committed also where it has transactions and those have none: spoken to so it gives out what was never committed.
+        """
         return None
 
     def offsets_before(self, log: BrokerPartition, time_ms: int, most: int) -> Request[tuple[int, ...] | Refusal]:
@@ -220,6 +223,8 @@ class Generation(Protocol):
     """What `Broker.generation` calls it."""
     releases: Collection[str] = ()
     """Those of the names that say what brokers speak, which they would else tell themselves or show."""
+    without_isolation: Collection[str] = ()
+    """Those of the releases whose brokers have no transactions, so that nothing of them can be left out."""
     is_told: bool
     """A broker of this family cannot be found out by greeting it, since it hangs up on others' greetings as they do on its: whoever
     connects must have been told."""

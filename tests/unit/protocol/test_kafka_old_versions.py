@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -244,3 +245,33 @@ def test_a_broker_that_lacks_what_its_said_release_speaks_is_of_another_one() ->
     assert refused.what == "the broker is spoken to as Kafka 0.9, and answers as Kafka 0.8 does, which has no FETCH v1"
     told_itself = KafkaDialect(versions.releases()["4.1"], "me", "b:1")
     assert told_itself.is_not_of("kafka-0.9") and not told_itself.is_not_of("kafka-4.0")
+
+
+@pytest.mark.parametrize("said", ["0.8", "0.9", "0.10.0", "0.10.2"])
+def test_a_broker_with_transactions_is_not_of_a_release_without_them_where_only_what_was_committed_is_read(said: str) -> None:
+    told_itself = KafkaDialect(versions.releases()["1.1"], "me", "b:1")
+    refused = told_itself.is_not_of(f"kafka-{said}", Isolation.READ_COMMITTED)
+    assert refused and refused.where == {"key": "source.broker_version", "broker": "b:1"}
+    assert "aborted or are still open" in refused.what and "as Kafka 1.1 does" in refused.what
+    assert "'1.1' fits" in refused.check and "isolation: read_uncommitted" in refused.check
+    assert told_itself.is_not_of(f"kafka-{said}") is None
+    assert KafkaDialect(versions.releases()["0.10.2"], "me", "b:1").is_not_of(f"kafka-{said}", Isolation.READ_COMMITTED) is None
+    assert told_itself.is_not_of("kafka-0.11", Isolation.READ_COMMITTED) is None
+
+
+def test_topics_that_a_broker_makes_when_they_are_named_are_not_named() -> None:
+    told = spoken_to_as("1.1")
+    every, named = told.metadata(None).frame(1), told.metadata(["demo"]).frame(1)
+    assert every != named
+    for made in ("__consumer_offsets", "__transaction_state"):
+        assert told.metadata(["demo", made]).frame(1) == every
+
+
+def test_an_append_without_an_offset_and_without_an_error_is_told_as_not_taken() -> None:
+    answer = SimpleNamespace(responses=[SimpleNamespace(name="demo", partition_responses=[
+        SimpleNamespace(index=0, error_code=0, base_offset=-1)])])
+    refused = produce.parse_produce(answer)[DEMO]
+    assert isinstance(refused, Refusal)
+    error = refused.error("append", topic="demo")
+    assert "took nothing" in error.what and "NONE" not in error.what
+    assert "no error" not in error.check

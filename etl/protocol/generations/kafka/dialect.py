@@ -40,6 +40,8 @@ class Kafka(Generation):
 
     names = (_TELLS_ITSELF, *(f"{_TELLS_ITSELF}-{release}" for release in versions.releases()))
     releases = names[1:]
+    without_isolation = tuple(
+        f"{_TELLS_ITSELF}-{release}" for release, spoken in versions.releases().items() if not versions.keeps_isolation(spoken))
     is_told = False
 
     @staticmethod
@@ -103,16 +105,21 @@ class KafkaDialect(Dialect):
     def generation(self) -> str | None:
         return self._generation
 
-    def is_not_of(self, told: str) -> OtherRelease | None:
+    def is_not_of(self, told: str, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> OtherRelease | None:
         name, found = told.removeprefix(f"{_TELLS_ITSELF}-"), self._release
-        lacking = versions.not_spoken(versions.releases().get(name, {}), self._spoken)
-        if not lacking:
-            return None
-        what = f"the broker is spoken to as Kafka {name}, and answers as Kafka {found} does, which has no {lacking[0]}"
-        check = (
+        theirs = versions.releases().get(name, {})
+        answers = f"the broker is spoken to as Kafka {name}, and answers as Kafka {found} does"
+        fits = (
             f"that key, or the data source's option broker_version: '{found}' fits this broker; where it is left out, brokers are asked. "
             "If it is not given, the broker was another one when the run began: run again")
-        return OtherRelease(what, key="source.broker_version", broker=self._address, check=check)
+        place = {"key": "source.broker_version", "broker": self._address}
+        if lacking := versions.not_spoken(theirs, self._spoken):
+            return OtherRelease(f"{answers}, which has no {lacking[0]}", check=fits, **place)
+        is_lost = isolation is Isolation.READ_COMMITTED and versions.keeps_isolation(self._spoken)
+        if is_lost and not versions.keeps_isolation(theirs):
+            what = f"{answers}: spoken to so it also gives out records of transactions that were aborted or are still open"
+            return OtherRelease(what, check=f"{fits}; where such records are wanted, isolation: read_uncommitted", **place)
+        return None
 
     @property
     def _release(self) -> str:
@@ -128,8 +135,10 @@ class KafkaDialect(Dialect):
         return _number(start)
 
     def metadata(self, topics: Collection[str] | None) -> Request[ClusterMetadata]:
-        # A broker that is asked for a topic by name before version 4 may create it, so it is asked for all of them.
-        by_name = self.version_of(Api.METADATA) >= small_messages.METADATA_CREATES_NOTHING
+        # A broker that is asked for a topic by name before version 4 may create it, so it is asked for all of them. A topic of the brokers
+        # themselves is made in any version, whatever the request says of making topics (seen on 1.1).
+        is_internal = not small_messages.INTERNAL.isdisjoint(topics or ())
+        by_name = self.version_of(Api.METADATA) >= small_messages.METADATA_CREATES_NOTHING and not is_internal
         return self._request(
             Api.METADATA, small_messages.metadata_fields(topics if by_name else None),
             lambda response: small_messages.parse_metadata(response, None if by_name else topics))

@@ -7,10 +7,16 @@ from typing import Any
 
 from kafka.protocol.producer import ProduceRequest
 
+from etl.errors import SettingsError
 from etl.model.logs import BrokerPartition
-from etl.protocol.generations.kafka.errors import CODES, NONE, refusal_of
+from etl.protocol.generations.kafka.errors import NONE, refusal_of
 from etl.protocol.generations.kafka.small_messages import or_none
 from etl.protocol.refusal import Refusal
+
+_NOT_TAKEN = Refusal(
+    NONE, "it names no offset for what was sent, so it took nothing of it, and tells no error", False, SettingsError,
+    "the bytes that were sent: Kafka 0.8 to 0.10.2 answer so where no whole message with a right checksum is in them")
+"""Whatever its code says, an append without an offset was none."""
 
 
 def magic_of(version: int) -> int:
@@ -48,5 +54,4 @@ def parse_produce(response: Any) -> dict[BrokerPartition, int | Refusal]:
 
 
 def _first_offset(code: int, offset: int | None) -> int | Refusal:
-    # Whatever its code says, an append without an offset was none.
-    return CODES[NONE] if offset is None and code == NONE else refusal_of(code) or offset or 0
+    return _NOT_TAKEN if offset is None and code == NONE else refusal_of(code) or offset or 0

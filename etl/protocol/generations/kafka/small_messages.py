@@ -50,7 +50,7 @@ _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.DESCRIBE_TRANSACTIONS: (DescribeTransactionsRequest, DescribeTransactionsResponse),
     Api.LIST_TRANSACTIONS: (ListTransactionsRequest, ListTransactionsResponse),
 }
-_INTERNAL = ("__consumer_offsets", "__transaction_state")
+INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
 """Topics of the brokers themselves, which Metadata v0 does not mark."""
 
 
@@ -104,7 +104,7 @@ def _parse_topic(found: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:
     partitions = (_parse_partition(found.name, each, brokers) for each in found.partitions)
     return TopicMetadata(
         topic=found.name, refusal=refusal_of(found.error_code), topic_id=str(topic_id) if topic_id else None,
-        is_internal=bool(found.is_internal) or found.name in _INTERNAL, partitions=tuple(sorted(partitions, key=lambda each: each.log)))
+        is_internal=bool(found.is_internal) or found.name in INTERNAL, partitions=tuple(sorted(partitions, key=lambda each: each.log)))
 
 
 def _parse_partition(topic: str, found: Any, brokers: Mapping[int, Broker]) -> PartitionMetadata:

@@ -12,6 +12,7 @@ from etl.errors import SettingsError
 
 ApiVersions = Mapping[int, tuple[int, int]]
 """What a broker speaks: api key -> lowest and highest version."""
+_FIRST_FETCH_WITH_ISOLATION = 4
 
 
 class Api(Enum):
@@ -64,6 +65,11 @@ def not_spoken(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str, ...]:
     sent = {api: choose_version(api, wanted) for api in Api if api is not Api.PRODUCE and is_spoken(api, wanted)}
     known = {api: spoken.get(api.key, (0, -1)) for api in sent}
     return tuple(f"{api.name} v{version}" for api, version in sent.items() if not known[api][0] <= version <= known[api][1])
+
+
+def keeps_isolation(spoken: ApiVersions) -> bool:
+    """Whether records of transactions can be left out that were not committed; brokers before 0.11 have no transactions (KIP-98)."""
+    return spoken.get(Api.FETCH.key, (0, 0))[1] >= _FIRST_FETCH_WITH_ISOLATION
 
 
 def release(spoken: ApiVersions) -> str:

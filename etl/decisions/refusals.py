@@ -63,17 +63,25 @@ def refuse_what_cannot_run(snapshot: Snapshot) -> None:
     refuse_shared_topics(topics, snapshot.other_pipelines, has_plans=snapshot.ledger.newest is not None)
 
 
-def refuse_missing_topics(settings: Settings, topics: Iterable[str], of_cluster: Callable[[], Iterable[str]] = tuple) -> None:
+def refuse_missing_topics(
+    settings: Settings, topics: Iterable[str], of_cluster: Callable[[], Iterable[str]] = tuple, *, gone: Collection[str] = (),
+    read: Collection[str] = (),
+) -> None:
     """Refuse a conf whose topics do not exist, or that has none to read. Raises TopicMissing, with what the cluster has like it.
+
+    `gone`: topics that are not there and that a plan is left to read: `replay` refuses them, and names what leads out. `read`: those that
+    this pipeline knows from before.
 
     A name may have a dot, and is an expression then: some topic must match it. SettingsError where `deny` keeps out what is wanted.
     """
-    there, chosen = set(topics), settings.source.topics
+    there, chosen = {*topics, *gone}, settings.source.topics
     for name in filter(_A_NAME.fullmatch, chosen.allow):
         if not any(re.fullmatch(name, topic) for topic in there):
             _refuse_denied([name] if any(re.fullmatch(e, name) for e in chosen.deny) else [])
             like = difflib.get_close_matches(name, sorted(of_cluster()), n=_TOPICS_NAMED)
             check = f"its spelling: the cluster has {', '.join(like)}" if like else "its spelling, and the cluster the conf points at"
+            if name in read:
+                check = "whether it was deleted, since this pipeline has read it: then take it out of the list; its rows stay in the table"
             raise TopicMissing("the topic is not there", topic=name, key="source.topics.allow", check=check)
     if not there:
         allowed = chosen.model_copy(update={"deny": ()})

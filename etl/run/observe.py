@@ -101,7 +101,8 @@ class Observer:
         with self._discovery.open_cluster(self._known_logs(ledger)) as cluster:
             described = self._discovery.describe(cluster, left)
             metadata = chosen_topics(described, source.topics)
-            refuse_missing_topics(self._settings, metadata.topics, lambda: names_of_topics(cluster))
+            gone, read = unknown_topics(described, left), {log.topic for log in ledger.newest.positions} if ledger.newest else ()
+            refuse_missing_topics(self._settings, metadata.topics, lambda: names_of_topics(cluster), gone=gone, read=read)
             refuse_topic_that_reads_as_null(self._settings, metadata.topics)
             called = self._discovery.name_of(metadata, ledger.newest)
             logs = [p.log for topic in metadata.topics.values() for p in topic.partitions]
@@ -133,7 +134,7 @@ class Observer:
             live_consumers=(*self._group.live_consumers(), *sorted(members.members)),
             ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, retained_from=retained_from,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends, tails=tails,
-            gone_topics=unknown_topics(described, left), parallelism=parallelism_of(self._settings.spark), looked_at=looked_at,
+            gone_topics=gone, parallelism=parallelism_of(self._settings.spark), looked_at=looked_at,
         ), pipelines_version)
 
     def _ask_tails(self, cluster: Cluster, found: Extents, plan: Plan | None) -> dict[BrokerPartition, tuple[Tail, ...]]:

@@ -193,6 +193,18 @@ def test_a_topic_named_in_plain_letters_must_exist() -> None:
     assert caught.value.where["topic"] == "clicks"
 
 
+def test_a_topic_that_is_gone_while_a_plan_is_left_to_read_it_is_told_by_that_plan() -> None:
+    refuse_missing_topics(SETTINGS, [], gone={"clicks"})
+    with pytest.raises(TopicMissing):
+        refuse_missing_topics(SETTINGS, [], gone={"orders"})
+
+
+def test_a_topic_that_was_read_and_is_gone_is_not_told_as_a_wrong_spelling() -> None:
+    with pytest.raises(TopicMissing) as caught:
+        refuse_missing_topics(SETTINGS, ["click"], lambda: ["click"], read={"clicks"})
+    assert "whether it was deleted" in caught.value.check and "spelling" not in caught.value.check
+
+
 def test_a_topic_that_is_not_there_is_told_with_those_that_are_like_it() -> None:
     with pytest.raises(TopicMissing) as caught:
         refuse_missing_topics(SETTINGS, [], lambda: ["orders", "click", "clicks-2"])

@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from etl.errors import SettingsError
+
 if TYPE_CHECKING:
     from etl.run.context import RunContext
     from etl.settings.sections import Settings
 
+
+def _given(reason: str) -> str:
+    if not reason.strip():
+        raise SettingsError("the reason is empty", check="--reason: why it is done, for whoever reads it later")
+    return reason
+
+
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The pipeline's file, e.g. conf/clicks.yaml.", show_default=False)]
 Name = Annotated[str | None, typer.Argument(
     metavar="NAME", help="Another pipeline of the same group; the conf's own by default.", show_default=False)]
-Reason = Annotated[str, typer.Option(help="Why, for whoever reads it later.", show_default=False)]
+Reason = Annotated[str, typer.Option(callback=_given, help="Why, for whoever reads it later.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing on standard error while it goes on.")]
 

@@ -41,3 +41,11 @@ def test_what_is_no_conf_file_is_named(tmp_path: Path, content: bytes | None) ->
     path = tmp_path / "odd.yaml"
     path.mkdir() if content is None else path.write_bytes(content)
     refused(said_by("run", str(path), "--json"), 2, "odd.yaml")
+
+
+@pytest.mark.parametrize("words", [
+    ("plans", "supersede", "CONF", "1"), ("plans", "take-over", "CONF", "--from", "g/p"), ("plans", "acknowledge", "CONF", "1"),
+    ("plans", "accept-log", "CONF", "clicks"), ("pipelines", "retire", "CONF"), ("pipelines", "resume", "CONF")], ids=" ".join)
+@pytest.mark.parametrize("reason", ["", " "])
+def test_a_reason_that_says_nothing_is_none(words: tuple[str, ...], reason: str) -> None:
+    refused(said_by(*words, "--reason", reason, "--json"), 2, "the reason is empty")

@@ -116,7 +116,7 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     lag = lag_in_all(snapshot, reached(first.state, snapshot), settings) if first.state else 0
     return Preview(
         f"the next run {'; then it '.join(map(_said, steps))}{by_id}", plans, snapshot, tasks, lag,
-        tuple(told_by_owner(first.snapshot.owners)), tuple(told_leaderless(first.snapshot.leaderless)), soon)
+        tuple(told_by_owner(first.snapshot.owners)), tuple(told_leaderless(first.snapshot.leaderless, snapshot.leaders)), soon)
 
 
 def _tasks(plans: Sequence[Plan], snapshot: Snapshot, settings: Settings, now: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, NeedsDecision
 from etl.model.ledger import Ledger
+from etl.model.logs import uncounted
 from etl.model.plans import Plan
 from etl.model.snapshot import Replay, Snapshot, Supersede
 from etl.settings.policies import OnNoLeader
@@ -32,6 +33,8 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
         more = f" (and {len(leaderless) - 1:,} more partitions)" if leaderless[1:] else ""
         log = leaderless[0]
         unled = f"the broker of {log} is away" if log.is_physical else f"{log} has no leader"
+        if uncounted([log], snapshot.leaders):
+            unled = f"the broker of {log} is there and counts fewer partitions now"
         return Supersede(plan, f"{unled}{more}: a later plan reads what it holds")
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)

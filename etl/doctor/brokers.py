@@ -16,7 +16,7 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.registry import read_partition_states, read_replicas
 from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree, Owned
 from etl.model.ledger import Ledger
-from etl.model.logs import Broker, BrokerPartition, KafkaGroup
+from etl.model.logs import Broker, BrokerPartition, KafkaGroup, uncounted
 from etl.model.plans import Plan
 from etl.protocol.zookeeper import payloads
 from etl.protocol.zookeeper.paths import PipelinePaths
@@ -103,7 +103,11 @@ def topics(name: str, findings: Findings) -> Iterator[Line]:
     metadata = findings.metadata = chosen_topics(findings.metadata, settings.source.topics)
     refuse_missing_topics(settings, metadata.topics, lambda: there)
     refuse_topic_that_reads_as_null(settings, metadata.topics)
-    leaderless = sorted(metadata.leaderless)
+    missing = uncounted(metadata.leaderless, metadata.leaders)
+    if missing:
+        what = f"their brokers are there and count fewer partitions now: {_some(list(map(str, sorted(missing))))}"
+        yield advice(name, what, "whether these brokers lost directories of their logs; a run leaves the partitions for a later one")
+    leaderless = sorted(metadata.leaderless - missing)
     if leaderless:
         yield _leaderless(name, leaderless, findings)
     if settings.source.is_physical:

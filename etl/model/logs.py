@@ -68,7 +68,7 @@ class BrokerPartition:
     @property
     def unled(self) -> str:
         """What it is where nobody leads it: the end of a sentence about the partition."""
-        return "is of a broker that is away" if self.is_physical else "has no leader"
+        return "is of a broker that is away, or that counts fewer partitions now" if self.is_physical else "has no leader"
 
     @property
     def held_by(self) -> str:
@@ -195,6 +195,12 @@ class OldestRecord:
     timestamp_ms: int | None = None
     why: str | None = None
     """Why it has none, or none is known."""
+
+
+def uncounted(leaderless: Iterable[BrokerPartition], led: Iterable[BrokerPartition]) -> frozenset[BrokerPartition]:
+    """Physical logs that their broker counts no more, though it is there and has others of the topic."""
+    there = {(log.topic, log.broker_id) for log in led}
+    return frozenset(log for log in leaderless if log.is_physical and (log.topic, log.broker_id) in there)
 
 
 Lineage = tuple[tuple[int, int], ...]

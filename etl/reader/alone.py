@@ -12,7 +12,7 @@ from etl.decisions.boundaries import Boundaries, boundaries_of
 from etl.decisions.expiry import cleanup_of
 from etl.decisions.tasks import cut_ranges, cut_to_offsets, pack_tasks, split_tasks
 from etl.errors import BrokerUnreachable
-from etl.model.logs import BrokerPartition, Cleanup
+from etl.model.logs import BrokerPartition, Cleanup, uncounted
 from etl.model.plans import OffsetRange
 from etl.reader.ranges import inside, ranges_of
 from etl.reader.reading import Reading, refuse_missing_partitions
@@ -61,6 +61,7 @@ def _wanted(reading: Reading) -> _Wanted:
         asked = reading.chosen.asked if named is None else {log.topic for log in named}
         metadata = cluster.describe_once_told(asked, wait_s=reading.timeout_s)
         there = metadata.leaders.keys() | metadata.leaderless
+        there -= uncounted(metadata.leaderless, metadata.leaders)
         if reading.chosen.pattern is not None:
             there = {log for log in there if not metadata.topics[log.topic].is_internal}
         if named is not None:

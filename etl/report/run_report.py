@@ -80,7 +80,7 @@ class Report:
         self.outcomes = [said for said in self.outcomes if said[0] not in _LEFT]
         for sentence in told_by_owner(snapshot.owners):
             self.add(Outcome.LEFT_TO_OWNER, sentence)
-        for sentence in told_leaderless(snapshot.leaderless):
+        for sentence in told_leaderless(snapshot.leaderless, snapshot.leaders):
             self.add(Outcome.NO_LEADER, sentence)
         for sentence in told_open(snapshot):
             self.add(Outcome.OPEN_TRANSACTION, sentence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from etl.model.logs import BrokerPartition, OpenTransaction
+from etl.model.logs import BrokerPartition, OpenTransaction, uncounted
 from etl.model.plans import Applied, Loss, LossReason, Plan, Vanished
 from etl.model.snapshot import Snapshot
 from etl.report.words import at, counted
@@ -95,9 +95,12 @@ def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
     return told_together({log: f"left to {owner}" for log, owner in left.items()})
 
 
-def told_leaderless(logs: Collection[BrokerPartition]) -> Iterator[str]:
-    """Which logs have no leader: one sentence for each topic."""
-    return told_together({log: "their broker is away" if log.is_physical else "no leader" for log in logs})
+def told_leaderless(logs: Collection[BrokerPartition], led: Collection[BrokerPartition]) -> Iterator[str]:
+    """Which logs have no leader, where these have one: one sentence for each topic and reason."""
+    missing = uncounted(logs, led)
+    return told_together({
+        log: "their broker is there and counts fewer partitions now" if log in missing else
+        "their broker is away" if log.is_physical else "no leader" for log in logs})
 
 
 def told_capped(left: Mapping[BrokerPartition, int], limits: Limits) -> str:

@@ -71,9 +71,13 @@ def test_logs_that_were_known_before_are_leaderless_while_their_broker_is_away(z
     assert read_physical_cluster(zookeeper, known=[away]).leaders[away].broker == Broker(2, "vm", 19097)
 
 
-def test_a_partition_that_a_broker_counts_no_more_is_not_there(zookeeper: ZooKeeper, jafka: KazooClient) -> None:
+def test_a_partition_that_a_broker_counts_no_more_is_asked_of_nobody_and_told_where_it_was_known(
+        zookeeper: ZooKeeper, jafka: KazooClient) -> None:
     beyond = BrokerPartition("clicks", 2, 10)
-    assert beyond not in {p.log for p in read_physical_cluster(zookeeper, known=[beyond]).topics["clicks"].partitions}
+    assert read_physical_cluster(zookeeper, known=[beyond]).leaderless == {beyond}
+    assert read_physical_cluster(zookeeper).leaderless == frozenset()
+    jafka.set("/brokers/topics/clicks/10", b"3")
+    assert read_physical_cluster(zookeeper, known=[beyond]).leaders[beyond].broker.id == 10
 
 
 def test_a_broker_that_counts_partitions_and_is_not_registered_leads_nothing(zookeeper: ZooKeeper, jafka: KazooClient) -> None:

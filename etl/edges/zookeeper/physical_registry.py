@@ -4,7 +4,8 @@
     /brokers/topics/[t]/[b]   how many partitions of the topic broker b has, ephemeral; the topic's own znode stays
 
 A log is (topic, broker, partition), and its leader is that broker: no other ever has it. While the broker is away both znodes are gone,
-so the logs that somebody knows from before are told as leaderless. A log is asked of its broker only while that one counts it: it hangs up
+so the logs that somebody knows from before are told as leaderless, and so are those that their broker counts no more: it makes its count of
+the directories that it finds. A log is asked of its broker only while that one counts it: it hangs up
 on whoever asks for a partition that it does not have.
 """
 
@@ -51,7 +52,7 @@ def read_physical_cluster(
     """The brokers and topics that are registered now, as a Metadata answer tells them; a topic that is not there is left out.
 
     topics   the topics to tell of; None: all
-    known    logs that were there before: those of a broker that does not have the topic now are among the topic's, and have no leader
+    known    logs that were there before: those that no broker counts now are among the topic's, and have no leader
 
     Partitions are in the order in which consumers of these brokers share them: their keys compared as text. Raises what
     `read_physical_brokers` raises.
@@ -59,8 +60,7 @@ def read_physical_cluster(
     brokers, before = read_physical_brokers(zookeeper), set(known)
     told = {}
     for name, logs in sorted(_registered(zookeeper, topics).items()):
-        there = {log.broker_id for log in logs}
-        away = {log for log in before if log.topic == name and log.is_physical and log.broker_id not in there}
+        away = {log for log in before if log.topic == name and log.is_physical} - logs
         leaders = {log: brokers.get(log.broker_id) for log in logs if log.broker_id is not None}
         partitions = tuple(PartitionMetadata(log, None, Leader(leader) if (leader := leaders.get(log)) else None)
                            for log in sorted(logs | away, key=lambda log: log.key))

@@ -55,6 +55,24 @@ def test_logs_of_a_broker_that_is_away_are_told_and_left_alone_and_read_on_when_
     refuse_unfinished(outside)
 
 
+def test_a_partition_that_its_broker_counts_no_more_is_told_and_if_it_is_made_again_it_is_known_as_another() -> None:
+    outside = physical_outside_of(5, 3, 4)
+    run(outside)
+    grow(outside, 2, 2, 2)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    outside.logs[ALSO_ONE].has_leader = False
+    report = run(outside)
+    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.INGESTED, Outcome.NO_LEADER]
+    assert "the broker of clicks 1-1 is there and counts fewer partitions now" in report.outcomes[0][1]
+    assert report.outcomes[2][1].startswith("clicks 1-1: their broker is there and counts fewer partitions now")
+    assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
+    outside.logs[ALSO_ONE] = outside.logs[ALSO_ONE].made_again()
+    outside.logs[ALSO_ONE].grow(9)
+    with pytest.raises(LogTruncated, match="holds other bytes"):
+        run(outside)
+
+
 @pytest.mark.parametrize("step", ["store plan", "fetch"])
 def test_a_stored_plan_over_a_broker_that_went_away_does_not_hold_up_the_others(step: str) -> None:
     outside = physical_outside_of(5, 3, 4)

@@ -16,12 +16,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from etl.decisions.made_again import accept_command
 from etl.decisions.start import starts_of
 from etl.errors import OffsetInsideMessage, OffsetMoved
 from etl.model.logs import BrokerPartition, DoubtedOffset, Extent, LookedAt
 from etl.model.plans import NOTHING_COMMITTED, Committed, Loss, LossReason, Plan
 from etl.model.snapshot import Snapshot
 from etl.model.table import Table
+from etl.protocol.stretches import render_log
 
 
 def doubted_offsets(
@@ -109,6 +111,15 @@ def put_right(plan: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
     return plan
 
 
+def misplaced(plan: Plan, starts: Mapping[BrokerPartition, int], snapshot: Snapshot) -> list[BrokerPartition]:
+    """The logs in which a stored plan begins where no entry does, though nobody is known to have set its start: it reads on from there.
+
+    Such a log is another one, or lost its end, or is damaged.
+    """
+    looked = {log: look_at(log, start, snapshot) for log, start in sorted(starts.items()) if not _is_told(plan, None, log, start)}
+    return [log for log, found in looked.items() if found and found.is_entry is False]
+
+
 def _is_told(plan: Plan, before: Plan | None, log: BrokerPartition, start: int) -> bool:
     """Whether somebody else told where the plan begins: the log was moved, or never read before."""
     return bool(_moved_past(plan, log, start)) or plan.number == 1 or (before is not None and log not in before.positions)
@@ -153,7 +164,10 @@ def _inside_entry(log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, la
         else:
             check += f"; then {command}"
             if ours is None and last.number > 1:
-                check += ". If nobody set it, the log is damaged there: --skip leaves out what is"
+                check += (
+                    ". If nobody set it: where the log is another one, or lost its end and was written on since (compare its records with "
+                    f"the table's by etl peek), {accept_command([render_log(log), '--at OFFSET'])} goes on from up to where they are the "
+                    "same, from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is")
     return OffsetInsideMessage(what, check=check, **log.place, offset=looked.offset)
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from etl.decisions.accepted_logs import Accepted, accepted_logs
 from etl.decisions.accepting import Accepting
+from etl.decisions.doubted_offsets import misplaced
 from etl.decisions.log_identity import Cut, cut_logs, record_epochs
 from etl.decisions.made_again import kept_creations, kept_ids
 from etl.decisions.replacement import let_go_among
@@ -81,14 +82,16 @@ def _tails(old: Plan, accepted: Accepted, snapshot: Snapshot) -> dict[BrokerPart
 def _cuts(state: UpToDate | Replay, before: Mapping[BrokerPartition, int], snapshot: Snapshot) -> Iterable[Cut]:
     """The logs that were cut below where they stand; of a stored plan also those that were cut inside its ranges only.
 
-    Of a physical log nobody knows that it was no further down.
+    Of a physical log nobody knows that it was no further down, and one in which no entry begins where the plan does is no more what it was.
     """
     if isinstance(state, UpToDate):
         return cut_logs(state.last, snapshot, state.last.positions)
     deep = {cut.log: replace(cut, left_until=min(cut.left_until, before[cut.log])) for cut in cut_logs(state.plan, snapshot, before)}
     inside = {cut.log: replace(cut, left_until=before[cut.log], is_known=not cut.log.is_physical)
               for cut in cut_logs(state.plan, snapshot, state.plan.positions)}
-    return {**inside, **deep}.values()
+    misread = {log: Cut(log, before[log], before[log] - 1, is_known=False, holds_others=True)
+               for log in misplaced(state.plan, before, snapshot)}
+    return {**inside, **deep, **misread}.values()
 
 
 def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> Iterable[Loss]:

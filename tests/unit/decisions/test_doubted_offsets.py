@@ -220,7 +220,10 @@ def test_where_a_stored_plan_begins_in_a_log_that_was_read_before_it_may_be_the_
     seen = replace(FakeWorld(physical_outside_of(9, 3, 4), FOLLOWING).observe(), looked_at={ONE: (damaged,)})
     with pytest.raises(OffsetInsideMessage, match="where it begins in this log: its magic would be 9") as refused:
         refuse_inside_entries({ONE: 37}, seen, plan, is_left=True)
-    assert refused.value.check.endswith("If nobody set it, the log is damaged there: --skip leaves out what is")
+    assert refused.value.check.endswith(
+        "If nobody set it: where the log is another one, or lost its end and was written on since (compare its records with the "
+        "table's by etl peek), etl plans accept-log CONF clicks:1-0 --at OFFSET --reason ... goes on from up to where they are the same, "
+        "from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is")
 
 
 def test_what_was_looked_at_is_kept_in_a_report() -> None:

@@ -14,8 +14,8 @@ from etl.commands.offsets import offsets_of
 from etl.commands.preview import preview_of
 from etl.decisions.accepted_logs import told_of
 from etl.decisions.made_again import kept_ids
-from etl.errors import BrokerUnreachable, LogTruncated, NeedsDecision, SettingsError
-from etl.model.logs import BrokerPartition
+from etl.errors import BrokerUnreachable, LogTruncated, NeedsDecision, OffsetInsideMessage, SettingsError
+from etl.model.logs import BrokerPartition, Tail
 from etl.model.plans import Plan, Vanished
 from etl.report.plan_json import describe_plan
 from etl.report.run_state import Outcome
@@ -356,6 +356,40 @@ def test_a_log_that_lost_its_end_and_is_longer_again_stops_every_run() -> None:
     accept(outside, "clicks:1-0", at_offset=cut)
     run(outside)
     refuse_unfinished(outside)
+
+
+class WithoutBytes(PhysicalLog):
+    """One of which nothing is compared, as by a plan of an earlier version, or where the new log holds the same bytes there."""
+
+    def tail(self, until: int, size: int) -> Tail:
+        return Tail(until, size, "as ever")
+
+
+@pytest.mark.parametrize("at", [0, 44])
+def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_also_where_no_bytes_tell(at: int) -> None:
+    outside = physical_outside_of(0, 3, 4)
+    outside.logs[ONE] = WithoutBytes()
+    grow(outside, 5, 0, 0)
+    run(outside)
+    outside.logs[ONE] = log = WithoutBytes(entries=[(0, 1)], end=5, lives=[(0, 1)])
+    log.grow(12)
+    position = outside.offsets[ONE][0]
+    assert position not in [start for start, _ in log.entries]
+    with pytest.raises(SettingsError, match="nothing is wrong"):  # nobody looked there yet
+        accept(outside, "clicks:1-0", at_offset=at)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    with pytest.raises(OffsetInsideMessage) as refused:
+        run(outside)
+    assert "etl plans accept-log CONF clicks:1-0 --at OFFSET --reason ..." in refused.value.check
+    with pytest.raises(SettingsError, match=f"offset {position} lies above {position - 1}"):
+        accept(outside, "clicks:1-0", at_offset=position)
+    with pytest.raises(SettingsError, match="not the same log"):
+        accept(outside, "clicks:1-0", is_same_log=True)
+    assert accept(outside, "clicks:1-0", at_offset=at).vanished == (Vanished(ONE, at, position),)
+    run(outside)
+    refuse_broken(outside)
+    assert {place for found, place in outside.rows() if found == ONE} >= set(log.read(at, log.end))
 
 
 def test_a_log_that_is_made_again_while_it_is_read_stops_the_run_before_the_append() -> None:

@@ -108,7 +108,7 @@ def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ..
     """
     skipped = tuple(parse_skip(text) for text in skips)
     with open_world(settings, ALONE) as world, world.driving(new_run_id()):
-        snapshot = leave_to_owners(world.observe(), settings)
+        snapshot = leave_to_owners(world.observe(lambda log: [skip.until_offset for skip in skipped if skip.log == log]), settings)
         newest = snapshot.ledger.newest
         if newest is None or newest.number != number:
             stored = f"the newest plan is {newest.number}" if newest else "this pipeline has made no plan yet"
@@ -142,7 +142,7 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
     wanted = Accepting(tuple(parse_named(name) for name in names), reason, at, is_same_log)
     run_id = new_run_id()
     with open_world(settings, ALONE) as world, world.driving(run_id):
-        snapshot = world.observe()
+        snapshot = world.observe(wanted.offsets_of)
         state = where_we_stand(snapshot, settings)
         if isinstance(state, FirstRun):
             raise SettingsError("this pipeline has made no plan yet: there is nothing to accept", check="`etl plan CONF`")

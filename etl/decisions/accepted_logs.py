@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.decisions.accepting import Accepting, Named
+from etl.decisions.doubted_offsets import refuse_named
 from etl.decisions.log_identity import Cut
 from etl.decisions.made_again import (
     compared_ids, is_creation_id, is_what_was_read, named, topics_made_again, undecided_logs, waiting_logs, ways_out,
@@ -68,11 +69,11 @@ def accepted_logs(
         return Accepted(again, {}, frozenset(), frozenset(), frozenset(), frozenset(_known_as_same(waiting, wanted, old, snapshot)))
     of_the_same = {log: cut for log, cut in cuts.items() if log.topic not in again}
     if wanted.at is not None and waiting:
-        at = _at_of_one(waiting, of_the_same, before, wanted)
+        at = _at_of_one(waiting, of_the_same, before, wanted, snapshot)
         return Accepted(again, at, frozenset(log for log, offset in at.items() if not offset), frozenset(), frozenset(), frozenset())
     same = {log for log in waiting if _goes_on(log, wanted, old, snapshot)}
     anew = {*(log for log in before if log.topic in again), *(log for log in waiting if log not in same)}
-    moved = {**_cut_positions(of_the_same, before, wanted), **_starts_anew(anew, snapshot, settings)}
+    moved = {**_cut_positions(of_the_same, before, wanted, snapshot), **_starts_anew(anew, snapshot, settings)}
     exact = frozenset(log for log, cut in of_the_same.items() if cut.is_known)
     return Accepted(again, moved, frozenset(anew), frozenset(of_the_same), exact, frozenset(same))
 
@@ -143,6 +144,7 @@ def _untold(log: BrokerPartition, old: Plan, snapshot: Snapshot) -> SettingsErro
 
 def _at_of_one(
     waiting: Sequence[BrokerPartition], cuts: Mapping[BrokerPartition, Cut], before: Mapping[BrokerPartition, int], wanted: Accepting,
+    snapshot: Snapshot,
 ) -> dict[BrokerPartition, int]:
     log, *others = waiting
     if others or cuts or not wanted.names_itself(log) or wanted.at is None:
@@ -150,11 +152,12 @@ def _at_of_one(
     if wanted.at > before[log]:
         what = f"offset {wanted.at} lies above {before[log]}, up to where the log was read"
         raise SettingsError(what, key="--at", **log.place, check="`etl plan CONF`")
+    refuse_named(log, wanted.at, snapshot, key="--at")
     return {log: wanted.at}
 
 
 def _cut_positions(
-    cuts: Mapping[BrokerPartition, Cut], before: Mapping[BrokerPartition, int], wanted: Accepting,
+    cuts: Mapping[BrokerPartition, Cut], before: Mapping[BrokerPartition, int], wanted: Accepting, snapshot: Snapshot,
 ) -> dict[BrokerPartition, int]:
     """Where to go on in the logs that lost what the table has of them."""
     unknown = sorted(log for log, cut in cuts.items() if not cut.is_known)
@@ -172,6 +175,8 @@ def _cut_positions(
         if wanted.at is not None and wanted.at > cuts[log].left_until:
             what = f"offset {wanted.at} lies above {cuts[log].left_until}, where what is left of the log ends at most"
             raise SettingsError(what, key="--at", **log.place, check="`etl plan CONF`")
+        if wanted.at is not None:
+            refuse_named(log, wanted.at, snapshot, key="--at")
     until = {log: cut.left_until if cut.is_known or wanted.at is None else wanted.at for log, cut in cuts.items()}
     return {log: at for log, at in until.items() if at < before[log]}
 

@@ -42,6 +42,10 @@ class Accepting:
     def covers(self, log: BrokerPartition) -> bool:
         return any(one.covers(log) for one in self.named)
 
+    def offsets_of(self, log: BrokerPartition) -> tuple[int, ...]:
+        """Which of the log's offsets are named."""
+        return (self.at,) if self.at is not None and self.covers(log) else ()
+
     def names_itself(self, log: BrokerPartition) -> bool:
         return any(one.log == log for one in self.named)
 

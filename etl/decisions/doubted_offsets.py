@@ -6,6 +6,7 @@ position of a physical log (0.7 family), and was neither named by its broker nor
     an offset that the group committed in a log that was never read
     an offset that somebody moved
     where a plan begins that is stored and not in the table, for one of an earlier version was stored unseen
+    an offset that an operator names: up to where a log is what was read, or where what is skipped ends
 
 How it is looked at belongs to `edges.brokers.entries`. Pure functions of values.
 """
@@ -13,27 +14,41 @@ How it is looked at belongs to `edges.brokers.entries`. Pure functions of values
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etl.decisions.made_again import accept_command
 from etl.decisions.start import starts_of
-from etl.errors import OffsetInsideMessage, OffsetMoved
+from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
 from etl.model.logs import BrokerPartition, DoubtedOffset, Extent, LookedAt
-from etl.model.plans import NOTHING_COMMITTED, Committed, Loss, LossReason, Plan
+from etl.model.plans import NOTHING_COMMITTED, Committed, Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import Snapshot
 from etl.model.table import Table
-from etl.protocol.stretches import render_log
+from etl.protocol.stretches import render_log, render_stretches
+
+Named = Callable[[BrokerPartition], Collection[int]]
+"""Which offsets of a log an operator names."""
+
+
+def none_named(log: BrokerPartition) -> Collection[int]:
+    """As in a run: nobody names any."""
+    return ()
 
 
 def doubted_offsets(
     plan: Plan | None, table: Table | None, committed: Mapping[BrokerPartition, Committed], extents: Mapping[BrokerPartition, Extent],
+    named: Named = none_named,
 ) -> tuple[DoubtedOffset, ...]:
     """What is looked at, in order. `plan` is the one in force."""
     is_left = plan is not None and plan.number > ((table.transaction_version or 0) if table else 0)
     kept = _kept_by(plan) if plan and is_left else {}
-    return tuple(one for log, extent in sorted(extents.items()) if extent.boundaries is not None
-                 for one in _doubted(log, extent, plan, committed.get(log, NOTHING_COMMITTED), kept))
+    found = list[DoubtedOffset]()
+    for log, extent in sorted(extents.items()):
+        if extent.boundaries is not None:
+            said = {offset: one for offset in named(log) for one in _inside(offset, log, extent, ())}
+            others = _doubted(log, extent, plan, committed.get(log, NOTHING_COMMITTED), kept)
+            found += [*said.values(), *(one for one in others if one.offset not in said)]
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +114,34 @@ def look_at(log: BrokerPartition, offset: int | None, snapshot: Snapshot) -> Loo
     return next((looked for looked in snapshot.looked_at.get(log, ()) if looked.offset == offset), None)
 
 
+def refuse_named(log: BrokerPartition, offset: int, snapshot: Snapshot, *, key: str) -> None:
+    """Refuse an offset that an operator names of a physical log, where it lies above the log's end or no entry begins there.
+
+    `key` is the option that names it. Raises SettingsError.
+    """
+    extent, looked = snapshot.extents.get(log), look_at(log, offset, snapshot)
+    end = extent.end_offset if extent else 0
+    if log.is_physical and log not in snapshot.leaderless and offset > end:
+        what = f"offset {offset} lies above {end}, where the log ends"
+        raise SettingsError(what, key=key, **log.place, check="`etl offsets show CONF`")
+    if extent and looked and looked.is_entry is False:
+        before, after = _around(looked, extent)
+        what = f"no message begins at {offset}: {looked.wrong}"
+        check = f"where one begins (etl peek); the broker names {before} below it and {after} above it"
+        if looked.before is not None:
+            what = f"no message begins at {offset}: it lies inside the one from {before} to {after}"
+            check = f"whether that message is on this side or the other: {before} or {after}"
+        raise SettingsError(what, key=key, **log.place, check=check)
+
+
+def is_said_wrong(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool:
+    """Whether a stored reset leaves a physical log inside an entry: an operator named that offset to an earlier version."""
+    if plan.kind is not PlanKind.RESET or not log.is_physical or not plan.log_epochs.get(log):
+        return False
+    looked = look_at(log, plan.positions[log], snapshot)
+    return looked is not None and looked.is_entry is False
+
+
 def put_right(plan: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
     """A stored plan as if it had seen the offsets of now, where it begins inside an entry and somebody has moved them since.
 
@@ -155,7 +198,9 @@ def _inside_entry(log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, la
     elif looked.wrong:
         what += f": {looked.wrong}"
     check = _choices(looked, snapshot.extents[log], ours)
-    if is_left and last:
+    if is_left and last and is_said_wrong(log, last, snapshot):
+        check = _of_a_reset(log, looked, snapshot.extents[log], last)
+    elif is_left and last:
         command = f"`etl plans supersede CONF {last.number} --reason ...`, which plans anew from the offset as it is then"
         now = snapshot.committed.get(log, NOTHING_COMMITTED).offset
         again = look_at(log, now, snapshot)
@@ -171,6 +216,16 @@ def _inside_entry(log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, la
     return OffsetInsideMessage(what, check=check, **log.place, offset=looked.offset)
 
 
+def _of_a_reset(log: BrokerPartition, looked: LookedAt, extent: Extent, plan: Plan) -> str:
+    """What leads out where `accept-log --at` was believed by an earlier version."""
+    before, after = _around(looked, extent)
+    skip = render_stretches([(log, looked.offset, after)])
+    return (
+        f"up to where the log's records are those in the table (etl peek): if up to {after}, `etl plans supersede CONF {plan.number} "
+        f"--skip {skip} --reason ...`; "
+        f"if up to {before} or below, `etl plans accept-log CONF {render_log(log)} --at OFFSET --reason ...`")
+
+
 def _ours(log: BrokerPartition, offset: int, last: Plan | None, *, is_left: bool) -> int | None:
     """Up to where the log is in the table, or told lost; None where it was never read."""
     if last is None or log not in last.positions:
@@ -182,11 +237,7 @@ def _ours(log: BrokerPartition, offset: int, last: Plan | None, *, is_left: bool
 
 def _choices(looked: LookedAt, extent: Extent, ours: int | None) -> str:
     """Which offsets may take its place, and what each of them comes to."""
-    bounds = extent.boundaries or (extent.log_start_offset, extent.end_offset)
-    at = bisect_right(bounds, looked.offset)
-    before, after = bounds[at - 1], bounds[at]
-    if looked.before is not None and looked.after is not None:
-        before, after = looked.before, looked.after
+    before, after = _around(looked, extent)
     if ours is not None:
         others = " or ".join(str(each) for each in (before, after) if each > ours)
         return (
@@ -199,3 +250,12 @@ def _choices(looked: LookedAt, extent: Extent, ours: int | None) -> str:
     return (
         f"who set it; set it to where a message begins, as the log's consumers commit it. The broker names {before} below it: all that "
         f"lies behind that is loaded, also what that consumer has read; and {after} above it: what lies below that is left out")
+
+
+def _around(looked: LookedAt, extent: Extent) -> tuple[int, int]:
+    """The nearest offsets at which an entry is known to begin, or the log ends."""
+    if looked.before is not None and looked.after is not None:
+        return looked.before, looked.after
+    bounds = extent.boundaries or (extent.log_start_offset, extent.end_offset)
+    at = bisect_right(bounds, looked.offset)
+    return bounds[at - 1], bounds[at]

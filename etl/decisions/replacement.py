@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from etl.decisions.doubted_offsets import refuse_named
 from etl.decisions.plan import plan_from
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, SettingsError
@@ -29,6 +30,8 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
     skipped = [replace(skip, log_epoch=old.log_epochs.get(skip.log, 0)) for skip in state.skipped]
     skips = (*earlier, *skipped)
     _refuse_leaderless_skips(skipped, snapshot)
+    for skip in skipped:
+        refuse_named(skip.log, skip.until_offset, snapshot, key="--skip")
     plan = plan_from(starts_of(old), old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms, beyond=skips)
     ranges = tuple(leave_out(_without(plan.ranges, earlier), skipped))
     return replace(

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etl.decisions.doubted_offsets import Named, none_named
 from etl.decisions.other_pipelines import app_id_of
 from etl.edges.delta import losses
 from etl.edges.delta.features import unknown_to_delta_rs
@@ -87,11 +88,10 @@ class LiveWorld:
             self.zookeeper.ensure("/")
         return self._lock.driving(run_id, wait_s=self.settings.ownership.wait_for_driver_s)
 
-    def observe(self) -> Snapshot:
-        """See `world.World`."""
-        seen = self._observer.observe()
-        self._cluster_name, self._seen_ledger = seen.snapshot.cluster, seen.snapshot.ledger
-        self._pipelines_version = seen.pipelines_version
+    def observe(self, named: Named = none_named) -> Snapshot:
+        """See `world.World`; `named` are offsets that an operator names."""
+        seen = self._observer.observe(named)
+        self._cluster_name, self._seen_ledger, self._pipelines_version = seen.snapshot.cluster, seen.snapshot.ledger, seen.pipelines_version
         return seen.snapshot
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:

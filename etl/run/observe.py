@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from etl.decisions.acceptance import is_waiting_for_a_table
 from etl.decisions.cluster_name import ClusterName
-from etl.decisions.doubted_offsets import doubted_offsets
+from etl.decisions.doubted_offsets import Named, doubted_offsets, none_named
 from etl.decisions.log_identity import epochs_to_ask
 from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.ownership import members_as_owners
@@ -57,11 +57,14 @@ class Observer:
         self._settings, self._zookeeper, self._group, self._ledger, self._now_ms = settings, zookeeper, group, ledger, now_ms
         self._discovery = Discovery(settings, zookeeper)
 
-    def observe(self) -> Seen:
-        """Look, and look again when another driver planned meanwhile: what was seen of the ledger is then older than the rest."""
+    def observe(self, named: Named = none_named) -> Seen:
+        """Look, and look again when another driver planned meanwhile: what was seen of the ledger is then older than the rest.
+
+        `named`: see `doubted_offsets`.
+        """
         for _ in range(_LOOKS_MAX):
             before = self._ledger.mark()
-            seen = self._look()
+            seen = self._look(named)
             if self._ledger.mark() == before:
                 break
         return seen
@@ -91,7 +94,7 @@ class Observer:
             committed=self._group.committed(logs), starts={}, owners=self._group.owners({log.topic for log in read}),
             live_consumers=self._group.live_consumers(), ledger=ledger, table=table, other_pipelines=self._ledger.other_pipelines())
 
-    def _look(self) -> Seen:
+    def _look(self, named: Named) -> Seen:
         """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that is asked for after it."""
         source = self._settings.source
         ledger = self._ledger.read_ledger()
@@ -110,7 +113,7 @@ class Observer:
             table = self._table(called.name, ledger, metadata.topics)
             found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
             in_force = plan_in_force(ledger, table)
-            looked_at = cluster.looked_at(doubted_offsets(in_force, table, committed, found.extents), found.leaders)
+            looked_at = cluster.looked_at(doubted_offsets(in_force, table, committed, found.extents, named), found.leaders)
             moments = moments_to_ask(found.extents, in_force, self._settings, committed)
             # a time in the conf is meant; a moment that a plan keeps stands for "latest", and a start before it passes nothing over
             starts = cluster.offsets_at(

@@ -149,13 +149,13 @@ def accept(
 ) -> Plan:
     """What `etl plans accept-log` does with the outside."""
     world = FakeWorld(outside, settings, at or (lambda step, when: None))
-    snapshot = world.observe()
+    wanted = Accepting(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
+    snapshot = world.observe(wanted.offsets_of)
     state = where_we_stand(snapshot, settings)
     assert isinstance(state, (UpToDate, Replay))
     repair = repair_of(state, snapshot)
     finish_repair(world, repair, new_report())
     snapshot = repaired(snapshot, repair)
-    wanted = Accepting(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
     plan = with_id(plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms()))
     if isinstance(state, Replay):
         world.supersede(plan, snapshot.ledger)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from etl.decisions.cluster_name import cluster_name
-from etl.decisions.doubted_offsets import doubted_offsets
+from etl.decisions.doubted_offsets import Named, doubted_offsets, none_named
 from etl.decisions.log_identity import epochs_to_ask
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.start import moments_to_ask
@@ -75,18 +75,18 @@ class FakeWorld:
         self._at(step, When.AFTER)
         return result
 
-    def observe(self) -> Snapshot:
-        """See World."""
-        return self._do("observe", self._snapshot)  # type: ignore[no-any-return]
+    def observe(self, named: Named = none_named) -> Snapshot:
+        """See World; `named` are offsets that an operator names."""
+        return self._do("observe", lambda: self._snapshot(named))  # type: ignore[no-any-return]
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self, named: Named = none_named) -> Snapshot:
         out = self.outside
         ours = {log: found for log, found in out.logs.items() if self._topics.admits(log.topic)}
         logs = {log: found for log, found in ours.items() if found.has_leader}
         ledger, table = self._ledger(), self._table()
         moments = moments_to_ask(logs, plan_in_force(ledger, table), self._settings, out.committed())
         extents, in_force = {log: found.extent for log, found in logs.items()}, plan_in_force(ledger, table)
-        doubted = doubted_offsets(in_force, table, out.committed(), extents)
+        doubted = doubted_offsets(in_force, table, out.committed(), extents, named)
         places = (end_places(extents), known_places(in_force, extents))
         called = cluster_name(ledger.newest, out.tells, self._settings.cluster or CLUSTER, lambda name: name == CLUSTER and bool(out.table))
         return Snapshot(

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.doubted_offsets import doubted_offsets, put_right, refuse_inside_entries
+from etl.decisions.doubted_offsets import doubted_offsets, none_named, put_right, refuse_inside_entries
 from etl.decisions.next_step import plan_superseding, steps_ahead
-from etl.errors import OffsetInsideMessage, OffsetMoved
+from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
 from etl.model.logs import DoubtedOffset, Extent, LookedAt
 from etl.model.plans import Committed, Loss, LossReason, OffsetRange, Plan
 from etl.model.snapshot import Supersede
@@ -43,7 +43,7 @@ def starts_in(outside: Outside) -> list[int]:
 class Blind(FakeWorld):
     """A driver of an earlier version, which looked at nothing."""
 
-    def _snapshot(self):  # type: ignore[no-untyped-def]
+    def _snapshot(self, named=none_named):  # type: ignore[no-untyped-def]
         return replace(super()._snapshot(), looked_at={})
 
 
@@ -58,7 +58,7 @@ def store_blindly(outside: Outside) -> Plan:
 def superseded(outside: Outside, before: Plan | None = None, skipped: tuple[Loss, ...] = ()) -> Plan:
     """What `etl plans supersede` does with the outside."""
     world = FakeWorld(outside, FOLLOWING)
-    snapshot = world.observe()
+    snapshot = world.observe(lambda log: [skip.until_offset for skip in skipped if skip.log == log])
     newest = outside.newest_plan()
     assert newest
     state = Supersede(put_right(newest, before, snapshot), "put right", skipped)
@@ -198,6 +198,24 @@ def test_what_begins_inside_a_message_may_be_skipped_and_where_a_skip_ends_nothi
     assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(starts[3], outside.logs[ONE].end)
     inside = plain_plan(1, positions={ONE: 60}, ranges=(OffsetRange(ONE, 50, 60),), losses=(Loss(ONE, 45, 50, LossReason.SKIPPED),))
     assert doubted(inside, 45, in_table=False) == [45]
+
+
+def test_a_skip_that_ends_inside_a_message_is_refused_before_it_is_stored() -> None:
+    outside = physical_outside_of(6, 3, 4)
+    starts, stored = starts_in(outside), store_blindly(outside)
+    with pytest.raises(SettingsError, match=f"it lies inside the one from {starts[2]} to {starts[3]}") as refused:
+        superseded(outside, skipped=(Loss(ONE, starts[1], starts[2] + 4, LossReason.SKIPPED),))
+    assert (refused.value.where["key"], outside.newest_plan()) == ("--skip", stored)
+    superseded(outside, skipped=(Loss(ONE, starts[1], starts[2], LossReason.SKIPPED),))
+    run(outside)
+    kept = outside.logs[ONE].held(0, outside.logs[ONE].end) - outside.logs[ONE].held(starts[1], starts[2])
+    assert {place for log, place in outside.rows() if log == ONE} == kept
+
+
+def test_what_an_operator_names_is_walked_to_also_where_a_plan_that_is_left_begins() -> None:
+    plan = plain_plan(4, positions={ONE: 90}, ranges=(OffsetRange(ONE, 50, 90),))
+    found = doubted_offsets(plan, None, {ONE: Committed(50, 3)}, {ONE: EXTENT}, lambda log: [50, 40, 130])
+    assert found == (DoubtedOffset(ONE, 50, 40, 100),)
 
 
 def test_a_first_plan_is_put_right_as_well_and_a_log_that_was_read_before_without_being_moved_is_not() -> None:

@@ -1,0 +1,121 @@
+"""Offsets of physical logs that an operator names: looked at before they are stored, and said again where they were believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from etl.decisions.next_step import plan_superseding
+from etl.errors import OffsetInsideMessage, SettingsError
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Loss, LossReason, Plan
+from etl.model.snapshot import Supersede
+from etl.protocol.zookeeper.plan_documents import with_id
+from tests.fakes.outside import Outside
+from tests.fakes.physical_log import PhysicalLog
+from tests.fakes.stories import PHYSICAL_LOGS, PHYSICAL_SETTINGS, physical_outside_of, run
+from tests.fakes.stories import accept as accept_logs
+from tests.fakes.world import FakeWorld
+
+ONE, TWO, _ = PHYSICAL_LOGS
+
+
+def accept(outside: Outside, name: str, *, at_offset: int) -> Plan:
+    return accept_logs(outside, name, at_offset=at_offset, settings=PHYSICAL_SETTINGS)
+
+
+def made_again(log: BrokerPartition, *, entries: int) -> Outside:
+    """All logs were read, and then this one was made again on its broker."""
+    outside = physical_outside_of(5, 3, 4)
+    outside.topic_ids = {"clicks": "zxid-5"}
+    run(outside)
+    outside.logs[log] = outside.logs[log].made_again()
+    outside.logs[log].grow(entries)
+    return outside
+
+
+def undecided(*, entries: int) -> Outside:
+    """The same on the broker of TWO, and the topic has another id since."""
+    outside = made_again(TWO, entries=entries)
+    outside.topic_ids["clicks"] = "zxid-9"
+    return outside
+
+
+def starts_in(outside: Outside, log: BrokerPartition) -> list[int]:
+    """Where the messages of the log begin."""
+    found = outside.logs[log]
+    assert isinstance(found, PhysicalLog)
+    return [start for start, _ in found.entries]
+
+
+def refuse_doubled(outside: Outside) -> None:
+    """No record is there twice, and none under a key of another's."""
+    assert not [record for record, times in outside.records().items() if times > 1]
+    assert not [key for key, times in outside.keys().items() if times > 1]
+
+
+def test_an_offset_that_an_operator_names_inside_a_message_is_refused_with_the_ones_around_it() -> None:
+    outside = undecided(entries=30)
+    starts, before = starts_in(outside, TWO), dict(outside.plans)
+    with pytest.raises(SettingsError, match=f"it lies inside the one from {starts[1]} to {starts[2]}") as refused:
+        accept(outside, "clicks:2-0", at_offset=starts[1] + 3)
+    assert (refused.value.exit_code, refused.value.where["key"], outside.plans) == (2, "--at", before)
+    assert accept(outside, "clicks:2-0", at_offset=starts[1]).positions[TWO] == starts[1]
+
+
+def test_an_offset_above_the_end_of_an_undecided_log_is_refused() -> None:
+    outside = undecided(entries=1)
+    end = outside.logs[TWO].end
+    assert end + 1 < outside.offsets[TWO][0]
+    with pytest.raises(SettingsError, match=f"lies above {end}, where the log ends"):
+        accept(outside, "clicks:2-0", at_offset=end + 1)
+    assert accept(outside, "clicks:2-0", at_offset=end).positions[TWO] == end
+
+
+@pytest.mark.parametrize("name", ["clicks", "clicks:1-0"])
+def test_where_a_log_was_cut_is_no_offset_inside_a_message(name: str) -> None:
+    outside = made_again(ONE, entries=5)
+    starts, before = starts_in(outside, ONE), dict(outside.plans)
+    with pytest.raises(SettingsError, match=f"it lies inside the one from {starts[1]} to {starts[2]}"):
+        accept(outside, name, at_offset=starts[1] + 3)
+    assert outside.plans == before
+    assert accept(outside, name, at_offset=starts[2]).positions[ONE] == starts[2]
+
+
+def said_wrong_to_an_earlier_version() -> tuple[Outside, list[int]]:
+    """A reset is stored that leaves ONE inside its second message."""
+    outside = made_again(ONE, entries=5)
+    starts = starts_in(outside, ONE)
+    plan = accept(outside, "clicks:1-0", at_offset=starts[2])
+    wrong = with_id(replace(plan, positions={**plan.positions, ONE: starts[1] + 3}, tails={}, id=""))
+    world = FakeWorld(outside, PHYSICAL_SETTINGS)
+    world.supersede(wrong, world.observe().ledger)
+    return outside, starts
+
+
+def test_a_stored_reset_that_begins_inside_a_message_is_said_again_as_the_message_says() -> None:
+    outside, starts = said_wrong_to_an_earlier_version()
+    with pytest.raises(OffsetInsideMessage) as refused:
+        run(outside)
+    assert f"if up to {starts[1]} or below, `etl plans accept-log CONF clicks:1-0 --at OFFSET" in refused.value.check
+    assert accept(outside, "clicks:1-0", at_offset=starts[1]).positions[ONE] == starts[1]
+    run(outside)
+    refuse_doubled(outside)
+    assert outside.offsets[ONE][0] == outside.logs[ONE].end
+
+
+def test_or_its_message_is_skipped_as_the_message_says() -> None:
+    outside, starts = said_wrong_to_an_earlier_version()
+    with pytest.raises(OffsetInsideMessage) as refused:
+        run(outside)
+    assert f"etl plans supersede CONF 2 --skip clicks:1-0:{starts[1] + 3}-{starts[2]} --reason" in refused.value.check
+    world = FakeWorld(outside, PHYSICAL_SETTINGS)
+    snapshot, stored = world.observe(lambda log: [starts[2]] if log == ONE else []), outside.newest_plan()
+    assert stored
+    skip = Loss(ONE, starts[1] + 3, starts[2], LossReason.SKIPPED)
+    plan = plan_superseding(Supersede(stored, "said", (skip,)), snapshot, PHYSICAL_SETTINGS, now_ms=world.now_ms())
+    world.supersede(plan, snapshot.ledger)
+    run(outside)
+    refuse_doubled(outside)
+    assert outside.offsets[ONE][0] == outside.logs[ONE].end

@@ -12,8 +12,8 @@ from etl.commands.run import new_run_id
 from etl.decisions.acceptance import is_recorded, is_told
 from etl.decisions.accepted_logs import told_of
 from etl.decisions.accepting import Accepting, parse_named
-from etl.decisions.doubted_offsets import put_right
 from etl.decisions.foreign_commits import unacknowledged
+from etl.decisions.misplaced_offsets import put_right
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import naming_table, refuse_another_era, where_we_stand

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from etl.decisions.boundaries import boundaries_of, end_at_or_above
 from etl.decisions.caps import share_caps
-from etl.decisions.doubted_offsets import refuse_inside_entries
 from etl.decisions.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.made_again import kept_creations, kept_ids
+from etl.decisions.misplaced_offsets import refuse_inside_entries
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, start_of
 from etl.decisions.tails import kept_tails

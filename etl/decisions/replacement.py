@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from etl.decisions.doubted_offsets import refuse_named
+from etl.decisions.misplaced_offsets import refuse_named
 from etl.decisions.plan import plan_from
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, SettingsError

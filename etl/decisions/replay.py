@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from etl.decisions.doubted_offsets import refuse_inside_entries
 from etl.decisions.log_identity import refuse_other_logs
+from etl.decisions.misplaced_offsets import refuse_inside_entries
 from etl.decisions.plan import reading_of
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of

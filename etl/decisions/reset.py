@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from etl.decisions.accepted_logs import Accepted, accepted_logs
 from etl.decisions.accepting import Accepting
-from etl.decisions.doubted_offsets import misplaced
 from etl.decisions.log_identity import Cut, cut_logs, record_epochs
 from etl.decisions.made_again import kept_creations, kept_ids
+from etl.decisions.misplaced_offsets import misplaced
 from etl.decisions.replacement import let_go_among
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_anew, starts_of

@@ -97,9 +97,10 @@ def test_a_stored_plan_of_a_topic_that_was_deleted_is_superseded_by_name(pipelin
     broken_off_before("fetch", pipeline)
     with contextlib.closing(KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)) as admin:
         admin.delete_topics([gone])
-    assert wait_until(lambda: pipeline.door("plan").code == 2, 60)
-    pipeline.settings = {}
+    assert wait_until(lambda: pipeline.door("plan").code == 5, 60)
     refused(pipeline.run(), 5, "the brokers do not know this topic of it any more", gone, "etl plans supersede CONF 1")
     assert pipeline.door("plans", "supersede", after=("1", "--reason", "deleted")).code == 0
+    refused(pipeline.run(), 2, gone, "take it out")
+    pipeline.settings = {}
     pipeline.ran()
     assert pipeline.is_whole()

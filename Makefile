@@ -49,7 +49,7 @@ lint: setup ## flake8, mypy, import-linter
 	@$(BIN)/python -m mypy
 	@$(BIN)/lint-imports --no-logo
 
-test-brokers: setup ## every release of Kafka and Jafka, each with its own producers and consumers: fetches 250 MB of jars once
+test-brokers: setup ## every release of Kafka and Jafka, each with its own producers and consumers: fetches 290 MB of jars once
 	@$(BIN)/python -m pytest -m "not long" --numprocesses=$(WORKERS) --dist=loadfile tests/brokers
 
 chaos: setup ## the tests marked long, then the crash matrix on real processes, into docs/CRASHES.md; CHAOS="--rows 1,2,13" for some rows of it

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 def listening(answer: Callable[[socket.socket], None], *, side_by_side: bool = False) -> Iterator[int]:
     """A port of this machine on which `answer` is given to whoever says something, to one after the other or to all side by side."""
     server = socket.create_server(("127.0.0.1", 0))
-    served: set[socket.socket] = set()
+    served: list[socket.socket] = []
 
     def serve_one(connection: socket.socket) -> None:
-        served.add(connection)
+        served.append(connection)
         with connection, contextlib.suppress(OSError):
             connection.settimeout(10)
             connection.recv(1, socket.MSG_PEEK)
@@ -37,7 +37,7 @@ def listening(answer: Callable[[socket.socket], None], *, side_by_side: bool = F
     finally:
         server.shutdown(socket.SHUT_RDWR)
         server.close()
-        for connection in served:  # one that a reader keeps for later would be waited for
+        for connection in tuple(served):  # one that a reader keeps for later would be waited for
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         thread.join(10)

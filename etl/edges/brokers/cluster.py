@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
 from etl.edges.brokers.brokers import MOST_AT_A_TIME
 from etl.edges.brokers.entries import look_at
@@ -25,6 +26,9 @@ from etl.model.logs import (
 from etl.protocol.messages import ClusterMetadata, ToldMembers, TopicMetadata
 from etl.protocol.refusal import Meaning
 from etl.settings.source import TopicFilter
+
+Key = TypeVar("Key")
+Told = TypeVar("Told")
 
 
 def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetadata:
@@ -177,21 +181,11 @@ class Cluster(LogMoments):
 
 
 def _open_transactions(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, OpenTransaction]:
-    try:
-        return consumer.open_transactions(logs)
-    except OtherRelease:
-        raise
-    except (SettingsError, BrokerUnreachable):
-        return {}
+    return _if_told(lambda: consumer.open_transactions(logs))
 
 
 def _transactions(consumer: SimpleConsumer, producer_ids: Collection[int]) -> dict[int, tuple[str, int | None]]:
-    try:
-        return consumer.transactions_of(producer_ids)
-    except OtherRelease:
-        raise
-    except (SettingsError, BrokerUnreachable):
-        return {}
+    return _if_told(lambda: consumer.transactions_of(producer_ids))
 
 
 def _named(one: OpenTransaction, known: Mapping[int, tuple[str, int | None]]) -> OpenTransaction:
@@ -201,8 +195,13 @@ def _named(one: OpenTransaction, known: Mapping[int, tuple[str, int | None]]) ->
 
 def _sizes(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
     # A hint for the planner: without it tasks are cut by offsets alone, so no failure of this question stops a run.
+    return _if_told(lambda: consumer.log_sizes(logs))
+
+
+def _if_told(ask: Callable[[], dict[Key, Told]]) -> dict[Key, Told]:
+    """What a run can do without: nothing where the broker does not tell it. That it is of another release than was said always stops."""
     try:
-        return consumer.log_sizes(logs)
+        return ask()
     except OtherRelease:
         raise
     except (SettingsError, BrokerUnreachable):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from tests.model.ways import way_to
+from tests.model.ways import way_to, without_collector
 
 
 class At(IntEnum):
@@ -208,6 +208,7 @@ def broken_law(s: State) -> str | None:
     return None if s.exchanged == 0 and found(alone) == REFUSED else f"a quiet run loads nothing: {alone}"
 
 
+@without_collector()
 def explore() -> tuple[int, str | None]:
     """How many states there are, and the way to the first that breaks a law."""
     before: dict[State, tuple[str, State] | None] = {State(): None}

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from tests.model.ways import way_to
+from tests.model.ways import way_to, without_collector
 
 TURNS = 3
 """How often one run looks, as in `etl.run.ingest`."""
@@ -298,6 +298,7 @@ def after_one_quiet_run(ledger: Ledger, table: Table, end: int) -> State:
     return last
 
 
+@without_collector()
 def explore(left: Left) -> tuple[int, str | None]:
     """How many states there are, and the way to the first that breaks a law."""
     start = State(Ledger(), Table(), 1, (Driver(), Driver()), None, left)

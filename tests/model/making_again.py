@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from tests.model.ways import way_to
+from tests.model.ways import way_to, without_collector
 
 T = TypeVar("T")
 Log = tuple[int, ...]
@@ -242,6 +242,7 @@ def quiet(state: State) -> str | None:
     return broken(state) or (f"missing {missing}: {state}" if missing else None)
 
 
+@without_collector()
 def explore(start: State = State()) -> tuple[int, str | None]:
     """How many states there are, and the first way to one in which a law does not hold."""
     before: dict[State, tuple[str, State] | None] = {start: None}

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from tests.model.ways import way_to
+from tests.model.ways import way_to, without_collector
 
 OPERATOR = "operator"
 END = 2
@@ -397,6 +397,7 @@ def _is_accepted(scenario: Scenario, s: State) -> bool:
     return said and bool(dict((plan.heir_of if (plan := in_force(scenario, s, scenario.rulings[-1].who)) else ())))
 
 
+@without_collector()
 def explore(scenario: Scenario) -> tuple[int, str | None]:
     """How many states there are, and the first broken law with the way to it."""
     start = begin(scenario)

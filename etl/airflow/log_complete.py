@@ -1,0 +1,121 @@
+"""The sensor that waits until the logs are complete up to the end of a run's interval. While it waits it holds no worker.
+
+Each look is one `etl complete` in the toolkit's environment, so the triggerer needs that, too, and no client of Kafka of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from etl.airflow.brief import told_of
+from etl.airflow.interval import interval_of
+from etl.airflow.pipeline import Pipeline
+from etl.airflow.sdk import AirflowFailException, BaseSensorOperator
+from etl.airflow.toolkit import Toolkit, ask, not_there, parsed
+from etl.decisions.scheduled_runs import Verdict, verdict_of
+from etl.errors import SettingsError
+
+
+def words_of(pipeline: Pipeline, until: str, grace_s: float) -> list[str]:
+    """Of the command that looks."""
+    return ["complete", pipeline.conf, "--until-time", until, "--grace-s", f"{grace_s:g}", "--json"]
+
+
+class LogCompleteSensor(BaseSensorOperator):
+    """Done when every partition has a record at the end of the interval or later, or that is `grace` ago.
+
+    toolkit, pipeline   where the command is, and whose logs
+    grace               a partition without a record that late counts as complete so long after the end
+    deferrable          False: a worker waits, in the modes that every sensor has
+
+    `poke_interval` and `timeout` are those of every sensor. A run without an interval, and a conf that no look can use, fail at once.
+    """
+
+    def __init__(
+        self, *, toolkit: Toolkit, pipeline: Pipeline, grace: timedelta = timedelta(minutes=10), deferrable: bool = True, **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._toolkit, self._pipeline, self._grace_s, self._is_deferrable = toolkit, pipeline, grace.total_seconds(), deferrable
+
+    def execute(self, context: Mapping[str, Any]) -> Any:
+        """See the class."""
+        if not self._is_deferrable:
+            return super().execute(context)
+        if self.poke(context):
+            return None
+        trigger = LogCompleteTrigger(
+            self._toolkit.python, dict(self._toolkit.variables), self._words(context), float(self.poke_interval))
+        return self.defer(trigger=trigger, method_name="resume", timeout=timedelta(seconds=self.timeout))
+
+    def poke(self, context: Mapping[str, Any]) -> bool:
+        """One look."""
+        try:
+            code, document = ask(self._toolkit, self._words(context))
+        except SettingsError as error:
+            raise AirflowFailException(str(error)) from error
+        self.log.info("%s", (document or {}).get("says") or told_of(document))
+        return is_complete(code, document)
+
+    def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        """The trigger is done: the logs are complete, or no look can tell."""
+        if event.get("refused"):
+            raise AirflowFailException(str(event["refused"]))
+        self.log.info("%s", event.get("says"))
+
+    def _words(self, context: Mapping[str, Any]) -> list[str]:
+        return words_of(self._pipeline, interval_of(context).end.isoformat(), self._grace_s)
+
+
+def is_complete(code: int | None, document: Mapping[str, Any] | None) -> bool:
+    """What one look came to; False: look again. Raises AirflowFailException where looking again would not help."""
+    verdict = verdict_of(code, None)
+    if verdict is Verdict.FAIL:
+        raise AirflowFailException(f"{told_of(document)}. A retry would not help (exit code {code})")
+    return verdict is Verdict.DONE
+
+
+class LogCompleteTrigger(BaseTrigger):
+    """Looks every so many seconds, in the triggerer. A look that fails in passing is no end of it: the sensor's timeout is."""
+
+    def __init__(self, python: str, variables: dict[str, str], words: list[str], every_s: float) -> None:
+        super().__init__()
+        self._python, self._variables, self._words, self._every_s = python, variables, words, every_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """As of any trigger: plain values, kept in Airflow's database."""
+        return f"{__name__}.{type(self).__name__}", {
+            "python": self._python, "variables": self._variables, "words": self._words, "every_s": self._every_s}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """One event, at the end."""
+        while True:
+            await asyncio.sleep(self._every_s)
+            event = await self._look()
+            if event:
+                yield TriggerEvent(event)
+                return
+
+    async def _look(self) -> dict[str, str] | None:
+        toolkit = Toolkit(python=self._python)
+        try:
+            looking = await asyncio.create_subprocess_exec(
+                *toolkit.command(*self._words), env={**os.environ, **self._variables}, stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
+        except OSError:
+            return {"refused": f"{not_there(toolkit)} The triggerer needs it, too"}
+        try:
+            said, _ = await looking.communicate()
+        except asyncio.CancelledError:
+            looking.kill()
+            raise
+        document = parsed(said.decode())
+        try:
+            return {"says": (document or {}).get("says", "complete")} if is_complete(looking.returncode, document) else None
+        except AirflowFailException as error:
+            return {"refused": str(error)}

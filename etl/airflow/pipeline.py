@@ -1,0 +1,72 @@
+"""What a DAG must know of a pipeline: a few keys of its conf file. The command that a task starts reads and checks all of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etl.errors import SettingsError
+from etl.model.logs import Dialect
+from etl.settings.defaults import defaults_of, over
+from etl.settings.folder import confs_in
+from etl.settings.places import folder_of
+from etl.settings.references import resolve
+from etl.settings.yaml_file import CONF_MAX_BYTES, NOT_YAML, document_of, read_text
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One pipeline, as its DAGs know it."""
+
+    conf: str
+    """Where its conf file is, absolute; the workers read it there, too."""
+    name: str
+    group: str
+    table: str
+    """As a URI: `file:///...`, or the object store's."""
+    is_physical: bool
+    """Offsets are byte positions, and messages have no times: Jafka, Kafka 0.7."""
+
+
+def pipeline_of(conf: str | Path) -> Pipeline:
+    """The pipeline of a conf file. Secrets in it are not looked up: what parses DAG files needs none.
+
+    Raises SettingsError for a file that is not there or cannot be read, and for a key that is missing.
+    """
+    path = Path(conf).absolute()
+    try:
+        document = document_of(read_text(path, CONF_MAX_BYTES))
+    except (OSError, ValueError, *NOT_YAML) as error:
+        raise SettingsError(f"the conf file cannot be read: {error}", path=path, check="the path, which the DAG file names") from error
+    if defaults := defaults_of(document, str(path)):
+        document = over(defaults.written, document)
+    table = _text(document, "table.path", path)
+    folder = folder_of(table)
+    return Pipeline(
+        str(path), _text(document, "pipeline", path), _text(document, "group", path),
+        table if folder is None else Path(os.path.normpath(path.parent / folder)).as_uri(),
+        is_physical=_find(document, "source.dialect") == Dialect.JAFKA.value)
+
+
+def conf_files(folder: str | Path) -> list[Path]:
+    """The conf files of a folder, in order. Raises SettingsError where it has none: DAGs that vanish are told, not missed."""
+    try:
+        return list(confs_in(Path(folder)))
+    except (SettingsError, OSError) as error:
+        what, check = "no conf file is in the folder, so there is no DAG", "ETL_CONF, which names the folder"
+        raise SettingsError(what, path=folder, check=check) from error
+
+
+def _text(document: Any, key: str, path: Path) -> str:
+    found = resolve(_find(document, key), str(path), key)
+    if not isinstance(found, str) or not found:
+        raise SettingsError("the conf file lacks a key that its DAGs need", key=key, path=path, check="`etl doctor CONF`")
+    return found
+
+
+def _find(document: Any, key: str) -> Any:
+    for part in key.split("."):
+        document = document.get(part) if isinstance(document, dict) else None
+    return document

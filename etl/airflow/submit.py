@@ -1,0 +1,97 @@
+"""The operator that starts a job of the toolkit by spark-submit, and tells Airflow what came of it.
+
+A try may run while the driver of the one before is still at work, or after it has committed: Airflow guards against neither. The job does:
+the same run key is one plan, and one commit. So every try submits the same arguments, and asks nothing of earlier ones.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+from etl.airflow.assets import tell_assets
+from etl.airflow.brief import brief_of
+from etl.airflow.interval import interval_of
+from etl.airflow.outcome import refuse_what_is_not_done
+from etl.airflow.pipeline import Pipeline
+from etl.airflow.sdk import AirflowException, AirflowFailException, AirflowNotFoundException, BaseHook
+from etl.airflow.toolkit import Toolkit, not_there, parsed
+
+DOCUMENT_FILE = "ETL_DOCUMENT_FILE"
+"""The variable that names the file which a command writes its document to: standard output comes back mixed with Spark's log."""
+
+
+class EtlSubmitOperator(SparkSubmitOperator):
+    """`spark-submit jobs/JOB.py ARGUMENTS` in the toolkit's environment.
+
+    toolkit     where that is, and what spark-submit is told besides
+    pipeline    whose job it is
+    job         the name of the job's file: ingest, replay, backfill, verify, maintain
+    arguments   of an Airflow context, those of the job; SettingsError of it fails the task at once
+
+    The task returns what the job said, in brief, and says the same of its outlets. It is tried again where that may help (`outcome`).
+    Raises AirflowFailException where it does not, with the job's own sentences.
+    """
+
+    def __init__(
+        self, *, toolkit: Toolkit, pipeline: Pipeline, job: str, arguments: Callable[[Mapping[str, Any]], Sequence[str]], **kwargs: Any,
+    ) -> None:
+        submit = dict(toolkit.submit)
+        conf = {"spark.log.level": "WARN", **submit.pop("conf", {}), **(kwargs.pop("conf", None) or {})}
+        super().__init__(**{
+            "application": toolkit.job(job), "conn_id": toolkit.connection, "spark_binary": toolkit.spark_submit, "conf": conf,
+            "name": f"{job} {pipeline.group}/{pipeline.name}", **submit, **kwargs,
+            "env_vars": {**toolkit.environment, **(kwargs.get("env_vars") or {})}})
+        self._toolkit, self._pipeline, self._job, self._arguments = toolkit, pipeline, job, arguments
+
+    def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """See the class."""
+        self._refuse_what_cannot_start()
+        self.application_args = list(self._arguments(context))
+        with tempfile.TemporaryDirectory(prefix="etl-") as folder:
+            kept = Path(folder, "document.json")
+            self.env_vars: dict[str, str] = {**self.env_vars, DOCUMENT_FILE: str(kept)}
+            exit_code = self._submit(context)
+            document = parsed(kept.read_text()) if kept.exists() else None
+        refuse_what_is_not_done(exit_code, document)
+        whose = f"{self._pipeline.group}/{self._pipeline.name}"
+        interval = interval_of(context).as_json() if self._job == "ingest" else {}
+        report = {"job": self._job, "pipeline": whose, **interval, **brief_of(document)}
+        tell_assets(context, self.outlets, report)
+        return report
+
+    def _refuse_what_cannot_start(self) -> None:
+        """Airflow's hook takes master yarn for a connection that is not there, without a word."""
+        connection = self._toolkit.connection
+        try:
+            extra = BaseHook.get_connection(connection).extra_dejson
+        except AirflowNotFoundException as error:
+            raise AirflowFailException(
+                f"the Airflow connection {connection} is not there. Check: ETL_SPARK_CONNECTION, or make it: "
+                f"airflow connections add {connection} --conn-type spark --conn-host 'local[*]'") from error
+        if "cluster" in (self._deploy_mode, extra.get("deploy-mode")):
+            raise AirflowFailException(
+                f"the Airflow connection {connection}, or the task, asks for the deploy mode cluster: the job's report and exit code do "
+                "not come back from there. Check: its extra, deploy-mode must be client")
+        if not Path(self._toolkit.spark_submit).exists():
+            raise AirflowFailException(str(not_there(self._toolkit)))
+        if not Path(self.application).exists():
+            raise AirflowFailException(
+                f"the job is not on this worker: {self.application}. Check: ETL_JOBS, which names the folder of the job files")
+
+    def _submit(self, context: Mapping[str, Any]) -> int | None:
+        """The exit code of spark-submit; None: it ended otherwise."""
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            started = getattr(self._hook, "_submit_sp", None)
+            if started is None:
+                raise
+            self.log.error("%s", error)
+            code: int | None = started.returncode
+            return code
+        return 0

@@ -1,0 +1,31 @@
+"""Fixtures of the tests on Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.on_airflow.home import TOOLKIT
+from tests.on_airflow.running import IS_2, dag_bag
+from tests.on_airflow.stand_in import StandIn
+
+
+@pytest.fixture(scope="session")
+def database() -> None:
+    """Airflow's own, new. Airflow 2 would make connections for examples, and knows the assets of the DAGs that were written to it."""
+    from airflow.utils.db import initdb
+
+    if IS_2:
+        initdb(load_connections=False)
+        dag_bag().sync_to_db()
+    else:
+        initdb()
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    """The toolkit's environment, as scripts that do as they are told and remember what they were asked."""
+    TOOLKIT.forget()
+    yield TOOLKIT
+    TOOLKIT.forget()

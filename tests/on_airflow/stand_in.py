@@ -1,0 +1,80 @@
+"""A stand-in for the toolkit's environment: a `python` and a `spark-submit` that keep what they were asked, and answer as they are told."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_SCRIPT = """#!{python}
+import json, os, sys
+folder, me = {folder!r}, {name!r}
+with open(os.path.join(folder, "asked"), "a") as file:
+    print(json.dumps([me, sys.argv[1:], {{key: os.environ.get(key) for key in ("PYSPARK_PYTHON", "ETL_DOCUMENT_FILE")}}]), file=file)
+answers = os.path.join(folder, me + ".json")
+told = json.load(open(answers)) if os.path.exists(answers) else [{{}}]
+answer = told[0]
+if len(told) > 1:
+    json.dump(told[1:], open(answers, "w"))
+print("26/01/31 WARN Utils: a line of Spark's log", file=sys.stderr)
+if "document" in answer:
+    print(json.dumps(answer["document"], indent=2))
+    if os.environ.get("ETL_DOCUMENT_FILE"):
+        json.dump(answer["document"], open(os.environ["ETL_DOCUMENT_FILE"], "w"))
+sys.stdout.flush()
+if answer.get("signal"):
+    os.kill(os.getpid(), answer["signal"])
+sys.exit(answer.get("code", 0))
+"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One start of one of them."""
+
+    words: list[str]
+    environment: dict[str, str | None]
+
+    def after(self, option: str) -> list[str]:
+        """What each appearance of the option was given."""
+        return [self.words[at + 1] for at, word in enumerate(self.words) if word == option]
+
+    @property
+    def job(self) -> list[str]:
+        """Of spark-submit: the job's file and its arguments."""
+        at = next(at for at, word in enumerate(self.words) if word.endswith(".py") and "/jobs/" in word)
+        return [Path(self.words[at]).name, *self.words[at + 1:]]
+
+
+class StandIn:
+    """Answers are given in turn, the last one from then on: `code`, `document`, or `signal`, by which it then ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "bin").mkdir(parents=True)
+        self.python = folder / "bin" / "python"
+        for name in ("python", "spark-submit"):
+            script = folder / "bin" / name
+            script.write_text(_SCRIPT.format(python=sys.executable, folder=str(folder), name=name))
+            script.chmod(0o755)
+
+    def forget(self) -> None:
+        """As new."""
+        for path in (*self.folder.glob("*.json"), self.folder / "asked"):
+            path.unlink(missing_ok=True)
+
+    def spark_submit(self, *answers: dict[str, Any]) -> None:
+        """What spark-submit will answer."""
+        (self.folder / "spark-submit.json").write_text(json.dumps(answers))
+
+    def command(self, *answers: dict[str, Any]) -> None:
+        """What `python -m etl ...` will answer."""
+        (self.folder / "python.json").write_text(json.dumps(answers))
+
+    def asked(self, who: str = "spark-submit") -> list[Asked]:
+        """What they were asked so far."""
+        path = self.folder / "asked"
+        found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [Asked(words, environment) for name, words, environment in found if name == who]

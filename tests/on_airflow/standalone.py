@@ -1,0 +1,106 @@
+"""A whole Airflow on this machine: scheduler, triggerer, workers and pages, with a database of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+HEARTBEAT_S = 15
+"""A task whose worker is silent for so long is tried again; 300 unless told otherwise."""
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def wait_for(what: str, found: Callable[[], Any], within_s: float) -> Any:
+    """The first answer that is true; TimeoutError names what was waited for."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if answer := found():
+            return answer
+        time.sleep(0.5)
+    raise TimeoutError(f"{what}: not within {within_s:g} s")
+
+
+class StandaloneAirflow:
+    """`with StandaloneAirflow(home, environment) as airflow:`; its output is in `home`/standalone.log."""
+
+    def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
+        self.home, self.port = home, free_port()
+        url = f"http://127.0.0.1:{self.port}"
+        self.url = url
+        self.environment = {**os.environ, **environment, **{
+            "AIRFLOW_HOME": str(home), "AIRFLOW__API__BASE_URL": url,
+            "AIRFLOW__API__HOST": "127.0.0.1", "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/", "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True", "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True", "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_S),
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5"}}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        # A shell's child may ignore SIGINT, and then nothing ends it with all its children.
+        def begin() -> None:
+            os.setsid()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+        with (self.home / "standalone.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "airflow", "standalone"], cwd=self.home, env=self.environment, stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, preexec_fn=begin)
+        wait_for("Airflow's health page", self._is_well, 240)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._process:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(60)
+            finally:
+                try:
+                    os.killpg(self._process.pid, signal.SIGKILL)  # a group of its own: what is left of it, if anything
+                except ProcessLookupError:
+                    pass
+
+    def cli(self, *words: str) -> str:
+        """What `airflow WORDS` prints; its error where it fails."""
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow", *words], cwd=self.home, env=self.environment, capture_output=True, text=True,
+            stdin=subprocess.DEVNULL)
+        assert done.returncode == 0, f"airflow {' '.join(words)}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        return done.stdout
+
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Of Airflow's database; none while it is locked."""
+        try:
+            with sqlite3.connect(f"file:{self.home / 'airflow.db'}?mode=ro", uri=True, timeout=10) as database:
+                return database.execute(query, values).fetchall()
+        except sqlite3.OperationalError:
+            return []
+
+    def _is_well(self) -> bool:
+        assert self._process and self._process.poll() is None, (self.home / "standalone.log").read_text()[-4000:]
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/v2/monitor/health", timeout=5) as answer:
+                told = json.load(answer)
+        except (urllib.error.URLError, OSError, ValueError):
+            return False
+        return all(told.get(part, {}).get("status") == "healthy" for part in ("scheduler", "triggerer", "dag_processor"))

@@ -1,0 +1,73 @@
+"""`python -m etl.airflow check`, and whom a failure is told: on Airflow's own database."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from etl.errors import SettingsError
+from tests.on_airflow.home import DAGS
+
+told: list[Any] = []
+
+
+@pytest.mark.usefixtures("database")
+def test_a_pool_that_a_dag_names_and_nobody_made_is_told_with_the_command_and_then_it_is_there(
+        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from etl.airflow.__main__ import main
+
+    assert main(["check", str(DAGS)]) == 2
+    said = capsys.readouterr().out
+    assert "the pool clicks is not there, and task load of DAG pooled names it. Make it: airflow pools set clicks 1" in said
+    assert "connection" not in said
+    subprocess.run([sys.executable, "-m", "airflow", "pools", "set", "clicks", "1", "one load at a time"], check=True, capture_output=True)
+    assert main(["check", str(DAGS)]) == 0
+    assert "are there" in capsys.readouterr().out
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+    assert main(["check", str(DAGS)]) == 2
+    assert "the connection spark_default is not there, and task load of DAG" in capsys.readouterr().out
+
+
+def test_words_that_it_does_not_know_are_told_with_those_that_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    from etl.airflow.__main__ import main
+
+    assert [main(words) for words in ([], ["check"], ["look", "dags"])] == [2, 2, 2]
+    assert "python -m etl.airflow check FOLDER" in capsys.readouterr().err
+
+
+def context() -> dict[str, Any]:
+    task = SimpleNamespace(dag_id="ingest_clicks", task_id="load", run_id="r", try_number=4, log_url="http://here/log")
+    params = {"from_time": "2026-11-10T05:00:00Z", "until_time": "2026-11-10T06:00:00Z"}
+    return {"task_instance": task, "params": params, "exception": RuntimeError("a bad CRC")}
+
+
+def test_a_failure_is_one_value_with_what_is_asked_first(caplog: pytest.LogCaptureFixture) -> None:
+    from etl.airflow.failure import failure_of, on_failure
+
+    found = failure_of(context())
+    assert found == {
+        "dag": "ingest_clicks", "task": "load", "run": "r", "try": 4, "log": "http://here/log", "from_time": "2026-11-10T05:00:00+00:00",
+        "until_time": "2026-11-10T06:00:00+00:00", "run_key": "20261110T050000Z-20261110T060000Z", "why": "a bad CRC"}
+    with caplog.at_level(logging.ERROR, "etl.airflow.failure"):
+        on_failure()(context())
+    assert json.loads(caplog.messages[-1].removeprefix("failed: ")) == found
+    assert failure_of({}) == {}, "what is not known is left out"
+
+
+def test_who_is_told_of_failures_is_named_by_the_environment() -> None:
+    from etl.airflow.failure import on_failure, tell_from_environment
+
+    tell = tell_from_environment({"ETL_ON_FAILURE": "builtins:print"})
+    assert tell is not None and tell.__name__ == "print"
+    on_failure(told.append)(context())
+    assert told[-1]["dag"] == "ingest_clicks"
+    assert tell_from_environment({}) is None
+    for wrong in ("nosuch.module:f", "builtins:nosuch", "builtins", ":f"):
+        with pytest.raises(SettingsError, match="ETL_ON_FAILURE names no function"):
+            tell_from_environment({"ETL_ON_FAILURE": wrong})

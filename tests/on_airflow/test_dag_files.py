@@ -1,0 +1,84 @@
+"""The DAG files as Airflow finds them: they load, load nothing heavy, and have what a schedule needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.on_airflow.home import CONF, DAGS, ROOT
+from tests.on_airflow.running import dag_bag
+
+KINDS = ("ingest", "replay", "backfill", "maintain")
+HEAVY = ("pyspark", "py4j", "numba", "numpy", "pandas", "pyarrow", "kafka", "kazoo", "deltalake")
+
+
+@pytest.fixture(scope="module")
+def dags() -> dict[str, Any]:
+    found = dag_bag()
+    assert found.import_errors == {}
+    return dict(found.dags)
+
+
+def test_every_conf_file_has_a_dag_of_each_kind(dags: dict[str, Any]) -> None:
+    expected = {f"{kind}_{conf.stem}" for kind in KINDS for conf in CONF.glob("*.yaml")}
+    assert expected and expected == {name for name in dags if name.startswith(KINDS)}
+
+
+def test_dag_files_load_in_a_process_of_their_own_without_anything_heavy() -> None:
+    program = (
+        "import sys, json, runpy\nbefore = set(sys.modules)\n"
+        f"for path in {[str(path) for path in sorted(DAGS.glob('*.py'))]!r}: runpy.run_path(path)\n"
+        f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))")
+    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    heavy = json.loads(told.stdout.splitlines()[-1])
+    without_ours = subprocess.run(
+        [sys.executable, "-c", "import sys, json, etl.airflow.sdk, airflow.providers.apache.spark.operators.spark_submit\n"
+                               f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"],
+        cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(heavy) <= set(json.loads(without_ours.stdout.splitlines()[-1])), "what Airflow loads itself is not ours to avoid"
+
+
+def test_scheduled_dags_have_intervals_and_do_not_catch_up_and_run_one_at_a_time(dags: dict[str, Any]) -> None:
+    for name, dag in dags.items():
+        if name.startswith(("ingest", "maintain")):
+            assert type(dag.timetable).__name__ == "CronDataIntervalTimetable", name
+        assert (dag.catchup, dag.max_active_runs) == (False, 1), name
+        assert "offset-range-etl" in dag.tags and dag.doc_md and dag.description, name
+    schedules = [dags[name].timetable for name in ("ingest_jafka", "ingest_clicks")]
+    assert [getattr(one, "expression", None) or one.summary for one in schedules] == ["*/15 * * * *", "0 * * * *"]
+
+
+def test_jobs_are_tried_again_and_never_run_twice_at_a_time_and_call_somebody_when_they_fail(dags: dict[str, Any]) -> None:
+    looking = ("wait_until_complete", "missing_intervals")
+    jobs = [task for name, dag in dags.items() if name.startswith(KINDS) for task in dag.tasks if task.task_id not in looking]
+    assert len(jobs) == len(KINDS) * len(list(CONF.glob("*.yaml")))
+    for task in jobs:
+        assert task.retries >= 2 and task.retry_exponential_backoff and task.execution_timeout, task
+        assert task.max_active_tis_per_dag == 1 and task.on_failure_callback, "max_active_runs does not bind Airflow's backfills"
+
+
+def test_tasks_name_no_pool_and_one_connection_unless_they_are_told_to(dags: dict[str, Any]) -> None:
+    tasks = [task for name, dag in dags.items() if name.startswith(KINDS) for task in dag.tasks]
+    assert {task.pool for task in tasks} == {"default_pool"}
+    assert {task._conn_id for task in tasks if hasattr(task, "_conn_id")} == {"spark_default"}
+    assert [task.pool for task in dags["pooled"].tasks] == ["clicks"]
+
+
+def test_each_table_is_one_asset_of_whatever_loads_it(dags: dict[str, Any]) -> None:
+    named = {name: [asset.uri for task in dag.tasks for asset in task.outlets] for name, dag in dags.items()}
+    assert named["ingest_clicks"] == named["replay_clicks"] == named["backfill_clicks"] != named["ingest_jafka"]
+    assert named["ingest_clicks"][0].startswith("file:///") and named["maintain_clicks"] == []
+
+
+def test_a_conf_file_with_a_mistake_is_an_import_error_that_names_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("wrong")
+    (folder / "dags").mkdir()
+    (folder / "half.yaml").write_text("pipeline: clicks")
+    (folder / "dags" / "wrong.py").write_text(
+        f"from etl.airflow.dags import ingest_dag\ndag = ingest_dag({str(folder / 'half.yaml')!r}, '0 * * * *')\n")
+    told = "".join(dag_bag(folder / "dags").import_errors.values())
+    assert "SettingsError" in told and "half.yaml" in told and "table.path" in told

@@ -1,0 +1,110 @@
+"""A whole Airflow: a schedule, a backfill over the same intervals and a worker that is killed, and each record is in the table once."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.on_airflow.home import CONF, DAGS
+from tests.on_airflow.real import PARTITIONS, Real, real_pipeline
+from tests.on_airflow.running import IS_2
+from tests.on_airflow.standalone import StandaloneAirflow, wait_for
+
+pytestmark = [pytest.mark.long, pytest.mark.skipif(IS_2, reason="backfills that the scheduler runs are those of Airflow 3")]
+
+DAG = "every_minute"
+RUNS = "select run_type, state, data_interval_start from dag_run where dag_id = ?"
+LOADS = "select run_id, state, try_number from task_instance where dag_id = ? and task_id = 'load'"
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[Real]:
+    with real_pipeline(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def airflow(tmp_path: Path, real: Real) -> Iterator[StandaloneAirflow]:
+    home = tmp_path / "airflow"
+    (home / "dags").mkdir(parents=True)
+    shutil.copy(DAGS / "quick_dags.py", home / "dags")
+    environment = {**real.environment, "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"), "ETL_CONF": str(CONF)}
+    with StandaloneAirflow(home, environment) as running:
+        yield running
+
+
+def drivers() -> dict[int, int]:
+    """Every spark-submit of this job that runs: its pid, and that of its parent."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if any(word.endswith(b"ingest.py") for word in words) and b"org.apache.spark.deploy.SparkSubmit" in words:
+            found[int(process.name)] = parent
+    return found
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def loads(airflow: StandaloneAirflow) -> list[tuple[str, str, int]]:
+    return [(str(run), str(state), int(tries)) for run, state, tries in airflow.rows(LOADS, DAG)]
+
+
+def test_a_schedule_a_backfill_over_it_and_a_worker_that_is_killed_load_each_record_once(airflow: StandaloneAirflow, real: Real) -> None:
+    real.ask("flow", name="clicks", partitions=PARTITIONS, every_s=0.02)
+    begun = datetime.now(UTC).replace(second=0, microsecond=0)
+    wait_for("the DAG", lambda: DAG in airflow.cli("dags", "list"), 120)
+    airflow.cli("dags", "unpause", DAG)
+    wait_for("a first load", lambda: any(state == "success" for _, state, _ in loads(airflow)), 300)
+
+    # the worker of the next load is lost while its Spark driver goes on
+    driver, submit = wait_for("a driver at work", lambda: next(iter(drivers().items()), None), 300)
+    worker = submit
+    for pid in (worker, parent_of(worker)):
+        os.kill(pid, signal.SIGKILL)
+    assert driver in drivers(), "nobody told the driver"
+
+    # while it is not known yet that it is lost, a backfill begins over intervals of the schedule, and others before them
+    airflow.cli(
+        "backfill", "create", "--dag-id", DAG, "--from-date", (begun - timedelta(minutes=3)).isoformat(), "--to-date", begun.isoformat(),
+        "--max-active-runs", "3", "--reprocess-behavior", "completed")
+    wait_for("the lost try to be tried again", lambda: any(tries > 1 for _, _, tries in loads(airflow)), 300)
+    wait_for("the backfill", lambda: _is_done(airflow, "backfill"), 600)
+
+    produced = real.ask("still")
+    end = datetime.now(UTC)
+    wait_for("a scheduled run behind the last record", lambda: _is_loaded_after(airflow, end), 600)
+    airflow.cli("dags", "pause", DAG)
+    wait_for("all runs", lambda: {state for _, state, _ in airflow.rows(RUNS, DAG)} <= {"success", "failed"}, 600)
+
+    assert {state for _, state, _ in airflow.rows(RUNS, DAG)} == {"success"}
+    assert len({run for run, _, _ in loads(airflow)}) > 4
+    rows, records = real.rows(), real.records()
+    assert len(records) == produced and rows == records, "each record once, by Kafka's own client and delta-rs"
+    assert len({value for _, _, value in rows}) == produced
+    verified = real.etl("verify", str(real.conf), "--json")
+    assert verified.returncode == 0, verified.stderr
+    assert re.search(r"SIGKILL|heartbeat", (airflow.home / "standalone.log").read_text()), "the worker was really missed"
+
+
+def _is_done(airflow: StandaloneAirflow, kind: str) -> bool:
+    states = [state for run_type, state, _ in airflow.rows(RUNS, DAG) if str(run_type).startswith(kind)]
+    return bool(states) and set(states) <= {"success", "failed"}
+
+
+def _is_loaded_after(airflow: StandaloneAirflow, when: datetime) -> bool:
+    """Whether a run of an interval that ends behind that moment is done."""
+    found = airflow.rows("select data_interval_end from dag_run where dag_id = ? and state = 'success' and run_type = 'scheduled'", DAG)
+    return any(datetime.fromisoformat(str(end)).replace(tzinfo=UTC) > when for (end,) in found if end)

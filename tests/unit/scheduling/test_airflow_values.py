@@ -1,0 +1,158 @@
+"""What DAGs know of a conf file and of the toolkit's environment, and what they keep of a document: values, without an Airflow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from etl.airflow.brief import RANGES_KEPT, brief_of, told_of
+from etl.airflow.check import Named, missing, named_by
+from etl.airflow.pipeline import conf_files, pipeline_of
+from etl.airflow.toolkit import DELTA, Toolkit, ask, toolkit_from_environment
+from etl.errors import CorruptData, SettingsError
+from etl.settings.loader import load_settings
+
+ROOT = Path(__file__).parents[3]
+CONF = """
+version: 1
+pipeline: clicks
+group: g
+cluster: c
+zookeeper: {connect: "${env:NOT_SET_HERE}"}
+source: {topics: {allow: [clicks]}%s}
+table: {path: "%s"}
+"""
+
+
+def conf_of(folder: Path, table: str = "../warehouse/clicks", more: str = "") -> Path:
+    path = folder / "clicks.yaml"
+    path.write_text(CONF % (more, table))
+    return path
+
+
+@pytest.mark.parametrize("conf", sorted((ROOT / "conf").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_dag_knows_the_same_of_a_conf_file_as_the_command_that_it_starts(conf: Path) -> None:
+    pipeline, settings = pipeline_of(conf), load_settings(conf)
+    assert (pipeline.name, pipeline.group, pipeline.is_physical) == (settings.pipeline, settings.group, settings.source.is_physical)
+    assert pipeline.table == Path(settings.table.path).as_uri() and pipeline.conf == str(conf)
+
+
+def test_what_parses_dag_files_needs_no_secret_of_a_conf(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="NOT_SET_HERE"):
+        load_settings(conf_of(tmp_path))
+    assert pipeline_of(conf_of(tmp_path)).name == "clicks"
+
+
+@pytest.mark.parametrize(("table", "uri"), [
+    ("s3://bucket/clicks", "s3://bucket/clicks"), ("file:///data/clicks", "file:///data/clicks"), ("/data/a b", "file:///data/a%20b")])
+def test_a_table_is_known_by_its_uri(tmp_path: Path, table: str, uri: str) -> None:
+    assert pipeline_of(conf_of(tmp_path, table)).table == uri
+
+
+def test_a_conf_that_is_not_there_or_lacks_a_key_is_told_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no-such.yaml"):
+        pipeline_of(tmp_path / "no-such.yaml")
+    for text in ("pipeline: clicks", "[]", "pipeline: {a: b}"):
+        (tmp_path / "half.yaml").write_text(text)
+        with pytest.raises(SettingsError, match="lacks a key") as found:
+            pipeline_of(tmp_path / "half.yaml")
+        assert found.value.where["path"] == tmp_path / "half.yaml" and "key" in found.value.where
+    (tmp_path / "half.yaml").write_text("a: [")
+    with pytest.raises(SettingsError, match="cannot be read"):
+        pipeline_of(tmp_path / "half.yaml")
+
+
+def test_a_folder_without_a_conf_file_is_told_instead_of_giving_no_dag(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no conf file"):
+        conf_files(tmp_path)
+    assert conf_files(conf_of(tmp_path).parent) == [tmp_path / "clicks.yaml"]
+
+
+def test_the_toolkit_is_where_the_environment_says_and_else_in_airflows_own() -> None:
+    assert toolkit_from_environment({}) == Toolkit(sys.executable, "jobs", "spark_default", {"packages": DELTA})
+    found = toolkit_from_environment({
+        "ETL_PYTHON": "/opt/etl/bin/python", "ETL_SPARK_CONNECTION": "yarn", "ETL_SPARK_SUBMIT": '{"jars": "a.jar"}'}, jobs="/srv/jobs")
+    assert (found.spark_submit, found.job("ingest")) == ("/opt/etl/bin/spark-submit", "/srv/jobs/ingest.py")
+    assert (found.connection, found.submit, found.environment) == ("yarn", {"jars": "a.jar"}, {"PYSPARK_PYTHON": "/opt/etl/bin/python"})
+
+
+@pytest.mark.parametrize("text", ["[]", "packages", "{"])
+def test_submit_arguments_that_are_no_object_are_told_with_their_form(text: str) -> None:
+    with pytest.raises(SettingsError, match="ETL_SPARK_SUBMIT") as found:
+        toolkit_from_environment({"ETL_SPARK_SUBMIT": text})
+    assert DELTA in found.value.check
+
+
+def test_the_jars_that_a_job_is_submitted_with_are_those_of_the_installed_delta() -> None:
+    from importlib.metadata import version
+
+    spark = ".".join(version("pyspark").split(".")[:2])
+    assert DELTA == f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"
+    assert DELTA in (ROOT / "README.md").read_text()
+
+
+def test_a_command_is_asked_in_the_toolkits_environment_and_its_document_comes_back(tmp_path: Path) -> None:
+    toolkit = Toolkit(variables={"PYTHONPATH": str(ROOT)})
+    code, document = ask(toolkit, ["plan", str(tmp_path / "no-such.yaml"), "--json"])
+    assert code == 2 and document is not None and document["error"] == "SettingsError"
+    assert ask(toolkit, ["--version"])[1] is None, "no document"
+
+
+def test_an_environment_that_is_not_on_this_worker_is_told_by_its_name() -> None:
+    with pytest.raises(SettingsError, match="/no/such/python") as found:
+        ask(Toolkit("/no/such/python"), ["--version"])
+    assert "ETL_PYTHON" in found.value.check
+
+
+def test_little_of_a_document_is_kept_whatever_its_size() -> None:
+    ranges = [{"topic": "clicks", "partition": n} for n in range(5000)]
+    document = {"run_id": "r", "records": 7, "versions": {"a": 1}, "error": None,
+                "outcomes": [{"outcome": "ingested", "says": "plan 3: ..."}],
+                "plan": {"number": 3, "ranges": ranges, "positions": ranges}, "text": "x" * 100_000}
+    kept = brief_of(document)
+    assert kept["records"] == 7 and kept["outcomes"] == ["plan 3: ..."] and "versions" not in kept
+    assert kept["plan"] == {"number": 3, "ranges_in_all": 5000, "ranges": ranges[:RANGES_KEPT]}
+    assert len(str(kept)) < 20_000
+    assert brief_of(None) == {}
+
+
+def test_an_error_is_told_as_the_command_tells_it() -> None:
+    error = CorruptData("a bad CRC", topic="clicks", partition=3, check="the broker's disk")
+    assert told_of(error.as_json()) == f"CorruptData: {error}"
+    assert "no document" in told_of(None) and "no document" in told_of({"state": "running"})
+
+
+@dataclass
+class Task:
+    task_id: str
+    pool: str = "default_pool"
+    _conn_id: str | None = None
+
+
+def test_pools_and_connections_that_tasks_name_and_nobody_made_are_told_with_the_command_that_makes_them() -> None:
+    dags: Mapping[str, Any] = {
+        "a": SimpleNamespace(tasks=[Task("load", "clicks", "spark_default"), Task("wait")]),
+        "b": SimpleNamespace(tasks=[Task("load", "clicks")])}
+    named = named_by(dags)
+    assert missing(named, {"default_pool", "clicks"}, {"spark_default"}) == []
+    lost = missing(named, {"default_pool"}, set())
+    assert lost == [
+        Named("connection", "spark_default", "a", "load"), Named("pool", "clicks", "a", "load"), Named("pool", "clicks", "b", "load")]
+    assert "airflow connections add spark_default" in str(lost[0]) and "airflow pools set clicks 1" in str(lost[1])
+    assert "task load of DAG a" in str(lost[1])
+
+
+def test_what_a_dag_file_imports_of_the_package_is_light() -> None:
+    heavy = ("pyspark", "py4j", "numba", "numpy", "pandas", "pyarrow", "kafka", "kazoo", "deltalake", "typer")
+    program = (
+        "import sys; import etl.airflow.pipeline, etl.airflow.toolkit, etl.airflow.brief, etl.airflow.check, etl.decisions.scheduled_runs\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])")
+    answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

@@ -6,8 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
+# Each worker of the gate, and each process that it starts, imports the same modules: Python keeps them compiled, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-brokers gate gate-releases unit lint chaos fuzz soak bench clean
+.PHONY: help setup demo test test-brokers test-airflow test-airflow-slow airflow-demo gate gate-releases unit lint chaos fuzz soak bench clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +54,15 @@ lint: setup ## flake8, mypy, import-linter
 
 test-brokers: setup ## every release of Kafka and Jafka, each with its own producers and consumers: fetches 290 MB of jars once
 	@$(BIN)/python -m pytest -m "not long" --numprocesses=$(WORKERS) --dist=loadfile tests/brokers
+
+test-airflow: setup ## the DAGs on Airflow 3.3 and 2.11, each in an environment of its own (700 MB each, made once); AIRFLOW="--airflow 3.3" for one
+	@$(BIN)/python -m tests.on_airflow $(AIRFLOW)
+
+test-airflow-slow: setup ## a whole Airflow 3.3: a schedule, a backfill over it, a worker that is killed, and each record once
+	@$(BIN)/python -m tests.on_airflow --airflow 3.3 -m long
+
+airflow-demo: setup ## a whole Airflow 3.3 in your browser, with the DAGs of this project on an embedded broker; Ctrl-C ends it
+	@$(BIN)/python -m tests.on_airflow --airflow 3.3 --demo
 
 chaos: setup ## the tests marked long, then the crash matrix on real processes, into docs/CRASHES.md; CHAOS="--rows 1,2,13" for some rows of it
 	@$(BIN)/python -m pytest -m long

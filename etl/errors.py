@@ -34,7 +34,7 @@
     │   ├── CommitUnknown                it may have happened: read again before assuming either way
     │   ├── BrokerUnreachable
     │   │   └── BrokerError              the broker answered with an error code that may pass
-    │   ├── NotYetReadable               the log holds the offsets, and the broker does not give their records yet
+    │   ├── NotYetReadable               a broker does not give the records yet, or they may still come
     │   └── SparkLost                    it lost its JVM, an executor or a worker
     ├── TableUnreachable            7    retriable: the table cannot be read or written
     └── Stopped                   130    retriable: Ctrl-C or SIGTERM, cleanly
@@ -218,7 +218,7 @@ class BrokerError(BrokerUnreachable):
 
 
 class NotYetReadable(Unreachable):
-    """The log holds the offsets and the broker does not give their records yet: an open transaction, slow remote storage."""
+    """Not yet: an open transaction or slow remote storage holds the records back, or those of a time may still come."""
 
 
 class SparkLost(Unreachable):
@@ -239,9 +239,10 @@ class Stopped(EtlError):
 
 def rebuild(name: str, what: str, check: str, where: dict[str, Any]) -> EtlError:
     """The error of that kind again; an EtlError where this version knows no such kind."""
-    known = {kind.__name__: kind for kind in _family(EtlError)}
+    known = {kind.__name__: kind for kind in family(EtlError)}
     return known.get(name, EtlError)(what, check=check, **where)
 
 
-def _family(kind: type[EtlError]) -> list[type[EtlError]]:
-    return [kind] + [child for sub in kind.__subclasses__() for child in _family(sub)]
+def family(kind: type[EtlError]) -> list[type[EtlError]]:
+    """The kind and all that are below it."""
+    return [kind] + [child for sub in kind.__subclasses__() for child in family(sub)]

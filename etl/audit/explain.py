@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from etl.audit.findings import Expected, IncompleteInterval, LogFindings
 from etl.decisions.coverage import interval_of
-from etl.model.plans import Loss, Receipt
+from etl.model.losses import Loss
+from etl.model.receipts import Receipt
 from etl.model.table import ForeignCommit
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 
 SHOWN = 5
 """How many offsets a finding names; it counts all of them."""

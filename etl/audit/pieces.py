@@ -13,7 +13,8 @@ from etl.decisions.coverage import interval_of
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 
 
 @dataclass(slots=True)

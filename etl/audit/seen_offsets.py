@@ -11,7 +11,8 @@ import numpy
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 
 Offsets = NDArray[numpy.int64]
 _OFFSETS_A_RUN = 16

@@ -8,17 +8,24 @@ from typing import Annotated
 import typer
 
 from etl import __version__
-from etl.cli.arguments import AsJson, Conf, Quiet, run_context, settings_of
+from etl.cli.arguments import (
+    AsJson, Commands, Conf, ConfOrFolder, FromTime, Quiet, RunKey, UntilTime, request_of, run_context, settings_of,
+)
+from etl.cli.init import init, schema
+from etl.cli.intervals import complete, intervals
+from etl.cli.log_format import CommandGroup
+from etl.cli.offsets import offsets
 from etl.cli.output import print_json, show
 from etl.cli.peek import peek
 from etl.cli.pipelines import pipelines
 from etl.cli.plans import plans
+from etl.cli.replay import replay
+from etl.cli.report import report
 from etl.errors import DataLost, VerifyFailed
 from etl.model.logs import Dialect
 
-app = typer.Typer(name="etl", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
-                  help="Exactly-once batches from Kafka into Delta Lake.", context_settings={"help_option_names": ["-h", "--help"]})
-offsets = typer.Typer(rich_markup_mode=None, help="Look at the group's committed offsets.")
+app = Commands(name="etl", cls=CommandGroup, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+               help="Exactly-once batches from Kafka into Delta Lake.", context_settings={"help_option_names": ["-h", "--help"]})
 app.add_typer(offsets, name="offsets")
 app.add_typer(plans, name="plans")
 app.add_typer(pipelines, name="pipelines")
@@ -64,6 +71,9 @@ def doctor(conf: Conf, as_json: AsJson = False) -> None:
         raise diagnosis.worst
 
 
+app.command()(init)
+
+
 @app.command()
 def lag(conf: Conf, as_json: AsJson = False) -> None:
     """How far the table is behind: records, bytes, time, and how long until retention takes what is not read; nothing is changed."""
@@ -77,31 +87,51 @@ def lag(conf: Conf, as_json: AsJson = False) -> None:
 
 
 app.command()(peek)
+app.command()(complete)
+app.command()(intervals)
+app.command()(schema)
+app.command()(replay)
 
 
 @app.command()
-def plan(conf: Conf, as_json: AsJson = False) -> None:
+def plan(
+    conf: Conf, as_json: AsJson = False, until_time: UntilTime = None, from_time: FromTime = None, run_key: RunKey = None,
+) -> None:
     """Say what the next run would do, with numbers; nothing is stored or moved."""
     from etl.commands import preview as previewing
     from etl.console.text import show_preview
 
-    preview = previewing.preview(settings_of(conf))
+    settings = settings_of(conf)
+    preview = previewing.preview(settings, request_of(settings, until_time, from_time, run_key))
     show(as_json, preview.as_json(), lambda: show_preview(preview))
+
+
+app.command()(report)
 
 
 @app.command()
 def run(
-    conf: Conf,
+    context: typer.Context,
+    conf: ConfOrFolder,
     as_json: AsJson = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when policy let records go.")] = False,
     quiet: Quiet = False,
+    until_time: UntilTime = None,
+    from_time: FromTime = None,
+    run_key: RunKey = None,
 ) -> None:
     """Read what is new and append it to the table, exactly once."""
+    if conf.is_dir():
+        from etl.cli.folder import run_folder
+
+        return run_folder(context, conf, as_json=as_json)
     from etl.commands.run import run
     from etl.console.text import show_report
     from etl.report.sentences import told_who_let_go
 
-    report = run(settings_of(conf), run_context(quiet=quiet, as_json=as_json), conf=str(conf), strict=strict)
+    settings = settings_of(conf)
+    request = request_of(settings, until_time, from_time, run_key)
+    report = run(settings, run_context(quiet=quiet, as_json=as_json), conf=str(conf), strict=strict, request=request)
     show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
     if strict and report.lost_records:
         who, look_at = told_who_let_go(report.why_lost)
@@ -118,31 +148,3 @@ def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
     show(as_json, proof.as_json(), lambda: show_proof(proof))
     if not proof.is_right:
         raise VerifyFailed(proof.first_finding, check=proof.check)
-
-
-@offsets.command("show")
-def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
-    """The committed offset of each partition beside the log and the pipeline's position."""
-    from etl.commands.offsets import offsets
-    from etl.console.text import show_offsets
-
-    found = offsets(settings_of(conf))
-    show(as_json, found.rows, lambda: show_offsets(found.rows))
-    if found.refusal:
-        raise found.refusal
-
-
-@offsets.command("diff")
-def offsets_diff(
-    conf: Conf,
-    shows_all: Annotated[bool, typer.Option("--all", help="Also the partitions of which all three tell the same.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """ZooKeeper's offsets, the newest plan and the table side by side: where they differ, and what the next run does about it."""
-    from etl.commands.offsets_diff import offsets_diff
-    from etl.console.text import show_offsets_diff
-
-    found = offsets_diff(settings_of(conf), shows_all=shows_all)
-    show(as_json, found.document, lambda: show_offsets_diff(found.document))
-    if found.refusal:
-        raise found.refusal

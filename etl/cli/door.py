@@ -14,7 +14,8 @@ from typing import Any
 import typer
 
 from etl.cli.app import app
-from etl.cli.output import Output, Unshown, begin, refuse_unshown, tell, unwritable
+from etl.cli.log_format import wants_json_lines
+from etl.cli.output import Output, Unshown, begun, json_lines, refuse_unshown, tell, unwritable
 from etl.errors import EtlError, SettingsError, Stopped
 
 _STOPPED = 130
@@ -30,12 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _door(arguments: Sequence[str] | None) -> int:
-    wants_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, _stop)
-    begin()
+    with begun(json_lines=wants_json_lines(words)):
+        return _exit_code(words, wants_json="--json" in words)
+
+
+def _exit_code(words: list[str], *, wants_json: bool) -> int:
     try:
-        if app(args=None if arguments is None else list(arguments), standalone_mode=False) == _STOPPED:
+        if app(args=words, obj=words, standalone_mode=False) == _STOPPED:
             raise KeyboardInterrupt  # typer has caught one
         refuse_unshown()  # help, or the version
         return 0
@@ -49,7 +54,11 @@ def _door(arguments: Sequence[str] | None) -> int:
         is_closed = isinstance(error.refused, BrokenPipeError)
         return _NOBODY_READS if is_closed else tell(unwritable(error.refused), wants_json=False)
     except Exception as error:  # nobody above catches it: a bug of ours, with all that is needed to report it
-        traceback.print_exc()
+        lines = json_lines()
+        if lines:
+            lines.say("error", "a bug", traceback=traceback.format_exc())
+        else:
+            traceback.print_exc()
         return tell(EtlError(f"a bug: {type(error).__name__}: {error}", check="please report it with the lines above"), wants_json)
 
 

@@ -6,18 +6,49 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
-from etl.errors import EtlError, SettingsError
+from etl.errors import EtlError, SettingsError, Stopped
+
+if TYPE_CHECKING:
+    from etl.console.json_lines import JsonLines
 
 _printed: list[Any] = []
 """The document that was printed; there is never more than one."""
+_lines: list[JsonLines] = []
+"""Where standard error is JSON, what writes it."""
 
 
-def begin() -> None:
-    """Nothing was said yet."""
+@contextlib.contextmanager
+def begun(*, json_lines: bool) -> Iterator[None]:
+    """Nothing was said yet; inside, standard error is JSON where that was asked for."""
     _printed.clear()
+    if not json_lines:
+        yield
+        return
+    from etl.console.json_lines import written
+
+    with written() as lines:
+        _lines.append(lines)
+        try:
+            yield
+        finally:
+            _lines.clear()
+
+
+def json_lines() -> JsonLines | None:
+    """What writes standard error as JSON; None where it is text."""
+    return _lines[0] if _lines else None
+
+
+def say(text: str) -> None:
+    """One line on standard error, which no program needs."""
+    lines = json_lines()
+    if lines:
+        lines.say("info", text)
+    else:
+        print(f"etl: {text}", file=sys.stderr)
 
 
 def show(as_json: bool, document: Any, screen: Callable[[], None], *, is_done: bool = False) -> None:
@@ -33,6 +64,21 @@ def show(as_json: bool, document: Any, screen: Callable[[], None], *, is_done: b
             raise
         if not isinstance(error.refused, BrokenPipeError):
             tell(unwritable(error.refused), wants_json=False)
+
+
+def confirm(says: Sequence[str], *, yes: bool, as_json: bool) -> None:
+    """Show what would be done, and go on where a person says so, or said so before.
+
+    Raises Stopped for any other answer, SettingsError where there is nobody to ask.
+    """
+    if yes:
+        return
+    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        what = "nothing was changed: there is no terminal to ask at. It would come to this: " + "; ".join(says)
+        raise SettingsError(what, key="--yes", check="what it says, then the same with --yes")
+    print(*says, sep="\n")
+    if input("do it? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise Stopped("nothing was changed")
 
 
 def refuse_unshown() -> None:
@@ -87,9 +133,27 @@ def unwritable(refused: OSError) -> SettingsError:
     return SettingsError(f"standard output cannot be written: {refused.strerror}", check=check)
 
 
+DOCUMENT_FILE = "ETL_DOCUMENT_FILE"
+"""The variable that names a file which the document is written to as well. Whoever starts a command through something that mixes its
+standard output with other lines, as spark-submit does under a scheduler, reads it there."""
+
+
 def print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2, default=str))
+    text = json.dumps(document, indent=2, default=str)
+    if os.environ.get(DOCUMENT_FILE):
+        _keep(text, os.environ[DOCUMENT_FILE])
+    print(text)
     _printed.append(document)
+
+
+def _keep(text: str, path: str) -> None:
+    """Whole or not at all: who waits for it may look at any moment."""
+    try:
+        with open(f"{path}.part", "w") as file:
+            file.write(text)
+        os.replace(f"{path}.part", path)
+    except OSError as error:
+        print(f"etl: the document cannot be written to {path} ({DOCUMENT_FILE}): {error.strerror}", file=sys.stderr)
 
 
 def begun_document() -> None:
@@ -100,6 +164,10 @@ def begun_document() -> None:
 def tell(error: EtlError, wants_json: bool) -> int:
     if wants_json and not _printed:
         print_json(error.as_json())
+    lines = json_lines()
+    if lines:
+        lines.error(error)
+        return error.exit_code
     places = ", ".join(f"{name} {value}" for name, value in error.where.items())
     first, *more = error.what.splitlines() or [""]
     with contextlib.suppress(OSError):  # nobody reads it any more: the exit code says it

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from etl.cli.arguments import Conf, settings_of
-from etl.cli.output import begun_document, refuse_unshown
-from etl.errors import EtlError, SettingsError, Stopped
-
-if TYPE_CHECKING:
-    from etl.commands.peek import Start
+from etl.cli.offsets import WHERE, parse_where
+from etl.cli.output import begun_document, refuse_unshown, say
+from etl.errors import EtlError, Stopped
 
 _MOST, _TIMEOUT_S = 10, 10.0
-_WHERE = "earliest, latest, an offset, or a time with its UTC offset: 2026-01-31T00:00:00+00:00"
 
 
 def peek(
@@ -25,7 +20,7 @@ def peek(
     partition: Annotated[str, typer.Argument(
         metavar="PARTITION", help="A number; of a Jafka BROKER-PARTITION, e.g. 0-3.", show_default=False)],
     start: Annotated[str, typer.Option(
-        "--from", metavar="WHERE", help=f"{_WHERE}.")] = "earliest",
+        "--from", metavar="WHERE", help=f"{WHERE}.")] = "earliest",
     most: Annotated[int | None, typer.Option(
         "-n", "--most", min=1, help=f"How many records; {_MOST} by default, all with --follow.", show_default=False)] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for what comes, until -n, --timeout or Ctrl-C.")] = False,
@@ -47,8 +42,8 @@ def peek(
     decoding = Decoding(decoder_of(key_decoder), decoder_of(decoder), whole)
     most = most or (None if follow else _MOST)
     timeout_s = timeout or (None if follow else _TIMEOUT_S)
-    with open_peek(settings_of(conf), Wanted(topic, partition, _start(start), most, follow, timeout_s)) as peeked:
-        screen = Document(decoding) if as_json else Lines(decoding, lambda said: print(f"etl: {said}", file=sys.stderr))
+    with open_peek(settings_of(conf), Wanted(topic, partition, parse_where(start, "--from"), most, follow, timeout_s)) as peeked:
+        screen = Document(decoding) if as_json else Lines(decoding, say)
         screen.begin(peeked)
         if as_json:
             begun_document()
@@ -65,21 +60,3 @@ def peek(
             raise
         screen.end(peeked)
         refuse_unshown()
-
-
-def _start(text: str) -> Start:
-    """Raises SettingsError."""
-    from pydantic import ValidationError
-
-    from etl.settings.policies import StartAt
-    from etl.settings.source import Timestamp
-
-    if re.fullmatch(r"[0-9]{1,19}", text):
-        return int(text)
-    if text in tuple(StartAt):
-        return StartAt(text)
-    try:
-        return Timestamp.model_validate({"timestamp": text})
-    except ValidationError as error:
-        why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise SettingsError(f"--from {text!r} is no place in a log: {why}", check=_WHERE) from None

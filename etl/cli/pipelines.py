@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from etl.cli.arguments import AsJson, Conf, Name, Reason, settings_of
+from etl.cli.arguments import AsJson, Commands, Conf, Name, Reason, settings_of
 from etl.cli.output import show
 
-pipelines = typer.Typer(rich_markup_mode=None, help="Look at the pipelines of a group, and take one out of service.")
+pipelines = Commands(rich_markup_mode=None, help="Look at the pipelines of a group, and take one out of service.")
 
 
 @pipelines.command("list")
-def pipelines_list(conf: Conf, as_json: AsJson = False) -> None:
-    """The pipelines of the conf's group, and the topics that each of them reads."""
+def pipelines_list(
+    conf: Conf,
+    shows_all: Annotated[bool, typer.Option("--all", help="Those of every group of this ZooKeeper.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The pipelines of the conf's group: state, newest plan and its age, who drives it, topics and table."""
     from etl.commands.pipelines import list_pipelines
     from etl.console.text import show_pipelines
 
-    rows = list_pipelines(settings_of(conf))
+    rows = list_pipelines(settings_of(conf), shows_all=shows_all)
     show(as_json, rows, lambda: show_pipelines(rows))
 
 

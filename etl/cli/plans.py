@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from etl.cli.arguments import AsJson, Conf, Reason, run_context, settings_of
+from etl.cli.arguments import AsJson, Commands, Conf, Reason, run_context, settings_of
 from etl.cli.output import show
 
-plans = typer.Typer(rich_markup_mode=None, help="Look at the numbered plans of a pipeline, and decide where a run cannot.")
+plans = Commands(rich_markup_mode=None, help="Look at the numbered plans of a pipeline, and decide where a run cannot.")
 
 
 @plans.command("list")

@@ -9,12 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from etl.audit.findings import AuditedLog, Expected
-from etl.decisions.coverage import Ancestry, ancestry
+from etl.audit.replaced_rows import replaced_expected
+from etl.decisions.coverage import Ancestry, ancestry, without
+from etl.decisions.replaced import spans_of
 from etl.decisions.shape import may_be_transformed
 from etl.errors import LedgersDisagree, Owned
 from etl.model.ledger import Coverage, Ledger
-from etl.model.plans import Applied, Loss, OffsetRange, Plan
+from etl.model.losses import Loss
+from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.raw_table import names_of_key
+from etl.model.receipts import Applied, Receipt
 from etl.model.table import Table
 from etl.report.sentences import told_of_byte_positions, told_vanished
 from etl.run.live_world import LiveWorld
@@ -113,16 +117,35 @@ def expected_rows(
         if not recorded(plan, app_id=world.app_id, path=path):
             notes.append(f"what plan {plan.number} let go is not in the losses table: the next run writes it down")
         lost.update(plan.losses)
-        for r, receipt in zip(plan.ranges, one.applied.receipts, strict=True):
-            audited = audited_as(plan, r)
-            known = expected.get(audited, Expected())
-            expected[audited] = replace(known, applied=(*known.applied, (r, receipt)))
+        _expect(expected, one, is_counted=not told.coverage.removals)
     losses: dict[AuditedLog, set[Loss]] = {}
     for loss in lost:
-        losses.setdefault(AuditedLog(loss.log, loss.log_epoch), set()).add(loss)
-        expected.setdefault(AuditedLog(loss.log, loss.log_epoch), Expected())
+        audited = AuditedLog(loss.log, loss.log_epoch)
+        losses.setdefault(audited, set()).update(_still_lost(loss, expected.setdefault(audited, Expected())))
     notes += told_vanished((*told.coverage.vanished, *(gone for one in loaded for gone in one.plan.vanished)))
     return expected, losses, tuple(notes)
+
+
+def _still_lost(loss: Loss, expected: Expected) -> list[Loss]:
+    """What of a loss was not loaded after all: an operator may have set the position back before it."""
+    loaded = [*((one.from_offset, one.until_offset) for one in expected.coverage),
+              *((r.from_offset, r.until_offset) for r, _ in expected.applied)]
+    return [replace(loss, from_offset=start, until_offset=until)
+            for start, until in without((loss.from_offset, loss.until_offset), loaded)]
+
+
+def _expect(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: bool) -> None:
+    """Take the plan's ranges in. Rows of a replay are in the place of those that earlier plans brought, unless it was given up itself."""
+    came: dict[AuditedLog, list[tuple[OffsetRange, Receipt]]] = {}
+    for r, receipt in zip(one.plan.ranges, one.applied.receipts, strict=True):
+        came.setdefault(audited_as(one.plan, r), []).append((r, receipt))
+    spans = {AuditedLog(span.log, span.log_epoch): span for span in spans_of(one.plan, is_counted=is_counted)}
+    for audited, pairs in came.items():
+        known = expected.get(audited, Expected())
+        if one.plan.kind is PlanKind.REPLAY and not one.is_given_up:
+            expected[audited] = replaced_expected(known, spans[audited], pairs)
+        else:
+            expected[audited] = replace(known, applied=(*known.applied, *pairs))
 
 
 def audited_as(plan: Plan, r: OffsetRange) -> AuditedLog:

@@ -23,7 +23,9 @@ from etl.edges.delta.path import rust_path
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, Loss, LossReason, Plan, Receipt
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import Plan
+from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Supersede, UpToDate
 from etl.model.table import Table
 from etl.protocol.stretches import FORM_OF_PARTITION, parse_stretch

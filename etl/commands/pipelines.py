@@ -1,4 +1,4 @@
-"""The pipelines of one group: which there are, and which of them an operator takes out of service.
+"""The pipelines of a group, or of a ZooKeeper: which there are, and which of them an operator takes out of service.
 
 Two pipelines of one group may not read one topic, for the offsets are the group's. Where two do, one of them is retired: it keeps its
 ledger and its table and loads no more.
@@ -7,14 +7,18 @@ ledger and its table and loads no more.
 from __future__ import annotations
 
 import re
+from enum import Enum
 from typing import Any
 
 from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
 from etl.decisions.refusals import refuse_shared_topics
+from etl.edges.delta.path import open_table
+from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import SettingsError
-from etl.model.ledger import Retirement
+from etl.model.ledger import Ledger, Retirement
+from etl.protocol.zookeeper.payloads import DriverNode
 from etl.report.words import at
 from etl.run.context import ALONE, now_ms
 from etl.run.live_world import LiveWorld
@@ -22,10 +26,32 @@ from etl.run.wiring import open_world
 from etl.settings.sections import NAME, Settings
 
 
-def list_pipelines(settings: Settings) -> list[dict[str, Any]]:
-    """The group's pipelines by name, with the newest plan's number, the topics it knows, and why one is retired."""
+class State(str, Enum):
+    """What a pipeline is at."""
+
+    AT_WORK = "at work"
+    """A driver holds its lock now."""
+    STORED = "a plan is stored"
+    """Nobody wrote down what came of its newest plan: the next run executes or records it."""
+    UP_TO_DATE = "up to date"
+    """Its newest plan is recorded, and nobody is at work."""
+    RETIRED = "retired"
+    TAKEN_OVER = "taken over"
+    NO_PLAN = "no plan yet"
+
+
+def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[str, Any]]:
+    """The group's pipelines by name; `shows_all`: those of every group of this ZooKeeper. Brokers are not asked.
+
+    Each with its state, the newest plan and its age, who drives it, its topics and its table: by id, and by path where it is the conf's.
+    """
     with open_world(settings, ALONE) as world:
-        return [_described(world.ledger.beside(name)) for name in world.ledger.pipelines()]
+        here, zookeeper = open_table(settings.table.path), world.zookeeper
+        table_id = None if here is None else str(here.metadata().id)
+        groups = world.ledger.groups() if shows_all else [settings.group]
+        ledgers = [PlanLedger(zookeeper, group, name) for group in groups for name in PlanLedger(zookeeper, group, "").pipelines()]
+        drivers = {ledger.paths: DriverLock(zookeeper, ledger.paths.group, ledger.pipeline).driver() for ledger in ledgers}
+        return [_described(ledger, drivers[ledger.paths], settings.table.path, table_id, now_ms()) for ledger in ledgers]
 
 
 def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
@@ -78,8 +104,26 @@ def _refuse_unknown(world: LiveWorld) -> None:
         raise SettingsError(what, check="the name, and `etl pipelines list CONF`")
 
 
-def _described(ledger: PlanLedger) -> dict[str, Any]:
-    retirement = ledger.read_retirement()
+def _described(
+    ledger: PlanLedger, driver: DriverNode | None, table_path: str, table_id: str | None, now: int,
+) -> dict[str, Any]:
+    found, retirement = ledger.read_ledger(), ledger.read_retirement()
+    plan = found.newest
+    theirs = found.applied.table_id if found.applied else plan.table_id if plan else None
     return {
-        "pipeline": ledger.pipeline, "newest_plan": max(ledger.plan_numbers(), default=None), "topics": sorted(ledger.topics()),
+        "group": ledger.paths.group, "pipeline": ledger.pipeline, "state": _state_of(found, retirement, driver).value,
+        "newest_plan": plan.number if plan else None, "kind": plan.kind.value if plan else None,
+        "planned_at": at(plan.created_at_ms) if plan else None, "age_s": max(0, now - plan.created_at_ms) / 1000 if plan else None,
+        "driver": str(driver) if driver else None, "topics": sorted(ledger.topics()),
+        "table_id": theirs, "table": table_path if theirs and theirs == table_id else None,
         "retired": retirement.reason if retirement else None, "retired_at": at(retirement.at_ms) if retirement else None}
+
+
+def _state_of(ledger: Ledger, retirement: Retirement | None, driver: DriverNode | None) -> State:
+    if driver:
+        return State.AT_WORK
+    if retirement:
+        return State.TAKEN_OVER if retirement.taken_over_by else State.RETIRED
+    if ledger.newest is None:
+        return State.NO_PLAN
+    return State.UP_TO_DATE if ledger.applied else State.STORED

@@ -23,6 +23,7 @@ def list_plans(settings: Settings) -> list[dict[str, Any]]:
             applied = world.ledger.read_record_of(plan)
             rows.append({
                 "number": number, "id": plan.id, "kind": plan.kind.value, "created_at": at(plan.created_at_ms),
+                "run_key": plan.run_key, "bounds": plan.bounds.said or None,
                 "ranges": len(plan.ranges), "offsets": sum(r.size for r in plan.ranges),
                 "unit": next((f"{log.unit}s" for log in plan.positions), "offsets"),
                 "rows": applied.rows if applied else None,

@@ -14,16 +14,19 @@ from etl.decisions.lag import lag_in_all, reached
 from etl.decisions.next_step import Action, NextStep, steps_ahead
 from etl.decisions.plan_tasks import tasks_of_plan
 from etl.decisions.tasks import cost_of
-from etl.edges.delta.features import unknown_to_delta_rs
-from etl.edges.delta.writers import choose_writer
+from etl.edges.delta.taking import Takes
+from etl.model.bounds import Request
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.commit_metadata import refuse_too_large
 from etl.report.plan_json import describe_plan
+from etl.report.asked import told_done_before
 from etl.report.sentences import told_by_owner, told_cluster_id, told_leaderless, told_let_go, told_open, told_purpose
 from etl.run.context import ALONE, now_ms
+from etl.run.rows import writer_of
 from etl.run.transform import check_without_spark
 from etl.run.wiring import open_world
+from etl.settings.bounds import starting_by
 from etl.settings.sections import Settings
 
 _UNTRIED = "what the transform makes of rows is not looked at here, for that takes Spark: `etl doctor` tries it"
@@ -84,22 +87,23 @@ class Preview:
         }
 
 
-def preview(settings: Settings) -> Preview:
+def preview(settings: Settings, request: Request | None = None) -> Preview:
     """What the next run would do, decided by the very function that a run goes by; nothing is stored or moved."""
-    with open_world(settings, ALONE) as world:
+    settings = starting_by(settings, request)
+    with open_world(settings, ALONE, request=request) as world:
         return with_transform_checked(preview_of(world.observe(), settings), settings)
 
 
 def with_transform_checked(found: Preview, settings: Settings) -> Preview:
     """The same where a run would use the transform and can find it. Raises what is known to refuse it, as the run does."""
-    if not settings.transform or not any(_takes_spark(plan, settings) for plan in found.plans):
+    if not settings.transform or not any(_takes_rows_of_spark(plan, settings) for plan in found.plans):
         return found
     check_without_spark(settings)
     return replace(found, not_checked=(_UNTRIED,))
 
 
-def _takes_spark(plan: Plan, settings: Settings) -> bool:
-    return choose_writer(plan, settings, lambda: unknown_to_delta_rs(settings.table.path)).takes_spark
+def _takes_rows_of_spark(plan: Plan, settings: Settings) -> bool:
+    return writer_of(plan, settings).writer.takes is Takes.DATA_FRAME
 
 
 def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
@@ -141,7 +145,7 @@ def _said(step: NextStep) -> str:
 def _action_said(step: NextStep) -> str:
     plan = step.plan
     if plan is None:
-        return "finds nothing new"
+        return f"does nothing: {told_done_before(step.done_before)}" if step.done_before else "finds nothing new"
     if step.action is Action.REPLAY:
         return f"replays plan {plan.number}, which is stored and not in the table"
     if step.action is Action.SUPERSEDE:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from etl.commands.lag import ask_oldest
 from etl.edges.report_file import kept_in, this_process
 from etl.edges.spark.failures import translating_spark_errors
-from etl.errors import SessionLost
+from etl.errors import EtlError, SessionLost, Unreachable
+from etl.model.bounds import Request
+from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.context import ALONE, RunContext, now_ms
 from etl.run.ingest import ingest
+from etl.run.live_world import LiveWorld
+from etl.run.mirror import mirror
 from etl.run.wiring import open_world
 from etl.run.world import World
+from etl.settings.bounds import starting_by
 from etl.settings.sections import Settings
 
 SESSIONS_MAX = 3
@@ -23,30 +30,65 @@ SESSIONS_MAX = 3
 
 def run(
     settings: Settings, run_context: RunContext = ALONE, *, conf: str | None = None, strict: bool = False,
-    around: Callable[[World], World] = lambda world: world,
+    request: Request | None = None, around: Callable[[World], World] = lambda world: world,
 ) -> Report:
-    """One run by the settings of the file `conf`. Its report is written to the configured folder however the run ends.
+    """One run by the settings of the file `conf`, and of what `request` asks for beside it.
+
+    Its report is written to the configured folder however the run ends.
 
     `around` may wrap the world (tests, demo).
     After a lost session nothing that was read before it is used: a new session, the driver's lock again, and `reconcile` decides
     what is left to do.
     """
+    settings = starting_by(settings, request)
+    return reported(
+        settings, run_context, lambda world, report: ingest(around(world), settings, report), conf=conf, strict=strict, request=request)
+
+
+def reported(
+    settings: Settings, run_context: RunContext, story: Callable[[LiveWorld, Report], object], *, conf: str | None = None,
+    strict: bool = False, request: Request | None = None,
+) -> Report:
+    """A story of the one driver of the pipeline, and its report; told anew with a new session where that was lost. See `run`."""
     run_id = new_run_id()
     report = Report(
-        run_id, settings.pipeline, settings.group, settings.table.path, now_ms(), this_process(conf), strict=strict, settings=settings)
+        run_id, settings.pipeline, settings.group, settings.table.path, now_ms(), this_process(conf, run_context.changes),
+        strict=strict, settings=settings, request=request)
     kept = kept_in(settings.report.path, report, keep=settings.report.keep)
-    with kept, run_context.progress(report.watch.doing):
+    with run_context.of_run(report), kept, run_context.progress(report.watch.doing):
         for left in reversed(range(SESSIONS_MAX)):
             try:
-                opened = open_world(settings, run_context, name=run_id, phases=report.watch)
-                with opened as world, world.driving(run_id), translating_spark_errors():
-                    ingest(around(world), settings, report)
+                opened = open_world(settings, run_context, name=run_id, phases=report.watch, request=request)
+                with opened as world, world.driving(run_id), translating_spark_errors(), _measured(world, settings, report):
+                    story(world, report)
+                    mirror(settings, world.zookeeper, report)
                 break
             except SessionLost as error:
                 if not left:
                     raise
                 report.add(Outcome.SESSION_LOST, f"{error.what}: begun anew with a new one")
     return report
+
+
+@contextlib.contextmanager
+def _measured(world: LiveWorld, settings: Settings, report: Report) -> Iterator[None]:
+    """For the metrics the brokers are asked how old the first record is that the run leaves, also where it failed and they answer."""
+    try:
+        yield
+    except Unreachable:
+        raise
+    except EtlError:
+        _ask_oldest(world, settings, report)
+        raise
+    _ask_oldest(world, settings, report)
+
+
+def _ask_oldest(world: LiveWorld, settings: Settings, report: Report) -> None:
+    left = report.looks.unread() if settings.metrics_file else None
+    if left is None:
+        return
+    with report.timed(Verb.CLOSE), contextlib.suppress(EtlError):  # then there is no such metric; what the run came to stays
+        report.oldest = ask_oldest(world, *left, settings)
 
 
 def new_run_id() -> str:

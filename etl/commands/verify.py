@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings
 from etl.audit.explain import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
+from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings
 from etl.commands.expected_rows import BothLedgers, Loaded, audited_as, expected_rows, loaded_plans, read_both_ledgers
 from etl.commands.neighbours import refuse_lost_ledger, refuse_what_others_loaded, stops_a_run, without_others
 from etl.commands.run import new_run_id
@@ -20,7 +20,7 @@ from etl.decisions.refusals import refuse_another_dialect
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger
-from etl.model.plans import Loss
+from etl.model.losses import Loss
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay
 from etl.model.table import ForeignCommit, Table
 from etl.report.phases import Stopwatch

@@ -37,14 +37,14 @@ _WORDS = {
 @contextlib.contextmanager
 def showing(doing: Callable[[], Doing]) -> Iterator[None]:
     """While a run happens inside, show what `doing` tells."""
-    with _own_stderr() as stream:
+    with own_stderr() as stream:
         console = Console(file=stream, highlight=False)
         if console.is_terminal and not console.is_dumb_terminal:
             picture = Picture(doing)
             with Live(get_renderable=picture.now, console=console, refresh_per_second=1 / _LOOK_S, transient=True):
                 yield
         else:
-            with _lines(Lines(doing, lambda line: print(line, file=stream, flush=True))):
+            with following(Lines(doing, lambda line: print(line, file=stream, flush=True))):
                 yield
 
 
@@ -104,11 +104,16 @@ class Lines:
             self._next = now + self._between
         elif doing.verb is not Verb.START_SPARK or before is Verb.START_SPARK:
             return
+        self.tell(what, how_far, doing)
+
+    def tell(self, what: str, how_far: str, doing: Doing) -> None:
+        """One line."""
         self._say(f"{datetime.now(UTC).isoformat(timespec='seconds')} etl: {what}" + (f": {how_far}" if how_far else ""))
 
 
 @contextlib.contextmanager
-def _lines(lines: Lines) -> Iterator[None]:
+def following(lines: Lines) -> Iterator[None]:
+    """Inside, `lines` look now and then, in a thread of their own."""
     ended = threading.Event()
 
     def follow() -> None:
@@ -126,7 +131,7 @@ def _lines(lines: Lines) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_stderr() -> Iterator[TextIO]:
+def own_stderr() -> Iterator[TextIO]:
     """Standard error as it is now: while Spark starts, the process's own is exchanged for a file."""
     try:
         number = os.dup(sys.stderr.fileno())

@@ -8,17 +8,19 @@ from typing import Any
 
 from rich.console import Console
 
-from etl.commands.lag import Lags
+from etl.commands.complete import Complete
+from etl.commands.intervals import Intervals
 from etl.commands.operator import Ruling
 from etl.commands.preview import Preview
+from etl.commands.replay import ReplayPreview
 from etl.doctor.check import Verdict
 from etl.doctor.diagnose import Diagnosis
 from etl.model.logs import BrokerPartition
+from etl.report.lags import Lags
 from etl.report.phases import Verb
 from etl.report.progress import size_in_words, time_in_words
 from etl.report.proof import Proof
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from etl.report.sentences import told_together
 from etl.report.words import counted
 
@@ -29,10 +31,8 @@ screen = Console(highlight=False, soft_wrap=True)
 
 def show_report(report: Report) -> None:
     """What a run came to, in a few lines."""
-    loud = {Outcome.OPEN_TRANSACTION, Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.ROWS_REMOVED,
-            Outcome.NOT_KEPT, Outcome.FAILED}
     for outcome, sentence in report.outcomes:
-        style = "bold red" if outcome in loud else "bold"
+        style = "bold red" if outcome.is_loud else "bold"
         screen.print(f"[{style}]{outcome.value}[/]: {sentence}", markup=True)
     if report.result:
         seconds = sum(report.seconds.values())
@@ -56,8 +56,23 @@ def show_preview(preview: Preview) -> None:
         most_records = told["records_at_most"]  # byte positions tell of none
         records = "" if most_records is None else f"{counted(most_records, 'record')} at most, "
         screen.print(f"{records}about {size_in_words(told['estimated_bytes'])}, {tasks}")
-        _table(("plan", "topic", "partition", "from", "until", "bytes" if most_records is None else "offsets", "leader"), [
+        table(("plan", "topic", "partition", "from", "until", "bytes" if most_records is None else "offsets", "leader"), [
             (r["plan"], r["topic"], _partition(r), r["from"], r["until"], r["until"] - r["from"], r["leader"]) for r in told["ranges"]])
+
+
+def show_replay(preview: ReplayPreview) -> None:
+    """What a replay would do."""
+    screen.print(preview.says)
+    for note in preview.notes:
+        screen.print(note, style="bold red")
+    table(("topic", "partition", "from", "until", "rows that go", "come at most"), [
+        (r["topic"], _partition(r), r["from"], r["until"], r["rows_that_go"], r["rows_that_come_at_most"])
+        for r in preview.as_json()["replaces"]])
+
+
+def show_sentence(says: str) -> None:
+    """What a command came to that is told in one sentence."""
+    screen.print(says)
 
 
 def show_ruling(ruling: Ruling) -> None:
@@ -84,10 +99,22 @@ def _folded(text: str, indent: int) -> list[str]:
     return textwrap.wrap(text, max(screen.width - indent, 24), break_long_words=False, break_on_hyphens=False) or [""]
 
 
+def show_complete(found: Complete) -> None:
+    """Whether a run up to that time can begin."""
+    screen.print(found.says)
+
+
+def show_intervals(found: Intervals) -> None:
+    """The intervals that are not whole, and what no run will bring."""
+    screen.print(found.says)
+    table(("from", "until", "partitions", "missing", "gone from the log"), [
+        (one.interval.start.isoformat(), one.interval.end.isoformat(), len(one.logs), one.missing, one.gone) for one in found.incomplete])
+
+
 def show_proof(proof: Proof) -> None:
     """What the audit found."""
     told = proof.as_json()["logs"]
-    _table(("topic", "partition", "expected", "in the table", "missing", "double", "unexpected"), [
+    table(("topic", "partition", "expected", "in the table", "missing", "double", "unexpected"), [
         (r["topic"], _partition(r), r["expected_rows"], r["found_rows"], r["missing"], r["double_rows"], r["unexpected"]) for r in told])
     for r in [r for r in told if r["without_row"]["says"]][:ROWS_SHOWN]:
         screen.print(f"offsets without a row in {r['topic']} {_partition(r)}: {r['without_row']['says']}")
@@ -103,20 +130,20 @@ def show_proof(proof: Proof) -> None:
 def show_offsets(rows: Sequence[Mapping[str, Any]]) -> None:
     """Offsets per partition."""
     lag = "lag in bytes" if any("broker_id" in r for r in rows) else "lag"
-    _table(("topic", "partition", "log start", "log end", "committed", "in the table", lag), [
+    table(("topic", "partition", "log start", "log end", "committed", "in the table", lag), [
         (r["topic"], _partition(r), r["log_start"], r["log_end"], r["committed"], r["position"], r["lag"]) for r in rows])
 
 
 def show_offsets_diff(document: Mapping[str, Any]) -> None:
     """The three sides of each partition, what the differences mean, and what the next run does."""
-    plan, table, rows = document["plan"], document["table"], document["rows"]
+    plan, in_delta, rows = document["plan"], document["table"], document["rows"]
     screen.print(f"plan {plan['number']}, id {plan['id']}: {plan['stands']}" if plan else "ZooKeeper knows no plan of this pipeline")
-    holds = table and table["transaction_version"]
-    by = f", id {table['plan_id']}" if holds and table["plan_id"] else "; its log no longer says which"
+    holds = in_delta and in_delta["transaction_version"]
+    by = f", id {in_delta['plan_id']}" if holds and in_delta["plan_id"] else "; its log no longer says which"
     held = f"plan {holds}{by}" if holds else "no plan of ours"
-    screen.print(f"the table at version {table['version']} holds {held}" if table else "there is no table")
+    screen.print(f"the table at version {in_delta['version']} holds {held}" if in_delta else "there is no table")
     if rows:
-        _table(("topic", "partition", "committed", "plan", "table", "difference"), [
+        table(("topic", "partition", "committed", "plan", "table", "difference"), [
             (r["topic"], _partition(r), r["committed"], r["plan"], r["table"], r["difference"]) for r in rows])
     for sentence in told_together({
             _log(r): f"{r['means']}; the next run {r['next_run']}" for r in rows if r["next_run"]}):
@@ -133,7 +160,7 @@ def show_lag(lags: Lags) -> None:
     """How far the table is behind, a line for each partition, then in all, then what nobody tells."""
     totals = lags.totals
     is_physical = any(one.log.is_physical for one in lags.logs)
-    _table(("topic", "partition", "position", "log end", "lag in bytes" if is_physical else "lag", "about", "behind", "may expire in"), [
+    table(("topic", "partition", "position", "log end", "lag in bytes" if is_physical else "lag", "about", "behind", "may expire in"), [
         (one.log.topic, one.log.key if is_physical else one.log.partition, one.position, one.extent["log_end"], one.lag,
          *_estimates(one.estimated_bytes, one.behind_s, one.headroom.seconds)) for one in lags.logs])
     size, behind, left = _estimates(totals["estimated_bytes"], totals["behind_s"], totals["headroom_s"])
@@ -151,8 +178,10 @@ def _estimates(size: int | None, *seconds: float | None) -> tuple[str | None, ..
 
 def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
     """The stored plans, a line each."""
-    _table(("plan", "made", rows[-1]["unit"] if rows else "offsets", "rows", "version", "id"), [
-        (str(r["number"]), (r["created_at"] or "")[:16].replace("T", " "), r["offsets"], r["rows"], _named(r["delta_version"]), r["id"])
+    has_keys = any(r.get("run_key") for r in rows)
+    table(("plan", "made", rows[-1]["unit"] if rows else "offsets", "rows", "version", "id", *(("run key",) if has_keys else ())), [
+        (str(r["number"]), (r["created_at"] or "")[:16].replace("T", " "), r["offsets"], r["rows"], _named(r["delta_version"]), r["id"],
+         *((r.get("run_key") or "",) if has_keys else ()))
         for r in rows])
 
 
@@ -171,9 +200,15 @@ def _named(number: int | None) -> str | None:
 
 
 def show_pipelines(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The pipelines of a group, a line each."""
-    _table(("pipeline", "plans", "topics", "retired"), [
-        (r["pipeline"], r["newest_plan"], ", ".join(r["topics"]), r["retired"]) for r in rows])
+    """The pipelines, a line each; a table that is not the conf's goes by its id."""
+    table(("group", "pipeline", "state", "plan", "planned", "topics", "table"), [
+        (r["group"], r["pipeline"], r["state"], _named(r["newest_plan"]),
+         None if r["age_s"] is None else f"{time_in_words(r['age_s'])} ago", ", ".join(r["topics"]), r["table"] or r["table_id"])
+        for r in rows])
+    for r in rows:
+        for what in ("driver", "retired"):
+            if r[what]:
+                screen.print(f"{r['group']}/{r['pipeline']}: {r['state']}, {r[what]}", markup=False)
 
 
 def show_plan(document: Mapping[str, Any]) -> None:
@@ -181,6 +216,12 @@ def show_plan(document: Mapping[str, Any]) -> None:
     version = document["delta_version"]
     state = "its outcome is not recorded" if version is None else f"in the table at version {version}"
     screen.print(f"plan {document['number']} ({document['kind']}), id {document['id']}, {state}")
+    if document["run_key"]:
+        left = "" if not document["left_of_run_key"] else ", which caps kept from its end"
+        screen.print(f"made under run key {document['run_key']}{left}", markup=False)
+    asked = [f"{word} {document[word]['said']}" for word in ("from", "until") if document[word]]
+    if asked:
+        screen.print(f"asked for {' '.join(asked)}", markup=False)
     if document["uncounted"]:
         screen.print(f"a crash took the count of its rows, and nobody can count them: {document['uncounted']}", markup=False)
     if document["reason"]:
@@ -188,12 +229,12 @@ def show_plan(document: Mapping[str, Any]) -> None:
     for v in document["vanished"]:
         place = f"{v['topic']} {_partition(v)}, offsets {v['from']} to {v['until']} with log_epoch {v['log_epoch']}"
         screen.print(f"rows of {place}, are of records that are gone")
-    _table(("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets"), [
+    table(("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets"), [
         (r["topic"], _partition(r), r["from"], r["until"], r.get("rows"), r.get("fetched_bytes"), r.get("missing_offsets"))
         for r in document["ranges"]])
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Columns as wide as what is in them, numbers to the right. No cell is ever cut: a terminal shows the rest of a line below it."""
     cells = [["-" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows[:ROWS_SHOWN]]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]

@@ -6,7 +6,8 @@ Pure functions of values. `reconcile` decides what follows from it.
 from __future__ import annotations
 
 from etl.model.ledger import Acknowledgement, Ledger
-from etl.model.plans import Applied, Plan, PlanKind
+from etl.model.plans import Plan, PlanKind
+from etl.model.receipts import Applied
 from etl.model.table import Table
 
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from types import MappingProxyType
 
+from etl.decisions.replaced import replaced_in, spans_of
+from etl.decisions.run_keys import kept_key, with_key
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, OffsetRange, Plan, Receipt
+from etl.model.plans import OffsetRange, Plan, PlanKind
+from etl.model.receipts import Applied, Receipt
 from etl.model.table import ForeignCommit
 
 PLANS_KEPT = 100
@@ -64,6 +67,7 @@ def fold(coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool 
 
     What was given up is kept apart, whether it is this plan or, as this plan tells, those before it: no row of it is needed, and where
     the table has some (an operator may have copied them) they are no surprise.
+    A run key of it is kept, unless a cap kept it from its bound: then it is forgotten, and asked for again it goes on from the ledger.
     Raises LedgersDisagree for the record of another plan.
     """
     if not applied.is_of(plan):
@@ -74,14 +78,20 @@ def fold(coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool 
     loaded: dict[BrokerPartition, list[Interval]] = {}
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
         loaded.setdefault(r.log, []).append(interval_of(r, receipt, plan.log_epochs.get(r.log, 0)))
+    if plan.run_key and not plan.key_ends:
+        coverage = replace(coverage, keys=with_key(coverage.keys, kept_key(plan)))
     held_through = coverage.through if coverage.held_through is None else coverage.held_through
     if is_given_up:
         return replace(coverage, through=plan.number, held_through=held_through, given_up=_together(coverage.given_up, loaded))
     goes_on = coverage.table_id in (None, applied.table_id) and held_through <= plan.table_transaction_version
     unproven_before = coverage.unproven_through if goes_on else 0
+    before = dict(coverage.intervals) if goes_on else {}
+    if plan.kind is PlanKind.REPLAY:
+        for span in spans_of(plan, is_counted=not coverage.removals):
+            before[span.log] = replaced_in(before.get(span.log, ()), span, merge(loaded.pop(span.log)))
     return replace(
         coverage, through=plan.number, held_through=None, table_id=applied.table_id,
-        intervals=_together(coverage.intervals if goes_on else {}, loaded),
+        intervals=_together(before, loaded),
         given_up=coverage.given_up if goes_on else _together(coverage.given_up, coverage.intervals),
         vanished=(*(coverage.vanished if goes_on else ()), *plan.vanished),
         unproven_through=plan.number if any(receipt.is_doubtful for receipt in applied.receipts) else unproven_before)
@@ -119,6 +129,14 @@ def unloaded(loaded: Collection[tuple[int, int]], start: int, until: int) -> tup
             break
         start = max(start, high)
     return (start, min([until, *(low for low, _ in loaded if low > start)])) if start < until else None
+
+
+def without(stretch: tuple[int, int], holes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is left of [from, until) outside of these, in order; none of it is empty."""
+    left = [stretch]
+    for start, until in holes:
+        left = [part for low, high in left for part in ((low, min(high, start)), (max(low, until), high)) if part[0] < part[1]]
+    return sorted(left)
 
 
 def _together(

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from etl.decisions.start import starts_of
 from etl.model.logs import BrokerPartition, DoubtedOffset, Extent
-from etl.model.plans import NOTHING_COMMITTED, Committed, LossReason, Plan
+from etl.model.losses import LossReason
+from etl.model.plans import NOTHING_COMMITTED, Committed, Plan
 from etl.model.table import Table
 
 Named = Callable[[BrokerPartition], Collection[int]]

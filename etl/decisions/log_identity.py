@@ -21,7 +21,8 @@ from etl.decisions.made_again import refuse_topics_made_again, topics_made_again
 from etl.decisions.tails import holds_what_was_read
 from etl.errors import LogTruncated
 from etl.model.logs import BrokerPartition, Lineage
-from etl.model.plans import Applied, Plan
+from etl.model.plans import Plan
+from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
 from etl.protocol.stretches import render_log
 
@@ -65,9 +66,9 @@ def record_epochs(plan: Plan, applied: Applied | None) -> dict[BrokerPartition, 
 
     `applied` is what came of the newest plan of the ledger, if anybody knows it.
     """
-    read = {r.log for r in plan.ranges}
+    read = {r.log for r in plan.advancing}
     epochs = {log: lineage for log, lineage in plan.record_epochs.items() if log not in read}
-    if applied and applied.plan_id == plan.id:
+    if read and applied and applied.plan_id == plan.id:
         pairs = sorted(zip(plan.ranges, applied.receipts, strict=True), key=lambda pair: pair[0].until_offset)
         lineages = {log: plan.record_epochs.get(log, ()) for log in read}
         for r, receipt in pairs:
@@ -115,7 +116,7 @@ def other_logs(plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerP
 def cut_logs(plan: Plan, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> list[Cut]:
     """The logs that lost records below these positions, in order; of those that can be read now."""
     sharp = record_epochs(plan, snapshot.ledger.applied)
-    begins = {r.log: r.from_offset for r in sorted(plan.ranges, key=lambda r: -r.from_offset)}
+    begins = {r.log: r.from_offset for r in sorted(plan.advancing, key=lambda r: -r.from_offset)}
     found: list[Cut | None] = []
     for log in sorted(log for log in positions if log in snapshot.extents):
         if positions[log] and holds_what_was_read(log, plan, snapshot) is False:

@@ -14,7 +14,8 @@ from etl.decisions.made_again import accept_command
 from etl.decisions.start import starts_of
 from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
 from etl.model.logs import BrokerPartition, Extent, LookedAt
-from etl.model.plans import NOTHING_COMMITTED, Committed, Loss, LossReason, Plan, PlanKind
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import NOTHING_COMMITTED, Committed, Plan, PlanKind
 from etl.model.snapshot import Snapshot
 from etl.protocol.stretches import render_log, render_stretches
 

@@ -16,6 +16,8 @@ from etl.model.plans import NOTHING_COMMITTED, Committed, Plan, PlanKind
 from etl.model.snapshot import Snapshot, UpToDate
 from etl.settings.policies import OnMoved
 
+RESTORE = "etl offsets restore CONF --from-table --reason ..."
+"""What sets offsets back to the positions."""
 Ends = Mapping[BrokerPartition, int | None]
 """Up to where each log reaches that the conf names, also behind an open transaction; None: nobody leads it, so nobody tells."""
 
@@ -36,10 +38,10 @@ def refuse_beyond(plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: 
         what = f"somebody else moved a committed offset: it is {found.offset}, ours is {ours}, and "
         if end is None:
             what += f"the partition {log.unled}, so nobody tells whether its log reaches so far"
-            check = f"{log.held_by}; or who set it, and set it back to {ours}"
+            check = f"{log.held_by}; or who set it, and set it back to {ours}: {RESTORE}"
         else:
             what += f"the log ends at {end}"
-            check = f"which other consumer of this group ran or who set it; set it back to {ours}"
+            check = f"which other consumer of this group ran or who set it; set it back to {ours}: {RESTORE}"
         raise OffsetMoved(what, **log.place, offset=found.offset, check=check)
 
 
@@ -57,7 +59,7 @@ def of_another_log(plan: Plan, found: int | None, log: BrokerPartition, stories:
     else:
         what = f"somebody else moved a committed offset: it is {found}, ours is {ours}, since the log was cut or made again"
         check = "which other consumer of this group ran or who set it; it may be an offset of the log that was"
-    check += f": set it back to {ours}. To follow it would leave out records of the log of now"
+    check += f": set it back to {ours} ({RESTORE}). To follow it would leave out records of the log of now"
     return OffsetMoved(what, **log.place, offset=found, check=check)
 
 
@@ -67,7 +69,7 @@ def moved_offset(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: Br
     what = f"somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}"
     if others:
         what += f" (and {others} more)"
-    check = f"which other consumer of this group ran or who set it; set it back to {ours}"
+    check = f"which other consumer of this group ran or who set it; set it back to {ours} ({RESTORE})"
     check += ", or allow it with source.on_moved: follow" if found is not None and found > ours else (
         ": to follow it would load rows twice")
     return OffsetMoved(what, **log.place, offset=found, check=check)

@@ -22,9 +22,12 @@ from etl.decisions.reconcile import where_we_stand
 from etl.decisions.refusals import refuse_what_cannot_run
 from etl.decisions.replacement import plan_instead
 from etl.decisions.replay import replay_or_supersede
+from etl.decisions.run_keys import done_before, key_without_plan
 from etl.errors import EtlError
+from etl.model.bounds import KeptKey
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOT_COUNTED, Applied, Plan
+from etl.model.plans import Plan
+from etl.model.receipts import NOT_COUNTED, Applied
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id
@@ -83,13 +86,22 @@ class NextStep:
     """Why the stored plan cannot be finished."""
     expires_soon: tuple[Expiring, ...] = ()
     """Logs of the plan that are read first: their ranges may lose their start."""
+    done_before: KeptKey | None = None
+    """The run's key, where it was done before: so there is no plan."""
+    remembers: KeptKey | None = None
+    """The run's key, where there was nothing to read up to its bound, and no log was left out: it is kept, so that it stays at that."""
     refusal: EtlError | None = None
     """What the run stops with, once the repair is done."""
 
     @property
     def is_last(self) -> bool:
-        """Whether the run is done after it; else it finishes what was left, and looks again."""
-        return self.action in (Action.STORE, Action.NOTHING)
+        """Whether the run is done after it; else it finishes what was left, or goes on to its key's bound, and looks again."""
+        return self.action is Action.NOTHING or (self.action is Action.STORE and not self.goes_on)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a cap keeps the plan that it makes from the bound of the run's key, so that another one follows."""
+        return self.action is Action.STORE and self.plan is not None and bool(self.plan.key_ends)
 
 
 def next_step(snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str) -> NextStep:
@@ -113,10 +125,13 @@ def next_step(snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str) 
 
 
 def steps_ahead(snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str) -> tuple[NextStep, ...]:
-    """All steps of a run that saw this, where nobody else does anything meanwhile. Raises as `next_step`, and each refusal."""
+    """All steps of a run that saw this, where nobody else does anything meanwhile; of the plans that caps cut from a run's key the first.
+
+    Raises as `next_step`, and each refusal.
+    """
     steps: list[NextStep] = []
-    while not steps or not steps[-1].is_last:
-        step = next_step(_foreseen(snapshot, *steps), settings, now_ms=now_ms, uid=uid)
+    while not steps or not (steps[-1].is_last or steps[-1].goes_on):
+        step = next_step(foreseen(snapshot, *steps), settings, now_ms=now_ms, uid=uid)
         if step.refusal:
             raise step.refusal
         steps.append(step)
@@ -166,15 +181,20 @@ def _planned(step: NextStep, state: Settled, settings: Settings, *, now_ms: int,
     elif isinstance(state, Supersede):
         action, plan, reason = Action.SUPERSEDE, plan_superseding(state, snapshot, settings, now_ms=now_ms), state.reason
     else:
+        last = state.last if isinstance(state, UpToDate) else None
+        done = done_before(snapshot.asked, last)
+        if done:
+            return replace(step, action=Action.NOTHING, done_before=done)
         found = plan_next(snapshot, state, settings, uid=snapshot.ledger.uid or uid, now_ms=now_ms)
         if found is None:
-            return replace(step, action=Action.NOTHING)
+            left_out = snapshot.leaderless or snapshot.owners
+            return replace(step, action=Action.NOTHING, remembers=None if left_out else key_without_plan(snapshot.asked, last))
         action, plan = Action.STORE, with_id(found)
     soon = expiring(plan.ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms)
     return replace(step, action=action, plan=plan, reason=reason, expires_soon=soon)
 
 
-def _foreseen(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
+def foreseen(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
     """What a run sees that looks again after these steps; `snapshot` is what it saw at first."""
     for step in steps:
         snapshot = repaired(snapshot, step.repair)

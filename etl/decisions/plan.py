@@ -15,13 +15,15 @@ from etl.decisions.caps import share_caps
 from etl.decisions.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.made_again import kept_creations, kept_ids
 from etl.decisions.misplaced_offsets import refuse_inside_entries
+from etl.decisions.run_keys import NOTHING_ASKED, Asking, asking_of, left_by_caps, refuse_start_by_offsets, refuse_unread_before
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, start_of
 from etl.decisions.tails import kept_tails
 from etl.decisions.tasks import cut_ranges
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
 from etl.model.logs import BrokerPartition, Lineage
-from etl.model.plans import NOTHING_COMMITTED, Loss, LossReason, OffsetRange, Plan, PlanKind
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import NOTHING_COMMITTED, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.settings.policies import OnDataLoss, OnNoLeader
 from etl.settings.sections import Settings
@@ -40,12 +42,17 @@ def plan_next(snapshot: Snapshot, state: FirstRun | UpToDate, settings: Settings
     """The next plan, without its id, or None when there is nothing to read and nothing new to keep.
 
     Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable where policy says `fail`, NotYetReadable for a position that an open
-    transaction covers, OffsetInsideMessage for one that somebody told and at which no message begins.
+    transaction covers, OffsetInsideMessage for one that somebody told and at which no message begins,
+    SettingsError for a first start by offsets.
     """
     last = state.last if isinstance(state, UpToDate) else None
     known = state.positions if isinstance(state, UpToDate) else {}
     number = last.number + 1 if last else 1
-    plan = plan_from(known, last, snapshot, settings, number=number, uid=uid, now_ms=now_ms)
+    left_by_others = {log: told.offset for log, told in snapshot.committed.items() if told.offset is not None}
+    refuse_start_by_offsets(snapshot.asked, last)
+    refuse_unread_before(snapshot.asked, known or left_by_others, snapshot)
+    asking = asking_of(snapshot.asked, last, snapshot)
+    plan = plan_from(known, last, snapshot, settings, number=number, uid=uid, now_ms=now_ms, asking=asking)
     if isinstance(state, UpToDate):
         passed = (Loss(log, state.last.positions[log], offset, LossReason.MOVED, state.last.log_epochs.get(log, 0))
                   for log, offset in sorted(state.followed.items()))
@@ -56,9 +63,9 @@ def plan_next(snapshot: Snapshot, state: FirstRun | UpToDate, settings: Settings
 
 def plan_from(
     known: Mapping[BrokerPartition, int], last: Plan | None, snapshot: Snapshot, settings: Settings,
-    *, number: int, uid: str, now_ms: int, beyond: Collection[Loss] = (),
+    *, number: int, uid: str, now_ms: int, beyond: Collection[Loss] = (), asking: Asking = NOTHING_ASKED,
 ) -> Plan:
-    """A plan that reads known logs from their positions, new ones from where policy says, all of them to their ends.
+    """A plan that reads known logs from their positions, new ones from where policy says, all of them to their ends or what is asked for.
 
     No cap ends a log before offsets of `beyond` do: they are this plan's to leave out, and no later plan knows of them.
     """
@@ -66,7 +73,8 @@ def plan_from(
         refuse_other_logs(last, snapshot, {log: min(position, known.get(log, position)) for log, position in last.positions.items()})
     _refuse_leaderless(snapshot, settings)
     starts = {log: known[log] if log in known else start_of(log, snapshot, last, settings) for log in sorted(snapshot.extents)}
-    readings = {log: reading_of(log, start, snapshot, settings) for log, start in starts.items() if start is not None}
+    whole = {log: reading_of(log, start, snapshot, settings) for log, start in starts.items() if start is not None}
+    readings = {log: replace(r, end_offset=asking.until(log, r.position, r.end_offset)) for log, r in whole.items()}
     skips = {(skip.log, skip.from_offset) for skip in beyond}
     begins = {**known, **{log: reading.position for log, reading in readings.items()}}
     begins = {log: position for log, position in begins.items() if (log, position) not in skips}
@@ -97,6 +105,8 @@ def plan_from(
         log_starts={log: snapshot.extents[log].log_start_offset for log in readings},
         leader_epochs=_leader_epochs(last, known, readings, snapshot),
         record_epochs=_record_epochs(last, known, readings, snapshot, number), log_epochs=log_epochs, cluster_id=snapshot.cluster_id,
+        run_key=asking.run_key, bounds=asking.bounds,
+        key_ends=left_by_caps(asking, {log: r.end_offset for log, r in readings.items()}, stops),
     )
 
 

@@ -181,9 +181,7 @@ def _adopt(newest: Plan | None, in_table: int, table: Table) -> RebuildFromTable
 
 def _forgotten(newest: Plan | None) -> str:
     """What to do where nobody knows any more what the table's newest plan was. `newest`: the one of the ledger."""
-    behind_the_rows = (
-        "go on behind the rows that the table holds: etl plans take-over CONF --from GROUP/PIPELINE --reason ..., with this pipeline's own "
-        "names")
+    behind_the_rows = "go on behind the rows that the table holds: etl offsets restore CONF --from-table --reason ..."
     if newest is None:
         behind_the_rows += f"; on Jafka, where {ROWS_DO_NOT_TELL}, {BEGIN_ANEW}"
     elif _is_physical(newest):

@@ -8,9 +8,11 @@ from typing import TypeVar
 
 from etl.decisions.misplaced_offsets import refuse_named
 from etl.decisions.plan import plan_from
+from etl.decisions.run_keys import asking_again
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, SettingsError
-from etl.model.plans import Loss, OffsetRange, Plan, PlanKind
+from etl.model.losses import Loss
+from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Snapshot, Supersede
 from etl.settings.sections import Settings
 
@@ -32,7 +34,8 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
     _refuse_leaderless_skips(skipped, snapshot)
     for skip in skipped:
         refuse_named(skip.log, skip.until_offset, snapshot, key="--skip")
-    plan = plan_from(starts_of(old), old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms, beyond=skips)
+    plan = plan_from(
+        starts_of(old), old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms, beyond=skips, asking=asking_again(old))
     ranges = tuple(leave_out(_without(plan.ranges, earlier), skipped))
     return replace(
         plan, ranges=ranges, seen={**plan.seen, **old.seen}, previous=old.previous, supersedes=old.id, reason=state.reason,

@@ -10,7 +10,7 @@ from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, NeedsDecision
 from etl.model.ledger import Ledger
 from etl.model.logs import uncounted
-from etl.model.plans import Plan
+from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Replay, Snapshot, Supersede
 from etl.settings.policies import OnNoLeader
 from etl.settings.sections import Settings
@@ -20,10 +20,14 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
     """What becomes of a stored plan: it is replayed word for word, or superseded where policy lets it: its range has expired, or a log
     that it reads has no leader.
 
+    A replay (`PlanKind.REPLAY`) that cannot bring back all of its rows is given up, whatever policy says: those that stand would be lost.
+
     Raises NeedsDecision when a topic was deleted or made again or the conf shapes rows in another way by now, OffsetInsideMessage when
     no message begins where it does, DataLoss and BrokerUnreachable when policy says `fail`.
     """
     plan = state.plan
+    if plan.kind is PlanKind.REPLAY and (why := why_given_up(plan, snapshot)):
+        return Supersede(plan, why)
     _refuse_gone_topics(plan, snapshot)
     refuse_other_logs(plan, snapshot)
     refuse_inside_entries(starts_of(plan), snapshot, plan, is_left=True)
@@ -43,6 +47,21 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
             return Supersede(plan, f"{r.log}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now")
     _refuse_another_shape(plan, settings)
     return state
+
+
+GIVEN_UP = "the replay was given up, and its rows are as they were"
+
+
+def why_given_up(plan: Plan, snapshot: Snapshot) -> str | None:
+    """Why a replay cannot bring back all of its rows; None where nothing speaks against it."""
+    gone = sorted(snapshot.gone_topics & {r.log.topic for r in plan.ranges})
+    if gone:
+        return f"{GIVEN_UP}: the brokers do not know the topic {gone[0]} any more"
+    for r in plan.ranges:
+        extent = snapshot.extents.get(r.log)
+        if extent and r.from_offset < extent.log_start_offset:
+            return f"{GIVEN_UP}: {r.log} was to be read from {r.from_offset}, and the log starts at {extent.log_start_offset} by now"
+    return None
 
 
 def topics_left_to_read(ledger: Ledger) -> set[str]:
@@ -79,4 +98,8 @@ def _refuse_another_shape(plan: Plan, settings: Settings) -> None:
         check = (
             f"`etl plans supersede CONF {plan.number} --reason ...`: the same offsets are then read as the conf says now, nothing is lost; "
             "or put source.isolation, transform and table.partition_by back for one run, then change them")
+        if plan.kind is PlanKind.REPLAY:
+            check = (
+                f"`etl plans supersede CONF {plan.number} --reason ...`: the rows stay as they are, and another `etl replay` makes them as "
+                "the conf says now; or put source.isolation, transform and table.partition_by back for one run")
         raise NeedsDecision(what, check=check)

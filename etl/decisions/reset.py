@@ -21,7 +21,8 @@ from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_anew, starts_of
 from etl.decisions.tails import kept_tails
 from etl.model.logs import BrokerPartition, Lineage, Tail
-from etl.model.plans import NOTHING_COMMITTED, Loss, LossReason, Plan, PlanKind, Vanished
+from etl.model.losses import Loss, LossReason, Vanished
+from etl.model.plans import NOTHING_COMMITTED, Plan, PlanKind
 from etl.model.snapshot import Replay, Snapshot, UpToDate
 from etl.settings.sections import Settings
 

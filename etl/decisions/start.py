@@ -55,7 +55,7 @@ def start_of(log: BrokerPartition, snapshot: Snapshot, last: Plan | None, settin
 def starts_of(plan: Plan) -> dict[BrokerPartition, int]:
     """The position of every log before this plan."""
     starts = dict(plan.positions)
-    for r in plan.ranges:
+    for r in plan.advancing:
         starts[r.log] = min(starts[r.log], r.from_offset)
     return starts
 

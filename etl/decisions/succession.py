@@ -80,11 +80,13 @@ def ours_apart(snapshot: Snapshot) -> UpToDate | Replay | None:
 
 def plan_taking_over(
     taken: Taken, state: PipelineState | None, snapshot: Snapshot, settings: Settings, *, uid: str, now_ms: int, reason: str,
+    sets_back: bool = False,
 ) -> Plan:
     """The plan, without its id, that begins at the other's positions. `state` is None where only the table's rows are left to go by.
 
     In a log that both know the position that is further on counts. Raises SettingsError where the table knows more than ZooKeeper,
-    OffsetMoved when somebody has committed an offset above a position: nobody says that what lies between is in the table.
+    OffsetMoved when somebody has committed an offset above a position: nobody says that what lies between is in the table. Where an
+    operator has seen that no row of it is, `sets_back`: such an offset goes back to the position.
     """
     table, other = snapshot.table, taken.other
     last, ours, number = _where(state, snapshot, other)
@@ -97,7 +99,7 @@ def plan_taking_over(
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
     for log in sorted(theirs):
         there = seen[log].offset
-        if there is not None and there > positions[log]:
+        if there is not None and there > positions[log] and not sets_back:
             what = f"the committed offset is {there}, and the rows in the table end at {positions[log]}"
             check = f"who committed it; set it back to {positions[log]}, or the records between are never loaded"
             raise OffsetMoved(what, **log.place, offset=there, check=check)

@@ -1,4 +1,5 @@
-"""`python -m etl.demo.crash_run CONF VERB [SIGNAL]`: an `etl run` that sends itself a signal at the moment it would begin VERB.
+"""`python -m etl.demo.crash_run CONF VERB [SIGNAL [replay WORD...]]`: an `etl run`, or `etl replay`, that sends itself a signal at the
+moment it would begin VERB.
 
 For the demo and for tests: the real command with real edges, ended by SIGKILL as a power cut would end it, or by another signal
 of `signal.Signals` (INT, TERM, STOP) after which it goes on as that signal lets it. VERB is a method of `world.World` (observe,
@@ -17,7 +18,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, Committed, Plan
+from etl.model.plans import Committed, Plan
+from etl.model.receipts import Applied
 from etl.run.world import World
 
 HALF_RECORD, HALF_COMMIT = "half_record", "half_commit"
@@ -66,9 +68,9 @@ class Dying:
         return {**moved, **self._world.commit(plan, wanted[half:])}
 
 
-def main(conf: str, verb: str, kind: str = "KILL") -> None:
+def main(conf: str, verb: str, kind: str = "KILL", door: str = "run", *words: str) -> None:
     """Run the pipeline of `conf` and die; exits with the command's exit code where the signal leaves one."""
-    from etl.commands import run
+    from etl.commands import replay, run
 
     around: list[Dying] = []
 
@@ -79,7 +81,8 @@ def main(conf: str, verb: str, kind: str = "KILL") -> None:
 
     # the command as it is, errors and exit codes included, with one thing exchanged
     setattr(run, "run", functools.partial(run.run, around=dying))
-    sys.argv = ["etl", "run", conf, "--json"]
+    setattr(replay, "replay_rows", functools.partial(replay.replay_rows, around=dying))
+    sys.argv = ["etl", door, conf, *words, "--json"]
     runpy.run_module("etl", run_name="__main__")
 
 

@@ -123,7 +123,7 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
     if not asked:
         return
     source, names = findings.settings.source, findings.metadata.topics
-    with _ask(asked, findings) as cluster:
+    with ask_brokers(asked, findings) as cluster:
         told, tells = cluster.retention(names), cluster.first(lambda consumer: consumer.tells_cleanup())
     compacted = Discovery(findings.settings, findings.zookeeper).compacted(names.keys() - told.keys())
     untold = sorted(topic for topic in names if topic not in told and topic not in compacted and not source.says_compacted(topic))
@@ -219,11 +219,12 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
 
 def _in_kafka(findings: Findings) -> KafkaGroup:
     brokers = findings.metadata.brokers.values()
-    with _ask([(broker.host, broker.port) for broker in brokers], findings) as asked:
+    with ask_brokers([(broker.host, broker.port) for broker in brokers], findings) as asked:
         return asked.members_of(findings.settings.group, brokers)
 
 
-def _ask(addresses: list[tuple[str, int]], findings: Findings) -> Cluster:
+def ask_brokers(addresses: list[tuple[str, int]], findings: Findings) -> Cluster:
+    """A cluster of these addresses, as `doctor` asks it."""
     source = findings.settings.source
     return Cluster(addresses, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=source.timeout_s, generation=said_generation(source))
 

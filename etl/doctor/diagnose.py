@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any
 
 from etl.commands.preview import preview_of
-from etl.doctor import brokers, ledger, machine, rows, table, zookeeper
+from etl.decisions.worst_error import worst_of
+from etl.doctor import brokers, ledger, machine, mirror, rows, table, zookeeper
 from etl.doctor.check import Check, Fact, Findings, Line, Verdict
 from etl.errors import EtlError
 from etl.run.context import RunContext, SparkDefaults
@@ -34,9 +35,11 @@ CHECKS = (
     Check("broker", brokers.each_broker, needs=(Fact.ZOOKEEPER, Fact.CLUSTER)),
     Check("topics", brokers.topics, needs=(Fact.ZOOKEEPER, Fact.CLUSTER), gives=Fact.TOPICS),
     Check("group", brokers.group, needs=(Fact.ZOOKEEPER, Fact.TOPICS)),
+    Check("mirror group", mirror.mirror_group),
     Check("store", table.store),
     Check("table", table.look, gives=Fact.TABLE),
     Check("table features", table.features, needs=(Fact.TABLE,)),
+    Check("table writer", table.writer, needs=(Fact.TABLE,)),
     Check("table retention", table.retention, needs=(Fact.TABLE,), gives=Fact.RETENTION),
     Check("table columns", table.columns, needs=(Fact.TABLE,), gives=Fact.COLUMNS),
     Check("transformed rows", rows.transformed, needs=(Fact.JAVA, Fact.TRANSFORM, Fact.TABLE)),
@@ -46,11 +49,6 @@ CHECKS = (
           needs=(Fact.ZOOKEEPER, Fact.TOPICS, Fact.TABLE, Fact.RETENTION, Fact.COLUMNS)),
 )
 """In the order of a run: what comes later needs what comes before."""
-
-_WORST_FIRST = (1, 2, 5, 6, 7, 4)
-"""What no retry mends before what one may mend. A wrong setting (2) comes before a decision (5), because it may be all that
-there is to the disagreement; ZooKeeper and brokers (6) before the table (7), as a run meets them; and last what passes with
-nobody doing anything, an owner (4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,7 @@ class Diagnosis:
     @property
     def worst(self) -> EtlError | None:
         """What to mend first; None when a run may start."""
-        found = [line.error for line in self.lines if line.error]
-        return min(found, key=lambda error: _WORST_FIRST.index(error.exit_code), default=None)
+        return worst_of(line.error for line in self.lines if line.error)
 
     @property
     def exit_code(self) -> int:

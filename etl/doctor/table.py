@@ -13,9 +13,10 @@ from etl.edges.delta.features import WRITTEN_BY_SPARK, features_of, not_by_delta
 from etl.edges.delta.losses import open_losses
 from etl.edges.delta.path import check_writable, local_path, open_table
 from etl.edges.delta.shape import check_shape
+from etl.edges.delta.writers import refusal_of_arrow
 from etl.errors import EtlError, NotOurTable, SettingsError
 from etl.model.raw_table import arrow_schema
-from etl.settings.policies import OnDataLoss, OnMoved
+from etl.settings.policies import OnDataLoss, OnMoved, WriterName
 
 _CREATES_IF_ABSENT = {"hdfs", "abfs", "abfss", "wasb", "wasbs", "adl", "gs", "viewfs"}
 _S3 = {"s3", "s3a", "s3n"}
@@ -72,8 +73,18 @@ def look(name: str, findings: Findings) -> Iterator[Line]:
     yield ok(name, f"{path}: version {table.version()}, id {table.metadata().id}, {layout}")
 
 
+def writer(name: str, findings: Findings) -> Iterator[Line]:
+    """Which writer rows get, and what keeps the one that the conf asks for from writing them."""
+    table, wanted = findings.table, findings.settings.table.writer
+    refusal = refusal_of_arrow(findings.settings, lambda: table, is_new=table is None) if wanted is not WriterName.SPARK else None
+    if refusal is not None and wanted is WriterName.ARROW:
+        raise refusal
+    by = "" if wanted is not WriterName.AUTO else ": arrow" if refusal is None else f": spark, for {refusal.what}"
+    yield ok(name, f"table.writer is {wanted.value}{by}")
+
+
 def features(name: str, findings: Findings) -> Iterator[Line]:
-    """Rows are written by Spark; a plan without ranges by delta-rs, where it can."""
+    """Rows are written by Spark, or by tasks; a plan without ranges by delta-rs, where it can."""
     if findings.table is None:
         yield ok(name, "those of a new table")
         return

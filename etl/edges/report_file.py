@@ -8,23 +8,26 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from etl import __version__
+from etl.edges.metrics_file import write_metrics
+from etl.edges.report_folder import write_page, write_whole
 from etl.errors import EtlError, SettingsError, Stopped
 from etl.report.incident import as_text
 from etl.report.old_reports import outdated
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Process
+from etl.settings.changes import Change, told_changes
 
 
-def this_process(conf: str | None) -> Process:
-    """Where this process runs, and the versions of what it runs."""
+def this_process(conf: str | None, changes: Sequence[Change] = ()) -> Process:
+    """Where this process runs, by which conf and what was changed of it, and the versions of what it runs."""
     versions: dict[str, str | None] = {"python": platform.python_version(), "offset_range_etl": __version__}
     versions |= {name.replace("-", "_"): installed_version(name) for name in ("pyspark", "delta-spark", "deltalake")}
-    return Process(socket.gethostname(), os.getpid(), conf and os.path.abspath(conf), versions)
+    return Process(socket.gethostname(), os.getpid(), conf and os.path.abspath(conf), versions, told_changes(changes))
 
 
 def installed_version(package: str) -> str | None:
@@ -39,7 +42,7 @@ def installed_version(package: str) -> str | None:
 def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
     """The run happens inside: its report is written before it and at its end, however it ends. Time outside of all verbs is `connect`.
 
-    Afterwards the newest `keep` reports of the pipeline are left, with their logs.
+    At the end the report is written as a page, too. Afterwards the newest `keep` reports of the pipeline are left, with pages and logs.
 
     Raises SettingsError for a folder that cannot be written, before anything begins; at the end that is an outcome of the run.
     """
@@ -53,16 +56,42 @@ def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
         raise
     finally:
         report.finished(int(time.time() * 1000))
-        _write_last(path, report)
+        _write_all(path, report)
         _prune(path, report.pipeline, keep)
 
 
-def _write_last(path: Path, report: Report) -> None:
-    """What came of the run is its exit code, whether its report can be written or not: it is told with the others."""
+def _write_all(path: Path, report: Report) -> None:
+    """Report, page and metrics; what could not be written is told in those that can."""
+    is_kept, told = _write_last(path, report), len(report.outcomes)
+    if is_kept:
+        with _told_as(Outcome.NO_PAGE, report, path.with_suffix(".html"), "`etl report CONF` makes it again from the report"):
+            write_page(path.with_suffix(".html"), report.as_json(), path.parent)
+    if report.settings is not None and report.settings.metrics_file is not None:
+        with _told_as(Outcome.NO_METRICS, report, report.settings.metrics_file, "what is there is of an earlier run; metrics_path"):
+            write_metrics(report, report.settings, now_ms=report.finished_at_ms or 0)
+    if is_kept and len(report.outcomes) > told:
+        _write_last(path, report)
+
+
+@contextlib.contextmanager
+def _told_as(outcome: Outcome, report: Report, path: str | Path, what_then: str) -> Iterator[None]:
+    """What cannot be written inside is told as this outcome: the run has come to what it came to."""
+    try:
+        yield
+    except OSError as error:
+        report.add(outcome, f"{error.strerror} ({path}); {what_then}")
+    except Exception as error:  # a bug of ours in what is told of a run must not make one fail that is done
+        report.add(outcome, f"a bug: {type(error).__name__}: {error} ({path}); please report it with the run's report")
+
+
+def _write_last(path: Path, report: Report) -> bool:
+    """Whether the report is written. What came of the run is its exit code all the same: it is told with the others."""
     try:
         _write(path, report)
+        return True
     except SettingsError as error:
         report.add(Outcome.NOT_KEPT, f"{error.what} ({path}); what is there says that the run is still going on, or nothing")
+        return False
 
 
 def _prune(own: Path, pipeline: str, keep: int) -> None:
@@ -83,14 +112,7 @@ def _as_told(error: BaseException) -> EtlError:
 
 def _write(path: Path, report: Report) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".tmp")
-        try:
-            unfinished.write_text(as_text(report.as_json(), report.saw_as_json()), encoding="utf-8")
-            unfinished.replace(path)
-        finally:
-            with contextlib.suppress(OSError):  # there no more, as it should be
-                unfinished.unlink()
+        write_whole(path, as_text(report.as_json(), report.saw_as_json()))
     except OSError as error:
         what = f"the run's report cannot be written: {error.strerror}"
         raise SettingsError(what, key="report.path", path=path, check="the folder and its permissions") from error

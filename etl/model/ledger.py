@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from etl.model.bounds import KeptKey
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, Plan, Vanished
+from etl.model.losses import Vanished
+from etl.model.plans import Plan
+from etl.model.receipts import Applied
 from etl.model.table import ForeignCommit
 
 
@@ -53,6 +56,8 @@ class Coverage:
     """The last folded plan that was not given up; None: that is `through`."""
     unproven_through: int = 0
     """The newest of the folded plans of which not everything can be proven; 0: there is none."""
+    keys: tuple[KeptKey, ...] = ()
+    """Run keys of folded plans, and of runs that had nothing to read, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Offset ranges, and the plans that are made of them; what reading a range and appending a plan came to.
+"""Offset ranges, and the plans that are made of them.
 
 Bounds live in names: `from_offset` is inclusive, `until_offset` exclusive. A missing thing is None, never -1.
 """
@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from etl.model.bounds import NO_BOUNDS, Bounds
 from etl.model.logs import BrokerPartition, Dialect, Leader, Lineage, Tail
+from etl.model.losses import Loss, Vanished
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,78 +43,6 @@ class Committed:
 
 
 NOTHING_COMMITTED = Committed()
-GAPS_KEPT = 1000  # that a receipt keeps one by one
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What reading one range came to. Counts are of records; `fetched_bytes` is what came over the wire."""
-
-    rows: int | None = 0
-    """None: a crash took the reader's count, and nobody could count them in the table."""
-    fetched_bytes: int | None = None
-    """None: counted again from the table's files after a crash, where nobody knows it any more."""
-    control_records: int = 0
-    aborted_records: int = 0
-    missing_offsets: int = 0
-    """Offsets that no batch of the log covers any more (compaction). In a physical log none can be told from those inside an entry: 0."""
-    gaps: tuple[tuple[int, int], ...] = ()
-    """Intervals [from, until) inside the range that gave no row, for whatever of the three reasons, merged."""
-    gaps_complete: bool = True
-    """False: there were more than GAPS_KEPT, or nobody can tell of any (a physical log's, counted again); the counts still hold."""
-    last_epoch: int | None = None
-    """The leader epoch of the record batch that holds the range's last offset; None where none does (compaction), or nobody knows it."""
-    behind_transform: bool = False
-    """Counted again from rows that a transform had made: nobody knows whether it dropped records at missing offsets (any, if physical)."""
-    epochs: Lineage = ()
-    """The leader epochs of the record batches that were read."""
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether records may be lost of which this receipt cannot tell."""
-        return self.rows is None or (self.behind_transform and (self.missing_offsets > 0 or not self.gaps_complete))
-
-    @property
-    def compacted(self) -> int:
-        """Missing offsets that are known to be compaction's: none of a receipt that was counted again, where nobody knows."""
-        return 0 if self.fetched_bytes is None else self.missing_offsets
-
-
-NOT_COUNTED = Receipt(rows=None, gaps_complete=False)
-
-
-class LossReason(str, Enum):
-    """Why offsets of a log are not in the table and never will be."""
-
-    EXPIRED = "expired"
-    """Retention had deleted them (`source.on_data_loss: skip`)."""
-    MOVED = "offset moved"
-    """Somebody moved the committed offset past them (`source.on_moved: follow`)."""
-    MISSING = "missing from the log"
-    """No record batch of the log had them, and nothing explains it (`source.on_data_loss: skip`)."""
-    SKIPPED = "skipped by hand"
-    """An operator superseded the plan that held them."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Loss:
-    """Offsets [from, until) of one log that a plan let go."""
-
-    log: BrokerPartition
-    from_offset: int
-    until_offset: int
-    why: LossReason
-    log_epoch: int = 0
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Vanished:
-    """Offsets [from, until) of one life of one log that are, or may be, in the table, and whose records the brokers no longer hold."""
-
-    log: BrokerPartition
-    from_offset: int
-    until_offset: int
-    log_epoch: int = 0
 
 
 class PlanKind(str, Enum):
@@ -123,8 +53,14 @@ class PlanKind(str, Enum):
     """No ranges: it keeps the start decided for logs seen for the first time."""
     RESET = "reset"
     """No ranges: an operator accepted that logs were cut or made again, and it moves their positions."""
+    SET = "set"
+    """No ranges: an operator set positions, past what is then told lost or back over what was never loaded."""
     TAKE_OVER = "take-over"
     """No ranges: an operator decided that this pipeline takes another's place, and it begins at the other's positions."""
+    REPLAY = "replay"
+    """Its ranges were loaded before: their rows are put in the place of those that are there. No position moves."""
+    BACKFILL = "backfill"
+    """A part of what a backfill is to load, older than where a live pipeline began or apart from what it reads. No offset moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +105,7 @@ class Plan:
     reason: str | None = None
     moves_offsets: bool = True
     run_key: str | None = None
+    """Names what was asked for: under one key it is loaded once, whoever asks again."""
     id: str = ""
     losses: tuple[Loss, ...] = ()
     """What this plan lets go, by policy or by an operator's decision."""
@@ -195,8 +132,19 @@ class Plan:
     """Of physical logs: what lay before their ends when the plan was made, or an earlier one. It must still lie there."""
     log_topic_ids: Mapping[BrokerPartition, str] = field(default_factory=dict)
     """Physical logs that were decided under another id of their topic than that of `topic_ids`, and that id (`decisions.made_again`)."""
+    bounds: Bounds = NO_BOUNDS
+    """What the run was asked to read that made this plan."""
+    key_ends: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Of a plan under a run key that a cap kept from its bound: the logs, and up to where the key's next plan reads them."""
     cluster_id: str | None = None
     """The id that the brokers of a cluster told which goes by the conf's name, since it told none before (`decisions.cluster_name`)."""
+    stood: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Of a replay: how many rows of each log the table had in its ranges when the plan was made."""
+
+    @property
+    def advancing(self) -> tuple[OffsetRange, ...]:
+        """The ranges behind which positions lie: all of them, and none of a replay."""
+        return () if self.kind is PlanKind.REPLAY else self.ranges
 
     @property
     def offsets_to_move(self) -> tuple[BrokerPartition, ...]:
@@ -216,35 +164,3 @@ class Plan:
     def taken(self) -> dict[str, int]:
         """Application id and number of each pipeline whose place was taken so far."""
         return {one.app_id: one.number for one in (*((self.took_over,) if self.took_over else ()), *self.heir_of)}
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """What came of plan `number`: the Delta version that holds it and a receipt for each of its ranges."""
-
-    number: int
-    plan_id: str
-    delta_version: int
-    table_id: str
-    receipts: tuple[Receipt, ...]
-    run_id: str | None = None
-    """The run whose append it was; None when the commit does not say."""
-    uncounted: str | None = None
-    """Why nobody could count the rows after a crash; the receipts are then `NOT_COUNTED`."""
-    undated: int | None = field(default=None, compare=False)
-    """Rows without an `event_date`, of a table that is partitioned by it. For the report alone: the ledger does not keep it."""
-
-    @property
-    def rows(self) -> int | None:
-        """Of all ranges together; None when nobody could count them."""
-        counts = [r.rows for r in self.receipts if r.rows is not None]
-        return sum(counts) if len(counts) == len(self.receipts) else None
-
-    def is_of(self, plan: Plan) -> bool:
-        """Whether this is what came of that very plan; a ledger restored from a copy may hold the record of another with its number."""
-        return self.plan_id == plan.id and len(self.receipts) == len(plan.ranges)
-
-    @property
-    def is_recounted(self) -> bool:
-        """Counted again from the table: nobody knew any more why offsets gave no row."""
-        return all(receipt.fetched_bytes is None for receipt in self.receipts)

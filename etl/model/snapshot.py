@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from etl.model.bounds import KeptKey, Request
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, EpochEnd, Extent, Leader, LookedAt, OpenTransaction, Retention, Tail
-from etl.model.plans import Committed, Loss, Plan
+from etl.model.losses import Loss
+from etl.model.plans import Committed, Plan
 from etl.model.table import Table
 
 
@@ -56,6 +58,23 @@ class Snapshot:
     """What stands for the topics' ids in the brokers' ZooKeeper, also where these tell their own (`Plan.creation_ids`)."""
     cluster_id: str | None = None
     """The id of a cluster that goes by the conf's name (`decisions.cluster_name`)."""
+    asked: Asked | None = None
+    """None: the run is asked for nothing beside its conf."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a run is asked for beside its conf, and what was looked up for it."""
+
+    request: Request
+    key: KeptKey | None = None
+    """What the ledger knows of the run key."""
+    plan: Plan | None = None
+    """The newest plan under the key, where it is stored yet and is not the pipeline's newest one."""
+    starts: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
+    """Where the bound at the start lies in each log that is read; None: no record is as late."""
+    untils: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
+    """The same of the other bound."""
 
 
 @dataclass(frozen=True, slots=True)

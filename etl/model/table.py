@@ -32,6 +32,8 @@ class CommitMetadata:
     """The whole plan as `plan_documents.parse_plan` reads it; None when the commit does not carry it."""
     run_id: str | None = field(default=None, kw_only=True)
     """The run that appended it."""
+    receipts: bytes | None = field(default=None, repr=False, kw_only=True)
+    """What reading the plan's ranges came to, as `commit_metadata.receipts_of` reads it; None when the commit does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,9 @@ import pyarrow as pa
 
 from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, RanOutBeforeUntil
 from etl.model.logs import Cleanup, Isolation
-from etl.model.plans import GAPS_KEPT, OffsetRange, Receipt
+from etl.model.plans import OffsetRange
 from etl.model.raw_table import raw_columns
+from etl.model.receipts import GAPS_KEPT, Receipt
 from etl.protocol.messages import EntryLayout, FetchedPartition
 from etl.protocol.records.decode import Walk, decode, walk
 from etl.protocol.records.selection import MAX_UNPACKED_BYTES, Counts, Selection

@@ -12,7 +12,6 @@ until the size is used up, and only the first is sure to get a record batch that
 so logs that got nothing come first in the next request: none starves.
 
 Connections are those that earlier tasks of this process gave back, and are given back where every answer has come.
-
 Retrying is bounded: a leader that moved or is silent is looked up again and read on at the same position, at most
 `retry` times and for `deadline_s` without a record batch in between. Everything else is Spark's to retry.
 """
@@ -28,7 +27,8 @@ from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, RanOutBeforeUntil
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Tail
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 from etl.protocol.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, FetchTarget
 from etl.protocol.records.selection import MAX_UNPACKED_BYTES
 from etl.protocol.refusal import Meaning

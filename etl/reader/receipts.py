@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.accumulators import AccumulatorParam
 
-from etl.model.plans import Receipt
+from etl.model.receipts import Receipt
 
 if TYPE_CHECKING:
     from pyspark import Accumulator

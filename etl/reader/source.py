@@ -12,43 +12,37 @@ and those of Spark's Kafka source, so that `format("kafka")` becomes `format("of
 lists them.
 
 It owns how tasks and receipts travel. What options mean belongs to `options`, how ranges are packed to `decisions.tasks`, reading them to
-`fetch`. A run hands over the tasks that it planned (`read_tasks`) and gets back, with the rows, a receipt for each range.
+`task_rows` and `fetch`. A run hands over the tasks that it planned (`read_tasks`) and gets back, with the rows, a receipt for each range.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from etl.edges.progress_port import ProgressAddress, Teller
-from etl.errors import EtlError, SparkLost
+from etl.edges.progress_port import ProgressAddress
+from etl.errors import SparkLost
 from etl.model.logs import BrokerPartition, Cleanup, Dialect, Isolation, Tail
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
 from etl.model.raw_table import spark_schema
-from etl.protocol.error_line import mark
+from etl.model.receipts import Receipt
 from etl.reader.advice import for_a_pipeline, for_options
 from etl.reader.alone import tasks_of
 from etl.reader.option_names import INTERNAL
 from etl.reader.options import parse_options
 from etl.reader.receipts import Merge, ReceiptAccumulator
+from etl.reader.task_rows import TaskFailed, attempt_number, rows_of_task
 from etl.reader.tasks import INLINE_BYTES, NAME, keep_file, render_tasks
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MAX_RECORD_BYTES, TIMEOUT_S
+
+__all__ = ["OffsetRanges", "RangesReader", "TaskFailed", "read_tasks", "receiving"]
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark import Accumulator
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-
-_PATIENCE_S, _LATER_PATIENCE_S = 120.0, 30.0
-"""How long a log may give nothing in the first attempt of a task, and in those after it: Spark tries four times, and a run over a dead
-network should end within minutes."""
-
-
-class TaskFailed(RuntimeError):
-    """Carries an EtlError through Spark's traceback; `error_line.unmark` finds it there again."""
 
 
 class OffsetRanges(DataSource):
@@ -90,30 +84,12 @@ class RangesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Arrow batches of one task's ranges, none for a task that has none. Spark makes one empty partition where there is no task."""
-        from pyspark import TaskContext
-
-        from etl.reader.fetch import read_ranges
-
-        task, context = partition.value, TaskContext.get()
+        task = partition.value
         if task is None or not task.ranges:
             return
-        reading, note, attempt = self._reading, self._note, context.attemptNumber() if context else 0
-        again, teller = attempt > 0, Teller(self._progress, task.number, attempt)
-        try:
-            yield from read_ranges(
-                _afresh(task.ranges) if again else task.ranges, deadline_s=_LATER_PATIENCE_S if again else _PATIENCE_S,
-                isolation=reading.isolation, columns=reading.columns, bootstrap=_addresses(task.ranges, reading.bootstrap),
-                fetch_max_bytes=reading.fetch_max_bytes, fetch_limit_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
-                on_receipt=lambda at, receipt: note(task.indices[at], receipt), topic_ids=task.topic_ids,
-                leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups, tails=task.tails,
-                fails_on_loss=reading.fails_on_data_loss, on_read=teller.read, max_record_bytes=reading.max_record_bytes,
-                generation=reading.generation,
-            )
-        except EtlError as error:
-            told = for_a_pipeline(error) if self._options.keys() & set(INTERNAL) else for_options(error)
-            raise TaskFailed(f"{told}\n{mark(told)}") from error
-        finally:
-            teller.close()
+        advise = for_a_pipeline if self._options.keys() & set(INTERNAL) else for_options
+        yield from rows_of_task(
+            task, self._reading, attempt=attempt_number(), note=self._note, progress=self._progress, advise=advise)
 
 
 def receiving(spark: SparkSession, address: ProgressAddress | None = None) -> tuple[type[OffsetRanges], ReceiptAccumulator]:
@@ -181,14 +157,3 @@ def _loaded(reader: DataFrameReader) -> DataFrame:
             return reader.load()
     except SparkLost:
         return reader.load()
-
-
-def _afresh(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """For a task that is tried again: whom the driver knew as leader may be why it failed. Nobody else ever leads a physical log."""
-    return [r if r.log.is_physical else replace(r, leader=None) for r in ranges]
-
-
-def _addresses(ranges: Sequence[OffsetRange], bootstrap: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Whom to ask for leaders: the leaders themselves may be the last brokers that still answer."""
-    leaders = [(r.leader.broker.host, r.leader.broker.port) for r in ranges if r.leader]
-    return list(dict.fromkeys([*bootstrap, *leaders]))

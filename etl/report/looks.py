@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.decisions.lag import Reached, lag_of, reached
-from etl.model.logs import BrokerPartition
+from etl.model.logs import BrokerPartition, OldestRecord
 from etl.model.plans import Plan
 from etl.model.snapshot import PipelineState, Snapshot
 from etl.report.incident import saw_as_json
+from etl.report.lags import Lags, lags_at, unread_from
 from etl.report.sentences import logs_of, told_extent
 from etl.settings.sections import Settings
 
@@ -62,6 +64,18 @@ class Looks:
         return [
             {**log.place, **told_extent(last.snapshot, log),
              "before": first.lag_of(log), "after": last.lag_of(log)} for log in sorted(logs_of(last.snapshot))]
+
+    def unread(self) -> tuple[Snapshot, dict[BrokerPartition, int]] | None:
+        """The last look, and of each log that lags behind it now its oldest unread offset; None before the first look."""
+        last = self._last
+        if last is None:
+            return None
+        return last.snapshot, unread_from(last.snapshot, last.reached, last.settings) if last.settings else {}
+
+    def lags(self, oldest: Mapping[BrokerPartition, OldestRecord], settings: Settings, *, now_ms: int) -> Lags | None:
+        """How far the table is behind the last look; `oldest`: see `lags_at`. None before the first look."""
+        last = self._last
+        return lags_at(last.snapshot, last.reached, settings, oldest, now_ms=now_ms) if last else None
 
     def as_json(self, settings: Settings | None) -> dict[str, Any] | None:
         """What was seen, to be decided again; None before the first look, and where nobody says by which settings."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from enum import Enum
 from typing import Protocol
 
 from etl.report.progress import ReadSoFar
+
+
+_log = logging.getLogger(__name__)
 
 
 class Verb(str, Enum):
@@ -70,6 +74,7 @@ class Stopwatch:
         """See `Phases`; however it ends."""
         began, around, self._inside = self._clock(), self._inside, 0.0
         self._open.append(verb)
+        _log.info("%s begins", verb.value)
         try:
             yield
         finally:

@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from etl.model.plans import Applied, Plan, Receipt
+from etl.model.bounds import Request
+from etl.model.plans import Plan
+from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import Snapshot
+from etl.report.asked import describe_asked
 from etl.report.value_json import read_value, write_value
 from etl.report.words import at
 from etl.settings.sections import Settings
@@ -38,8 +41,9 @@ def write_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     newest, table = snapshot.ledger.newest, snapshot.table
     metadata = table.metadata if table else None
     is_known = bool(newest and metadata and metadata.document is not None and metadata.plan_id == newest.id)
-    if table and metadata and is_known:
-        snapshot = replace(snapshot, table=replace(table, metadata=replace(metadata, document=None)))
+    if table and metadata:  # what reading it came to decides nothing
+        kept = replace(metadata, document=None if is_known else metadata.document, receipts=None)
+        snapshot = replace(snapshot, table=replace(table, metadata=kept))
     found: dict[str, Any] = write_value(snapshot)
     if is_known:
         found["table"]["metadata"]["document"] = _AS_IN_LEDGER
@@ -73,6 +77,8 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
     receipts: list[Receipt | None] = list(applied.receipts) if applied else [None] * len(plan.ranges)
     return {
         "number": plan.number, "id": plan.id, "uid": plan.uid, "kind": plan.kind.value, "created_at": at(plan.created_at_ms),
+        **describe_asked(Request(plan.run_key, plan.bounds)), "open_logs": plan.bounds.open_logs,
+        "left_of_run_key": [{**log.place, "until": until} for log, until in sorted(plan.key_ends.items())],
         "cluster": plan.cluster, "cluster_id": plan.cluster_id, "table_id": plan.table_id,
         "took_over": plan.took_over.app_id if plan.took_over else None, "previous": plan.previous, "supersedes": plan.supersedes,
         "reason": plan.reason, "shape": plan.shape, "run_id": applied.run_id if applied else None,

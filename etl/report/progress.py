@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 
 _WINDOW_S = 30.0
 """The pace is that of the last seconds: tasks wait for a broker, and begin cold."""

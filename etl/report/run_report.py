@@ -12,20 +12,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etl.decisions.lag import Reached, lag_of
-from etl.decisions.other_pipelines import name_of
+from etl.decisions.run_keys import loaded_beyond, up_to_bound
 from etl.errors import DataLost, EtlError
-from etl.model.plans import Applied, LossReason, Plan, PlanKind
+from etl.model.bounds import KeptKey, Request
+from etl.model.losses import LossReason
+from etl.model.logs import BrokerPartition, OldestRecord
+from etl.model.plans import Plan
+from etl.model.receipts import Applied
 from etl.model.snapshot import PipelineState, Snapshot
+from etl.report.asked import describe_asked, told_beyond, told_done_before, told_nothing_under, told_open as told_open_end
 from etl.report.looks import Looks
 from etl.report.phases import Stopwatch, Verb
 from etl.report.plan_json import describe_plan
-from etl.report.run_state import Executed, Outcome, Process, State
+from etl.report.purposes import told_without_ranges
+from etl.report.run_state import Executed, Outcome, Process, State, log_outcome
 from etl.report.sentences import (
-    doubt_of, told_by_owner, told_capped, told_cluster_id, told_leaderless, told_lost, told_open, told_purpose, told_vanished,
+    doubt_of, told_by_owner, told_capped, told_cluster_id, told_leaderless, told_lost, told_open, told_replaced,
 )
 from etl.report.words import at
 from etl.settings.sections import Settings
-
 
 _LEFT = (Outcome.LEFT_TO_OWNER, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION)
 
@@ -53,7 +58,10 @@ class Report:
     """Why offsets are lost that this run let go, or said again."""
     settings: Settings | None = None
     """By which the run decides; None: what it saw is not kept."""
+    request: Request | None = None
+    """What the run is asked for beside its conf."""
     looks: Looks = field(default_factory=Looks)
+    oldest: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)  # of what is left, where asked at the end
 
     def timed(self, verb: Verb) -> contextlib.AbstractContextManager[None]:
         """Add what passes inside to the verb's seconds, however it ends."""
@@ -63,6 +71,7 @@ class Report:
         """Say one more thing that this run came to; a run that looks again does not say it again."""
         if (outcome, sentence) not in self.outcomes:
             self.outcomes.append((outcome, sentence))
+            log_outcome(outcome, sentence)
 
     def saw(self, snapshot: Snapshot) -> None:
         """The world at the start, and again at each later look."""
@@ -91,7 +100,15 @@ class Report:
             self.plans.pop()
         if not self.plan or self.plan.id != plan.id:
             self.plans.append(Executed(plan))
+        if plan.bounds.open_logs and not plan.key_ends:
+            self.add(Outcome.NOT_COMPLETE, told_open_end(plan))
         self.lost(plan)
+
+    def beyond_bound(self, snapshot: Snapshot) -> None:
+        """What is in the table behind the bound of this run, before the run's own plan."""
+        beyond = loaded_beyond(snapshot)
+        if beyond and self.request and self.request.bounds.until:
+            self.add(Outcome.BEYOND_BOUND, told_beyond(beyond, self.request.bounds.until.said))
 
     def called(self, plan: Plan, newest: Plan | None) -> None:
         """By the plan it is known that brokers which told no cluster id tell one."""
@@ -116,18 +133,11 @@ class Report:
             its = how_many if applied.rows is None else f"its {how_many}"
             self.add(Outcome.APPLIED_BY_ANOTHER, f"plan {plan.number}: {its} {in_table}, by run {applied.run_id}{doubt_of(applied)}")
         elif plan.ranges:
-            self.add(Outcome.INGESTED, f"plan {plan.number}: {how_many} {in_table}{doubt_of(applied)}")
-        elif plan.kind is PlanKind.RESET:
-            self._reset(plan)
-        elif plan.took_over and plan.kind is PlanKind.TAKE_OVER:
-            self.add(Outcome.TOOK_OVER, f"plan {plan.number} goes on where {name_of(plan.took_over.app_id)} ended")
+            did = told_replaced(plan, applied) or in_table
+            self.add(Outcome.REPLACED if did != in_table else Outcome.INGESTED, f"plan {plan.number}: {how_many} {did}{doubt_of(applied)}")
         else:
-            self.add(Outcome.LET_GO if plan.losses else Outcome.STARTED, f"plan {plan.number} {told_purpose(plan)}")
-
-    def _reset(self, plan: Plan) -> None:
-        self.add(Outcome.RESET, f"plan {plan.number}, by an operator's decision: {plan.reason}")
-        for sentence in told_vanished(plan.vanished):
-            self.add(Outcome.RESET, sentence)
+            for outcome, sentence in told_without_ranges(plan):
+                self.add(outcome, sentence)
 
     def committed(self, plan: Plan) -> None:
         """The offsets are moved."""
@@ -136,13 +146,18 @@ class Report:
     def left_by_caps(self, plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
         """What the run's own plan did not take on of what could be read: the lag behind it."""
         behind = Reached(plan, plan.positions)
-        left = {log: lag for log in plan.positions if (lag := lag_of(log, snapshot, behind, settings))}
+        lags = {log: lag for log in plan.positions if (lag := lag_of(log, snapshot, behind, settings))}
+        left = up_to_bound(lags, plan, snapshot)
         if left:
             self.add(Outcome.CAPPED, told_capped(left, settings.limits))
 
-    def found_nothing_new(self) -> None:
-        """The run has no plan of its own; said where it had none to finish either."""
-        if not any(one.applied for one in self.plans):
+    def found_nothing_new(self, done_before: KeptKey | None = None, remembered: KeptKey | None = None) -> None:
+        """The run has no plan of its own; said where it had none to finish either, and of a run key always."""
+        if done_before:
+            self.add(Outcome.ALREADY_APPLIED, told_done_before(done_before))
+        elif remembered:
+            self.add(Outcome.NOTHING_NEW, told_nothing_under(remembered))
+        elif not any(one.applied for one in self.plans):
             self.add(Outcome.NOTHING_NEW, "nothing new to read")
 
     def failed(self, error: EtlError) -> None:
@@ -206,10 +221,11 @@ class Report:
         `plan` is the newest one, `earlier_plans` are those that the run finished before it.
         """
         ended, seconds = self.finished_at_ms is not None, sum(self.seconds.values())
-        plans = [describe_plan(one.plan, one.applied) for one in self.plans]
+        plans = [{**describe_plan(one.plan, one.applied), "writer": one.writer} for one in self.plans]
         return {
             "run_id": self.run_id, "state": self.state.value, "pipeline": self.pipeline, "group": self.group, "table": self.table_path,
-            "conf": self.process.conf, "host": self.process.host, "pid": self.process.pid, "versions": dict(self.process.versions),
+            "conf": self.process.conf, "set": dict(self.process.changes),
+            "host": self.process.host, "pid": self.process.pid, "versions": dict(self.process.versions),
             "started_at": at(self.started_at_ms), "finished_at": at(self.finished_at_ms),
             "outcomes": [{"outcome": o.value, "says": s} for o, s in self.outcomes],
             "exit_code": self.exit_code if ended else None, "error": self.error.as_json() if self.error else None,
@@ -217,6 +233,7 @@ class Report:
             "records": self.records, "bytes": self.fetched_bytes,
             "records_per_second": round(self.records / seconds) if ended and seconds else None,
             "offsets_committed": self.offsets_committed, "delta_version": self.result.delta_version if self.result else None,
+            "asked": describe_asked(self.request),
             "plan": plans[-1] if plans else None, "earlier_plans": plans[:-1],
             "lag": self.looks.lag_as_json(),
         }

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from etl.model.plans import Applied, Plan
+from etl.model.plans import Plan
+from etl.model.receipts import Applied
+
+
+_log = logging.getLogger(__name__)
+_log.addHandler(logging.NullHandler())  # without any handler Python prints warnings to the terminal
 
 
 class Outcome(str, Enum):
@@ -16,8 +22,14 @@ class Outcome(str, Enum):
     STARTED = "kept the start"
     LET_GO = "let go"
     RESET = "went on with another log"
+    SET = "position set"
+    NOT_MIRRORED = "not mirrored"
     TOOK_OVER = "took over"
+    REPLACED = "replaced rows"
     NOTHING_NEW = "nothing new"
+    ALREADY_APPLIED = "already applied"
+    NOT_COMPLETE = "not complete"
+    BEYOND_BOUND = "beyond the bound"
     REPLAYED = "replayed"
     NOW_WITH_ID = "now with a cluster id"
     REPAIRED = "repaired"
@@ -37,7 +49,26 @@ class Outcome(str, Enum):
     UNDATED = "rows without event_date"
     CAPPED = "left by a cap"
     NOT_KEPT = "report not written"
+    NO_PAGE = "page not written"
+    NO_METRICS = "metrics not written"
     FAILED = "failed"
+
+    @property
+    def is_loud(self) -> bool:
+        """Whether a person should look at it."""
+        return self in _LOUD
+
+
+_LOUD = frozenset((
+    Outcome.OPEN_TRANSACTION, Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.ROWS_REMOVED, Outcome.NOT_KEPT, Outcome.NO_PAGE,
+    Outcome.NO_METRICS, Outcome.FAILED))
+
+
+def log_outcome(outcome: Outcome, sentence: str) -> None:
+    """To whoever listens to Python's loggers; what ended a run is told by whoever catches the error."""
+    if outcome is not Outcome.FAILED:
+        level = logging.WARNING if outcome.is_loud else logging.INFO
+        _log.log(level, "%s: %s", outcome.value, sentence, extra={"outcome": outcome.value})
 
 
 class State(str, Enum):
@@ -56,6 +87,8 @@ class Process:
     pid: int | None = None
     conf: str | None = None
     versions: Mapping[str, str | None] = field(default_factory=dict)
+    changes: Mapping[str, str | None] = field(default_factory=dict)
+    """Keys of the conf that were said on the command line (`--set`), and as what; null where that may be a secret."""
 
 
 @dataclass(slots=True)
@@ -64,6 +97,8 @@ class Executed:
 
     plan: Plan
     applied: Applied | None = None
+    writer: str | None = None
+    """Which one appended it, and why; None where the run did not come so far."""
 
     @property
     def records(self) -> int:

@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etl.model.logs import BrokerPartition, OpenTransaction, uncounted
-from etl.model.plans import Applied, Loss, LossReason, Plan, Vanished
+from etl.model.losses import Loss, LossReason, Vanished
+from etl.model.plans import Plan, PlanKind
+from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
 from etl.report.words import at, counted
 from etl.settings.sections import Limits
@@ -69,6 +71,13 @@ def told_purpose(plan: Plan) -> str:
     if not count:
         return "reads nothing, and knows of no partition where it starts"
     return f"keeps where {count:,} partition starts" if count == 1 else f"keeps where {count:,} partitions start"
+
+
+def told_replaced(plan: Plan, applied: Applied) -> str | None:
+    """What the rows of a replay did, as the end of a sentence that counts them; None for any other plan."""
+    if plan.kind is not PlanKind.REPLAY:
+        return None
+    return f"records took the place of {sum(plan.stood.values()):,} at version {applied.delta_version}"
 
 
 def told_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:

@@ -23,7 +23,8 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from etl.errors import EtlError
 from etl.model.logs import Broker, BrokerPartition, in_order
-from etl.model.plans import Applied, Plan
+from etl.model.plans import Plan
+from etl.model.receipts import Applied
 from etl.model.table import CommitMetadata
 from etl.protocol.zookeeper.payloads import parse_partition_key
 from etl.protocol.zookeeper.plan_documents import applied_content, applied_of, parse_plan, plan_content, plan_of, render_plan

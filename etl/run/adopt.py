@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from etl.edges.delta.recount import Recount
 from etl.edges.delta.state import commits_of_ours
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.model.ledger import Ledger
-from etl.model.plans import Applied, Plan
+from etl.model.plans import Plan
+from etl.model.receipts import Applied
 from etl.model.table import CommitMetadata
 from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.run.observe import observe_table
-from etl.run.recount import count_again
+from etl.run.recount import count_again, receipts_said
 from etl.settings.sections import Settings
 
 
@@ -33,6 +35,7 @@ def adopt_commits(plan: Plan, ledger: PlanLedger, settings: Settings, app_id: st
 
 def _adopt(metadata: CommitMetadata, table_id: str, ledger: PlanLedger, settings: Settings) -> None:
     plan = parse_plan(metadata.document or b"", path=f"commit {metadata.delta_version} of {settings.table.path}")
-    counted = count_again(plan, metadata.delta_version, settings)
+    said = receipts_said(metadata, plan)
+    counted = Recount(said) if said is not None else count_again(plan, metadata.delta_version, settings)
     applied = Applied(plan.number, plan.id, metadata.delta_version, table_id, counted.receipts, metadata.run_id, counted.uncounted)
     ledger.adopt_plan(plan, applied)

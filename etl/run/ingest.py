@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from etl.decisions.doubted_offsets import Named, none_named
 from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.made_again import creations_to_compare, refuse_made_again_since
 from etl.decisions.next_step import Action, NextStep, next_step
 from etl.decisions.ownership import owners_to_wait_for
 from etl.decisions.reconcile import naming_table
 from etl.decisions.replacement import plan_without
-from etl.errors import ExpiredOffsets, MissingOffsets, Owned, TableAppeared
-from etl.model.plans import Applied, Loss, LossReason, Plan, PlanKind
+from etl.decisions.replaying import plan_that_gives_up
+from etl.errors import DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import Plan, PlanKind
+from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
 from etl.protocol.stretches import parse_stretches
 from etl.protocol.zookeeper.plan_documents import with_id
@@ -40,15 +44,18 @@ ARRIVALS_MAX = 1
 def ingest(world: World, settings: Settings, report: Report) -> None:
     """One run: the plan that an earlier one left, if there is one, and one new plan; the rows of each in the table once, its offsets moved.
 
+    A run under a key makes as many plans as caps ask for on the way to the key's bound.
+
     Afterwards the table holds what could be read when the run began, or `report` says what left which of it. Raises any EtlError. What
     was done until then stands, and `report` tells it.
     """
     turns = expiries = arrivals = 0
     while turns < TURNS_MAX:
         try:
-            if _one_plan(world, settings, report):
+            step = _one_plan(world, settings, report)
+            if step and step.is_last:
                 return
-            turns += 1
+            turns = 0 if step and step.goes_on else turns + 1
         except TableAppeared:
             # made by another pipeline since we looked: what the plan becomes is decided by what that table is
             arrivals += 1
@@ -63,42 +70,71 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
     raise Owned(what, check="who else runs this conf; what is in the table stays, the next run goes on from there")
 
 
-def _one_plan(world: World, settings: Settings, report: Report) -> bool:
-    """One step, from the look to the offsets. True when the run is done: it made that plan itself, or there is nothing new."""
-    with report.timed(Verb.OBSERVE):
-        snapshot = _observe(world, settings)
-        report.saw(snapshot)
-    with report.timed(Verb.RECONCILE):
-        step = next_step(snapshot, settings, now_ms=world.now_ms(), uid=world.new_uid())
-        _tell(world, snapshot, step, settings, report)
+def _one_plan(world: World, settings: Settings, report: Report) -> NextStep | None:
+    """One step, from the look to the offsets; None where another driver's plan took its number."""
+    step = take_look(world, settings, report)
     finish_repair(world, step.repair, report)
     with report.timed(Verb.PLAN):
         plan = _store(world, step, report)
     if plan is None:
-        report.found_nothing_new()
-        return True
+        _end_without_plan(world, step, report)
+        return step
+    done = execute(world, plan, step.snapshot, settings, report)
+    if done and step.is_last:
+        report.left_by_caps(done, step.snapshot, settings)
+    return step if done else None
+
+
+def take_look(world: World, settings: Settings, report: Report, named: Named = none_named) -> NextStep:
+    """What is seen, and the step that follows from it; `named` are offsets that an operator names."""
+    with report.timed(Verb.OBSERVE):
+        snapshot = _observe(world, settings, named)
+        report.saw(snapshot)
+    with report.timed(Verb.RECONCILE):
+        step = next_step(snapshot, settings, now_ms=world.now_ms(), uid=world.new_uid())
+        _tell(world, snapshot, step, settings, report)
+    return step
+
+
+def finish_left(world: World, step: NextStep, settings: Settings, report: Report) -> Plan | None:
+    """Execute the plan that an earlier run left, or the one that takes its place; None where the table holds another one by now."""
+    with report.timed(Verb.PLAN):
+        plan = _store(world, step, report)
+    return execute(world, plan, step.snapshot, settings, report) if plan else None
+
+
+def execute(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report) -> Plan | None:
+    """A stored plan from the fetch to the offsets: the plan that is in the table then, which may have taken this one's place.
+
+    None: the table holds another plan of this number.
+    """
     with world.claiming(plan):
-        plan, applied = _load(world, plan, step.snapshot, settings, report)
+        plan, applied = _load(world, plan, snapshot, settings, report)
         if applied is None:
-            return False
+            return None
         with report.timed(Verb.COMMIT):
             world.record(plan, applied)
             world.commit(plan)
             report.committed(plan)
             world.tidy()
-    if step.is_last:
-        report.left_by_caps(plan, step.snapshot, settings)
-    return step.is_last
+    return plan
 
 
-def _observe(world: World, settings: Settings) -> Snapshot:
+def _end_without_plan(world: World, step: NextStep, report: Report) -> None:
+    """There is nothing to do, or nothing any more: the run's key says which, and is kept where it was asked for the first time."""
+    if step.remembers:
+        world.remember(step.remembers)
+    report.found_nothing_new(step.done_before, step.remembers)
+
+
+def _observe(world: World, settings: Settings, named: Named) -> Snapshot:
     """The world as it is; where policy says to wait for those who own what we would read, as it is after them."""
-    snapshot = world.observe()
+    snapshot = world.observe(named)
     owners = owners_to_wait_for(snapshot, settings)
     if not owners:
         return snapshot
     world.wait_for_owners(owners.keys())
-    return world.observe()
+    return world.observe(named)
 
 
 def _tell(world: World, snapshot: Snapshot, step: NextStep, settings: Settings, report: Report) -> None:
@@ -114,6 +150,8 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | None:
     if step.refusal:
         raise step.refusal
     plan = step.plan
+    if step.action in (Action.STORE, Action.NOTHING):
+        report.beyond_bound(step.snapshot)
     if plan is None:
         return None
     if step.action is Action.STORE:
@@ -121,7 +159,7 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | None:
     elif step.action is Action.SUPERSEDE:
         world.supersede(plan, step.snapshot.ledger)
         report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}")
-    elif plan.kind is not PlanKind.RESET:  # that one nobody has executed before: an operator's command stored it
+    elif plan.kind not in (PlanKind.RESET, PlanKind.SET):  # those nobody has executed before: an operator's command stored them
         report.add(Outcome.REPLAYED, f"plan {plan.number} was stored and not in the table: it is executed again, word for word")
     report.called(plan, step.snapshot.ledger.newest)
     report.planned(plan)
@@ -135,16 +173,20 @@ def _load(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, repo
     while True:
         try:
             with report.timed(Verb.FETCH):
+                report.plans[-1].writer = world.writer_of(plan)
                 rows = world.fetch(plan, snapshot)
             _refuse_topics_made_again(world, plan, snapshot)  # tasks may have waited long for Spark
             with report.timed(Verb.APPEND):
                 applied = _append(world, plan, rows, snapshot, settings, report)
                 _refuse_topics_made_again(world, plan, snapshot, is_in_table=applied is not None)
                 return plan, applied
-        except MissingOffsets as missing:
-            if settings.source.on_data_loss is OnDataLoss.FAIL:
+        except DataLoss as lost:
+            if plan.kind is PlanKind.REPLAY:
+                plan = _given_up(world, plan, lost, report)
+                continue
+            if not isinstance(lost, MissingOffsets) or settings.source.on_data_loss is OnDataLoss.FAIL:
                 raise
-            plan = _without(world, plan, missing, report)
+            plan = _without(world, plan, lost, report)
 
 
 def _refuse_topics_made_again(world: World, plan: Plan, snapshot: Snapshot, *, is_in_table: bool = False) -> None:
@@ -156,11 +198,19 @@ def _refuse_topics_made_again(world: World, plan: Plan, snapshot: Snapshot, *, i
 
 def _without(world: World, plan: Plan, missing: MissingOffsets, report: Report) -> Plan:
     """Another plan in the place of this one. What is lost is kept in it before its first fetch, as all losses are."""
+    losses = [Loss(*stretch, LossReason.MISSING) for stretch in parse_stretches(missing.where["missing"])]
+    return _instead(world, plan, with_id(plan_without(plan, losses, now_ms=world.now_ms())), report)
+
+
+def _given_up(world: World, plan: Plan, lost: DataLoss, report: Report) -> Plan:
+    """A plan that reads nothing in the place of a replay whose records are gone, so that its rows stand."""
+    return _instead(world, plan, with_id(plan_that_gives_up(plan, str(lost), now_ms=world.now_ms())), report)
+
+
+def _instead(world: World, plan: Plan, instead: Plan, report: Report) -> Plan:
     ledger = world.read_ledger()
     if ledger.newest is None or ledger.newest.id != plan.id:
         raise Owned(f"another driver put another plan in the place of plan {plan.number}", check="who else runs this conf")
-    losses = [Loss(*stretch, LossReason.MISSING) for stretch in parse_stretches(missing.where["missing"])]
-    instead = with_id(plan_without(plan, losses, now_ms=world.now_ms()))
     world.supersede(instead, ledger)
     report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.id}) was superseded: {instead.reason}")
     report.planned(instead)

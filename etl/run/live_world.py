@@ -15,20 +15,22 @@ from typing import TYPE_CHECKING
 from etl.decisions.doubted_offsets import Named, none_named
 from etl.decisions.other_pipelines import app_id_of
 from etl.edges.delta import losses
-from etl.edges.delta.features import unknown_to_delta_rs
 from etl.edges.delta.outcome import Outcome, Result, read_back
 from etl.edges.delta.path import check_writable
-from etl.edges.delta.writers import Destination, Load, Writer, append, choose_writer
-from etl.edges.zookeeper import coverage
+from etl.edges.delta.taking import Takes
+from etl.edges.delta.writers import Destination, Load, append
+from etl.edges.zookeeper import coverage, run_keys
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger, new_uid
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, TableUnreachable
+from etl.model.bounds import KeptKey, Request
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, Committed, Plan
+from etl.model.plans import Committed, Plan
+from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
 from etl.model.table import ForeignCommit, Table
 from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
@@ -38,9 +40,10 @@ from etl.run.adopt import adopt_commits
 from etl.run.context import RunContext, now_ms
 from etl.run.discovery import Discovery
 from etl.run.formats import format_rows, try_on_no_rows
+from etl.run.loaded_rows import LoadedRows
 from etl.run.observe import Observer, observe_table
-from etl.run.recount import applied_by, count_again
-from etl.run.rows import read_rows
+from etl.run.recount import applied_in_run
+from etl.run.rows import reader_for, writer_of
 from etl.run.spark import RunSpark
 from etl.run.transform import translating_transform_errors
 from etl.settings.policies import OwnershipMode
@@ -49,34 +52,30 @@ from etl.settings.sections import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from etl.edges.delta.recount import Recount
 
-
-class LiveWorld:
+class LiveWorld(LoadedRows):
     """`world.World` on real ZooKeeper, brokers, Spark and Delta."""
 
     def __init__(
-        self, settings: Settings, zookeeper: ZooKeeper, run_context: RunContext, name: str, phases: Phases | None = None,
+        self, settings: Settings, zookeeper: ZooKeeper, run_context: RunContext, name: str, phases: Phases | None = None, *,
+        request: Request | None = None,
     ) -> None:
-        self.settings = settings
-        self.run_id = name
-        self.zookeeper = zookeeper
+        self.settings, self.zookeeper, self.run_id = settings, zookeeper, name
         self._phases = phases or Stopwatch()
         self.group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
-        self.ledger = PlanLedger(zookeeper, settings.group, settings.pipeline)
-        self._lock = DriverLock(zookeeper, settings.group, settings.pipeline)
-        self._owners = Owners(zookeeper, settings.group, settings.pipeline)
+        place = zookeeper, settings.group, settings.pipeline
+        self.ledger, self._lock, self._owners = PlanLedger(*place), DriverLock(*place), Owners(*place)
         self._discovery = Discovery(settings, zookeeper)
-        self._observer = Observer(settings, zookeeper, self.group, self.ledger, now_ms=self.now_ms)
+        self._observer = Observer(settings, zookeeper, self.group, self.ledger, now_ms=now_ms, request=request)
         self._cluster_name, self._seen_ledger = "", Ledger()
         self._pipelines_version: int | None = None
         self._reading: Following | None = None
-        log = Path(settings.report.path, f"{settings.pipeline}-{name}.spark.log")
-        self._spark = RunSpark(settings, run_context.spark_defaults, self._phases, log=log)
+        self._spark = RunSpark(
+            settings, run_context.spark_defaults, self._phases, log=Path(settings.report.path, f"{settings.pipeline}-{name}.spark.log"))
 
     def close(self) -> None:
         """Stop the Spark session, if this run made one."""
-        if self._reading is not None:
+        if self._reading:
             self._reading.port.close()
         self._spark.stop()
 
@@ -109,9 +108,13 @@ class LiveWorld:
     def store(self, plan: Plan) -> None:
         """See `world.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""
         self._refuse_unwritable(plan)
-        if self.settings.transform and self._writer_of(plan).takes_spark:
+        if self.settings.transform and writer_of(plan, self.settings).writer.takes is Takes.DATA_FRAME:
             try_on_no_rows(self.spark(), self.settings)  # stored, the plan would bind the conf to a transform that never works
         self.ledger.store_plan(plan, beside=self._pipelines_version)
+
+    def remember(self, key: KeptKey) -> None:
+        """See `world.World`."""
+        run_keys.remember(self.ledger, key)
 
     def supersede(self, plan: Plan, ledger: Ledger) -> None:
         """See `world.World`."""
@@ -122,7 +125,7 @@ class LiveWorld:
 
     def adopt(self, plan: Plan) -> Ledger:
         """See `world.World`."""
-        self._record_losses(plan)
+        losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
         return adopt_commits(plan, self.ledger, self.settings, self.app_id)
 
     def read_ledger(self) -> Ledger:
@@ -140,22 +143,22 @@ class LiveWorld:
         return self._owners.claiming({r.log for r in plan.ranges}, self.run_id)
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Load:
-        """See `world.World`. Spark is not started for a plan whose writer does not take its rows."""
-        writer = self._writer_of(plan)
-        if not writer.takes_spark:
+        """See `world.World`. Spark is not started for a plan whose writer takes no rows."""
+        writer = writer_of(plan, self.settings).writer
+        if writer.takes is Takes.NOTHING:
             return Load(writer)
-        spark = self.spark()
+        spark, read = self.spark(), reader_for(writer)
         with self._phases.timed(Verb.FIRST_JOB):
-            bootstrap = self._discovery.bootstrap()
-            rows, self._reading = read_rows(spark, plan, snapshot, self.settings, bootstrap, now_ms=self.now_ms())
-            return Load(writer, format_rows(rows, self.settings))
+            rows, self._reading = read(spark, plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=self.now_ms())
+            return Load(writer, rows if writer.takes is Takes.FILES else format_rows(rows, self.settings))
 
     def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         """See `world.World`."""
         return self._discovery.creations_of(topics)
 
-    def _writer_of(self, plan: Plan) -> Writer:
-        return choose_writer(plan, self.settings, lambda: unknown_to_delta_rs(self.settings.table.path))
+    def writer_of(self, plan: Plan) -> str:
+        """See `world.World`."""
+        return str(writer_of(plan, self.settings))
 
     def append(self, plan: Plan, rows: Load) -> tuple[Applied | None, Table | None]:
         """See `world.World`. Raises TableUnreachable when the append left no trace."""
@@ -174,7 +177,7 @@ class LiveWorld:
 
     def record(self, plan: Plan, applied: Applied | None) -> None:
         """See `world.World`."""
-        self._record_losses(plan)
+        losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
         if applied:
             self.ledger.record_applied(applied)
 
@@ -184,10 +187,6 @@ class LiveWorld:
         if outcome.result is Result.NOT_APPLIED or (outcome.metadata and outcome.metadata.plan_id != plan.id):
             return None
         return self._applied(plan, outcome)
-
-    def rows_of_today(self, plan: Plan) -> Recount:
-        """What the table of today holds of the plan's ranges, whoever put it there."""
-        return count_again(plan, None, self.settings)
 
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """See `world.World`. Raises Owned where it was another driver of this pipeline that went on to a later plan."""
@@ -219,12 +218,10 @@ class LiveWorld:
         """The session of this run, built when it is first needed; one that was there before is used and left alone."""
         return self._spark.session()
 
-    def _record_losses(self, plan: Plan) -> None:
-        losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
-
     def _refuse_unwritable(self, plan: Plan) -> None:
         """What could not be finished is not stored: stored, the plan would bind the pipeline."""
         render_commit_metadata(plan, self.app_id, self.run_id)
+        writer_of(plan, self.settings)
         check_writable(self.settings.table.path)
         if plan.losses:
             losses.recorded(plan, app_id=self.app_id, path=self.settings.table.losses_at)  # what lies there must be a losses table
@@ -243,8 +240,4 @@ class LiveWorld:
                 self._phases.reckon(verb, seconds)
 
     def _applied(self, plan: Plan, outcome: Outcome) -> Applied:
-        # what this run read is what is in the table only where the append was its own: compaction may lie between two readings
-        was_ours = outcome.metadata is not None and outcome.metadata.run_id == self.run_id
-        reading = self._reading if was_ours and self._reading and self._reading.plan_id == plan.id else None
-        receipts = reading.receipts.in_order(len(plan.ranges)) if reading and reading.receipts else None
-        return applied_by(outcome, plan, receipts, self.settings)
+        return applied_in_run(outcome, plan, self._reading, self.run_id, self.settings)

@@ -26,6 +26,7 @@ from etl.edges.spark.session import parallelism_of
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
+from etl.model.bounds import Request
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, Retention, Tail
 from etl.model.plans import Plan
@@ -33,6 +34,7 @@ from etl.model.raw_table import arrow_schema
 from etl.model.snapshot import Snapshot
 from etl.model.table import Table
 from etl.protocol.messages import ClusterMetadata
+from etl.run.asked import look_up
 from etl.run.discovery import Discovery
 from etl.settings.sections import Settings
 
@@ -53,7 +55,9 @@ class Observer:
 
     def __init__(
         self, settings: Settings, zookeeper: ZooKeeper, group: ConsumerGroup, ledger: PlanLedger, *, now_ms: Callable[[], int],
+        request: Request | None = None,
     ) -> None:
+        self._request = request
         self._settings, self._zookeeper, self._group, self._ledger, self._now_ms = settings, zookeeper, group, ledger, now_ms
         self._discovery = Discovery(settings, zookeeper)
 
@@ -120,11 +124,13 @@ class Observer:
                 moments, wait_for_leader_s=source.wait_for_leader_s, may_be_earlier=in_force is not None) if moments else {}
             found = found.without(moments.keys() - starts.keys())  # nobody led them any more
             # after the extents: a leader that was elected in between is seen by one of the two
-            asked = epochs_to_ask(in_force, ledger.applied)
-            ends = cluster.epoch_ends({log: epoch for log, epoch in asked.items() if log in found.extents},
+            epochs = epochs_to_ask(in_force, ledger.applied)
+            ends = cluster.epoch_ends({log: epoch for log, epoch in epochs.items() if log in found.extents},
                                       wait_for_leader_s=source.wait_for_leader_s, leaders=found.leaders)
+            asked = look_up(self._request, self._ledger, ledger.newest, cluster, found, source.isolation)
             tails = self._ask_tails(cluster, found, in_force)
-            retention, retained_from = self._ask_retention(cluster, found, ledger, left)
+            kept = left if named is none_named else {*left, *metadata.topics}  # what an operator names may have been read before
+            retention, retained_from = self._ask_retention(cluster, found, ledger, kept)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
             members = cluster.members_of(self._settings.group, metadata.brokers.values())
@@ -137,7 +143,7 @@ class Observer:
             live_consumers=(*self._group.live_consumers(), *sorted(members.members)),
             ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, retained_from=retained_from,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends, tails=tails,
-            gone_topics=gone, parallelism=parallelism_of(self._settings.spark), looked_at=looked_at,
+            gone_topics=gone, parallelism=parallelism_of(self._settings.spark), looked_at=looked_at, asked=asked,
         ), pipelines_version)
 
     def _ask_tails(self, cluster: Cluster, found: Extents, plan: Plan | None) -> dict[BrokerPartition, tuple[Tail, ...]]:

@@ -9,24 +9,47 @@ from etl.edges.delta.files import rows_in_null_partition
 from etl.edges.delta.outcome import Outcome
 from etl.edges.delta.shape import EVENT_DATE
 from etl.errors import TableUnreachable
-from etl.model.plans import Applied, Plan, Receipt
+from etl.model.plans import Plan
+from etl.model.receipts import Applied, Receipt
+from etl.model.table import CommitMetadata
+from etl.protocol.zookeeper.commit_metadata import receipts_of
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
     from etl.edges.delta.recount import Recount
+    from etl.reader.following import Following
+
+
+def applied_in_run(outcome: Outcome, plan: Plan, reading: Following | None, run_id: str, settings: Settings) -> Applied:
+    """What came of `plan`, of which this run may have read the rows itself."""
+    # what this run read is what is in the table only where the append was its own: compaction may lie between two readings
+    was_ours = outcome.metadata is not None and outcome.metadata.run_id == run_id
+    ours = reading if was_ours and reading and reading.plan_id == plan.id else None
+    receipts = ours.receipts.in_order(len(plan.ranges)) if ours and ours.receipts else None
+    return applied_by(outcome, plan, receipts, settings)
 
 
 def applied_by(outcome: Outcome, plan: Plan, receipts: tuple[Receipt, ...] | None, settings: Settings) -> Applied:
-    """What came of `plan`, which the outcome found in the table; without receipts its rows are counted in the table's files."""
+    """What came of `plan`, which the outcome found in the table.
+
+    Its commit may say what reading came to; else, without `receipts`, its rows are counted in the table's files.
+    """
     if outcome.table is None:
         raise TableUnreachable(f"the table that held plan {plan.number} is gone", path=settings.table.path)
     version = outcome.table.version if outcome.delta_version is None else outcome.delta_version
     run_id = outcome.metadata.run_id if outcome.metadata else None
     undated = _undated(outcome.delta_version, settings)
+    receipts = receipts_said(outcome.metadata, plan) or receipts
     if receipts is not None:
         return Applied(plan.number, plan.id, version, outcome.table.id, receipts, run_id, undated=undated)
     counted = count_again(plan, outcome.delta_version, settings)
     return Applied(plan.number, plan.id, version, outcome.table.id, counted.receipts, run_id, counted.uncounted, undated)
+
+
+def receipts_said(metadata: CommitMetadata | None, plan: Plan) -> tuple[Receipt, ...] | None:
+    """What the plan's own commit says that reading it came to; None where it does not say."""
+    said = receipts_of(metadata) if metadata is not None and metadata.plan_id == plan.id else None
+    return said if said is not None and len(said) == len(plan.ranges) else None
 
 
 def count_again(plan: Plan, delta_version: int | None, settings: Settings) -> Recount:

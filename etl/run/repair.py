@@ -54,7 +54,8 @@ def _record(world: World, plan: Plan, report: Report) -> None:
     recounted = world.recount(plan)
     world.record(plan, recounted)
     if recounted:
-        what = f"the record of plan {plan.number} was missing: its rows were counted from the table's files"
+        how = "its rows were counted from the table's files" if recounted.is_recounted else "its commit says what reading it came to"
+        what = f"the record of plan {plan.number} was missing: {how}"
         report.add(Outcome.REPAIRED, what + doubt_of(recounted))
 
 

@@ -1,21 +1,42 @@
-"""The rows of a plan as the brokers have them, in decoded columns. What the table has of them is made in `formats`."""
+"""The rows of a plan as the brokers have them, in decoded columns, as its writer takes them.
+
+What the table has of a DataFrame is made in `formats`; files have the decoded columns as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from etl.decisions.expiry import cleanup_of
 from etl.decisions.made_again import is_creation_id
 from etl.decisions.plan_tasks import tasks_of_plan
+from etl.edges.delta.path import open_table
+from etl.edges.delta.taking import Takes
+from etl.edges.delta.writers import Chosen, Writer, choose_writer
 from etl.model.logs import Cleanup
 from etl.model.plans import Plan
+from etl.model.raw_table import raw_columns
 from etl.model.snapshot import Snapshot
 from etl.reader.following import Following, follow
+from etl.reader.reading import Reading
+from etl.run.discovery import said_generation
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from etl.reader.written import PlannedFiles
+
+
+def writer_of(plan: Plan, settings: Settings) -> Chosen:
+    """The writer that appends the plan, to the table that is there now. Raises as `choose_writer` and `open_table`."""
+    return choose_writer(plan, settings, lambda: open_table(settings.table.path))
+
+
+def reader_for(writer: Writer) -> Callable[..., tuple[Any, Following]]:
+    """Who reads the rows as this writer takes them: `read_rows` or `write_files`."""
+    return write_files if writer.takes is Takes.FILES else read_rows
 
 
 def read_rows(
@@ -32,13 +53,37 @@ def read_rows(
             spark, packed.ranges, packed.tasks, bootstrap=[f"{host}:{port}" for host, port in bootstrap],
             isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
             timeout_s=source.timeout_s, max_record_bytes=source.max_record_bytes, cleanups=_cleanups(plan, snapshot, settings),
-            topic_ids={topic: topic_id for topic, topic_id in plan.topic_ids.items() if not is_creation_id(topic_id)},
-            leader_epochs=plan.leader_epochs, tails=plan.tails, log_epochs=plan.log_epochs, broker_version=source.broker_version,
-            progress=reading.port.address, physical=source.is_physical)
+            topic_ids=_own_ids(plan), leader_epochs=plan.leader_epochs, tails=plan.tails, log_epochs=plan.log_epochs,
+            broker_version=source.broker_version, progress=reading.port.address, physical=source.is_physical)
     except BaseException:
         reading.port.close()
         raise
     return rows, reading
+
+
+def write_files(
+    spark: SparkSession, plan: Plan, snapshot: Snapshot, settings: Settings, bootstrap: Sequence[tuple[str, int]], *, now_ms: int,
+) -> tuple[PlannedFiles, Following]:
+    """The same ranges in the same tasks, which write their rows themselves when somebody asks for it."""
+    from etl.reader.written import PlannedFiles, tasks_to_write
+
+    source = settings.source
+    packed = tasks_of_plan(plan, snapshot, settings, parallelism=spark.sparkContext.defaultParallelism, now_ms=now_ms)
+    asked = Reading(
+        tuple(bootstrap), source.isolation, raw_columns(physical=source.is_physical), source.fetch_max_bytes, source.fetch_limit_bytes,
+        source.max_record_bytes, settings.limits.target_task_bytes, source.timeout_s, physical=source.is_physical,
+        generation=said_generation(source))
+    tasks = tasks_to_write(
+        packed.ranges, packed.tasks, topic_ids=_own_ids(plan), leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs,
+        cleanups=_cleanups(plan, snapshot, settings), tails=plan.tails)
+    reading = follow(spark, plan.id, packed.ranges, packed.tasks)
+    files = PlannedFiles(spark, tasks, asked, reading.port.address)
+    reading.receipts = files.receipts
+    return files, reading
+
+
+def _own_ids(plan: Plan) -> dict[str, str]:
+    return {topic: topic_id for topic, topic_id in plan.topic_ids.items() if not is_creation_id(topic_id)}
 
 
 def _cleanups(plan: Plan, snapshot: Snapshot, settings: Settings) -> dict[str, Cleanup]:

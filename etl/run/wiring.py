@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.session import ZooKeeper
+from etl.model.bounds import Request
 from etl.report.phases import Phases
 from etl.run.context import RunContext
 from etl.run.discovery import Discovery
@@ -17,14 +18,15 @@ from etl.settings.sections import Settings
 @contextlib.contextmanager
 def open_world(
     settings: Settings, run_context: RunContext, *, name: str = "look", phases: Phases | None = None,
+    request: Request | None = None,
 ) -> Iterator[LiveWorld]:
     """Connect to ZooKeeper; everything else is connected to when it is first asked, and all of it is closed at the end.
 
     `name` is the run's id: commits carry it, and Spark's log goes to a file of this name in the reports' folder. `phases` is told
-    what the time goes to where the story of a run cannot know it.
+    what the time goes to where the story of a run cannot know it. `request`: what the run is asked for beside its conf.
     """
     with _zookeeper(settings) as zookeeper:
-        world = LiveWorld(settings, zookeeper, run_context, name, phases)
+        world = LiveWorld(settings, zookeeper, run_context, name, phases, request=request)
         try:
             yield world
         finally:
@@ -39,6 +41,13 @@ def open_cluster(settings: Settings) -> Iterator[Cluster]:
         if settings.source.bootstrap is None:
             closing.enter_context(zookeeper)
         yield closing.enter_context(Discovery(settings, zookeeper).open_cluster())
+
+
+@contextlib.contextmanager
+def open_discovery(settings: Settings) -> Iterator[Discovery]:
+    """What tells of the conf's topics and of who leads them: brokers, and ZooKeeper."""
+    with _zookeeper(settings) as zookeeper:
+        yield Discovery(settings, zookeeper)
 
 
 def _zookeeper(settings: Settings) -> ZooKeeper:

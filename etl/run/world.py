@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from etl.model.ledger import Ledger
+from etl.decisions.doubted_offsets import Named, none_named
+from etl.decisions.replaced import Span
+from etl.model.bounds import KeptKey
+from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, Committed, Plan
+from etl.model.plans import Committed, Plan
+from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
 from etl.model.table import ForeignCommit, Table
 
@@ -16,8 +20,8 @@ from etl.model.table import ForeignCommit, Table
 class World(Protocol):
     """Everything outside, as a run sees it."""
 
-    def observe(self) -> Snapshot:
-        """Read all that the run will need to know."""
+    def observe(self, named: Named = none_named) -> Snapshot:
+        """Read all that the run will need to know; `named` are offsets that an operator names."""
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
         """Return when nobody owns these logs any more. Raises Owned when that takes too long."""
@@ -30,6 +34,9 @@ class World(Protocol):
 
     def store(self, plan: Plan) -> None:
         """Keep the plan before its first fetch, put-if-absent."""
+
+    def remember(self, key: KeptKey) -> None:
+        """Keep a run key under which there was nothing to read behind plan `key.number`. Raises Owned where a plan was stored since."""
 
     def supersede(self, plan: Plan, ledger: Ledger) -> None:
         """Put the plan in the place of the ledger's newest one, if that is still there."""
@@ -52,6 +59,9 @@ class World(Protocol):
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Any:
         """The rows of the plan's ranges, lazily."""
 
+    def writer_of(self, plan: Plan) -> str:
+        """Which writer appends the plan, and why, in words."""
+
     def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         """What stands for the ids of these topics by now, as in `Snapshot.creation_ids`; without those that are gone."""
 
@@ -69,6 +79,15 @@ class World(Protocol):
 
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """Move the offsets to the plan's positions by compare-and-set; those of `logs` only, where given."""
+
+    def loaded(self) -> Coverage:
+        """All that the recorded plans of this pipeline loaded, and what of it was given up."""
+
+    def first_at(self, moments: Collection[tuple[BrokerPartition, int]]) -> Mapping[tuple[BrokerPartition, int], int]:
+        """The first offset of each log whose record is at its moment, in milliseconds, or later; its end where there is none."""
+
+    def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
+        """How many rows of the table lie in each span, whoever wrote them; one span for each log. Raises where nobody may replace rows."""
 
     def tidy(self) -> None:
         """Fold old plans into coverage."""

@@ -14,9 +14,11 @@ from etl.errors import SettingsError
 
 MEANINGS: Mapping[str, str] = {
     "version": "the number 1",
+    "defaults": "the file whose keys hold where this one has none, seen from the conf file's folder; null for none",
     "pipeline": "a name for this pipeline's plans and commits: letters, digits, `.`, `_` and `-`, and not dots alone",
     "cluster": "a name for the cluster, only where its brokers tell no id: letters, digits, `.`, `_` and `-`, and not dots alone",
     "group": "the consumer group whose offsets are read and moved: letters, digits, `.`, `_` and `-`, and not dots alone",
+    "mirror_group": "a group kept by Kafka's brokers, another than `group`, whose offsets lag monitors look at; null for none",
     "zookeeper": "keys of its own, `connect` first of all",
     "zookeeper.connect": "host:port,host:port/chroot of the ZooKeeper that has the offsets",
     "zookeeper.session_timeout_s": "seconds, 1 to 3600",
@@ -44,7 +46,8 @@ MEANINGS: Mapping[str, str] = {
     "source.compacted_topics": "regular expressions for topics whose missing offsets are compaction's, as a list",
     "table": "keys of its own, `path` first of all",
     "table.path": "a folder, seen from the conf file's, or an object store's URL",
-    "table.writer": "spark",
+    "table.writer": "spark, arrow (tasks write the files themselves) or auto (arrow where it can)",
+    "table.codec": "of the data files: uncompressed, snappy, lz4 or zstd; null for the writer's own",
     "table.partition_by": "columns, as a list: [event_date]; event_date is the UTC date of the record",
     "table.on_rows_removed": "fail: stop where somebody removed rows; record: a DELETE passes, and is noted",
     "table.losses_path": "the Delta table of what was let go; null for <path>_losses",
@@ -61,6 +64,8 @@ MEANINGS: Mapping[str, str] = {
     "report": "keys of its own, each with a default",
     "report.path": "the folder of the runs' reports, seen from the conf file's",
     "report.keep": "how many reports stay, 1 to 1000000",
+    "metrics_path": "a file that ends in .prom, or a folder for PIPELINE.prom, which Prometheus' node exporter reads; null for none",
+    "metrics_per": "topic: the metrics of lag are of each topic; partition: of each partition",
     "spark": "plain Spark settings, each a text: {spark.master: \"local[4]\"}",
 }
 """What each key takes and is for, in half a line."""

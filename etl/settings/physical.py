@@ -17,6 +17,9 @@ _REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
     "cluster": (
         lambda conf: conf.cluster is None,
         "is missing: such brokers have no cluster id, and plans and commits need a name for the cluster; give it one"),
+    "mirror_group": (
+        lambda conf: conf.mirror_group is not None,
+        "cannot be written: such brokers keep no offsets of groups; leave the key out"),
     "source.bootstrap": (
         lambda conf: conf.source.bootstrap is not None,
         "cannot be used: such a broker tells neither its id nor its topics; it must be registered in ZooKeeper (enable.zookeeper=true), "

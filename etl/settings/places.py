@@ -30,7 +30,7 @@ def place_of(path: str) -> str:
     return path.rstrip("/") if folder is None else os.path.abspath(folder)
 
 
-def not_apart(table: str, losses: str, reports: str) -> tuple[str, str] | None:
+def not_apart(table: str, losses: str, reports: str, metrics: str | None = None) -> tuple[str, str] | None:
     """Which key names a folder that is a table's own, or lies in one, and a sentence; None where each has its place.
 
     A report in the folder of a table to be makes it a folder that is no table, and VACUUM takes another table in it for rubbish.
@@ -38,6 +38,8 @@ def not_apart(table: str, losses: str, reports: str) -> tuple[str, str] | None:
     for place, whose in ((table, "the table"), (losses, "the losses table")):
         if _is_in(reports, place):
             return "report.path", f"the reports' folder is in the folder of {whose}, {place}"
+        if metrics and _is_in(metrics, place):
+            return "metrics_path", f"the metrics are in the folder of {whose}, {place}"
     if _is_in(losses, table) or _is_in(table, losses):
         return "table.losses_path", f"the losses table and the table are in one folder, {table}"
     return None

@@ -60,3 +60,18 @@ class OnLiveGroup(str, Enum):
 
     FAIL = "fail"
     UNOWNED = "unowned"
+
+
+class WriterName(str, Enum):
+    """Who writes a table's files."""
+
+    AUTO = "auto"
+    SPARK = "spark"
+    ARROW = "arrow"
+
+
+class MetricsPer(str, Enum):
+    """What a series of the metrics of lag is of."""
+
+    TOPIC = "topic"
+    PARTITION = "partition"

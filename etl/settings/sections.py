@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
+from etl.model.data_files import Codec
 from etl.settings import fetch_sizes
 from etl.settings.address import split_connect
-from etl.settings.places import check_place, place_of
-from etl.settings.policies import OnLiveGroup, OnOwned, OnRowsRemoved, OwnershipMode
+from etl.settings.places import check_place, is_url, place_of
+from etl.settings.policies import MetricsPer, OnLiveGroup, OnOwned, OnRowsRemoved, OwnershipMode, WriterName
 from etl.settings.section import DAY_S, INT64, Section, one_or_several
 from etl.settings.source import SourceSettings
 
@@ -40,7 +41,10 @@ class TableSettings(Section):
     """Where the rows go."""
 
     path: str = Field(min_length=1)
-    writer: Literal["spark"] = "spark"
+    writer: WriterName = WriterName.SPARK
+    """`auto`: by the tasks themselves where that can be (`decisions.writers`), else by Spark."""
+    codec: Codec | None = None
+    """None: zstd for files that tasks write, and what the session says for Spark's."""
     partition_by: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
     """Columns of the table; `event_date` is built in: the UTC date of the record's timestamp."""
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL
@@ -101,10 +105,14 @@ class Settings(Section):
     """One pipeline."""
 
     version: Literal[1]
+    defaults: str | None = Field(default=None, min_length=1)
+    """The file whose keys hold where the conf has none, seen from the conf's folder."""
     pipeline: str = Field(pattern=NAME)
     cluster: str | None = Field(default=None, pattern=NAME)
     """A name, needed where brokers have no cluster id (before 0.10.1, Jafka)."""
     group: str = Field(pattern=NAME)
+    mirror_group: str | None = Field(default=None, pattern=NAME)
+    """A group that Kafka's brokers keep: positions are written into it for lag monitors, and never read."""
     zookeeper: ZooKeeperSettings
     source: SourceSettings
     table: TableSettings
@@ -113,8 +121,32 @@ class Settings(Section):
     transform: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     """`package.module:function`, a function DataFrame -> DataFrame."""
     report: ReportSettings = ReportSettings()
+    metrics_path: str | None = Field(default=None, min_length=1)
+    """A file that ends in `.prom`, or a folder that gets one of the pipeline's name; None: no metrics are written."""
+    metrics_per: MetricsPer = MetricsPer.TOPIC
     spark: dict[str, str] = {}
     """Plain Spark settings."""
+
+    @field_validator("mirror_group")
+    @classmethod
+    def _another_group(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and value == info.data.get("group"):
+            raise ValueError("is the pipeline's own group: consumers of that name would begin where it is written to; name another one")
+        return value
+
+    @field_validator("metrics_path")
+    @classmethod
+    def _is_a_folder_of_this_machine(cls, value: str | None) -> str | None:
+        if value is not None and (is_url(check_place(value)) or value.startswith("file:")):
+            raise ValueError("it is a file or folder of this machine, which the node exporter of Prometheus reads")
+        return value
+
+    @property
+    def metrics_file(self) -> str | None:
+        """The file of the metrics."""
+        if self.metrics_path is None or self.metrics_path.endswith(".prom"):
+            return self.metrics_path
+        return f"{self.metrics_path.rstrip('/')}/{self.pipeline}.prom"
 
     @field_validator("spark", mode="before")
     @classmethod

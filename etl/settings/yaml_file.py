@@ -12,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from etl.errors import SettingsError
+
 CONF_MAX_BYTES = 2**20
 CONF_MAX_DEPTH = 50
 SECRET_MAX_BYTES = 64 * 2**10
@@ -31,6 +33,23 @@ def read_text(path: str | Path, most: int) -> str:
     if len(content) > most:
         raise ValueError(f"it is larger than {most:,} bytes")
     return content.decode("utf-8")
+
+
+def read_document(path: str | Path, called: str) -> Any:
+    """The document in that file, which people call `called`. Raises SettingsError that names the file."""
+    try:
+        text = read_text(path, CONF_MAX_BYTES)
+    except FileNotFoundError as error:
+        raise SettingsError(f"{called} is not there", path=path, check="the path you gave") from error
+    except IsADirectoryError as error:
+        raise SettingsError(f"{called} is a folder", path=path, check="the path you gave; `etl run` alone takes a folder") from error
+    except (OSError, ValueError) as error:  # ValueError: its bytes are not UTF-8, or its name is no name
+        raise SettingsError(f"{called} cannot be read: {error}", path=path, check="its permissions and encoding") from error
+    try:
+        return document_of(text)
+    except NOT_YAML as error:
+        what = f"{called} cannot be read as YAML: {' '.join(str(error).split())}"
+        raise SettingsError(what, path=path, check="its syntax at that line") from error
 
 
 def document_of(text: str) -> Any:

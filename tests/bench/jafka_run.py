@@ -17,13 +17,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
+import os
+import shutil
 import statistics
 import struct
 import subprocess
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,19 +113,57 @@ def warm_session(folder: Path) -> Iterator[None]:
         session.stop()
 
 
-def seconds_of_a_run(cluster: Cluster, folder: Path, messages: int, number: int) -> float:
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one run took."""
+
+    seconds: float
+    """From the command to its exit code."""
+    cpu: float
+    """Seconds of processor time of the driver, its JVM and its Python workers; the broker's are not in it."""
+    verbs: Mapping[str, float]
+    """Seconds of each verb, by its own report."""
+
+
+def run_once(cluster: Cluster, folder: Path, messages: int, number: int, table: Mapping[str, str]) -> Spent:
     """A run of a group and a table of its own, which reads all messages."""
     conf = folder / f"conf-{number}.yaml"
     conf.write_text(yaml.safe_dump({
         "version": 1, "pipeline": "bench", "group": f"bench-{number}", "cluster": "old",
         "zookeeper": {"connect": cluster.zookeeper_connect},
-        "source": {"dialect": "jafka", "topics": {"allow": [TOPIC]}}, "table": {"path": str(folder / f"table-{number}")},
+        "source": {"dialect": "jafka", "topics": {"allow": [TOPIC]}}, "table": {"path": str(folder / f"table-{number}"), **table},
         "report": {"path": str(folder / "reports")}}))
-    began = time.monotonic()
+    began, used = time.monotonic(), cpu_seconds()
     said = said_by("run", str(conf), "--json")
-    seconds = time.monotonic() - began
+    spent = time.monotonic() - began, cpu_seconds() - used
     assert said.code == 0 and said.document["records"] == messages, said.err + said.out
-    return seconds
+    shutil.rmtree(folder / f"table-{number}")  # or what is written fills the page cache, and the messages leave it
+    return Spent(*spent, said.document["seconds"])
+
+
+def cpu_seconds() -> float:
+    """What this process and those that Spark started for it have used so far: its JVM, and the Python workers below that."""
+    return sum(_ticks(pid) for pid in {os.getpid(), *_below_spark()}) / os.sysconf("SC_CLK_TCK")
+
+
+def _below_spark() -> Iterator[int]:
+    """The JVM of this process's session and all processes below it."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+    left = [pid for pid in children.get(os.getpid(), []) if b"SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    while left:
+        pid = left.pop()
+        yield pid
+        left += children.get(pid, [])
+
+
+def _ticks(pid: int) -> int:
+    """User and system time of a process, and of its children that have ended."""
+    with contextlib.suppress(OSError):
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+    return 0
 
 
 def main() -> None:
@@ -131,27 +172,42 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=4_000_000)
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--writer", action="append", choices=["spark", "arrow"], help="given several times: each in each round")
+    parser.add_argument("--codec", action="append", choices=["uncompressed", "snappy", "lz4", "zstd"], help="the same; of the arrow writer")
     asked = parser.parse_args()
     if asked.messages % (_SET * asked.partitions):
         parser.error(f"--messages must be a multiple of {_SET} for each partition")
-    ours, theirs = list[float](), list[Round]()
+    kinds = kinds_of(asked.writer or ["spark", "arrow"], asked.codec or ["zstd"])
+    ours, theirs, numbers = {kind: list[Spent]() for kind in kinds}, list[Round](), itertools.count()
     with tempfile.TemporaryDirectory() as name, Cluster(version=JAFKA, chroot="/old", folder=Path(name, "cluster")) as cluster:
         cluster.create_topic(TOPIC, asked.partitions)
         fill(cluster, asked.messages, asked.partitions)
         with warm_session(Path(name, "spark")):
             reader = JafkaReader(cluster, Path(name), asked.messages, asked.partitions)
-            for number in range(_COLD + asked.rounds):
+            for _ in range(_COLD + asked.rounds):
                 theirs.append(reader.round())
-                ours.append(seconds_of_a_run(cluster, Path(name), asked.messages, number))
+                for kind, table in kinds.items():
+                    ours[kind].append(run_once(cluster, Path(name), asked.messages, next(numbers), table))
             reader.close()
     print(f"{asked.messages:,} messages of {PAYLOAD_BYTES} bytes in {asked.partitions} partitions of one Jafka, medians of {asked.rounds}")
-    run, reading, whole = (
+    reading, whole = (
         asked.messages / 1e6 / statistics.median(seconds[_COLD:])
-        for seconds in (ours, [one.reading for one in theirs], [one.whole for one in theirs]))
-    print(f"etl run, into Delta, all of it                       {run:6.2f} M messages/s")
+        for seconds in ([one.reading for one in theirs], [one.whole for one in theirs]))
     print(f"Jafka's consumer, first message to last              {reading:6.2f} M messages/s")
     print(f"Jafka's consumer, with the start of its connector    {whole:6.2f} M messages/s")
-    print(f"ratio to its reading                                 {run / reading:6.2f}")
+    for kind, all_of_it in ours.items():
+        spent = all_of_it[_COLD:]
+        run = asked.messages / 1e6 / statistics.median(one.seconds for one in spent)
+        cpu = statistics.median(one.cpu for one in spent) * 1e6 / asked.messages
+        verbs = {verb: statistics.median(one.verbs[verb] for one in spent) for verb in spent[0].verbs}
+        print(f"etl run, all of it: {kind:32} {run:6.2f} M messages/s, {cpu:.2f} us of CPU each, {run / reading:.2f} of its reading")
+        print("  seconds: " + ", ".join(f"{verb} {seconds:.2f}" for verb, seconds in verbs.items() if seconds >= 0.01))
+
+
+def kinds_of(writers: Sequence[str], codecs: Sequence[str]) -> dict[str, dict[str, str]]:
+    """What is said of the table in each kind of run, by its name."""
+    arrow = {f"arrow {codec}": {"writer": "arrow", "codec": codec} for codec in codecs} if "arrow" in writers else {}
+    return {**({"spark": {"writer": "spark"}} if "spark" in writers else {}), **arrow}
 
 
 if __name__ == "__main__":

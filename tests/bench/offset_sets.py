@@ -24,7 +24,8 @@ from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit_log
 from etl.audit.findings import AuditedLog, Expected
 from etl.audit.seen_offsets import SeenOffsets
 from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 
 SIZE, BATCH, GAPS_MAX, BUCKETS = 20_000_000, 65_536, 1_000, 600
 LOG = BrokerPartition("clicks", 0)

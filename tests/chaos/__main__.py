@@ -1,4 +1,7 @@
-"""`python -m tests.chaos [--rows 1,2,13] [--name TEXT ...] [--unplayed]`: play the crash matrix and write docs/CRASHES.md."""
+"""Play the crash matrix and write docs/CRASHES.md.
+
+`python -m tests.chaos [--rows 1,2,13] [--name TEXT ...] [--unplayed] [--writer auto --write-to FOLDER]`
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ from tests.system.driving import ROOT
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play the chosen cases one after the other; 1 when one of them failed."""
-    asked = _parser().parse_args(arguments)
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    if asked.writer != "spark" and asked.write_to == ROOT / "docs":
+        parser.error("docs/CRASHES.md is of Spark's writer: --writer goes with --write-to")
     published, failed = Published(asked.write_to, ALL), 0
     chosen = [case for case in ALL if (not asked.rows or case.row in asked.rows) and any(name in case.name for name in asked.name or [""])]
     chosen = [case for case in chosen if not (asked.unplayed and published.is_whole(case))]
@@ -31,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             small_session(Path(folder, "warehouse")):
         for number, case in enumerate(chosen, start=1):
             began = time.monotonic()
-            with Stage(cluster, Path(folder, f"case-{number}")) as stage:
+            with Stage(cluster, Path(folder, f"case-{number}"), writer=asked.writer) as stage:
                 told, failure = _played(case, stage)
             failed += told is None
             published.played(case, told, failure)
@@ -62,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=lambda text: {int(one) for one in text.split(",")}, help="rows of the matrix: 1,2,13")
     parser.add_argument("--name", action="append", help="only cases whose name has this text; given several times: one of them")
     parser.add_argument("--unplayed", action="store_true", help="go on: only cases without a result in crashes.json, or that failed")
+    parser.add_argument(
+        "--writer", choices=["spark", "auto"], default="spark",
+        help="table.writer of the cases; auto: the tasks' own files, but where a case has a transform, to hold its tasks by")
     parser.add_argument("--write-to", type=Path, default=ROOT / "docs", help="the folder of CRASHES.md (default: docs)")
     return parser
 

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -26,16 +26,20 @@ ENDS_WITHIN_S = 240.0
 class Driver:
     """`with Driver(pipeline) as driver`: a run under way. Nothing of it is left when the block ends.
 
-    `sends` makes the run send itself a signal before a verb of `world.World` (see `etl.demo.crash_run`); `hold` holds its tasks.
+    `sends` makes the run send itself a signal before a verb of `world.World` (see `etl.demo.crash_run`); `hold` holds its tasks. `door` are
+    the words of another command than `etl run`.
     """
 
-    def __init__(self, pipeline: Pipeline, *, sends: tuple[signal.Signals, str] | None = None, hold: Hold | None = None) -> None:
+    def __init__(
+        self, pipeline: Pipeline, *, sends: tuple[signal.Signals, str] | None = None, hold: Hold | None = None,
+        door: Sequence[str] = ("run",),
+    ) -> None:
         self._pipeline = pipeline
         if sends is None:
-            self._words = ["etl", "run", str(pipeline.conf), "--json"]
+            self._words = ["etl", door[0], str(pipeline.conf), *door[1:], "--json"]
         else:
             kind, verb = sends
-            self._words = ["etl.demo.crash_run", str(pipeline.conf), verb, kind.name.removeprefix("SIG")]
+            self._words = ["etl.demo.crash_run", str(pipeline.conf), verb, kind.name.removeprefix("SIG"), *door]
         self._variables = hold.variables() if hold else {}
         self._process: subprocess.Popen[str] | None = None
 

@@ -27,6 +27,9 @@ No client library of today reads there, so the check reads the brokers' own file
 of Jafka by a parser of the check's own, where each (broker, partition, offset, index inside the entry, hash of the value) must be in both.
 Row 30 is what Jafka alone does to a run, and a driver there that is paused past its session, as in row 9.
 
+Row 31 kills `etl replay`. A transform marks the rows that it makes, so the table tells of each row if it is an old or a new one: outside of
+the replayed interval all are old, and inside all are old or all are new, whatever was killed.
+
 Played with {versions}.
 
 **{cases} cases, {records:,} records, {rows:,} rows: {missing} missing, {double} double{left}.**

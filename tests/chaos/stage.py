@@ -84,8 +84,8 @@ class Stage:
     (`Pipeline.run` and its like) share the one Spark session that whoever made the stage has started.
     """
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: Cluster, folder: Path, *, writer: str = "spark") -> None:
+        self.cluster, self._writer = cluster, writer
         self.folder = folder
         self.at_end = ExitStack()
         """Whatever else must be ended with the case."""
@@ -113,7 +113,8 @@ class Stage:
         on, name = cluster or self.cluster, f"crash-{next(_numbers)}"
         folder = self.folder / name
         folder.mkdir()
-        pipeline = Pipeline(on, folder, name, f"group-of-{name}", settings)
+        table = {"writer": self._writer, **settings.pop("table", {})}
+        pipeline = Pipeline(on, folder, name, f"group-of-{name}", {**settings, "table": table})
         pipeline.traffic.create_topic(on, name, partitions, replication_factor=replication_factor, config=config)
         return pipeline
 

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from etl.model.bounds import NO_BOUNDS, Bound, Bounds
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail
-from etl.model.plans import Applied, Committed, Loss, LossReason, OffsetRange, Plan, PlanKind, Receipt, Vanished
+from etl.model.losses import Loss, LossReason, Vanished
+from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
+from etl.model.receipts import Applied, Receipt
 from etl.protocol.zookeeper.plan_documents import with_id
 
 OFFSETS = st.integers(0, 2**63 - 1)
@@ -20,6 +23,8 @@ LEADERS = st.none() | st.builds(
 EPOCHS = st.none() | st.integers(0, 9)
 LINEAGES = st.lists(st.tuples(st.integers(0, 9), OFFSETS), min_size=1, max_size=3).map(tuple)
 NAMES = st.none() | st.text(max_size=10)
+BOUND = st.none() | st.builds(Bound, st.text(max_size=8), st.none() | st.integers(0), st.none() | st.integers(0))
+BOUNDS = st.just(NO_BOUNDS) | st.builds(Bounds, BOUND, BOUND, st.integers(0, 9))
 RECEIPTS = st.builds(
     Receipt, st.none() | st.integers(0), st.none() | st.integers(0), st.integers(0), st.integers(0), st.integers(0),
     st.lists(st.tuples(OFFSETS, OFFSETS), max_size=3).map(tuple), st.booleans(), EPOCHS, st.booleans())
@@ -57,4 +62,5 @@ def plans(draw: st.DrawFn) -> Plan:
         tails={log: Tail(draw(OFFSETS), draw(st.integers(1, 1024)), draw(st.text("0123456789abcdef", max_size=4))) for log in logs[:2]},
         creation_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
         log_topic_ids={log: draw(st.text(max_size=5)) for log in logs[2:]},
+        bounds=draw(BOUNDS), key_ends={log: positions[log] + draw(st.integers(1, 9)) for log in logs[:1]},
     ))

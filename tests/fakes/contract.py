@@ -14,7 +14,8 @@ from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent, Isolation
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 from etl.protocol.messages import EARLIEST, LATEST, CommittedOffset, FetchedPartition, FetchTarget
 from etl.protocol.refusal import Meaning
 from etl.reader.fetch import read_ranges

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from etl.decisions.coverage import ancestry, fold
+from etl.decisions.run_keys import kept_key, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
-from etl.model.ledger import Ledger
+from etl.model.bounds import KeptKey
+from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOTHING_COMMITTED, Applied, Committed, Plan
+from etl.model.plans import NOTHING_COMMITTED, Committed, Plan
+from etl.model.receipts import Applied
 from etl.protocol.zookeeper import plan_documents
 from tests.fakes.fake_table import receipt_of
 from tests.fakes.outside import FakeCommit, Outside
@@ -41,6 +45,25 @@ def store_plan(out: Outside, plan: Plan) -> None:
     kept = out.plans.setdefault(plan.number, plan_documents.render_plan(plan))
     if plan_documents.parse_plan(kept, path="plans").id != plan.id:
         raise Owned("another driver stored this number")
+
+
+def find_key(out: Outside, key: str, newest: int) -> tuple[Plan | None, KeptKey | None]:
+    """The newest plan under the key before that number, and what is kept of it; as it is asked of ZooKeeper, in this order."""
+    plans = (plan_documents.parse_plan(out.plans[number], path="plans") for number in sorted(out.plans, reverse=True) if number < newest)
+    return next((plan for plan in plans if plan.run_key == key), None), next((one for one in out.kept_keys if one.key == key), None)
+
+
+def remember(out: Outside, key: KeptKey) -> None:
+    if key.number + 1 in out.plans:
+        raise Owned("another driver stored a plan meanwhile")
+    out.kept_keys = with_key(out.kept_keys, key)
+
+
+def prune(out: Outside) -> None:
+    """Fold the oldest plan, in one transaction with its key."""
+    plan = plan_documents.parse_plan(out.plans.pop(min(out.plans)), path="plans")
+    if plan.run_key and not plan.key_ends:
+        out.kept_keys = with_key(out.kept_keys, kept_key(plan))
 
 
 def replace_plan(out: Outside, plan: Plan, version: int | None) -> None:
@@ -101,3 +124,14 @@ def commit_request(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) ->
             raise Owned(f"another driver went on to plan {newest}")
         raise OffsetMoved("somebody else moved the offset during the run")
     raise CommitUnknown("the offsets did not reach ZooKeeper")
+
+
+def loaded(out: Outside) -> Coverage:
+    """All that the recorded plans loaded."""
+    found, plans = Coverage(), [plan_documents.parse_plan(payload, path="plans") for _, payload in sorted(out.plans.items())]
+    recorded = [(plan, applied) for plan in plans if (applied := _record_of(out, plan.number, plan.id))]
+    led = ancestry({plan.number: plan.table_transaction_version for plan, _ in recorded}, max(
+        (plan.number for plan, _ in recorded), default=0))
+    for plan, applied in recorded:
+        found = fold(found, plan, applied, is_given_up=plan.number not in led.numbers)
+    return found

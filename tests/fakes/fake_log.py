@@ -89,6 +89,10 @@ class FakeLog:
         """What a look at a byte position tells; here any offset will do."""
         return LookedAt(offset, True)
 
+    def late_at(self, moment: int) -> int | None:
+        """The first offset whose record is that late; None where none is."""
+        return next((offset for offset in range(self.log_start, self.end) if self.later.get(offset, 0) >= moment), None)
+
     def first_at(self, moment: int) -> int:
         """The first offset whose record is that late, the end where none is."""
         return next((offset for offset in range(self.log_start, self.end) if self.later.get(offset, 0) >= moment), self.end)

@@ -7,9 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from etl.decisions.log_identity import Cut
+from etl.decisions.replaced import Span, spans_of
 from etl.errors import ExpiredOffsets, LedgersDisagree, MissingOffsets, TableAppeared, TableUnreachable
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, OffsetRange, Plan, Receipt
+from etl.model.plans import OffsetRange, Plan, PlanKind
+from etl.model.receipts import Applied, Receipt
 from etl.model.table import CommitMetadata, Table
 from etl.protocol.stretches import render_stretches
 from etl.protocol.zookeeper import plan_documents
@@ -71,8 +73,23 @@ def write(out: Outside, plan: Plan, ranges: Sequence[OffsetRange], *, opened: Ta
     read = tuple((r.log, place) for r in ranges for place in out.logs[r.log].read(r.from_offset, r.until_offset))
     lives = tuple(out.logs[log].life_of(offset_of(place)) for log, place in read)
     epochs = tuple(out.logs[r.log].epochs_in(r.from_offset, r.until_offset) for r in plan.ranges)
-    out.table = [*(out.table or ()), FakeCommit(plan, read, run_id, lives, epochs)]
+    before = [_without(commit, plan) for commit in out.table or ()] if plan.kind is PlanKind.REPLAY else out.table or ()
+    out.table = [*before, FakeCommit(plan, read, run_id, lives, epochs)]
     return True
+
+
+def _without(commit: FakeCommit, plan: Plan) -> FakeCommit:
+    """The commit once a replay took its rows out, in one commit with those that it brings."""
+    spans = {span.log: span for span in spans_of(plan) if commit.plan.log_epochs.get(span.log, 0) == span.log_epoch}
+    gone = {(log, place) for log, place in commit.rows if log in spans and spans[log].meets(offset_of(place), offset_of(place) + 1)}
+    return replace(commit, replaced=commit.replaced | gone)
+
+
+def rows_there(out: Outside, spans: Sequence[Span]) -> dict[BrokerPartition, int]:
+    """How many rows the table has in each span."""
+    return {span.log: sum(log == span.log and commit.plan.log_epochs.get(log, 0) == span.log_epoch
+                          and span.meets(offset_of(place), offset_of(place) + 1)
+                          for commit in out.table or () for log, place in commit.left) for span in spans}
 
 
 def read_back(out: Outside, plan: Plan) -> Applied | None:
@@ -97,7 +114,7 @@ def recount(out: Outside, plan: Plan) -> Applied | None:
 
 def _rows_of_today(out: Outside, plan: Plan) -> list[Row]:
     """Of the lives of logs that the plan reads."""
-    return [row for commit in out.table or () for row in commit.rows
+    return [row for commit in out.table or () for row in commit.left
             if commit.plan.log_epochs.get(row[0], 0) == plan.log_epochs.get(row[0], 0)]
 
 

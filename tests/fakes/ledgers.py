@@ -7,7 +7,8 @@ from typing import Any
 
 from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, Committed, Plan
+from etl.model.plans import Committed, Plan
+from etl.model.receipts import Applied
 from etl.model.table import CommitMetadata, Table
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from tests.builders import plain_plan

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from etl.model.bounds import KeptKey
 from etl.model.ledger import Acknowledgement
 from etl.model.logs import Broker, BrokerPartition, Leader
-from etl.model.plans import Committed, Loss, Plan
+from etl.model.losses import Loss
+from etl.model.plans import Committed, Plan
 from etl.model.table import ForeignCommit, OtherPipeline
 from etl.protocol.zookeeper import plan_documents
 from tests.fakes.fake_log import FakeLog, Place
@@ -36,6 +38,13 @@ class FakeCommit:
     """Of each row's record, which life of its log it was of."""
     epochs: tuple[tuple[tuple[int, int], ...], ...] = ()
     """Of each range, the leader epochs that its record batches named."""
+    replaced: frozenset[tuple[BrokerPartition, Place]] = frozenset()
+    """Rows of it that a replay took out."""
+
+    @property
+    def left(self) -> list[tuple[BrokerPartition, Place]]:
+        """The rows that are still there."""
+        return [row for row in self.rows if row not in self.replaced]
 
     @property
     def number(self) -> int:
@@ -61,6 +70,8 @@ class Outside:
     """How often each plan's znode was written again."""
     removals: list[ForeignCommit] = field(default_factory=list)
     acknowledged: Acknowledgement | None = None
+    kept_keys: tuple[KeptKey, ...] = ()
+    """Run keys that no stored plan has any more."""
     applied: dict[int, bytes] = field(default_factory=dict)
     losses: list[tuple[int, Loss]] = field(default_factory=list)
     """Rows of the losses table: plan number and what it let go."""
@@ -87,15 +98,20 @@ class Outside:
 
     def rows(self) -> Counter[tuple[BrokerPartition, Place]]:
         """How often the table holds each offset of each log; of a physical one, each message of each entry."""
-        return Counter(row for commit in self.table or () for row in commit.rows)
+        return Counter(row for commit in self.table or () for row in commit.left)
+
+    def writers(self) -> dict[tuple[BrokerPartition, Place], int]:
+        """The plan that brought each row."""
+        return {row: commit.number for commit in self.table or () for row in commit.left}
 
     def records(self) -> Counter[tuple[BrokerPartition, int, Place]]:
         """How often the table holds each record that ever was: (log, life, offset)."""
-        return Counter((log, life, place) for commit in self.table or () for (log, place), life in zip(commit.rows, commit.lives))
+        return Counter((log, life, place) for commit in self.table or () for (log, place), life in zip(commit.rows, commit.lives)
+                       if (log, place) not in commit.replaced)
 
     def keys(self) -> Counter[tuple[BrokerPartition, int, Place]]:
         """How often the table holds each row by what makes it unique: (log, log_epoch, offset)."""
-        return Counter((log, commit.plan.log_epochs.get(log, 0), place) for commit in self.table or () for log, place in commit.rows)
+        return Counter((log, commit.plan.log_epochs.get(log, 0), place) for commit in self.table or () for log, place in commit.left)
 
     def transaction_version(self) -> int:
         """The commit bit, 0 for none."""

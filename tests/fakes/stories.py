@@ -12,17 +12,18 @@ from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.accepting import Accepting, parse_named
 from etl.decisions.reset import plan_reset
+from etl.decisions.set_positions import moves_to, plan_set, refuse_loaded, standing, stretches_to_ask
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import Replay, UpToDate
-from etl.protocol.zookeeper.plan_documents import with_id
+from etl.protocol.zookeeper.plan_documents import parse_plan, with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.run.repair import finish_repair
 from etl.settings.sections import Settings
 from tests.builders import plain_settings
-from tests.fakes.fake_log import FakeLog
+from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import physical_log
 from tests.fakes.world import Crash, FakeWorld, When
@@ -158,6 +159,31 @@ def accept(
     snapshot = repaired(snapshot, repair)
     plan = with_id(plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms()))
     if isinstance(state, Replay):
+        world.supersede(plan, snapshot.ledger)
+    else:
+        world.store(plan)
+    return plan
+
+
+def set_to(outside: Outside, settings: Settings = SETTINGS, at: At | None = None, **targets: int) -> Plan | None:
+    """What `etl offsets set` does with the outside; logs are named a, b and c. None: they are there already."""
+    named = {dict(zip("abc", outside.logs))[name]: to for name, to in targets.items()}
+    world = FakeWorld(outside, settings, at or (lambda step, when: None))
+    snapshot = world.observe(lambda log: [named[log]] if log in named else ())
+    state, newest = where_we_stand(snapshot, settings), snapshot.ledger.newest
+    base = outside.plans.get(newest.number - 1) if newest else None
+    stands = standing(state, parse_plan(base, path="plans") if base else None)
+    repair = repair_of(stands.state, snapshot)
+    finish_repair(world, repair, new_report())
+    snapshot = repaired(snapshot, repair)
+    moves = moves_to(named, stands, snapshot)
+    asked = stretches_to_ask(moves)
+    there = [(log, offset_of(place)) for log, place in outside.rows().elements()]
+    refuse_loaded(moves, {}, {log: sum(of == log and start <= at < until for of, at in there) for log, (start, until) in asked.items()})
+    if not moves:
+        return None
+    plan = with_id(plan_set(stands, moves, snapshot, settings, reason="seen", now_ms=world.now_ms()))
+    if isinstance(stands.state, Replay):
         world.supersede(plan, snapshot.ledger)
     else:
         world.store(plan)

@@ -7,7 +7,7 @@ changes. Before and after each single change the driver calls `at`, where a test
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
@@ -17,19 +17,23 @@ from etl.decisions.cluster_name import cluster_name
 from etl.decisions.doubted_offsets import Named, doubted_offsets, none_named
 from etl.decisions.log_identity import epochs_to_ask
 from etl.decisions.reconcile import plan_in_force
+from etl.decisions.replaced import Span
 from etl.decisions.start import moments_to_ask
 from etl.decisions.tails import end_places, known_places
 from etl.errors import Owned
-from etl.model.ledger import Ledger
+from etl.model.bounds import KeptKey, Request
+from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, Committed, OffsetRange, Plan
-from etl.model.snapshot import Snapshot
+from etl.model.plans import Committed, OffsetRange, Plan
+from etl.model.receipts import Applied
+from etl.model.snapshot import Asked, Snapshot
 from etl.model.table import ForeignCommit, Table
 from etl.protocol.zookeeper import payloads
 from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
 from etl.settings.source import TopicFilter
 from tests.fakes import fake_ledger, fake_table
+from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import CLUSTER, GROUP, PIPELINE, Outside, leader_of
 
 _processes = itertools.count(1)
@@ -55,8 +59,9 @@ class FakeWorld:
 
     def __init__(
         self, outside: Outside, settings: Settings, at: Callable[[str, When], None] = _nothing, *, logs_per_request: int = 2,
-        run_id: str = "run-1",
+        run_id: str = "run-1", request: Request | None = None,
     ) -> None:
+        self._request = request
         self._run_id = run_id
         self.outside = outside
         self._settings = settings
@@ -101,7 +106,16 @@ class FakeWorld:
             epoch_ends={log: end for log, epoch in epochs_to_ask(plan_in_force(ledger, table), ledger.applied).items()
                         if log in logs and (end := logs[log].end_of_epoch(epoch))},
             tails={log: tuple(logs[log].tail(*asked[log]) for asked in places if log in asked) for log in logs if log.is_physical},
+            asked=self._asked(ledger, logs) if self._request else None,
         )
+
+    def _asked(self, ledger: Ledger, logs: Mapping[BrokerPartition, FakeLog]) -> Asked:
+        assert self._request is not None
+        bounds, key = self._request.bounds, self._request.run_key
+        plan, kept = fake_ledger.find_key(self.outside, key, ledger.newest.number if ledger.newest else 0) if key else (None, None)
+        found = [{log: one.late_at(bound.at_ms) for log, one in logs.items()} if bound and bound.at_ms is not None else {}
+                 for bound in (bounds.start, bounds.until)]
+        return Asked(self._request, kept, plan, *found)
 
     def _ledger(self) -> Ledger:
         return fake_ledger.read_ledger(self.outside)
@@ -130,6 +144,10 @@ class FakeWorld:
     def store(self, plan: Plan) -> None:
         """See World."""
         self._do("store plan", lambda: fake_ledger.store_plan(self.outside, plan))
+
+    def remember(self, key: KeptKey) -> None:
+        """See World."""
+        self._do("remember", lambda: fake_ledger.remember(self.outside, key))
 
     def supersede(self, plan: Plan, ledger: Ledger) -> None:
         """See World."""
@@ -187,6 +205,10 @@ class FakeWorld:
         del snapshot
         return self._do("fetch", lambda: list(plan.ranges))  # type: ignore[no-any-return]
 
+    def writer_of(self, plan: Plan) -> str:
+        """See World."""
+        return f"fake: for plan {plan.number}"
+
     def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         """See World."""
         ids = {**self.outside.topic_ids, **self.outside.creation_ids}
@@ -221,6 +243,18 @@ class FakeWorld:
             some = wanted[start:start + self._logs_per_request]
             moved.update(self._do(f"commit from {start}", partial(fake_ledger.commit_request, self.outside, plan, some)))
         return moved
+
+    def loaded(self) -> Coverage:
+        """See World."""
+        return fake_ledger.loaded(self.outside)
+
+    def first_at(self, moments: Collection[tuple[BrokerPartition, int]]) -> Mapping[tuple[BrokerPartition, int], int]:
+        """See World."""
+        return {(log, moment): self.outside.logs[log].first_at(moment) for log, moment in moments}
+
+    def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
+        """See World."""
+        return self._do("count rows", lambda: fake_table.rows_there(self.outside, spans))  # type: ignore[no-any-return]
 
     def tidy(self) -> None:
         """See World."""

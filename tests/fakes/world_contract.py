@@ -13,11 +13,12 @@ from etl.model.logs import Extent
 from etl.model.plans import Committed
 from tests.fakes.ledger_contract import LedgerContract
 from tests.fakes.offsets_contract import OffsetsContract
+from tests.fakes.run_key_contract import RunKeyContract
 from tests.fakes.table_contract import TableContract
 from tests.fakes.world_stage import SIZES, Stage, append, stored
 
 
-class WorldContract(LedgerContract, TableContract, OffsetsContract):
+class WorldContract(LedgerContract, TableContract, OffsetsContract, RunKeyContract):
     """What `ingest` may rely on."""
 
     def test_before_anything_is_planned_there_are_logs_and_nothing_else(self, stage: Stage) -> None:

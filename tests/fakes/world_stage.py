@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from etl.model.bounds import Request
 from etl.model.logs import BrokerPartition, Dialect
-from etl.model.plans import NOTHING_COMMITTED, Applied, Loss, OffsetRange, Plan, PlanKind
+from etl.model.losses import Loss
+from etl.model.plans import NOTHING_COMMITTED, OffsetRange, Plan, PlanKind
+from etl.model.receipts import Applied
 from etl.model.table import ForeignCommit, Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.run.world import World
@@ -25,8 +28,8 @@ class Stage(Protocol):
     def logs(self) -> tuple[BrokerPartition, ...]:
         """Three logs of one topic, as large as `SIZES` says."""
 
-    def world(self, run_id: str = "run-1") -> World:
-        """A driver, with a session of its own; all of them drive the one pipeline."""
+    def world(self, run_id: str = "run-1", request: Request | None = None) -> World:
+        """A driver, with a session of its own; all of them drive the one pipeline. `request`: what its run is asked for beside the conf."""
 
     def rows(self) -> list[tuple[BrokerPartition, int]]:
         """Log and offset of each row of the table, in order."""

@@ -22,7 +22,9 @@ from kafka.protocol.producer import ProduceResponse
 
 from etl.model.ledger import Acknowledgement, Coverage, Interval
 from etl.model.logs import Broker, BrokerPartition, Leader
-from etl.model.plans import Applied, Committed, Loss, LossReason, OffsetRange, PlanKind, Receipt
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import Committed, OffsetRange, PlanKind
+from etl.model.receipts import Applied, Receipt
 from etl.protocol.generations.kafka.fetch import VERSIONS
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import FetchTarget

@@ -18,7 +18,7 @@ from unittest import mock
 
 from etl import errors
 from etl.commands.operator import parse_skip
-from etl.edges.delta.log import parse_added, parse_commit, parse_shape
+from etl.edges.delta.log import parse_added, parse_commit, parse_removed, parse_shape
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.model.ledger import Retirement
 from etl.model.logs import Dialect
@@ -42,6 +42,8 @@ from etl.protocol.zookeeper.registrations import (
 from etl.reader.option_logs import parse_ranges
 from etl.reader.options import parse_options
 from etl.settings.address import split_address
+from etl.settings.bounds import parse_bound
+from etl.settings.changes import parse_change
 from etl.settings.loader import load_settings, parse_settings
 from tests.fakes.batches import Codec, answer, compress
 from tests.fakes.old_logs import OLD_CODECS
@@ -313,10 +315,15 @@ TARGETS: tuple[Target, ...] = (
     Target("ledger-znode", _ledger, (plan_documents.render_coverage(seeds.COVERAGE),), _DOCUMENT, is_json=True, bad=(_INDEX,)),
     Target("commit-file", lambda c: parse_commit(5, c), seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
     Target("added-files", parse_added, seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
+    Target("removed-files", parse_removed, seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
     Target("table-shape", _shape, (seeds.SCHEMA.encode(),), (errors.TableUnreachable,), is_json=True),
     Target("conf-file", _conf_file, seeds.CONFS, (errors.SettingsError,), multiple=4000, bad=seeds.STRANGE_CONFS),
     Target("conf-document", _conf_document, (seeds.conf_document(),), (errors.SettingsError,), is_json=True),
     Target("address", lambda c: split_address(_text(c)), (b"host:9092", b"[::1]:2181"), (ValueError,)),
+    Target("bound", lambda c: parse_bound(_text(c), 1_700_000_000_000, key="--until-time"),
+           (b"2026-01-31T00:00:00Z", b"-1h", b"-10000", b"1700000000000"), (errors.SettingsError,)),
+    Target("change", lambda c: parse_change(_text(c)), (b"limits.max_records_per_run=1000", b"source.topics.allow=[a, b]"),
+           (errors.SettingsError,), multiple=4000),
     Target("source-options", _options, seeds.many(
         {"bootstrap": "b1:9092,b2:9092", "topics": "clicks", "columns": "key,offset"},
         {"bootstrap": "b1:9092", "isolation": "read_committed", "ranges": "[]", "fetch_max_bytes": "5000"}), (errors.SettingsError,),

@@ -24,15 +24,18 @@ from etl.decisions import coverage
 from etl.edges.brokers.offsets import Extents
 from etl.edges.delta import log as delta_log, losses, writers
 from etl.edges.delta.path import open_table
+from etl.edges.delta.taking import Takes
 from etl.edges.delta.writers import Destination, Load
 from etl.edges.zookeeper import process
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import ExpiredOffsets
+from etl.model.bounds import Request
 from etl.model.logs import (
     Broker, BrokerPartition, DoubtedOffset, EpochEnd, Extent, KafkaGroup, Leader, LookedAt, OpenTransaction, Retention,
 )
-from etl.model.plans import OffsetRange, Plan, Receipt
+from etl.model.plans import OffsetRange, Plan
 from etl.model.raw_table import arrow_schema
+from etl.model.receipts import Receipt
 from etl.model.snapshot import Snapshot
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.reader.following import Following
@@ -176,8 +179,9 @@ class Rows:
 class MemoryWorld(live_world.LiveWorld):
     """The real world of a run, with `Rows` in place of Spark's."""
 
-    def __init__(self, settings: Settings, zookeeper: ZooKeeper, *, run_id: str, uid: str, now_ms: Callable[[], int]) -> None:
-        super().__init__(settings, zookeeper, context.RunContext(), run_id)
+    def __init__(self, settings: Settings, zookeeper: ZooKeeper, *, run_id: str, uid: str, now_ms: Callable[[], int],
+                 request: Request | None = None) -> None:
+        super().__init__(settings, zookeeper, context.RunContext(), run_id, request=request)
         self._uid, self._clock = uid, now_ms
 
     def new_uid(self) -> str:
@@ -228,7 +232,8 @@ def serving(host: str, logs: dict[BrokerPartition, MemoryLog]) -> Iterator[None]
 class MemoryWriter:
     """The writer in place of Spark's, by delta-rs: files first, then one commit with the plan's number."""
 
-    takes_spark = False
+    name = "memory"
+    takes = Takes.FILES
     writes_files = True
 
     def commit(self, plan: Plan, rows: Rows, table: DeltaTable | None, metadata: str, to: Destination) -> None:

@@ -2,25 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pyarrow
+
+from etl.edges.delta.arrow_writer import ArrowWriter
+from etl.edges.delta.data_files import DataFiles
 from etl.edges.delta.empty_commit import EmptyCommit
 from etl.edges.delta.outcome import Outcome
 from etl.edges.delta.spark_writer import SparkWriter
+from etl.edges.delta.taking import Takes
 from etl.edges.delta.writers import Destination, Load, Writer, append
+from etl.model.data_files import FilesWanted, Written
 from etl.model.plans import Plan
 from etl.model.raw_table import arrow_schema
+from etl.model.receipts import Receipt
 
 
 SPARK = SparkWriter()
-WRITERS: Mapping[str, Writer] = {"spark": SPARK}
+ARROW = ArrowWriter()
+WRITERS: Mapping[str, Writer] = {"spark": SPARK, "arrow": ARROW}
 """The writers of rows by the name that `table.writer` has for them: the laws of `test_delta` hold for each."""
 
 
 def append_rows(rows: Any, plan: Plan, *, by: Writer = SPARK, **destination: Any) -> Outcome:
     """By that writer."""
-    return append(Load(by, rows), plan, Destination(**destination))
+    given = FilesOfFrame(rows, plan) if by.takes is Takes.FILES else rows
+    return append(Load(by, given), plan, Destination(**destination))
+
+
+class FilesOfFrame:
+    """The rows of a DataFrame as files that Spark's tasks write: those of a task are what its partition of the frame has."""
+
+    def __init__(self, rows: Any, plan: Plan) -> None:
+        self._rows, self._plan = rows, plan
+
+    def write(self, wanted: FilesWanted) -> Sequence[Written]:
+        """See `FilesOfTasks`. All ranges came with the first task."""
+        def written(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+            files = DataFiles(wanted)
+            for batch in batches:
+                files.take(batch)
+            yield pyarrow.record_batch({"files": pyarrow.array([pickle.dumps(files.end())], pyarrow.binary())})
+
+        found = [pickle.loads(row.files) for row in self._rows.mapInArrow(written, "files binary").collect()]
+        ranges = tuple(range(len(self._plan.ranges)))
+        receipts = {i: Receipt(r.size, 7 * r.size) for i, r in enumerate(self._plan.ranges)}
+        return [Written(ranges if i == 0 else (), files, receipts if i == 0 else {}) for i, files in enumerate(found)]
 
 
 def append_nothing(plan: Plan, **destination: Any) -> Outcome:

@@ -17,7 +17,8 @@ from etl.edges.delta.scan import Scan, doubled_offsets
 from etl.errors import FileLost, SettingsError, TableUnreachable
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Plan, Receipt
+from etl.model.plans import OffsetRange, Plan
+from etl.model.receipts import Receipt
 from tests.spark.appending import append_rows
 
 if TYPE_CHECKING:

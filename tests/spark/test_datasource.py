@@ -18,8 +18,9 @@ from etl.edges.delta.shape import with_event_date_field
 from etl.embedded.server import wait_until
 from etl.errors import NeedsDecision
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Leader, Tail
-from etl.model.plans import OffsetRange, Plan, Receipt
+from etl.model.plans import OffsetRange, Plan
 from etl.model.raw_table import arrow_schema, spark_schema
+from etl.model.receipts import Receipt
 from etl.reader.source import RangesReader, TaskFailed, read_tasks
 from etl.reader.tasks import INLINE_BYTES, NAME, Task, parse_tasks, render_tasks
 from tests.fakes.batches import Batch, Rec, encode

@@ -15,7 +15,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from etl.edges.delta import state, writers
+from etl.edges.delta.arrow_writer import ArrowWriter
 from etl.edges.delta.empty_commit import EmptyCommit
+from etl.edges.delta.features import WRITTEN_BY_ARROW, features_of
 from etl.edges.delta.files import rows_in_null_partition
 from etl.edges.delta.outcome import Outcome, Result, read_back
 from etl.edges.delta.shape import check_shape
@@ -23,8 +25,8 @@ from etl.edges.delta.writers import Destination, Load, Writer
 from etl.errors import CorruptData, LedgersDisagree, NotOurTable, SettingsError, TableUnreachable
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
-from etl.model.raw_table import arrow_schema
-from tests.spark.appending import SPARK, WRITERS, append_nothing, append_rows
+from etl.model.raw_table import PHYSICAL_TYPES, arrow_schema, spark_schema
+from tests.spark.appending import ARROW, SPARK, WRITERS, append_nothing, append_rows
 
 APP = "offset-range-etl/cluster/group/clicks"
 LOG = BrokerPartition("clicks", 0)
@@ -256,6 +258,42 @@ _DATES = {
     -62_135_596_800_000_000: date(1, 1, 1), 253_402_300_799_999_999: date(9999, 12, 31), -62_135_596_800_000_001: None,
     253_402_300_800_000_000: None, -9_223_372_036_854_775_000: None, 9_223_372_036_854_775_000: None}
 """Microseconds since 1970, and the date they lie in."""
+
+
+def test_columns_that_no_row_of_a_physical_log_has_are_null_for_every_reader_though_no_file_has_them(
+    spark: Any, make_plan: Any, path: str,
+) -> None:
+    plan = make_plan(1, ranges=(OffsetRange(BrokerPartition("clicks", 0, 1), 0, 5),))
+    nulls = ", ".join(f"cast(null as {kind}) {name}" for name, kind in PHYSICAL_TYPES.items())
+    rows = spark.sql(f"select {nulls.replace('cast(null as bigint) offset', 'id offset')} from range(5)")
+    append_rows(rows, plan, by=ArrowWriter(physical=True), app_id=APP, path=path, partition_by=(), known=None)
+    read_by_spark = spark.read.format("delta").load(path)
+    assert read_by_spark.columns == list(PHYSICAL_TYPES)
+    are_null = "key is null and timestamp is null and timestampType is null and headers is null"
+    found = read_by_spark.where(are_null).select("offset").collect()
+    assert sorted(row.offset for row in found) == list(range(5))
+    table = DeltaTable(path).to_pyarrow_table(columns=["key", "timestamp", "offset"])
+    assert (table.column("key").null_count, table.column("timestamp").null_count) == (5, 5)
+
+
+def test_files_of_our_own_are_right_in_a_table_with_every_feature_that_they_are_said_to_fit(
+    spark: Any, make_plan: Any, rows_of: Any, path: str,
+) -> None:
+    properties = {"enableDeletionVectors": "true", "enableChangeDataFeed": "true", "checkpointPolicy": "v2", "checkpointInterval": "2"}
+    said = ", ".join(f"'delta.{key}' = '{value}'" for key, value in properties.items())
+    spark.sql(f"CREATE TABLE delta.`{path}` ({spark_schema()}, at timestamp_ntz) USING delta TBLPROPERTIES ({said})")
+    for number in (1, 2):
+        plan = make_plan(number, table_id=DeltaTable(path).metadata().id)
+        assert append_rows(rows_of(plan), plan, by=ARROW, app_id=APP, path=path, partition_by=(), known=None).result is Result.APPLIED
+        if number == 1:
+            spark.sql(f"DELETE FROM delta.`{path}` WHERE offset = 3")
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
+    third = make_plan(3, table_id=DeltaTable(path).metadata().id)
+    assert append_rows(rows_of(third), third, by=ARROW, app_id=APP, path=path, partition_by=(), known=None).result is Result.APPLIED
+    assert WRITTEN_BY_ARROW <= features_of(DeltaTable(path))
+    assert offsets(spark, path) == [offset for offset in range(30) if offset != 3]
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1).load(path)
+    assert feed.where("_change_type = 'insert'").select("offset").distinct().count() == 30
 
 
 @pytest.mark.parametrize("statement, operation, why", [

@@ -16,7 +16,8 @@ from etl.edges.delta.scan_entries import EntryScan
 from etl.errors import SettingsError
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

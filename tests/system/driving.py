@@ -21,6 +21,7 @@ from etl.commands.run import run
 from etl.demo.crash_run import Dying
 from etl.embedded.cluster import Cluster
 from etl.embedded.spark import SHORT_RUN
+from etl.model.bounds import Request
 from etl.run.world import World
 from etl.settings.loader import load_settings
 from tests.said import Said, said_by
@@ -137,6 +138,16 @@ class Pipeline:
             client.close()
 
 
+def clean_log(table: Path) -> None:
+    """As clean-up does once the log's retention is over: what is left begins with a checkpoint, and somebody's commit below it."""
+    DeltaTable(str(table)).optimize.compact()
+    DeltaTable(str(table)).create_checkpoint()
+    for file in sorted(table.glob("_delta_log/*[0-9].json"))[:-1]:
+        file.unlink()
+    for crc in table.glob("_delta_log/.*.crc"):
+        crc.unlink()
+
+
 class BrokenOff(BaseException):
     """No error of anybody's: the run ends here."""
 
@@ -160,10 +171,10 @@ class Before(Dying):
         self._deed()
 
 
-def broken_off_before(verb: str, pipeline: Pipeline) -> None:
-    """A run in this process that ends, without a word, when it would begin `verb`."""
+def broken_off_before(verb: str, pipeline: Pipeline, request: Request | None = None) -> None:
+    """A run in this process that ends, without a word, when it would begin `verb`; `request`: what it is asked for."""
     def break_off() -> None:
         raise BrokenOff
 
     with pytest.raises(BrokenOff):
-        run(load_settings(pipeline.conf), around=Before(verb, break_off))
+        run(load_settings(pipeline.conf), request=request, around=Before(verb, break_off))

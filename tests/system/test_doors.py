@@ -31,7 +31,9 @@ def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
     *screen, last = said.stdout.splitlines()
     assert last == "0 []"
     listed = {line.split()[0] for line in screen[screen.index("Commands:") + 1:] if line.strip()}
-    assert listed == {"demo", "doctor", "lag", "peek", "plan", "run", "verify", "offsets", "plans", "pipelines"}
+    assert listed == {
+        "demo", "complete", "intervals", "doctor", "init", "lag", "peek", "plan", "replay", "report", "run", "schema", "verify",
+        "offsets", "plans", "pipelines"}
 
 
 def test_the_module_is_the_command_and_says_its_version() -> None:
@@ -41,8 +43,10 @@ def test_the_module_is_the_command_and_says_its_version() -> None:
 
 @pytest.mark.parametrize("words", [
     (), ("nosuch",), ("run",), ("run", "--bogus", "a.yaml"), ("run", "a.yaml", "b.yaml"), ("offsets",), ("plans",), ("offsets", "set"),
+    ("offsets", "set", "conf.yaml", "clicks:0", "--reason", "r"),
     ("peek", "a.yaml"), ("peek", "a.yaml", "clicks"), ("peek", "a.yaml", "clicks", "0", "-n", "x"), ("plans", "show", "conf.yaml", "first"),
-    ("plans", "show", "conf.yaml", "0"), ("demo", "--records", "3"),
+    ("plans", "show", "conf.yaml", "0"), ("demo", "--records", "3"), ("init",),
+    ("replay", "a.yaml"), ("replay", "a.yaml", "--topic", "clicks"),
 ], ids=" ".join)
 def test_wrong_words_are_told_on_the_terminal_and_as_a_document(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     from etl.cli import main

@@ -31,8 +31,10 @@ from etl.reader.fetch import read_ranges
 from etl.reader.source import OffsetRanges, RangesReader
 from etl.run.context import ALONE
 from etl.run.wiring import open_world
+from etl.settings.loader import load_settings
 from etl.settings.sections import Settings
 from tests.builders import plain_settings
+from tests.said import said_by
 
 GONE_WITHIN_S = 20.0
 """A broker's session ends 6 s after its last word."""
@@ -82,6 +84,18 @@ def test_a_plan_reads_both_brokers_from_themselves_and_is_cut_at_segments(jafka:
     cuts = [(r.log, offset) for r in seen.ranges for offset in (r.from_offset, r.until_offset)]
     assert len(seen.ranges) > 4
     assert all(offset in (seen.snapshot.extents[log].boundaries or ()) for log, offset in cuts)
+
+
+def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor_has_nothing_against_it(
+        jafka: Cluster, topic: str, tmp_path: Path) -> None:
+    conf, table = tmp_path / "conf" / "old.yaml", str(tmp_path / "table")
+    asked = ("init", "--zookeeper", jafka.zookeeper_connect, "--topic", topic, "--table", table, "--out", str(conf), "--json")
+    written = said_by(*asked)
+    assert written.code == 0, written.err
+    found = load_settings(conf)
+    assert (found.source.is_physical, found.cluster, found.source.topics.allow) == (True, "old", (topic,))
+    checked = said_by("doctor", str(conf), "--json")
+    assert checked.code == 0, checked.err
 
 
 def test_a_table_is_behind_both_brokers_by_bytes_and_of_times_and_limits_nothing_is_guessed(

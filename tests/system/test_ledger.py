@@ -17,7 +17,8 @@ from etl.embedded import zookeeper as embedded
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
 from etl.model.ledger import Acknowledgement, Coverage, Interval, Ledger, Retirement
 from etl.model.logs import Broker, BrokerPartition, Leader
-from etl.model.plans import Applied, Committed, OffsetRange, Plan, Receipt
+from etl.model.plans import Committed, OffsetRange, Plan
+from etl.model.receipts import Applied, Receipt
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from tests.builders import plain_plan

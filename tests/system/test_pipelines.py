@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from etl.commands import run
+from etl.edges.zookeeper.driver_lock import DriverLock
+from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
 from etl.protocol.zookeeper import commit_metadata
 from etl.settings.loader import load_settings
@@ -28,7 +30,17 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     with pipeline.zookeeper() as client:
         assert client.get_children(f"/consumers/{pipeline.group}/etl") == ["clicks"], "the one that was refused left nothing"
 
+    told = {row["pipeline"]: row for row in pipeline.door("pipelines", "list").document}
+    assert told.keys() == {"clicks"}
+    row = told["clicks"]
+    assert (row["group"], row["state"], row["newest_plan"], row["topics"], row["driver"], row["table"]) == (
+        pipeline.group, "up to date", 1, [pipeline.topic], None, str(pipeline.table)) and row["age_s"] >= 0
+    assert other.door("pipelines", "list").document[0]["table"] is None, "that conf names another table"
+    with ZooKeeper(pipeline.cluster.zookeeper_connect) as session, DriverLock(session, pipeline.group, "clicks").driving("run-9", wait_s=0):
+        there = {(row["group"], row["pipeline"]): row for row in pipeline.door("pipelines", "list", after=("--all",)).document}
+        assert there[pipeline.group, "clicks"]["state"] == "at work" and "run run-9" in there[pipeline.group, "clicks"]["driver"]
     assert other.door("pipelines", "retire", after=("clicks", "--reason", "moved")).document["topics"] == [pipeline.topic]
+    assert [row["state"] for row in pipeline.door("pipelines", "list").document] == ["retired"]
     refused(pipeline.run(), 5, "was retired: moved", "pipelines resume CONF")
     assert other.door("plan").code == 0
     assert pipeline.door("verify").code == 0, "what it loaded is still proven"

@@ -10,7 +10,8 @@ from kafka.admin import KafkaAdminClient
 from etl.embedded.cluster import Cluster
 from etl.errors import DataLoss, RanOutBeforeUntil
 from etl.model.logs import BrokerPartition, Isolation
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 from etl.reader.fetch import read_ranges
 from tests.conftest import TopicFactory
 from tests.fakes.batches import Batch, Codec, Rec, compress, encode, record_bytes

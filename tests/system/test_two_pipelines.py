@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from etl.commands import run
 from etl.report.run_state import Outcome
 from etl.settings.loader import load_settings
 from tests.said import refused
-from tests.system.driving import Before, Pipeline, broken_off_before
+from tests.system.driving import Before, Pipeline, broken_off_before, clean_log
 
 
 @pytest.fixture
@@ -116,23 +114,13 @@ def test_a_ledger_that_is_lost_with_the_tables_log_goes_on_behind_the_rows_that_
         client.delete(f"/consumers/{pipeline.group}", recursive=True)
     refused(pipeline.door("verify"), 5, "the table holds plan 2 of pipeline clicks", "ZooKeeper knows none")
     clean_log(pipeline.table)
-    refused(pipeline.run(), 5, "the table's log no longer says", "plans take-over CONF --from")
+    refused(pipeline.run(), 5, "the table's log no longer says", "etl offsets restore CONF --from-table")
     assert take_over(pipeline, f"{pipeline.group}/clicks").code == 0
     pipeline.produce(40)
     pipeline.ran()
     assert pipeline.is_whole()
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["found_rows"]) == (0, 120), proof.err
-
-
-def clean_log(table: Path) -> None:
-    """As clean-up does once the log's retention is over: what is left begins with a checkpoint, and somebody's commit below it."""
-    DeltaTable(str(table)).optimize.compact()
-    DeltaTable(str(table)).create_checkpoint()
-    for file in sorted(table.glob("_delta_log/*[0-9].json"))[:-1]:
-        file.unlink()
-    for crc in table.glob("_delta_log/.*.crc"):
-        crc.unlink()
 
 
 def beside(pipeline: Pipeline) -> Pipeline:

@@ -18,8 +18,9 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
+from etl.model.bounds import Request
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Loss
+from etl.model.losses import Loss
 from etl.model.raw_table import arrow_schema
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
@@ -51,8 +52,8 @@ class RealStage:
         self._paths, self._offsets = PipelinePaths(group, PIPELINE), GroupPaths(group)
         self._ours.ensure(self._paths.root)  # as the driver's lock does
 
-    def world(self, run_id: str = "run-1") -> LiveWorld:
-        return LiveWorld(self.settings, self._session(), RunContext(), run_id)
+    def world(self, run_id: str = "run-1", request: Request | None = None) -> LiveWorld:
+        return LiveWorld(self.settings, self._session(), RunContext(), run_id, request=request)
 
     def _session(self) -> ZooKeeper:
         return self._opened.enter_context(ZooKeeper(self._connect))
@@ -110,8 +111,9 @@ class SoaksStage(RealStage):
         self._memory = {log: MemoryLog(size) for log, size in zip(self.logs, SIZES, strict=True)}
         opened.enter_context(serving(group, self._memory))
 
-    def world(self, run_id: str = "run-1") -> MemoryWorld:
-        return MemoryWorld(self.settings, self._session(), run_id=run_id, uid="uid1", now_ms=lambda: 1_700_000_000_000)
+    def world(self, run_id: str = "run-1", request: Request | None = None) -> MemoryWorld:
+        return MemoryWorld(
+            self.settings, self._session(), run_id=run_id, uid="uid1", now_ms=lambda: 1_700_000_000_000, request=request)
 
     def expire(self, log: BrokerPartition, until: int) -> None:
         self._memory[log].log_start = until

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import configparser
+import functools
 import importlib
 import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -41,9 +43,36 @@ def lines(path: Path) -> int:
     return len(path.read_text().splitlines())
 
 
+class Read(NamedTuple):
+    """What the rules ask of one file of code."""
+
+    docstring: str | None
+    defined: tuple[str, ...]
+    raised: tuple[str, ...]
+    asserted: tuple[int, ...]
+    """Lines."""
+    imported_from: tuple[str, ...]
+
+
+@functools.cache
+def read(path: Path) -> Read:
+    """Parsed and walked once; the trees of all files together would fill memory, and are not kept."""
+    tree = ast.parse(path.read_text())
+    nodes = tuple(ast.walk(tree))
+    raised = [node.exc for node in nodes if isinstance(node, ast.Raise)]
+    called = [exc.func if isinstance(exc, ast.Call) else exc for exc in raised]
+    return Read(
+        ast.get_docstring(tree),
+        tuple(node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)),
+        tuple(name.id for name in called if isinstance(name, ast.Name)),
+        tuple(node.lineno for node in nodes if isinstance(node, ast.Assert)),
+        tuple(node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)),
+    )
+
+
 @pytest.mark.parametrize("module", MODULES, ids=place)
 def test_a_module_says_what_it_owns(module: Path) -> None:
-    assert ast.get_docstring(ast.parse(module.read_text())), "its first statement is a docstring"
+    assert read(module).docstring, "its first statement is a docstring"
 
 
 @pytest.mark.parametrize("module", MODULES, ids=place)
@@ -54,18 +83,13 @@ def test_a_module_has_one_reason_to_be_opened(module: Path) -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=place)
 def test_names_say_what_a_thing_does_and_not_that_it_does_something(module: Path) -> None:
-    tree = ast.parse(module.read_text())
-    defined = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
-    assert [name for name in [module.stem, *defined] if BANNED & words(name)] == []
+    assert [name for name in (module.stem, *read(module).defined) if BANNED & words(name)] == []
 
 
 @pytest.mark.parametrize("module", MODULES, ids=place)
 def test_a_module_raises_no_bare_exception_and_asserts_nothing_about_data(module: Path) -> None:
-    tree = ast.parse(module.read_text())
-    raised = [node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise)]
-    names = [exc.func if isinstance(exc, ast.Call) else exc for exc in raised]
-    assert [name.id for name in names if isinstance(name, ast.Name) and name.id in ("Exception", "BaseException")] == []
-    assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)] == []
+    assert [name for name in read(module).raised if name in ("Exception", "BaseException")] == []
+    assert read(module).asserted == ()
 
 
 def test_a_job_is_arguments_wiring_and_an_exit_code() -> None:
@@ -75,8 +99,7 @@ def test_a_job_is_arguments_wiring_and_an_exit_code() -> None:
 
 @pytest.mark.parametrize("test", TESTS, ids=place)
 def test_a_test_is_a_sentence(test: Path) -> None:
-    names = [node.name for node in ast.walk(ast.parse(test.read_text())) if isinstance(node, ast.FunctionDef)]
-    told = [name for name in names if name.startswith("test_")]
+    told = [name for name in read(test).defined if name.startswith("test_")]
     assert [name for name in told if name.count("_") < 4] == [], "four words at least"
     assert sorted(set(told)) == sorted(told), "a second one of the same name would hide the first"
 
@@ -87,8 +110,7 @@ def test_no_two_files_of_tests_have_one_name_for_pytest_would_collect_one() -> N
 
 
 def test_what_tests_share_is_in_no_file_of_tests() -> None:
-    modules = {place(path): ast.walk(ast.parse(path.read_text())) for path in (ROOT / "tests").rglob("*.py")}
-    named = {path: [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)] for path, nodes in modules.items()}
+    named = {place(path): read(path).imported_from for path in (ROOT / "tests").rglob("*.py")}
     assert {path: found for path, names in named.items() if (found := [name for name in names if ".test_" in name])} == {}
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,15 @@ def named_in(text: str) -> Iterator[str]:
     yield from re.findall(rf"(?<![`.\w/-])etl ((?:{DOORS}) [^`;]*?--reason \.\.\.)", one_line)
 
 
-def messages(path: Path) -> Iterator[str]:
+@functools.cache
+def messages(path: Path) -> tuple[str, ...]:
     """The texts in a module; what is filled in later stands as `1`, which any argument may be."""
-    tree = ast.parse(path.read_text())
-    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    return tuple(_texts(tuple(ast.walk(ast.parse(path.read_text())))))
+
+
+def _texts(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:

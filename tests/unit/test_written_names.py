@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -31,15 +32,29 @@ def dotted(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-@functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+class Written(NamedTuple):
+    """What tests ask of one file of code."""
+
+    symbols: dict[str, set[str]]
+    """What the module defines or imports, and what each of its classes does."""
+    texts: tuple[str, ...]
+    """Docstrings, and others that are statements."""
+    spelled: frozenset[str]
+    """Every name, and every word of a text of one line."""
 
 
 @functools.cache
-def symbols(path: Path) -> dict[str, set[str]]:
-    """What a module defines or imports, and what each of its classes does."""
-    return {name: members for node in ast.walk(parsed(path)) for name, members in _defined(node)}
+def written(path: Path) -> Written:
+    """Parsed and walked once; the trees of all files together would fill memory, and are not kept."""
+    symbols, texts, names = dict[str, set[str]](), list[str](), set[str]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        symbols.update(_defined(node))
+        names.update(value for key in ("id", "attr", "arg", "name") if isinstance(value := getattr(node, key, None), str))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
+            names.update(re.findall(r"\w+", node.value))
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            texts.append(node.value.value)
+    return Written(symbols, tuple(texts), frozenset(names))
 
 
 def _defined(node: ast.AST) -> Iterator[tuple[str, set[str]]]:
@@ -69,9 +84,9 @@ def is_there(name: str) -> bool:
     for depth in range(3):
         head, tail = parts[:len(parts) - depth], parts[len(parts) - depth:]
         for path in MODULES:
-            if head and f".{dotted(path)}".endswith("." + ".".join(head)) and _has(symbols(path), tail):
+            if head and f".{dotted(path)}".endswith("." + ".".join(head)) and _has(written(path).symbols, tail):
                 return True
-    return any(_has(symbols(path), parts[-2:]) for path in MODULES)
+    return any(_has(written(path).symbols, parts[-2:]) for path in MODULES)
 
 
 def _has(defined: dict[str, set[str]], tail: list[str]) -> bool:
@@ -80,52 +95,43 @@ def _has(defined: dict[str, set[str]], tail: list[str]) -> bool:
     return tail[1] in defined.get(tail[0], set())
 
 
-MODULE_NAMES = {part for path in MODULES for part in dotted(path).split(".")}
-CLASS_NAMES = {name for path in MODULES for name, members in symbols(path).items() if members}
+@functools.cache
+def ours() -> frozenset[str]:
+    """Modules, folders and classes. Asked by tests and not when this file is imported, which each worker does."""
+    modules = {part for path in MODULES for part in dotted(path).split(".")}
+    return frozenset(modules | {name for path in MODULES for name, members in written(path).symbols.items() if members})
 
 
 def names_in(text: str) -> set[str]:
     """`module.symbol` in backticks, where the first part is a module, a folder or a class of ours."""
-    written = {name.removesuffix("()") for name in re.findall(r"`((?:[A-Za-z_]+\.)+[A-Za-z_]+(?:\(\))?)`", text)}
-    return {name for name in written if name.split(".")[0] in MODULE_NAMES | CLASS_NAMES and not name.startswith(THEIRS)
+    found = {name.removesuffix("()") for name in re.findall(r"`((?:[A-Za-z_]+\.)+[A-Za-z_]+(?:\(\))?)`", text)}
+    return {name for name in found if name.split(".")[0] in ours() and not name.startswith(THEIRS)
             and not name.endswith(".py")}
-
-
-def docstrings(path: Path) -> Iterator[str]:
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.value.value
 
 
 @pytest.mark.parametrize("module", CODE, ids=place)
 def test_what_a_docstring_calls_by_its_name_is_there(module: Path) -> None:
-    names = {name for text in docstrings(module) for name in names_in(text)}
+    names = {name for text in written(module).texts for name in names_in(text)}
     assert sorted(name for name in names if not is_there(name) and not is_setting(name)) == []
 
 
 @functools.cache
 def spelled() -> frozenset[str]:
     """Every name and every word of a text in the code."""
-    names = {part for path in MODULES for part in dotted(path).split(".")}
-    for path in MODULES:
-        for node in ast.walk(parsed(path)):
-            names.update(value for key in ("id", "attr", "arg", "name") if isinstance(value := getattr(node, key, None), str))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
-                names.update(re.findall(r"\w+", node.value))
-    return frozenset(names)
+    return frozenset(part for path in MODULES for part in dotted(path).split(".")).union(*(written(path).spelled for path in MODULES))
 
 
 @pytest.mark.parametrize("module", CODE, ids=place)
 def test_a_snake_case_name_in_a_docstring_is_one_of_the_code(module: Path) -> None:
-    names = {name for text in docstrings(module) for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text)}
+    names = {name for text in written(module).texts for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text)}
     assert sorted(names - spelled() - {"to_date"}) == []  # that one is a function of Spark's SQL
 
 
 @pytest.mark.parametrize("page", DOCS, ids=place)
 def test_a_file_that_a_page_names_is_there(page: Path) -> None:
     """But for `NAME`, which stands for a file to come."""
-    written = re.findall(r"\b((?:etl|tests|jobs|conf|docs|airflow_dags)/[\w/.-]*\w)", page.read_text())
-    assert sorted(path for path in written if "NAME" not in path and not (ROOT / path).exists()) == []
+    found = re.findall(r"\b((?:etl|tests|jobs|conf|docs|airflow_dags)/[\w/.-]*\w)", page.read_text())
+    assert sorted(path for path in found if "NAME" not in path and not (ROOT / path).exists()) == []
 
 
 @pytest.mark.parametrize("page", DOCS, ids=place)
@@ -187,7 +193,8 @@ def test_the_map_names_no_module_in_a_row_that_is_not_there() -> None:
 
 
 def test_each_test_that_the_map_names_is_there() -> None:
-    tests = {node.name for path in (ROOT / "tests").rglob("*.py") for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)}
+    defined = re.compile(r"^ *def (test_\w+)\(", re.MULTILINE)
+    tests = {name for path in (ROOT / "tests").rglob("*.py") for name in defined.findall(path.read_text())}
     files = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
     named = set(re.findall(r"\btest_[a-z0-9_]+", DESIGN.read_text()))
     assert named and sorted(named - tests - files) == []

@@ -21,7 +21,8 @@ from etl.errors import (
     NotYetReadable, PermissionRefused, RanOutBeforeUntil, TopicMissing,
 )
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Leader
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 from etl.protocol.generations.kafka import errors
 from etl.protocol.messages import FetchTarget
 from etl.protocol.stretches import parse_stretches

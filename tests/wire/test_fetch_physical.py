@@ -13,7 +13,8 @@ from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.tails import read_tails
 from etl.errors import BrokerUnreachable, CorruptData, DataLoss, EtlError, LogTruncated, NotYetReadable, RanOutBeforeUntil
 from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, Leader, Tail
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.reader.fetch import read_ranges
 from tests.fakes.broker import Act, hang_up

@@ -12,7 +12,8 @@ from etl.edges.brokers.cluster import Cluster, unknown_topics
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, CorruptData, MissingOffsets, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, KafkaGroup, Leader
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 from etl.protocol.generations.kafka import dialect
 from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from etl.reader.fetch import read_ranges

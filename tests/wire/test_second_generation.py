@@ -10,7 +10,8 @@ from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import NotKafka, RanOutBeforeUntil, SettingsError
 from etl.model.logs import BrokerPartition, Extent, Isolation
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 from etl.protocol.generations import choice
 from etl.protocol.messages import EARLIEST, LATEST
 from etl.protocol.refusal import Meaning

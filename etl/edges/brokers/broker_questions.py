@@ -94,6 +94,10 @@ class BrokerQuestions:
         """Whether the broker can be asked for `retention` at all: not before 0.11."""
         return self._dialect().tells_cleanup
 
+    def keeps_offsets(self) -> bool:
+        """Whether the broker keeps the offsets of groups itself: not before 0.8.2."""
+        return self._dialect().keeps_offsets
+
     def open_transactions(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, OpenTransaction]:
         """The open transaction that began first in each log that this broker leads (KIP-664). Raises SettingsError before 2.8."""
         return self._ask(lambda dialect: dialect.open_transactions(logs))

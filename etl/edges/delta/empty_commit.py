@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from etl.edges.delta.path import rust_path
 from etl.edges.delta.shape import with_event_date_field
+from etl.edges.delta.taking import Takes
 from etl.model.plans import Plan
 
 if TYPE_CHECKING:
@@ -25,9 +26,14 @@ class EmptyCommit:
     """Those of a new table, without the built-in ones."""
 
     @property
-    def takes_spark(self) -> bool:
-        """No."""
-        return False
+    def name(self) -> str:
+        """As reports call it."""
+        return "delta-rs"
+
+    @property
+    def takes(self) -> Takes:
+        """No rows."""
+        return Takes.NOTHING
 
     @property
     def writes_files(self) -> bool:
@@ -43,10 +49,13 @@ class EmptyCommit:
         from deltalake import CommitProperties, DeltaTable, Transaction
 
         transaction = Transaction(to.app_id, plan.number, last_updated=int(time.time() * 1000))
-        said = CommitProperties(custom_metadata={"userMetadata": metadata}, app_transactions=[transaction])
+        given: dict[str, Any] = {"custom_metadata": {"userMetadata": metadata}, "app_transactions": [transaction]}
         if table is None:
             columns = with_event_date_field(self.columns, to.partition_by)
-            DeltaTable.create(rust_path(to.path), columns, partition_by=list(to.partition_by), commit_properties=said)
+            # no second try: over a table that somebody else made meanwhile, delta-rs would commit ours as its version 1
+            DeltaTable.create(
+                rust_path(to.path), columns, partition_by=list(to.partition_by),
+                commit_properties=CommitProperties(**given, max_commit_retries=0))
         else:
             kept = table.metadata().partition_columns
-            table.create_write_transaction([], "append", table.schema(), partition_by=kept, commit_properties=said)
+            table.create_write_transaction([], "append", table.schema(), partition_by=kept, commit_properties=CommitProperties(**given))

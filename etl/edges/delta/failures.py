@@ -47,10 +47,19 @@ def translate(failure: Exception, path: str) -> Exception:
         return TableUnreachable("somebody else changed the table while ours were written", path=path, check=check)
     if told is None and isinstance(failure, DeltaError):
         told = not_supported(failure, path)
-    told = told or _refused_by_constraint(text, path) or _no_file_system(text, path)
+    told = told or _outside_of_replay(text, path) or _refused_by_constraint(text, path) or _no_file_system(text, path)
     if told or any(said in text for said in _OF_PYTHON):  # a function may say of its own file what a table's folder says
         return told or failure
     return _no_folders_name(text, path) or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
+
+
+def _outside_of_replay(text: str, path: str) -> SettingsError | None:
+    """The failure for rows that a replay would add besides those that it replaces: Delta looks at each."""
+    if "DELTA_REPLACE_WHERE_MISMATCH" not in text:
+        return None
+    what = "the transform changes what names the record of a row, so that a replay would add rows where it takes none out"
+    check = "the function: it must leave topic, partition, offset and log_epoch of each row as they came; nothing was replaced"
+    return SettingsError(what, key="transform", path=path, check=check)
 
 
 def _refused_by_constraint(text: str, path: str) -> NotOurTable | None:

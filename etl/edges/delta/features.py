@@ -1,11 +1,12 @@
-"""What a table asks of its writers: its features and which of them Spark and delta-rs can commit to (Delta protocol, "Table Features"); and
-the one property that no table of ours may have."""
+"""What a table asks of its writers: its features, and which of them Spark, delta-rs and files of our own fit (Delta protocol, "Table
+Features"); and the one property that no table of ours may have."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from etl.edges.delta.path import open_table
 from etl.errors import NotOurTable
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ WRITTEN_BY_DELTA_RS = frozenset((
     "timestampNtz", "v2Checkpoint", "variantType", "variantType-preview",
 ))
 """What delta-rs commits to, found by trying; a test tries it."""
+WRITTEN_BY_ARROW = frozenset(("appendOnly", "changeDataFeed", "deletionVectors", "timestampNtz", "v2Checkpoint"))
+"""What files that we write ourselves may be added under, found by trying; a test tries it."""
+_IN_NAME_ONLY = frozenset(("checkConstraints", "columnMapping", "generatedColumns", "identityColumns", "invariants"))
+"""Features that a table often names and does not use: nobody would keep what they ask for, so what matters is whether it asks."""
 _BY_WRITER_VERSION = {
     2: ("appendOnly", "invariants"), 3: ("checkConstraints",), 4: ("changeDataFeed", "generatedColumns"), 5: ("columnMapping",),
     6: ("identityColumns",),
@@ -47,10 +52,36 @@ def not_by_delta_rs(table: DeltaTable) -> frozenset[str]:
     return features_of(table) - WRITTEN_BY_DELTA_RS if table.protocol().min_writer_version >= 7 else frozenset()
 
 
-def unknown_to_delta_rs(path: str) -> frozenset[str]:
-    """The features that keep delta-rs from committing to the table at `path`; none where there is no table. Raises as `open_table`."""
-    table = open_table(path)
-    return not_by_delta_rs(table) if table is not None else frozenset()
+def unfit_for_arrow(table: DeltaTable) -> str | None:
+    """Why files that no engine for tables wrote cannot be added to the table; None where they can.
+
+    Neither delta-rs nor any reader looks into such files: what a table asks of its rows (constraints, generated values, other names for
+    columns) would be broken without a word.
+    """
+    unknown = sorted((features_of(table) - WRITTEN_BY_ARROW - _IN_NAME_ONLY) | not_by_delta_rs(table))
+    if unknown:
+        return f"it has the table feature {unknown[0]}"
+    properties = table.metadata().configuration
+    mapping = properties.get("delta.columnMapping.mode", "none")
+    if mapping != "none":
+        return f"it has column mapping ({mapping})"
+    constraint = next((key for key in sorted(properties) if key.startswith("delta.constraints.")), None)
+    if constraint:
+        return f"it has the constraint {constraint.removeprefix('delta.constraints.')}"
+    return next((why for field in json.loads(table.schema().to_json())["fields"] if (why := _asks(field))), None)
+
+
+def _asks(field: Mapping[str, Any]) -> str | None:
+    """What a column asks of its values that nobody would keep."""
+    asked = next((key for key in field.get("metadata", {}) if key in _OF_COLUMNS), None)
+    if asked:
+        return f"its column {field['name']} is {_OF_COLUMNS[asked]}"
+    return None if field["nullable"] else f"its column {field['name']} is NOT NULL"
+
+
+_OF_COLUMNS = {
+    "delta.generationExpression": "generated", "delta.invariants": "under an invariant", "delta.identity.start": "an identity column",
+}
 
 
 def refuse_expiring_ids(

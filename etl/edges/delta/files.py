@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from etl.edges.delta.failures import unreachable
-from etl.edges.delta.log import Added, open_log, parse_added, read_commit_file
+from etl.edges.delta.log import Added, open_log, parse_added, parse_removed, read_commit_file
 from etl.edges.delta.path import open_table, rust_path
 from etl.errors import TableUnreachable
 from etl.model.raw_table import row_key
@@ -71,11 +71,17 @@ def files_of_commit(path: str, delta_version: int, *, physical: bool = False) ->
     """
     folder = open_log(rust_path(path))
     content = read_commit_file(folder, delta_version)
-    added = parse_added(content) if content is not None else None
+    added = _brought(content) if content is not None else None
     if added is None or not all(_is_there(folder, one) for one in added):
         return None
     table = _table_at(path, delta_version)
     return TableFiles(path, folder, added, _names(table, physical=physical))
+
+
+def _brought(content: bytes) -> list[Added]:
+    """What one commit file adds, without the files that were there before it and from which it takes rows out (a deletion vector)."""
+    removed = parse_removed(content)
+    return [one for one in parse_added(content) if one.path not in removed]
 
 
 def rows_in_null_partition(path: str, delta_version: int, column: str) -> int | None:

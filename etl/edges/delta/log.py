@@ -125,6 +125,12 @@ def parse_added(content: bytes) -> list[Added]:
                 for action, body in _actions(content) if action == "add"]
 
 
+def parse_removed(content: bytes) -> frozenset[str]:
+    """The paths of the files that one commit file removes. Raises as `parse_added`."""
+    with _reading("a file of the table's log is no commit"):
+        return frozenset(str(body["path"]) for action, body in _actions(content, skip=b'{"add"') if action == "remove")
+
+
 def adds_rows(content: bytes) -> bool:
     """Whether one commit file adds rows, and not only files with rows that were there before (OPTIMIZE)."""
     with _reading("a file of the table's log is no commit"):

@@ -22,7 +22,8 @@ from etl.edges.delta.features import refuse_expiring_ids
 from etl.edges.delta.path import open_table, rust_path
 from etl.errors import EtlError, FileLost, NotOurTable
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Loss, LossReason, Plan
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import Plan
 
 if TYPE_CHECKING:
     import pyarrow

@@ -15,7 +15,7 @@ from etl.edges.delta.others import IsOurs, none_of_ours
 from etl.edges.delta.path import rust_path
 from etl.edges.delta.shape import id_of
 from etl.edges.delta.state import find_commit, read_table
-from etl.errors import LedgersDisagree, TableAppeared
+from etl.errors import LedgersDisagree, TableAppeared, TableUnreachable
 from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
 from etl.model.table import CommitMetadata, Table
@@ -71,8 +71,15 @@ def read_back(
 
 
 def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
-    """Whether the table has this number already. Raises LedgersDisagree when it is another table than the plan was made for."""
+    """Whether the table has this number already.
+
+    Raises LedgersDisagree when it is another table than the plan was made for, TableUnreachable when that one is not there any more: a
+    writer would make a new one in its place.
+    """
     if table is None:
+        if plan.table_id is not None:
+            what = f"plan {plan.number} was made for the table with id {plan.table_id}, and no table is there any more"
+            raise TableUnreachable(what, check="whether its folder was moved, or its disk is not mounted; nothing was written")
         return False
     in_table, found = table.transaction_version(app_id), id_of(table)
     if in_table is not None and in_table >= plan.number:

@@ -17,8 +17,9 @@ import numpy
 from etl.audit.seen_offsets import SeenMessages, SeenOffsets
 from etl.edges.delta.files import TableFiles, Uncountable, files_of_commit, files_of_today
 from etl.model.logs import BrokerPartition
-from etl.model.plans import GAPS_KEPT, NOT_COUNTED, OffsetRange, Receipt
+from etl.model.plans import OffsetRange
 from etl.model.raw_table import row_key
+from etl.model.receipts import GAPS_KEPT, NOT_COUNTED, Receipt
 
 if TYPE_CHECKING:
     import pyarrow

@@ -5,8 +5,8 @@ To add a writer:
 1. a file of its own beside this one, with a class that is a `Writer`: `commit` makes ONE Delta commit that carries the application id,
    the plan's number and the metadata it is given, and says nothing of the outcome;
 2. a line in `choose_writer`, which decides by plan, table and settings alone;
-3. where it takes no rows of Spark, `takes_spark` says so; rows are read by Spark's tasks alone today, so `run.live_world` then has to find
-   somebody else who reads the plan's tasks and keeps their receipts.
+3. `takes` says as what it takes the rows; where that is something new, `run.live_world` has to find somebody who reads the plan's tasks so,
+   and keeps their receipts.
 
 It need not look before it commits, nor read the table afterwards, nor judge its own exceptions: `append` does so for all of them.
 `tests/spark/test_delta.py` has the laws that every writer keeps.
@@ -14,20 +14,27 @@ It need not look before it commits, nor read the table afterwards, nor judge its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from etl.decisions.writers import why_not_arrow
+from etl.edges.delta.arrow_writer import ArrowWriter
 from etl.edges.delta.empty_commit import EmptyCommit
 from etl.edges.delta.failures import translate
+from etl.edges.delta.features import not_by_delta_rs, unfit_for_arrow
 from etl.edges.delta.others import IsOurs, none_of_ours
 from etl.edges.delta.outcome import Outcome, Result, another_table, holds, read_back
 from etl.edges.delta.path import announce_first_write, open_table
 from etl.edges.delta.spark_writer import SparkWriter
+from etl.edges.delta.taking import Takes
+from etl.errors import EtlError, NotOurTable, SettingsError
+from etl.model.data_files import DEFAULT_CODEC
 from etl.model.ledger import Acknowledgement
-from etl.model.plans import Plan
+from etl.model.plans import Plan, PlanKind
 from etl.model.raw_table import arrow_schema
 from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
+from etl.settings.policies import WriterName
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
@@ -51,8 +58,12 @@ class Writer(Protocol):
     """Commits the rows of a plan."""
 
     @property
-    def takes_spark(self) -> bool:
-        """Whether its rows are a DataFrame of Spark."""
+    def name(self) -> str:
+        """As reports call it."""
+
+    @property
+    def takes(self) -> Takes:
+        """As what it takes the rows."""
 
     @property
     def writes_files(self) -> bool:
@@ -73,16 +84,62 @@ class Load:
     rows: Any = None
 
 
-def choose_writer(plan: Plan, settings: Settings, unknown_features: Callable[[], Collection[str]]) -> Writer:
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The writer that a plan gets, and why, in words that follow its name."""
+
+    writer: Writer
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.writer.name}: {self.why}"
+
+
+def choose_writer(plan: Plan, settings: Settings, look: Callable[[], DeltaTable | None]) -> Chosen:
     """The writer that appends this plan.
 
     Without ranges no JVM is started where delta-rs can commit: a new table may have a transform's columns, which nobody knows without
-    Spark, and an old one features that delta-rs does not know. `unknown_features` names those, and is asked only there: it opens the table.
+    Spark, and an old one features that delta-rs does not know. `look` opens the table, and is asked only where that decides.
+    Raises NotOurTable, SettingsError where the conf asks for a writer that cannot be.
     """
     if plan.ranges:
-        return SparkWriter()
-    needs_spark = settings.transform is not None if plan.table_id is None else bool(unknown_features())
-    return SparkWriter() if needs_spark else EmptyCommit(arrow_schema(physical=settings.source.is_physical))
+        return _of_rows(plan, settings, look)
+    needs_spark = settings.transform is not None if plan.table_id is None else _is_unknown(look())
+    if needs_spark:
+        return Chosen(SparkWriter(settings.table.codec), "delta-rs cannot make this commit")
+    return Chosen(EmptyCommit(arrow_schema(physical=settings.source.is_physical)), "there are no rows")
+
+
+def _is_unknown(table: DeltaTable | None) -> bool:
+    return table is not None and bool(not_by_delta_rs(table))
+
+
+def _of_rows(plan: Plan, settings: Settings, look: Callable[[], DeltaTable | None]) -> Chosen:
+    wanted, codec = settings.table.writer, settings.table.codec
+    if wanted is WriterName.SPARK:
+        return Chosen(SparkWriter(codec), "table.writer says so")
+    refusal = refusal_of_arrow(settings, look, is_new=plan.table_id is None, replaces_rows=plan.kind is PlanKind.REPLAY)
+    if refusal is None:
+        return Chosen(ArrowWriter(settings.source.is_physical, codec or DEFAULT_CODEC), f"table.writer is {wanted.value}")
+    if wanted is WriterName.ARROW:
+        raise refusal
+    return Chosen(SparkWriter(codec), f"table.writer is auto, and {refusal.what}")
+
+
+def refusal_of_arrow(
+    settings: Settings, look: Callable[[], DeltaTable | None], *, is_new: bool, replaces_rows: bool = False,
+) -> EtlError | None:
+    """Why tasks cannot write the files, as the error that says so; None where they can. What is a matter of the table is asked last.
+
+    `is_new`: the table is not there yet. `replaces_rows`: the rows come in the place of others.
+    """
+    where = {"path": settings.table.path, "key": "table.writer", "check": "table.writer: spark, or auto, which takes spark where it must"}
+    why = "the plan puts rows in the place of others" if replaces_rows else why_not_arrow(settings, is_new=is_new)
+    if why:
+        return SettingsError(f"the arrow writer cannot be: {why}", **where)
+    table = None if is_new else look()
+    why = unfit_for_arrow(table) if table is not None else None
+    return NotOurTable(f"the arrow writer cannot append to this table: {why}", **where) if why else None
 
 
 def append(load: Load, plan: Plan, to: Destination) -> Outcome:

@@ -54,8 +54,11 @@ class Documents:
         """Put a document where there is none; False where there is one."""
         return self._zookeeper.create(path, self.head(payload))
 
-    def put(self, path: str, payload: bytes, *, deleting: Sequence[str] = ()) -> bool:
-        """Replace a document and delete others, all or nothing; False when somebody else changed one of them meanwhile."""
+    def put(self, path: str, payload: bytes, *, deleting: Sequence[str] = (), absent: Sequence[str] = ()) -> bool:
+        """Replace a document and delete others, all or nothing; False when somebody else changed one of them meanwhile.
+
+        Nothing is done either, and False returned, where a znode of `absent` is there.
+        """
         head, found = self.head(payload), self._zookeeper.read(path)
         request = self._zookeeper.client.transaction()
         if found:
@@ -64,6 +67,9 @@ class Documents:
             request.create(path, head)
         for gone in deleting:
             request.delete(gone)
+        for free in absent:  # no transaction can ask that: made and deleted in one go, it fails where it is there
+            request.create(free, b"")
+            request.delete(free)
         return self._zookeeper.transact(request, path)
 
     def head(self, payload: bytes) -> bytes:

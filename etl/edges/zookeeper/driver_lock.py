@@ -44,6 +44,12 @@ class DriverLock:
                 self._delete_own_driver_node()
                 self._delete_unused(made)
 
+    def driver(self) -> payloads.DriverNode | None:
+        """Who drives the pipeline now; None where nobody does, or only a dead process of this host is named."""
+        found = self._zookeeper.read(self._paths.driver)
+        driver = payloads.parse_driver(found[0]) if found else None
+        return None if driver is None or is_dead(driver) else driver
+
     def _try_driving(self, us: payloads.DriverNode) -> bool:
         path, payload = self._paths.driver, payloads.render_driver(us)
         try:

@@ -14,9 +14,10 @@ from etl.edges.zookeeper.documents import Documents
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, ZooKeeperUnreachable
 from etl.model.ledger import Acknowledgement, Coverage, Ledger, Retirement
-from etl.model.plans import Applied, Plan
+from etl.model.plans import Plan
+from etl.model.receipts import Applied
 from etl.protocol.zookeeper import payloads, plan_documents
-from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
+from etl.protocol.zookeeper.paths import CONSUMERS, GroupPaths, PipelinePaths
 
 
 class PlanLedger:
@@ -73,6 +74,10 @@ class PlanLedger:
     def pipelines(self) -> list[str]:
         """Names of all pipelines of the group."""
         return sorted(self.zookeeper.children(self._pipelines) or ())
+
+    def groups(self) -> list[str]:
+        """Names of all groups of this ZooKeeper that have a pipeline."""
+        return sorted(group for group in self.zookeeper.children(CONSUMERS) or () if self.zookeeper.children(GroupPaths(group).pipelines))
 
     def topics(self) -> frozenset[str]:
         """The topics that the newest plan knows: no other pipeline of the group may read them."""

@@ -114,6 +114,11 @@ class Dialect(Protocol):
         return False
 
     @property
+    def keeps_offsets(self) -> bool:
+        """Whether the broker keeps the offsets of groups itself."""
+        return False
+
+    @property
     def tells_epoch_ends(self) -> bool:
         """Whether the broker has leader epochs to tell of (KIP-320)."""
         return False

@@ -33,6 +33,7 @@ BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 DELETED_TOPICS = "/admin/delete_topics"
 CLUSTER_ID = "/cluster/id"
+CONSUMERS = "/consumers"
 TOPIC_CONFIGS = "/config/topics"
 
 

@@ -20,10 +20,14 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
+from etl.model.bounds import NO_BOUNDS
 from etl.model.ledger import Acknowledgement, Coverage, Interval, Retirement
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail, in_order
-from etl.model.plans import Applied, Committed, Loss, LossReason, OffsetRange, Plan, PlanKind, Receipt, TookOver, Vanished
+from etl.model.losses import Loss, LossReason, Vanished
+from etl.model.plans import Committed, OffsetRange, Plan, PlanKind, TookOver
+from etl.model.receipts import Applied, Receipt
 from etl.model.table import ForeignCommit
+from etl.protocol.zookeeper.asked import parse_bounds, parse_keys, render_bounds, render_keys
 from etl.protocol.zookeeper.payloads import parse_partition_key
 
 T = TypeVar("T")
@@ -127,7 +131,8 @@ def render_coverage(coverage: Coverage) -> bytes:
         "intervals": [_render_intervals(coverage.intervals[log]) for log in logs], "table_id": coverage.table_id,
         "vanished": [[v.log.topic, v.log.key, v.from_offset, v.until_offset, v.log_epoch] for v in coverage.vanished],
         "given_up": {"logs": _render_logs(left), "intervals": [_render_intervals(coverage.given_up[log]) for log in left]},
-        "held_through": coverage.held_through, "unproven_through": coverage.unproven_through}
+        "held_through": coverage.held_through, "unproven_through": coverage.unproven_through,
+        "keys": render_keys(coverage.keys)}
     return zlib.compress(_canonical(document), 6)
 
 
@@ -212,6 +217,12 @@ def _content(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
             known["creation_ids"] = dict(plan.creation_ids)
         if plan.cluster_id is not None:
             known["cluster_id"] = plan.cluster_id
+        if plan.bounds != NO_BOUNDS:
+            known["bounds"] = render_bounds(plan.bounds)
+        if plan.key_ends:
+            known["key_ends"] = [[index[log], until - plan.positions[log]] for log, until in sorted_items(plan.key_ends)]
+        if plan.stood:
+            known["stood"] = [[index[log], rows] for log, rows in sorted_items(plan.stood)]
         known["vanished"] = [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished]
     return {
         **known, "format": form, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
@@ -274,7 +285,9 @@ def plan_of(document: dict[str, Any]) -> Plan:
         tails={logs[i]: Tail(positions[i] - back, size, digest) for i, back, size, digest in document.get("tails", ())},
         log_topic_ids={logs[i]: topic_id for i, topic_id in document.get("log_topic_ids", ())},
         creation_ids=document.get("creation_ids", {}),
-        cluster_id=document.get("cluster_id"),
+        cluster_id=document.get("cluster_id"), bounds=parse_bounds(document.get("bounds")),
+        key_ends={logs[i]: positions[i] + further for i, further in document.get("key_ends", ())},
+        stood={logs[i]: rows for i, rows in document.get("stood", ())},
     )
 
 
@@ -325,7 +338,8 @@ def _coverage(document: dict[str, Any]) -> Coverage:
     given_up = _parse_intervals(document["given_up"]) if "given_up" in document else {}
     return Coverage(
         document["through"], _parse_intervals(document), removals, document.get("table_id"), vanished, given_up,
-        document.get("held_through"), document.get("unproven_through", 0))
+        document.get("held_through"), document.get("unproven_through", 0),
+        parse_keys(document.get("keys", ())))
 
 
 def _parse_intervals(document: dict[str, Any]) -> dict[BrokerPartition, tuple[Interval, ...]]:

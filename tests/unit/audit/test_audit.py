@@ -16,7 +16,8 @@ from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFind
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOT_COUNTED, OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import NOT_COUNTED, Receipt
 
 LOG = BrokerPartition("clicks", 3)
 AUDITED = AuditedLog(LOG)

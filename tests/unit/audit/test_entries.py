@@ -20,7 +20,9 @@ from etl.edges.delta.scan_entries import Numbering
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOT_COUNTED, Loss, LossReason, OffsetRange, Receipt
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import OffsetRange
+from etl.model.receipts import NOT_COUNTED, Receipt
 from etl.report.proof import Proof
 
 LOG = BrokerPartition("clicks", 0, 1)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings
 from etl.audit.explain import Doubt, Gaps, LogProof, Missing, Origin, blame, doubt_of, gaps_of, origin_of
+from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Loss, LossReason, OffsetRange, Receipt
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 from etl.model.table import ForeignCommit
 
 LOG = BrokerPartition("clicks", 0)

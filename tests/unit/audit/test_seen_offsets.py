@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from etl.audit.seen_offsets import SeenMessages, SeenOffsets
 from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 
 LOG = BrokerPartition("clicks", 0)
 

@@ -109,7 +109,7 @@ def test_behind_a_clock_that_was_ahead_a_run_keeps_its_own_report(tmp_path: Path
     ahead.touch()
     with kept_in(str(tmp_path), report(), keep=1):
         pass
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "clicks-20260101T000000-abcdef.json", ahead]
+    assert sorted(tmp_path.iterdir()) == [*(tmp_path / f"clicks-20260101T000000-abcdef.{end}" for end in ("html", "json")), ahead]
 
 
 def test_a_folder_that_takes_no_report_stops_a_run_before_it_begins(tmp_path: Path) -> None:

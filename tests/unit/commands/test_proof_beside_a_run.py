@@ -13,7 +13,8 @@ from etl.decisions.coverage import fold
 from etl.errors import Owned
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, OffsetRange, Plan, Receipt
+from etl.model.plans import OffsetRange, Plan
+from etl.model.receipts import Applied, Receipt
 from etl.model.table import Table
 from etl.run.live_world import LiveWorld
 from tests.builders import plain_plan

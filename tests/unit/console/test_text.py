@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from etl.commands.lag import Lags, LogLag
 from etl.commands.preview import Preview
 from etl.console import text
 from etl.decisions.expiry import Headroom
@@ -16,6 +15,7 @@ from etl.doctor.check import Line, Verdict
 from etl.doctor.diagnose import Diagnosis
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
+from etl.report.lags import Lags, LogLag
 from tests.builders import plain_plan, plain_snapshot
 
 PLANS: list[dict[str, Any]] = [

@@ -13,7 +13,8 @@ from etl.decisions.caps import share_caps
 from etl.decisions.replacement import plan_instead
 from etl.decisions.tasks import cut_ranges, cut_to_offsets, split_range
 from etl.model.logs import BrokerPartition, Extent, Leader
-from etl.model.plans import Loss, LossReason, OffsetRange
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import OffsetRange
 from etl.model.snapshot import FirstRun, Snapshot, Supersede
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Limits

@@ -14,10 +14,14 @@ from etl.decisions.coverage import (
     OFFSETS_END, PLANS_KEPT, PLAN_BYTES_KEPT, Ancestry, ancestry, fold, is_better, merge, note, prunable, take_in, unloaded,
 )
 from etl.errors import LedgersDisagree
+from etl.model.bounds import Bound, Bounds, KeptKey
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOT_COUNTED, Applied, OffsetRange, Plan, Receipt, Vanished
+from etl.model.losses import Vanished
+from etl.model.plans import OffsetRange, Plan
+from etl.model.receipts import NOT_COUNTED, Applied, Receipt
 from etl.model.table import ForeignCommit
+from etl.protocol.zookeeper.plan_documents import parse_coverage, render_coverage
 from tests.builders import plain_plan
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
@@ -228,3 +232,15 @@ def test_the_first_offsets_that_nothing_holds_are_named() -> None:
     assert unloaded([(0, 3), (5, 9)], 1, 9) == (3, 5)
     assert unloaded([], 1, 9) == (1, 9)
     assert unloaded([(0, 9)], 4, 4) is None
+
+
+def test_folding_keeps_the_run_key_of_a_plan_that_reached_its_bound_and_forgets_one_that_a_cap_cut() -> None:
+    until = Bounds(until=Bound("T", at_ms=5))
+    first, cut, last = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 10))
+    found = fold(Coverage(), replace(first[0], run_key="k1", bounds=until), first[1])
+    assert found.keys == (KeptKey("k1", 1, "until T"),)
+    found = fold(found, replace(cut[0], run_key="k2", key_ends={A: 10}), cut[1])
+    assert found.keys == (KeptKey("k1", 1, "until T"),)
+    found = fold(found, replace(last[0], run_key="k2"), last[1], is_given_up=True)
+    assert found.keys == (KeptKey("k1", 1, "until T"), KeptKey("k2", 3))
+    assert parse_coverage(render_coverage(found), path="coverage").keys == found.keys

@@ -11,7 +11,8 @@ from etl.decisions.misplaced_offsets import put_right, refuse_inside_entries
 from etl.decisions.next_step import plan_superseding, steps_ahead
 from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
 from etl.model.logs import DoubtedOffset, Extent, LookedAt
-from etl.model.plans import Committed, Loss, LossReason, OffsetRange, Plan
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import Committed, OffsetRange, Plan
 from etl.model.snapshot import Supersede
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id

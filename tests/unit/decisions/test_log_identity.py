@@ -11,7 +11,8 @@ from etl.decisions.plan import plan_next
 from etl.errors import LogTruncated, NeedsDecision, NotYetReadable
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, EpochEnd
-from etl.model.plans import Applied, OffsetRange, Plan, Receipt
+from etl.model.plans import OffsetRange, Plan
+from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import Snapshot, UpToDate
 from tests.fakes.planning import A, B, SETTINGS, last_plan, next_plan, onward, planned, settings_of, snapshot_of
 

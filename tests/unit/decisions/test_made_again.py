@@ -16,7 +16,8 @@ from etl.decisions.accepted_logs import told_of
 from etl.decisions.made_again import kept_ids
 from etl.errors import BrokerUnreachable, LogTruncated, NeedsDecision, OffsetInsideMessage, SettingsError
 from etl.model.logs import BrokerPartition, Tail
-from etl.model.plans import Plan, Vanished
+from etl.model.losses import Vanished
+from etl.model.plans import Plan
 from etl.report.plan_json import describe_plan
 from etl.report.run_state import Outcome
 from tests.fakes.fake_log import offset_of

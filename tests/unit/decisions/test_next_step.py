@@ -29,7 +29,7 @@ from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld, When
 from tests.fakes.stories import (
-    LOGS, SETTINGS, SKIPPING, accept, crash_at, expired_plan, grow, new_report, outcomes, outside_of, run, settings_of,
+    LOGS, SETTINGS, SKIPPING, accept, crash_at, expired_plan, grow, new_report, outcomes, outside_of, run, set_to, settings_of,
 )
 
 A, B, C = LOGS
@@ -125,6 +125,13 @@ def emptied(outside: Outside) -> Outside:
     return outside
 
 
+def position_set() -> Outside:
+    """What came since the last plan is to be skipped in one log, and read in the others."""
+    outside = loaded()
+    set_to(outside, a=outside.logs[A].end)
+    return outside
+
+
 def forgotten(outside: Outside) -> Outside:
     outside.forgotten_commits = True
     return outside
@@ -183,6 +190,7 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
         "the first plan was left": lambda: Situation(crashed("store plan"), finishes=(Outcome.REPLAYED,)),
         "a later plan was left": lambda: Situation(crashed("store plan", loaded()), finishes=(Outcome.REPLAYED,)),
         "in small tasks": lambda: Situation(crashed("store plan", settings=SMALL_TASKS), SMALL_TASKS, finishes=(Outcome.REPLAYED,)),
+        "an operator set positions": lambda: Situation(position_set()),
         "its range has expired": lambda: Situation(expired_plan(), SKIPPING, finishes=(Outcome.SUPERSEDED,)),
         "its range has expired, and policy fails": lambda: Situation(expired_plan(SETTINGS), stops=DataLoss),
         "a log has no leader": lambda: Situation(

@@ -13,7 +13,8 @@ from etl.decisions.start import pending_starts
 from etl.decisions.succession import taken_from
 from etl.errors import DataLoss, LedgersDisagree, LogTruncated, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition, Dialect
-from etl.model.plans import Applied, Loss, LossReason, Receipt, Vanished
+from etl.model.losses import Loss, LossReason, Vanished
+from etl.model.receipts import Applied, Receipt
 from etl.model.table import OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
@@ -222,7 +223,7 @@ def test_where_the_tables_log_has_forgotten_the_plan_nobody_is_sent_to_take_it_o
     outside.uid, outside.plans, outside.applied = None, {}, {}
     with pytest.raises(LedgersDisagree) as refused:
         run(outside)
-    assert "names; on Jafka, where rows tell where a message begins" in refused.value.check
+    assert "--reason ...; on Jafka, where rows tell where a message begins" in refused.value.check
 
 
 def test_nor_to_take_the_place_of_a_pipeline_of_which_nobody_knows_where_it_ended() -> None:

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decisions.replacement import plan_instead, plan_without
 from etl.decisions.replay import replay_or_supersede
 from etl.decisions.shape import may_be_transformed, shape_of_rows
-from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decisions.start import starts_of
 from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, LogTruncated, NeedsDecision, NotYetReadable, SettingsError, TopicMissing
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, Extent, Leader
-from etl.model.plans import Committed, Loss, LossReason, OffsetRange, Plan, PlanKind
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import FirstRun, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id

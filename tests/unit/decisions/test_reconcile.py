@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from etl.decisions.acceptance import is_told
 from etl.decisions.foreign_commits import refuse_what_others_did
-from etl.decisions.moved_offsets import Ends
+from etl.decisions.moved_offsets import RESTORE, Ends
 from etl.decisions.reconcile import reconcile
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Applied, Committed, Plan, PlanKind, TookOver, Vanished
+from etl.model.losses import Vanished
+from etl.model.plans import Committed, Plan, PlanKind, TookOver
+from etl.model.receipts import Applied
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Supersede, UpToDate
 from etl.model.table import CommitMetadata, ForeignCommit, Table
 from etl.settings.policies import OnMoved, OnRowsRemoved
@@ -175,7 +177,7 @@ def test_moved_offsets_are_followed_under_follow_and_the_others_still_committed(
 def test_an_offset_is_not_followed_to_where_the_log_is_not_known_to_reach(on_moved: OnMoved, end: int | None, says: str) -> None:
     with pytest.raises(OffsetMoved, match=f"it is 50, ours is 5, and {says}") as caught:
         stand(ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, on_moved, ends={A: end})
-    assert caught.value.check.endswith("set it back to 5"), "what policy would not let pass is not advised"
+    assert caught.value.check.endswith(f"set it back to 5: {RESTORE}"), "what policy would not let pass is not advised"
 
 
 def test_an_offset_is_followed_up_to_the_end_of_its_log() -> None:

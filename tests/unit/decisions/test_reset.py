@@ -13,7 +13,8 @@ from etl.decisions.accepted_logs import told_of
 from etl.decisions.accepting import Named, parse_named
 from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition
-from etl.model.plans import PlanKind, Vanished
+from etl.model.losses import Vanished
+from etl.model.plans import PlanKind
 from etl.report.run_state import Outcome
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside

@@ -327,3 +327,13 @@ def test_a_disk_that_is_nearly_full_is_advice(tmp_path: Path, monkeypatch: pytes
     assert line.verdict is Verdict.ADVICE
     assert "0.0 GiB" in line.found
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("writer", "transform", "verdict", "says"), [
+    ("spark", "m:f", Verdict.OK, "table.writer is spark"), ("auto", None, Verdict.OK, "table.writer is auto: arrow"),
+    ("auto", "m:f", Verdict.OK, "spark, for the arrow writer cannot be: the transform"), ("arrow", None, Verdict.OK, "is arrow"),
+    ("arrow", "m:f", Verdict.FAILED, "the arrow writer cannot be: the transform takes a DataFrame"),
+])
+def test_who_writes_the_files_is_told_before_a_run(writer: str, transform: str | None, verdict: Verdict, says: str) -> None:
+    line, = said(table.writer, table={"path": "table", "writer": writer}, transform=transform)
+    assert line.verdict is verdict and says in line.found

@@ -18,7 +18,8 @@ from etl.decisions.coverage import interval_of
 from etl.edges.delta.recount import Recount, recount, recount_commit
 from etl.errors import TableUnreachable
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOT_COUNTED, OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import NOT_COUNTED, Receipt
 
 CLICKS, VIEWS = BrokerPartition("clicks", 0), BrokerPartition("views", 1)
 RANGES = (OffsetRange(CLICKS, 0, 6), OffsetRange(VIEWS, 10, 12), OffsetRange(CLICKS, 6, 8))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from etl.edges.delta.arrow_writer import ArrowWriter
 from etl.edges.delta.empty_commit import EmptyCommit
 from etl.edges.delta.spark_writer import SparkWriter
 from etl.edges.delta.writers import choose_writer
+from etl.errors import NotOurTable, SettingsError
 from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Plan
+from etl.model.plans import OffsetRange, Plan, PlanKind
 from tests.builders import plain_plan, plain_settings
 
 LOG = BrokerPartition("clicks", 0)
@@ -20,19 +23,29 @@ def plan_of(*ranges: OffsetRange, table_id: str | None = None) -> Plan:
     return plain_plan(ranges=ranges, positions={LOG: 10}, table_id=table_id)
 
 
-def unasked() -> frozenset[str]:
+def table_with(*features: str, writer: int = 7, mode: str | None = None, fields: str = "", **properties: str) -> Any:
+    """A table as choose_writer looks at it."""
+    schema = '{"fields": [%s]}' % (fields or '{"name": "offset", "type": "long", "nullable": true, "metadata": {}}')
+    told = {**properties, **({"delta.columnMapping.mode": mode} if mode else {})}
+    return SimpleNamespace(
+        protocol=lambda: SimpleNamespace(min_writer_version=writer, reader_features=None, writer_features=list(features)),
+        metadata=lambda: SimpleNamespace(configuration=told), schema=lambda: SimpleNamespace(to_json=lambda: schema))
+
+
+def unasked() -> None:
     raise AssertionError("the table was opened")
 
 
 @pytest.mark.parametrize("table_id", [None, "t"])
 @pytest.mark.parametrize("more", [{}, {"transform": "module:function"}])
 def test_ranges_are_appended_by_spark_and_the_table_is_not_opened_for_that(table_id: str | None, more: dict[str, Any]) -> None:
-    assert isinstance(choose_writer(plan_of(OffsetRange(LOG, 0, 10), table_id=table_id), plain_settings(**more), unasked), SparkWriter)
+    chosen = choose_writer(plan_of(OffsetRange(LOG, 0, 10), table_id=table_id), plain_settings(**more), unasked)
+    assert isinstance(chosen.writer, SparkWriter)
 
 
 @pytest.mark.parametrize(("more", "writer"), [({}, EmptyCommit), ({"transform": "module:function"}, SparkWriter)])
 def test_a_new_table_is_made_without_spark_where_no_transform_says_its_columns(more: dict[str, Any], writer: type) -> None:
-    assert isinstance(choose_writer(plan_of(), plain_settings(**more), unasked), writer)
+    assert isinstance(choose_writer(plan_of(), plain_settings(**more), unasked).writer, writer)
 
 
 @pytest.mark.parametrize("more", [{}, {"transform": "module:function"}])
@@ -40,4 +53,78 @@ def test_a_new_table_is_made_without_spark_where_no_transform_says_its_columns(m
 def test_a_plan_without_ranges_takes_spark_only_for_a_table_that_delta_rs_cannot_commit_to(
     features: tuple[str, ...], writer: type, more: dict[str, Any],
 ) -> None:
-    assert isinstance(choose_writer(plan_of(table_id="t"), plain_settings(**more), lambda: features), writer)
+    table = table_with(*features)
+    assert isinstance(choose_writer(plan_of(table_id="t"), plain_settings(**more), lambda: table).writer, writer)
+
+
+RANGES = (OffsetRange(LOG, 0, 10),)
+
+
+def conf(**table: Any) -> dict[str, Any]:
+    return {"table": {"path": "clicks", **table}}
+
+
+@pytest.mark.parametrize("writer", ["arrow", "auto"])
+@pytest.mark.parametrize("table_id", [None, "t"])
+def test_tasks_write_the_files_where_the_conf_says_so_and_the_table_is_plain(table_id: str | None, writer: str) -> None:
+    settings = plain_settings(**conf(writer=writer, codec="snappy", partition_by=["topic", "event_date"]))
+    chosen = choose_writer(plan_of(*RANGES, table_id=table_id), settings, lambda: table_with(writer=2))
+    assert isinstance(chosen.writer, ArrowWriter) and chosen.writer.codec.value == "snappy"
+
+
+UNFIT_CONFS: list[tuple[dict[str, Any], str]] = [
+    ({**conf(), "transform": "module:function"}, "transform"), (conf(path="s3://bucket/clicks"), "object store"),
+    (conf(partition_by=["timestamp"]), "partitioned by timestamp"),
+    ({**conf(), "spark": {"spark.databricks.delta.properties.defaults.appendOnly": "true"}}, "defaults.appendOnly"),
+]
+
+
+@pytest.mark.parametrize(("more", "why"), UNFIT_CONFS)
+def test_a_conf_that_needs_spark_is_refused_by_name_under_arrow_and_gets_spark_under_auto(more: dict[str, Any], why: str) -> None:
+    by = {writer: plain_settings(**{**more, "table": {**more["table"], "writer": writer}}) for writer in ("arrow", "auto")}
+    with pytest.raises(SettingsError, match=why):
+        choose_writer(plan_of(*RANGES), by["arrow"], unasked)
+    chosen = choose_writer(plan_of(*RANGES), by["auto"], unasked)
+    assert isinstance(chosen.writer, SparkWriter) and why in chosen.why
+
+
+def test_a_plan_that_puts_rows_in_the_place_of_others_is_no_matter_of_adding_files() -> None:
+    plan = plain_plan(ranges=RANGES, positions={LOG: 10}, table_id="t", kind=PlanKind.REPLAY)
+    assert isinstance(choose_writer(plan, plain_settings(**conf(writer="auto")), unasked).writer, SparkWriter)
+    with pytest.raises(SettingsError, match="in the place of others"):
+        choose_writer(plan, plain_settings(**conf(writer="arrow")), unasked)
+
+
+UNFIT_TABLES: list[tuple[Any, str]] = [
+    (table_with("rowTracking"), "rowTracking"), (table_with("clustering", "domainMetadata"), "clustering"),
+    (table_with("variantType"), "variantType"), (table_with("allowColumnDefaults"), "allowColumnDefaults"),
+    (table_with("columnMapping", mode="name"), "column mapping"), (table_with(writer=5, mode="id"), "column mapping"),
+    (table_with(writer=3, **{"delta.constraints.positive": "offset > 0"}), "constraint positive"),
+    (table_with(writer=2, fields='{"name": "a", "type": "long", "nullable": false, "metadata": {}}'), "column a is NOT NULL"),
+    (table_with("generatedColumns", fields='{"name": "a", "type": "long", "nullable": true, "metadata": '
+                '{"delta.generationExpression": "offset + 1"}}'), "column a is generated"),
+    (table_with("invariants", fields='{"name": "a", "type": "long", "nullable": true, "metadata": {"delta.invariants": "{}"}}'),
+     "column a is under an invariant"),
+    (table_with(writer=6, fields='{"name": "a", "type": "long", "nullable": true, "metadata": {"delta.identity.start": 1}}'),
+     "column a is an identity column"),
+]
+
+
+@pytest.mark.parametrize(("table", "why"), UNFIT_TABLES, ids=[why for _, why in UNFIT_TABLES])
+def test_a_table_whose_promises_files_of_ours_would_break_is_refused_by_name_under_arrow_and_gets_spark_under_auto(
+    table: Any, why: str,
+) -> None:
+    plan = plan_of(*RANGES, table_id="t")
+    with pytest.raises(NotOurTable, match=why):
+        choose_writer(plan, plain_settings(**conf(writer="arrow")), lambda: table)
+    chosen = choose_writer(plan, plain_settings(**conf(writer="auto")), lambda: table)
+    assert isinstance(chosen.writer, SparkWriter) and why in chosen.why
+
+
+@pytest.mark.parametrize("table", [
+    table_with("appendOnly", "invariants", "deletionVectors"), table_with("changeDataFeed", "timestampNtz", "v2Checkpoint"),
+    table_with("columnMapping", "checkConstraints"), table_with(writer=6), table_with(writer=2, **{"delta.appendOnly": "true"}),
+])
+def test_a_table_that_names_a_feature_and_does_not_use_it_gets_files_of_ours(table: Any) -> None:
+    chosen = choose_writer(plan_of(*RANGES, table_id="t"), plain_settings(**conf(writer="arrow")), lambda: table)
+    assert isinstance(chosen.writer, ArrowWriter)

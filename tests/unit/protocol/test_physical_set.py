@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.errors import CorruptData, EtlError, MessageTooLarge, OffsetInsideMessage, RecordTooLarge
-from etl.model.plans import Receipt
+from etl.model.receipts import Receipt
 from etl.protocol.records.physical_set import MOST_NESTED
 from tests.fakes import golden_messages as golden
 from tests.fakes.batches import Codec, compress

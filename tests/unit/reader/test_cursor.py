@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, PermissionRefused, RanOutBeforeUntil
 from etl.model.logs import Cleanup, Isolation
-from etl.model.plans import Receipt
+from etl.model.receipts import Receipt
 from etl.reader.cursor import EMPTY_ANSWERS_THAT_PROVE, Cursor
 from etl.reader.passed_batches import MISSING_MAX
 from tests.fakes.batches import Batch, Rec, answer, control, encode

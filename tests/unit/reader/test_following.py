@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 from etl.reader.following import Following
 from etl.report.phases import Verb
 from etl.report.progress import Told

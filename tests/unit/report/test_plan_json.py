@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from etl.model.ledger import Acknowledgement, Ledger, Retirement
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Leader, OpenTransaction, Retention, Tail
-from etl.model.plans import Applied, Committed, Plan, TookOver
+from etl.model.plans import Committed, Plan, TookOver
+from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
 from etl.model.table import CommitMetadata, ForeignCommit, OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan
@@ -154,8 +155,9 @@ CONF: dict[str, Any] = {
     "transform": "m:f", "report": {"path": "/secret-host/reports"}, "spark": {"spark.password": "secret-word"},
 }
 LEFT_OUT = {
-    "zookeeper", "report", "spark", "source.bootstrap", "source.wait_for_leader_s", "source.fetch_max_bytes", "source.fetch_limit_bytes",
-    "source.max_record_bytes", "source.timeout_s", "source.broker_version", "table.writer", "table.losses_path"}
+    "defaults", "zookeeper", "report", "spark", "source.bootstrap", "source.wait_for_leader_s", "source.fetch_max_bytes",
+    "source.fetch_limit_bytes", "source.max_record_bytes", "source.timeout_s", "source.broker_version", "table.writer", "table.codec",
+    "table.losses_path", "metrics_path", "metrics_per", "mirror_group"}
 """How a run reaches its world and what it may be told in secret; no decision asks for them."""
 
 

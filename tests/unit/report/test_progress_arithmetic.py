@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 from etl.report.progress import Pace, ReadSoFar, Reckoning, Told, size_in_words, time_in_words, told_in_words
 
 RANGES = [OffsetRange(BrokerPartition("clicks", p), 0, 100) for p in range(4)]

@@ -12,7 +12,9 @@ import pytest
 from etl.errors import EtlError, SettingsError, Stopped, TableUnreachable
 from etl.model.ledger import Ledger
 from etl.model.logs import Broker, BrokerPartition, Extent, Leader, OpenTransaction
-from etl.model.plans import NOT_COUNTED, Applied, Committed, Loss, LossReason, OffsetRange, Plan, PlanKind, Receipt
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
+from etl.model.receipts import NOT_COUNTED, Applied, Receipt
 from etl.model.snapshot import FirstRun, PipelineState, Replay, Snapshot, UpToDate
 from etl.report.old_reports import outdated
 from etl.report.phases import Verb

@@ -13,7 +13,8 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Receipt
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 from etl.model.table import CommitMetadata, Table
 from etl.protocol.zookeeper import commit_metadata
 from etl.reader.following import Following

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from etl.errors import LedgersDisagree, TableAppeared
-from etl.model.plans import Applied, Plan
+from etl.model.plans import Plan
+from etl.model.receipts import Applied
 from etl.model.table import Table
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from etl.model.bounds import Request
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Loss
+from etl.model.losses import Loss
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.plan_documents import parse_plan
 from tests.builders import plain_settings
@@ -25,8 +26,8 @@ class FakeStage:
         self.logs = tuple(BrokerPartition("clicks", partition, broker_id) for partition in range(len(SIZES)))
         self._outside = Outside({log: FakeLog(size) for log, size in zip(self.logs, SIZES, strict=True)})
 
-    def world(self, run_id: str = "run-1") -> FakeWorld:
-        return FakeWorld(self._outside, SETTINGS, run_id=run_id)
+    def world(self, run_id: str = "run-1", request: Request | None = None) -> FakeWorld:
+        return FakeWorld(self._outside, SETTINGS, run_id=run_id, request=request)
 
     def rows(self) -> list[tuple[BrokerPartition, int]]:
         return sorted((log, offset_of(place)) for log, place in self._outside.rows().elements())

@@ -286,7 +286,7 @@ def test_every_number_has_a_greatest_value_that_is_taken(key: str) -> None:
 
 @pytest.mark.parametrize(("key", "value", "says"), [
     ("source.dialect", "pulsar", "kafka or jafka"), ("ownership.mode", "join", "claim"),
-    ("table.writer", "arrow", "spark"),
+    ("table.writer", "flink", "auto, spark or arrow"), ("table.codec", "gzip", "uncompressed, snappy, lz4 or zstd"),
 ])
 def test_what_is_not_built_yet_is_refused_in_a_sentence(key: str, value: Any, says: str) -> None:
     error = refusal(key, value)
@@ -355,6 +355,18 @@ def test_nothing_else_is_kept_in_the_folder_of_a_table(tmp_path: Path, table: di
     with pytest.raises(SettingsError) as caught:
         load_settings(conf)
     assert (caught.value.where["key"], caught.value.where["path"]) == (key, conf)
+
+
+@pytest.mark.parametrize(("metrics_path", "words"), [
+    ("clicks/metrics", "the metrics are in the folder of the table"), ("clicks_losses/x.prom", "the folder of the losses table"),
+    ("s3://bucket/x", "a file or folder of this machine"), ("file:///x", "a file or folder of this machine"), ("~/x", "begins with ~"),
+])
+def test_metrics_are_of_this_machine_and_not_in_the_folder_of_a_table(tmp_path: Path, metrics_path: str, words: str) -> None:
+    conf = tmp_path / "clicks.yaml"
+    conf.write_text(yaml.safe_dump({**yaml.safe_load(LEAST), "table": {"path": "clicks"}, "metrics_path": metrics_path}))
+    with pytest.raises(SettingsError, match=words) as caught:
+        load_settings(conf)
+    assert caught.value.where["key"] == "metrics_path"
 
 
 def test_a_relative_path_is_seen_from_the_folder_of_the_conf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,8 @@ class KafkaDialect(Dialect):
         if version == 0 and any(when >= 0 for when in times.values()):
             raise SettingsError(
                 "brokers before 0.10.1 cannot find the record of a time: they only know when whole segments were written",
-                check="where reading is to start or stop by a time: earliest, latest and offsets are what they can tell",
+                check="where reading is to start or stop by a time: earliest, latest and offsets are what they can tell; of a run, "
+                      "--until-time -10000: up to so many offsets before the end",
                 broker=self._address)
         fields = small_messages.list_offsets_fields(times, isolation, epochs)
         is_stable = isolation is Isolation.READ_COMMITTED and version >= 2
@@ -187,6 +188,10 @@ class KafkaDialect(Dialect):
     @property
     def tells_cleanup(self) -> bool:
         return Api.DESCRIBE_CONFIGS.key in self._spoken
+
+    @property
+    def keeps_offsets(self) -> bool:
+        return self._spoken.get(Api.OFFSET_COMMIT.key, (0, 0))[1] >= _kept(in_zookeeper=False)["least"]
 
     @property
     def tells_epoch_ends(self) -> bool:

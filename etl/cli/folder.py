@@ -1,0 +1,100 @@
+"""`etl run FOLDER`: each conf is run by this very command, in a process of its own.
+
+So each has the JVM that its own settings ask for, and what ends one process ends no other run. Under spark-submit there is one session,
+which belongs to whoever submitted: there they are run in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from etl.cli.arguments import said_changes
+from etl.cli.output import show
+from etl.commands.run_folder import ConfRun, FolderRun, run_each
+from etl.console.several import show_folder_run, show_one_run
+from etl.console.text import screen
+from etl.edges.spark.session import is_submitted
+from etl.errors import DataLost, EtlError, SparkLost, rebuild
+
+_STOPPED = 130
+Started = Callable[[Sequence[str]], tuple[int, str]]
+"""Runs the command with these words to its end: its exit code, and what it printed on standard output."""
+
+
+def run_folder(context: typer.Context, folder: Path, *, as_json: bool) -> None:
+    """Run each conf, show a summary, and end as the worst of them did."""
+    words = words_for(context, folder)
+    started = _in_this_process if is_submitted() else _in_a_process_of_its_own
+
+    def start(conf: Path) -> ConfRun:
+        if not as_json:
+            screen.print(f"{conf}:", style="bold")
+        code, printed = started(["run", *(str(conf) if word is None else word for word in words), "--json"])
+        if code == _STOPPED:
+            raise KeyboardInterrupt
+        return ended(conf, code, printed)
+
+    found: FolderRun = run_each(folder, start, lambda run: None if as_json else show_one_run(run), said_changes())
+    show(as_json, found.as_json(), lambda: show_folder_run(found), is_done=True)
+    if found.worst:
+        raise found.worst
+
+
+def words_for(context: typer.Context, folder: Path) -> list[str | None]:
+    """What was said behind `run`, with None where the folder stands, and without `--json`."""
+    takes = {name for one in context.command.params if not getattr(one, "is_flag", True) for name in one.opts}
+    said: list[str] = list(context.obj)[1:]
+    places = [number for number, word in enumerate(said) if Path(word) == folder and (number == 0 or said[number - 1] not in takes)]
+    return [None if number == places[0] else word for number, word in enumerate(said) if word != "--json"]
+
+
+def ended(conf: Path, code: int, printed: str) -> ConfRun:
+    """What a run came to, by its exit code and its one document."""
+    document: Any = None
+    with contextlib.suppress(ValueError):
+        document = json.loads(printed)
+    if code == 0:
+        return ConfRun(str(conf), document)
+    if isinstance(document, dict) and "retriable" in document:
+        error = rebuild(document["error"], document["what"], document["check"], document["where"])
+        return ConfRun(str(conf), error=error)
+    if code == DataLost.exit_code:
+        return ConfRun(str(conf), document, DataLost("records were lost, and policy let them go", check="the gaps that the run named"))
+    if code < 0:
+        what, check = f"the run's process was ended by signal {-code}", "what killed it: memory on this machine, perhaps"
+        return ConfRun(str(conf), error=SparkLost(what, check=check, path=conf))
+    return ConfRun(str(conf), document, EtlError(f"the run ended with {code} and said nothing", check="please report it", path=conf))
+
+
+def _in_a_process_of_its_own(words: Sequence[str]) -> tuple[int, str]:
+    """Standard error is this one's. A stop is handed on, once, and waited for."""
+    as_here = [] if sys.path[:1] in ([""], [os.getcwd()]) else ["-P"]  # a transform is found, or not, as by this process
+    child = subprocess.Popen([sys.executable, *as_here, "-m", "etl", *words], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        printed, _ = child.communicate()
+    except BaseException:
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.communicate()
+        finally:
+            child.kill()  # whoever asks twice does not wait
+        raise
+    return child.returncode, printed
+
+
+def _in_this_process(words: Sequence[str]) -> tuple[int, str]:
+    from etl.cli.door import main
+
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        return main(list(words)), printed.getvalue()

@@ -1,0 +1,110 @@
+"""`etl offsets`: look at offsets and positions, set them, and restore them from the table."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from etl.cli.arguments import AsJson, Commands, Conf, Reason, Yes, run_context, settings_of
+from etl.cli.output import confirm, show
+from etl.errors import SettingsError
+
+if TYPE_CHECKING:
+    from etl.settings.policies import StartAt
+    from etl.settings.source import Timestamp
+
+offsets = Commands(rich_markup_mode=None, help="Look at offsets and positions, and set them.")
+WHERE = "earliest, latest, an offset, or a time with its UTC offset: 2026-01-31T00:00:00+00:00"
+
+
+@offsets.command("show")
+def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
+    """The committed offset of each partition beside the log and the pipeline's position."""
+    from etl.commands.offsets import offsets
+    from etl.console.text import show_offsets
+
+    found = offsets(settings_of(conf))
+    show(as_json, found.rows, lambda: show_offsets(found.rows))
+    if found.refusal:
+        raise found.refusal
+
+
+@offsets.command("diff")
+def offsets_diff(
+    conf: Conf,
+    shows_all: Annotated[bool, typer.Option("--all", help="Also the partitions of which all three tell the same.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """ZooKeeper's offsets, the newest plan and the table side by side: where they differ, and what the next run does about it."""
+    from etl.commands.offsets_diff import offsets_diff
+    from etl.console.text import show_offsets_diff
+
+    found = offsets_diff(settings_of(conf), shows_all=shows_all)
+    show(as_json, found.document, lambda: show_offsets_diff(found.document))
+    if found.refusal:
+        raise found.refusal
+
+
+@offsets.command("set")
+def offsets_set(
+    conf: Conf,
+    log: Annotated[str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic, or one partition of it.", show_default=False)],
+    to: Annotated[str, typer.Option(metavar="WHERE", help=f"{WHERE}.", show_default=False)],
+    reason: Reason,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set positions: forwards past what is then told lost, or back over what was never loaded. The next run executes it."""
+    from etl.commands import offsets_set as setting
+    from etl.console.text import show_ruling
+    from etl.decisions.accepting import parse_named
+
+    settings, wanted = settings_of(conf), setting.Wanted(parse_named(log), parse_where(to, "--to"))
+    foreseen = setting.look(settings, wanted)
+    if foreseen.moves:
+        confirm(foreseen.says, yes=yes, as_json=as_json)
+    ruling = setting.offsets_set(settings, foreseen, reason)
+    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+
+
+@offsets.command("restore")
+def offsets_restore(
+    conf: Conf,
+    from_table: Annotated[bool, typer.Option("--from-table", help="From what the table tells, which is what there is to go by.")],
+    reason: Reason,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Positions and ledger from the table, where ZooKeeper lost them, an old copy was put back, or another client moved offsets."""
+    from etl.commands import offsets_restore as restoring
+    from etl.console.text import show_ruling
+    from etl.decisions.restoring import Lost
+
+    if not from_table:
+        raise SettingsError("nothing but the table tells where a pipeline was", key="--from-table", check="the same with --from-table")
+    settings, context = settings_of(conf), run_context()
+    foreseen = restoring.look(settings, context)
+    if foreseen.lost is not Lost.NOTHING:
+        confirm(foreseen.says, yes=yes, as_json=as_json)
+    ruling = restoring.restore(settings, foreseen, reason, context)
+    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+
+
+def parse_where(text: str, option: str) -> StartAt | Timestamp | int:
+    """What the option says of a place in a log. Raises SettingsError."""
+    from pydantic import ValidationError
+
+    from etl.settings.policies import StartAt
+    from etl.settings.source import Timestamp
+
+    if re.fullmatch(r"[0-9]{1,19}", text):
+        return int(text)
+    if text in tuple(StartAt):
+        return StartAt(text)
+    try:
+        return Timestamp.model_validate({"timestamp": text})
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise SettingsError(f"{option} {text!r} is no place in a log: {why}", check=WHERE) from None

@@ -1,0 +1,151 @@
+"""`etl offsets restore`: positions and ledger from the table, where ZooKeeper lost them or somebody moved them.
+
+Owns the order: look, so that a person sees what it comes to; then once more while nobody else drives the pipeline. What is lost is
+`restoring`'s to say; where only rows are left, the plan is the one by which a pipeline takes over from itself (`succession`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from etl.commands.operator import Ruling
+from etl.commands.run import new_run_id
+from etl.decisions.next_step import Repair, repaired
+from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL
+from etl.decisions.ownership import leave_to_owners
+from etl.decisions.reconcile import plan_in_force
+from etl.decisions.refusals import refuse_another_dialect, refuse_retired
+from etl.decisions.restoring import Lost, apart, repair_from, told_apart, told_rows, what_is_lost
+from etl.decisions.set_positions import Standing, plan_set
+from etl.decisions.succession import plan_taking_over, state_of_itself, taken_from
+from etl.edges.delta.others import other_pipelines
+from etl.edges.zookeeper.coverage import take_in
+from etl.errors import NeedsDecision, Owned
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan
+from etl.model.snapshot import Replay, Snapshot, Supersede, UpToDate
+from etl.model.table import OtherPipeline
+from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.plan_json import describe_plan
+from etl.report.run_report import Report
+from etl.run.context import ALONE, RunContext, now_ms
+from etl.run.live_world import LiveWorld
+from etl.run.repair import finish_repair
+from etl.run.wiring import open_world
+from etl.run.world import World
+from etl.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Restorable:
+    """What would be restored."""
+
+    lost: Lost
+    says: tuple[str, ...]
+    positions: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Where each log goes on."""
+    lives: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Of rows alone: the last life of each log."""
+
+
+def look(settings: Settings, run_context: RunContext = ALONE) -> Restorable:
+    """What would be restored; nothing is stored, moved or locked. Spark is started where only rows are left.
+
+    Raises what stops a run but moved offsets, and NeedsDecision for physical logs of which only rows are left.
+    """
+    with open_world(settings, run_context, name=new_run_id()) as world:
+        return _restorable(world, _seen(world))
+
+
+def restore(settings: Settings, foreseen: Restorable, reason: str, run_context: RunContext = ALONE) -> Ruling:
+    """Restore it, by a numbered plan that the next run executes.
+
+    Raises Owned while somebody drives the pipeline, and where something else is lost than was foreseen.
+    """
+    if foreseen.lost is Lost.NOTHING:
+        return Ruling(foreseen.says[0], {"says": list(foreseen.says), "restored": foreseen.lost.value, "plan": None})
+    run_id = new_run_id()
+    with open_world(settings, run_context, name=run_id) as world, world.driving(run_id):
+        snapshot = _seen(world)
+        if _restorable(world, snapshot, foreseen) != foreseen:
+            raise Owned("something went on since it was looked at", check="nothing; say it again, and look at what it says")
+        if foreseen.lost is Lost.PLANS:
+            plan = _behind_rows(world, snapshot, foreseen, reason)
+        else:
+            plan = from_commits(world, snapshot, settings, reason, run_id)
+    says = [f"plan {plan.number} ({plan.id}) is stored, and the next run executes it: {reason}", *foreseen.says]
+    return Ruling("\n".join(says), {"says": says, "restored": foreseen.lost.value, "plan": describe_plan(plan, None)})
+
+
+def _seen(world: LiveWorld) -> Snapshot:
+    snapshot = world.observe()
+    refuse_retired(snapshot.ledger)
+    refuse_another_dialect(plan_in_force(snapshot.ledger, snapshot.table), world.settings)
+    return leave_to_owners(snapshot, world.settings)
+
+
+def _restorable(world: LiveWorld, snapshot: Snapshot, known: Restorable | None = None) -> Restorable:
+    """`known`: what rows told a moment ago; they are not read again, for the table is the same while its plan is."""
+    lost, plan = what_is_lost(snapshot, world.settings)
+    if lost is Lost.PLANS:
+        return _rows_tell(world, snapshot) if known is None or known.lost is not lost else known
+    if plan is None or lost is Lost.NOTHING:
+        is_stored = plan is not None and plan.number > ((snapshot.table.transaction_version or 0) if snapshot.table else 0)
+        why = "the next run executes the stored plan" if is_stored else "ledger, offsets and table agree"
+        return Restorable(lost, (f"there is nothing to restore: {why}",))
+    says = tuple(told_apart(apart(plan, snapshot)))
+    if lost is Lost.LEDGER:
+        newest = snapshot.ledger.newest
+        knew = f"knows plan {newest.number} as the newest" if newest else "knows no plan"
+        says = (f"ZooKeeper {knew}: the ledger is written anew from the table's commits up to plan {plan.number}", *says)
+    return Restorable(lost, says, dict(plan.positions))
+
+
+def _rows_tell(world: LiveWorld, snapshot: Snapshot) -> Restorable:
+    from etl.edges.delta.scan import rows_until
+
+    settings = world.settings
+    if settings.source.is_physical:
+        what = f"nobody knows where this pipeline ended: {ROWS_DO_NOT_TELL}"
+        check = f"a copy of ZooKeeper that is no older than the table's log, put back; else {BEGIN_ANEW}"
+        raise NeedsDecision(what, path=settings.table.path, check=check)
+    rows = rows_until(world.spark(), settings.table.path)
+    until = {log: found for log, found in rows.items() if settings.source.topics.admits(log.topic)}
+    if not until:
+        what = "the table holds no row of the conf's topics, and its log no longer says what was loaded"
+        raise NeedsDecision(what, path=settings.table.path, check="table.path and source.topics; a newer copy of ZooKeeper")
+    others = len(other_pipelines(settings.table.path, world.app_id))
+    return Restorable(Lost.PLANS, tuple(told_rows(until, snapshot, others)), {log: at for log, (_, at) in until.items()},
+                      {log: life for log, (life, _) in until.items()})
+
+
+def from_commits(world: World, snapshot: Snapshot, settings: Settings, reason: str, run_id: str) -> Plan:
+    """The ledger as the table's commits tell it, or its missing record; then a plan that keeps the reason and moves offsets back."""
+    lost, last = what_is_lost(snapshot, settings)
+    if last is None:
+        raise Owned("the table's log was cleaned up meanwhile", check="nothing; say it again")
+    repair = repair_from(last, snapshot) if lost is Lost.LEDGER else Repair(last, lacks_record=snapshot.ledger.applied is None)
+    finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
+    snapshot = repaired(snapshot, repair)
+    stands = Standing(UpToDate(last, last.positions), last.positions)
+    plan = with_id(plan_set(stands, (), snapshot, settings, reason=reason, now_ms=now_ms()))
+    world.store(plan)
+    return plan
+
+
+def _behind_rows(world: LiveWorld, snapshot: Snapshot, foreseen: Restorable, reason: str) -> Plan:
+    settings, ledger = world.settings, snapshot.ledger
+    until = {log: (foreseen.lives.get(log, 0), at) for log, at in foreseen.positions.items()}
+    number = (snapshot.table.transaction_version or 0) if snapshot.table else 0
+    taken, state = taken_from(OtherPipeline(world.app_id, number), until, snapshot, settings), state_of_itself(snapshot, settings)
+    plan: dict[str, Any] = {"uid": ledger.uid or world.new_uid(), "now_ms": now_ms(), "reason": reason, "sets_back": True}
+    made = with_id(plan_taking_over(taken, state, snapshot, settings, **plan))
+    known = state.plan.positions.keys() if isinstance(state, (Replay, Supersede)) else set()
+    take_in(world.ledger, None, taken.positions, table_id=made.table_id or "", known=known, lives=taken.log_epochs)
+    if isinstance(state, (Replay, Supersede)):
+        world.supersede(made, ledger)
+    else:
+        world.store(made)
+    return made

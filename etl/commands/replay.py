@@ -1,0 +1,126 @@
+"""`etl replay`: rows that are in the table already are read again and replaced; what would be replaced is shown before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from etl.commands.run import reported
+from etl.decisions.accepting import parse_named
+from etl.decisions.expiry import cleanup_of
+from etl.decisions.next_step import foreseen, next_step
+from etl.decisions.replaced import spans_of
+from etl.decisions.replaying import Bound, Wanted
+from etl.edges.spark.failures import translating_spark_errors
+from etl.errors import SettingsError
+from etl.model.plans import Plan
+from etl.model.snapshot import Snapshot
+from etl.report.phases import Stopwatch
+from etl.report.run_report import Report
+from etl.run.context import ALONE, RunContext, now_ms
+from etl.run.replay import is_left, next_replay, replay
+from etl.run.wiring import open_world
+from etl.run.world import World
+from etl.settings.bounds import parse_bound as parse_relative
+from etl.settings.sections import Settings
+from etl.settings.source import Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPreview:
+    """What a replay would do."""
+
+    plan: Plan
+    """With the rows that stand, and without an id: it is not stored."""
+    table: str
+    compacted: tuple[str, ...] = ()
+    """Those of its topics that are compacted: fewer rows may come than go."""
+    left: Plan | None = None
+    """A plan that is stored and not in the table, which is executed first."""
+
+    @property
+    def says(self) -> str:
+        """In one sentence."""
+        go = sum(self.plan.stood.values())
+        come = "those that the log has there"
+        if not any(r.log.is_physical for r in self.plan.ranges):
+            come = f"at most {sum(r.size for r in self.plan.ranges):,} come"
+        first = f"plan {self.left.number}, which is stored and not in the table, is executed first; then " if self.left else ""
+        return f"{first}{go:,} rows of {self.table} go, and {come}, in one commit of plan {self.plan.number}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else a person should know who agrees."""
+        return tuple(f"the topic {topic} is compacted: of keys that were written again since, the older rows go and none come"
+                     for topic in self.compacted)
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of a dry run."""
+        return {
+            "says": self.says, "notes": list(self.notes), "plan": self.plan.number,
+            "first_executes": self.left.number if self.left else None, "rows_that_go": sum(self.plan.stood.values()),
+            "replaces": [
+                {**span.log.place, "from": span.from_offset, "until": span.until_offset, "rows_that_go": span.stood,
+                 "rows_that_come_at_most": None if span.log.is_physical else span.until_offset - span.from_offset}
+                for span in spans_of(self.plan)]}
+
+
+def parse_wanted(topic: str, partitions: tuple[str, ...], from_: str, until: str, *, only_retained: bool = False) -> Wanted:
+    """What the options say. Raises SettingsError."""
+    whole = parse_named(topic)
+    if whole.log is not None:
+        check = f"--topic {whole.topic} --partition {whole.log.key}"
+        raise SettingsError(f"{topic!r} is a partition, and no topic", key="--topic", check=check)
+    named = tuple(parse_named(f"{topic}:{one}") for one in partitions)
+    return Wanted(named or (whole,), parse_bound(from_, key="--from"), parse_bound(until, key="--until"), only_retained)
+
+
+def parse_bound(text: str, *, key: str) -> Bound:
+    """An offset, a time with its UTC offset, or so long before now (`-1h`). Raises SettingsError."""
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    if text.startswith("-") and (before_now := parse_relative(text, now_ms(), key=key).at_ms) is not None:
+        return Timestamp(timestamp=datetime.fromtimestamp(before_now / 1000, UTC))
+    try:
+        return Timestamp.model_validate({"timestamp": text})
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        check = "a number, e.g. 1200, or a time with its UTC offset, e.g. 2026-01-31T00:00:00+00:00, or -1h (before now)"
+        raise SettingsError(f"{text!r} is neither an offset nor a time: {why}", key=key, check=check) from error
+
+
+def preview_replay(settings: Settings, wanted: Wanted, run_context: RunContext = ALONE) -> ReplayPreview:
+    """What `replay` would do; nothing is stored, read or replaced. Starts Spark, which counts the rows that stand. Raises as it does."""
+    watch = Stopwatch()
+    opened = open_world(settings, run_context, phases=watch)
+    with run_context.progress(watch.doing), opened as world, translating_spark_errors():
+        return preview_of(world, world.observe(wanted.offsets_of), settings, wanted)
+
+
+def preview_of(world: World, snapshot: Snapshot, settings: Settings, wanted: Wanted) -> ReplayPreview:
+    """The same by what was seen."""
+    step, left = next_step(snapshot, settings, now_ms=now_ms(), uid="unnamed"), None
+    if is_left(step):
+        if step.refusal:
+            raise step.refusal
+        left = step.plan
+        step = next_step(foreseen(snapshot, step), settings, now_ms=now_ms(), uid="unnamed")
+    plan = next_replay(world, step, settings, wanted, None)
+    plan = replace(plan, stood=world.rows_there(spans_of(plan)))
+    topics = sorted({r.log.topic for r in plan.ranges})
+    says, told = settings.source.says_compacted, snapshot.retention
+    compacted = tuple(topic for topic in topics if cleanup_of(told.get(topic), said_to_be_compacted=says(topic)).is_compacted)
+    return ReplayPreview(plan, settings.table.path, compacted, left)
+
+
+def replay_rows(
+    settings: Settings, wanted: Wanted, run_context: RunContext = ALONE, *, reason: str | None = None, shown: Plan | None = None,
+    conf: str | None = None, around: Callable[[World], World] = lambda world: world,
+) -> Report:
+    """Replace the wanted rows, exactly once, and report it as a run. `around` may wrap the world (tests). Raises as `etl.run.replay`."""
+    return reported(
+        settings, run_context, lambda world, report: replay(around(world), settings, report, wanted, reason, shown=shown), conf=conf)

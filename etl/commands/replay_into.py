@@ -1,0 +1,88 @@
+"""`etl replay --into PATH`: the rows that a replay would make, in another table; the pipeline's own table and ledger stay as they are.
+
+The other table is a plain one: nobody keeps plans of it. One commit makes it, or replaces the rows that it has of the same offsets, so
+saying it again, after a kill or with another transform, leaves each row once.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from etl.commands.run import new_run_id
+from etl.decisions.next_step import foreseen, next_step
+from etl.decisions.other_pipelines import name_of
+from etl.decisions.replaced import spans_of
+from etl.decisions.replaying import Wanted
+from etl.edges.delta.others import other_pipelines
+from etl.edges.spark.failures import translating_spark_errors
+from etl.errors import SettingsError, VerifyFailed
+from etl.model.plans import Plan
+from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.phases import Stopwatch
+from etl.run.context import ALONE, RunContext, now_ms
+from etl.run.loaded_rows import PutInto
+from etl.run.replay import is_left, next_replay
+from etl.run.wiring import open_world
+from etl.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What is in the other table."""
+
+    table: str
+    plan: Plan
+    """What was read; it is stored nowhere."""
+    counts: PutInto
+
+    @property
+    def says(self) -> str:
+        """In one sentence."""
+        took = f"; they took the place of {self.counts.stood:,}" if self.counts.stood else ""
+        return f"{self.counts.there:,} rows are in {self.table}, each once{took}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of the command."""
+        return {"says": self.says, "table": self.table, "rows": self.counts.there, "rows_that_went": self.counts.stood,
+                "records_read": self.counts.read, "replaces": _offsets(self.plan)}
+
+
+def replay_into(settings: Settings, wanted: Wanted, path: str, run_context: RunContext = ALONE) -> Copied:
+    """Read the wanted offsets again and replace their rows in the table at `path`, which is made where there is none.
+
+    Raises SettingsError for a table that a pipeline loads, VerifyFailed where not as many rows are there as were read, and as a replay.
+    """
+    into = settings.model_copy(update={"table": settings.table.model_copy(update={"path": path})})
+    _refuse_loaded(settings, into)
+    watch, run_id = Stopwatch(), new_run_id()
+    opened = open_world(settings, run_context, name=f"{run_id}-into", phases=watch)
+    with run_context.progress(watch.doing), opened as world, translating_spark_errors():
+        snapshot = world.observe(wanted.offsets_of)
+        step = next_step(snapshot, settings, now_ms=now_ms(), uid="unnamed")
+        if is_left(step) and step.plan:
+            step = next_step(foreseen(snapshot, step), settings, now_ms=now_ms(), uid="unnamed")
+        plan = with_id(next_replay(world, step, settings, wanted, None))
+        said = {"app": "offset-range-etl replay", "pipeline": settings.pipeline, "group": settings.group, "run_id": run_id,
+                "offsets": _offsets(plan)}
+        counts = world.put_into(plan, step.snapshot, into, json.dumps(said))
+    if settings.transform is None and counts.read not in (None, counts.there):
+        what = f"{counts.read:,} records were read, and the table has {counts.there:,} rows of their offsets"
+        raise VerifyFailed(what, path=path, check="who else writes to this table; then say it again")
+    return Copied(path, plan, counts)
+
+
+def _refuse_loaded(settings: Settings, into: Settings) -> None:
+    """Nobody who keeps a ledger of a table may find rows in it that it does not know. Raises SettingsError."""
+    if into.table.place == settings.table.place:
+        raise SettingsError("this is the pipeline's own table", key="--into", check="the same without --into replaces its rows by a plan")
+    loaders = other_pipelines(into.table.path, "")
+    if loaders:
+        what = f"pipeline {name_of(loaders[0].app_id)} loads into this table, and would find rows that it does not know"
+        check = "a path where nothing is, or a table that an earlier --into made"
+        raise SettingsError(what, key="--into", path=into.table.path, check=check)
+
+
+def _offsets(plan: Plan) -> list[dict[str, Any]]:
+    return [{**span.log.place, "from": span.from_offset, "until": span.until_offset} for span in spans_of(plan)]

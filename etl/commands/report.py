@@ -1,0 +1,57 @@
+"""`etl report`: the page of a run's report, made anew from the report, and shown to whoever sits before a display."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etl.edges.report_folder import newest_report, write_page
+from etl.errors import SettingsError
+from etl.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page, and the report that it is of."""
+
+    path: Path
+    report: Path
+    run_id: str
+    state: str
+    exit_code: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `etl report`."""
+        return {"page": str(self.path), "report": str(self.report), "run_id": self.run_id, "state": self.state, "exit_code": self.exit_code}
+
+
+def report_page(settings: Settings, run_id: str | None = None, out: Path | None = None) -> Page:
+    """Write the page of the last run, or of that one, beside its report or to `out`. No server is asked.
+
+    Raises SettingsError where there is no such report, where it is none, and where the page cannot be written.
+    """
+    folder = Path(settings.report.path)
+    path, report = newest_report(folder, settings.pipeline, run_id)
+    page = (out or path.with_suffix(".html")).absolute()
+    try:
+        write_page(page, report, folder)
+        return Page(page, path, report["run_id"], report["state"], report["exit_code"])
+    except OSError as error:
+        raise SettingsError(f"the page cannot be written: {error.strerror}", path=page, check="--out, for a place that can be") from error
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        what = f"the report is no report of a run: {type(error).__name__}: {error}"
+        raise SettingsError(what, path=path, check="who changed the file; `etl report CONF --run RUN` shows another run") from error
+
+
+def has_display() -> bool:
+    """Whether a browser could show itself: elsewhere one for terminals would take the command's."""
+    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def open_in_browser(page: Path) -> bool:
+    """Whether a browser took it."""
+    return webbrowser.open(page.as_uri())

@@ -1,0 +1,28 @@
+"""What a person sees of a folder of confs that was run, and of a first conf that was written."""
+
+from __future__ import annotations
+
+from etl.commands.first_conf import FirstConf
+from etl.commands.run_folder import ConfRun, FolderRun
+from etl.console.text import screen, table
+
+
+def show_one_run(run: ConfRun) -> None:
+    """What one conf of a folder came to; an error was told when it came."""
+    for one in (run.report or {}).get("outcomes", ()):
+        screen.print(f"  {one['outcome']}: {one['says']}", markup=False)
+
+
+def show_folder_run(found: FolderRun) -> None:
+    """All of them, a line each."""
+    table(("conf", "exit code", "records", "seconds", "came to"), [
+        (run.conf, run.exit_code, (run.report or {}).get("records"), (run.report or {}).get("seconds_in_all"),
+         run.error.what.splitlines()[0] if run.error else ", ".join(one["outcome"] for one in (run.report or {}).get("outcomes", ())))
+        for run in found.runs])
+
+
+def show_first_conf(written: FirstConf) -> None:
+    """What was written and why, and what comes next."""
+    for one in written.chosen:
+        screen.print(f"{one.key}: {one.value}" + (f"  ({one.why})" if one.why else ""), markup=False)
+    screen.print(f"written: {written.path}; next: `etl doctor {written.path}`", markup=False)

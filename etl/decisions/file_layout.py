@@ -1,0 +1,71 @@
+"""How rows are laid out in the data files that tasks write themselves: where a row group, and a file, ends; how a column is kept; names.
+
+Pure functions of values. The figures are bounds of memory first: a task holds the rows of a row group before it encodes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from etl.model.data_files import Codec
+
+ROW_GROUP_BYTES = 32 * 2**20
+"""Rows of one file are held back until they come to this many bytes, as Arrow has them; then they are a row group."""
+HELD_BYTES = 96 * 2**20
+"""Of all files of a task together: where that is passed, the one that holds most gives up a row group, however small."""
+OPEN_FILES = 32
+"""So many files a task has open, one for each value of the table's partitions; then the one that was used longest ago ends."""
+PAGE_BYTES = 256 * 2**10
+"""Of a column's page: what is copied into it is still in the processor's cache when it is written. Four times that cost a seventh more."""
+_REPEATED = ("topic", "partition", "timestampType", "broker_id", "message_index", "log_epoch")
+"""Columns with few values: a dictionary makes a few bits of each. Of others it would only be tried, row for row, and given up."""
+_ASCENDING = ("offset",)
+"""Columns whose neighbours lie close together."""
+_COMPARED = (*_REPEATED, *_ASCENDING, "timestamp")
+"""Columns whose least and greatest value are kept, so that a reader can pass a file over; bytes have none (Delta keeps none either)."""
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_LEVELS: Mapping[Codec, int] = {Codec.ZSTD: 1}
+
+
+def is_row_group(held_bytes: int, held_in_all: int) -> bool:
+    """Whether what is held back of the file that just got rows is written now."""
+    return held_bytes >= ROW_GROUP_BYTES or held_in_all >= HELD_BYTES
+
+
+def is_whole_file(written_bytes: int, file_bytes: int) -> bool:
+    """Whether a file ends, so many bytes being in it behind its last row group."""
+    return written_bytes >= file_bytes
+
+
+def with_dictionary(columns: tuple[str, ...]) -> list[str]:
+    """Those of the columns that are kept by dictionary."""
+    return [name for name in columns if name in _REPEATED]
+
+
+def by_difference(columns: tuple[str, ...]) -> list[str]:
+    """Those of the columns that are kept as differences (DELTA_BINARY_PACKED)."""
+    return [name for name in columns if name in _ASCENDING]
+
+
+def compared(columns: tuple[str, ...]) -> list[str]:
+    """Those of the columns whose least and greatest value are kept."""
+    return [name for name in columns if name in _COMPARED]
+
+
+def level_of(codec: Codec) -> int | None:
+    """How hard a codec tries; None: it has no such choice."""
+    return _LEVELS.get(codec)
+
+
+def name_of_file(values: Mapping[str, str | None], task: int, attempt: int, unique: str, codec: Codec) -> str:
+    """Where below the table's folder a file lies: in a folder for each partition value, as Spark does it, where those have plain names.
+
+    The log alone says what a file's partition values are (Delta protocol, "Add File"), so any other value is no reason for escapes that one
+    reader undoes and another does not: such a file lies beside the folders. `unique` keeps attempts apart, also those of one task.
+    """
+    suffix = "" if codec is Codec.NONE else f".{codec.value}"
+    name = f"part-{task:05d}-{attempt}-{unique}{suffix}.parquet"
+    folders = [f"{column}={'__HIVE_DEFAULT_PARTITION__' if value is None else value}" for column, value in values.items()]
+    is_plain = all(_PLAIN_NAME.fullmatch(part) for folder in folders for part in folder.split("=", 1))
+    return "/".join([*folders, name]) if is_plain else name

@@ -1,0 +1,79 @@
+"""Which stretches of time are not whole in the table, by the ledger and by what the brokers have at each time. Pure.
+
+That a scheduler had a run for an interval does not say that its records are in the table, and that it had none does not say that they are
+not: a later run goes on from the ledger. So the offsets are compared, not the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from etl.decisions.coverage import unloaded
+from etl.decisions.time_intervals import TimeInterval
+from etl.model.logs import BrokerPartition, in_order
+
+
+@dataclass(frozen=True, slots=True)
+class MissingOffsets:
+    """Offsets [from, until) of one log that are not in the table: the first such stretch of an interval, and how many there are in all."""
+
+    log: BrokerPartition
+    from_offset: int
+    until_offset: int
+    count: int
+    gone: int
+    """So many of them lie below the log start: no run will bring them."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncompleteStretch:
+    """An interval of time that the table does not hold wholly."""
+
+    interval: TimeInterval
+    logs: tuple[MissingOffsets, ...]
+
+    @property
+    def missing(self) -> int:
+        """Offsets, so records at most."""
+        return sum(one.count for one in self.logs)
+
+    @property
+    def gone(self) -> int:
+        """Those of them that no run will bring."""
+        return sum(one.gone for one in self.logs)
+
+
+def incomplete_stretches(
+    intervals: Sequence[TimeInterval], bounds: Mapping[BrokerPartition, Sequence[int]],
+    loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]], starts: Mapping[BrokerPartition, int],
+) -> list[IncompleteStretch]:
+    """Those of the intervals of which offsets are not in the table, in order.
+
+    bounds   of each log the first offset at or after the start of the first interval, and after it one for each interval's end
+    loaded   the offsets [from, until) that the ledger says are in the table, may be there, or were let go
+    starts   the first offset that each log still keeps
+    """
+    found = []
+    for at, interval in enumerate(intervals):
+        logs = [missing_of(log, (offsets[at], max(offsets[at:at + 2])), loaded.get(log, ()), starts.get(log, 0))
+                for log, offsets in ((log, bounds[log]) for log in in_order(bounds))]
+        short = tuple(one for one in logs if one is not None)
+        if short:
+            found.append(IncompleteStretch(interval, short))
+    return found
+
+
+def missing_of(
+    log: BrokerPartition, wanted: tuple[int, int], loaded: Collection[tuple[int, int]], log_start: int,
+) -> MissingOffsets | None:
+    """What of the wanted offsets [from, until) is not loaded; None: nothing."""
+    holes = list[tuple[int, int]]()
+    begin, end = wanted
+    while (hole := unloaded(loaded, begin, end)) is not None:
+        holes.append(hole)
+        begin = hole[1]
+    if not holes:
+        return None
+    gone = sum(max(0, min(until, log_start) - start) for start, until in holes)
+    return MissingOffsets(log, *holes[0], sum(until - start for start, until in holes), gone)

@@ -1,0 +1,23 @@
+"""What of a conf keeps tasks from writing the table's files themselves. A pure function of settings; tables are judged in `features`."""
+
+from __future__ import annotations
+
+from etl.settings.places import folder_of
+from etl.settings.sections import Settings
+
+_OF_NEW_TABLES = "spark.databricks.delta.properties.defaults."
+_AS_TEXT = ("topic", "partition", "offset", "timestampType", "broker_id", "message_index", "log_epoch", "event_date")
+"""Columns of the raw table whose values have one text that all readers of a table take for them."""
+
+
+def why_not_arrow(settings: Settings, *, is_new: bool) -> str | None:
+    """Why the conf's rows cannot come by files of tasks; None where they can. `is_new`: the table is not there yet."""
+    if settings.transform is not None:
+        return "the transform takes a DataFrame"
+    if folder_of(settings.table.path) is None:
+        return "tasks write to a folder, and to no object store yet"
+    unlike = next((name for name in settings.table.partition_by if name not in _AS_TEXT), None)
+    if unlike is not None:
+        return f"the table is partitioned by {unlike}"
+    default = next((key for key in settings.spark if key.startswith(_OF_NEW_TABLES)), None)
+    return f"Spark alone makes a table by {default}" if is_new and default else None

@@ -1,0 +1,151 @@
+"""Rows of a plan into the table by files that its tasks wrote, without the JVM: what came is checked, then one commit by delta-rs.
+
+Every reader believes file entries blindly, so nothing is committed that was not looked at: each range of the plan came once, each file is
+there with its size, and the columns are the table's own. Which tables get files of ours at all is decided in `features`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from etl.decisions.table_columns import refuse_other_columns
+from etl.edges.delta.features import unfit_for_arrow
+from etl.edges.delta.log import parse_shape
+from etl.edges.delta.path import local_path, rust_path
+from etl.edges.delta.shape import shape_of, with_event_date_field
+from etl.edges.delta.taking import Takes
+from etl.errors import NotOurTable, SettingsError, TableUnreachable
+from etl.model.data_files import DEFAULT_CODEC, Codec, DataFile, FilesWanted, Written
+from etl.model.plans import Plan
+from etl.model.raw_table import arrow_schema
+from etl.protocol.zookeeper.commit_metadata import with_receipts
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from etl.edges.delta.writers import Destination
+
+
+class FilesOfTasks(Protocol):
+    """The rows of a plan, not read yet, by tasks that write files themselves."""
+
+    def write(self, wanted: FilesWanted) -> Sequence[Written]:
+        """Read all and write it; what each task gave back. Raises whatever it likes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowWriter:
+    """The writer of rows that tasks write with pyarrow."""
+
+    physical: bool = False
+    """The rows are of physical logs (`BrokerPartition.is_physical`)."""
+    codec: Codec = DEFAULT_CODEC
+
+    @property
+    def name(self) -> str:
+        """As reports call it."""
+        return "arrow"
+
+    @property
+    def takes(self) -> Takes:
+        """Files."""
+        return Takes.FILES
+
+    @property
+    def writes_files(self) -> bool:
+        """Yes."""
+        return True
+
+    def commit(self, plan: Plan, rows: FilesOfTasks, table: DeltaTable | None, metadata: str, to: Destination) -> None:
+        """See `Writer`. The receipts are in hand before the commit, and travel with it.
+
+        Raises TableUnreachable for files that are not there as their tasks say, NotOurTable for a table that was changed meanwhile.
+        """
+        wanted = self._wanted(table, to)
+        written = rows.write(wanted)
+        refuse_other_ranges(plan, written)
+        files = [file for one in written for file in one.files]
+        refuse_lost_files(wanted.root, files)
+        receipts = {i: receipt for one in written for i, receipt in one.receipts.items()}
+        in_order = tuple(receipts[i] for i in range(len(plan.ranges))) if len(receipts) == len(plan.ranges) else None
+        self._commit(plan, files, table, with_receipts(metadata, plan, in_order) if in_order else metadata, to)
+
+    def _wanted(self, table: DeltaTable | None, to: Destination) -> FilesWanted:
+        root = local_path(to.path)
+        if root is None:
+            raise SettingsError(NO_STORE, path=to.path, key="table.writer", check="table.writer: spark")
+        columns = with_event_date_field(arrow_schema(physical=self.physical), to.partition_by)
+        if table is not None:
+            why = unfit_for_arrow(table)
+            if why:
+                raise NotOurTable(f"the arrow writer cannot append to this table: {why}", path=to.path, check="table.writer: spark")
+            _refuse_another_shape(table, columns, to)
+        return FilesWanted(str(root), tuple(columns.names), tuple(to.partition_by), self.physical, self.codec)
+
+    def _commit(self, plan: Plan, files: Sequence[DataFile], table: DeltaTable | None, metadata: str, to: Destination) -> None:
+        """delta-rs judges a conflict by the version of the table object that it is given: number and id were looked at on that very one.
+
+        Where there was no table the commit is the one that makes it, and is never tried as a later version.
+        """
+        from deltalake import CommitProperties, Transaction
+        from deltalake.transaction import create_table_with_add_actions
+
+        transaction = Transaction(to.app_id, plan.number, last_updated=int(time.time() * 1000))
+        said: dict[str, Any] = {"custom_metadata": {"userMetadata": metadata}, "app_transactions": [transaction]}
+        added = [_action(file) for file in files]
+        if table is None:
+            from deltalake import Schema
+
+            columns = with_event_date_field(arrow_schema(physical=self.physical), to.partition_by)
+            create_table_with_add_actions(
+                rust_path(to.path), Schema.from_arrow(columns), added, mode="error", partition_by=list(to.partition_by),
+                commit_properties=CommitProperties(**said, max_commit_retries=0))
+        else:
+            kept = table.metadata().partition_columns
+            table.create_write_transaction(added, "append", table.schema(), partition_by=kept, commit_properties=CommitProperties(**said))
+
+
+NO_STORE = "tasks write files to a folder of this machine, or one that is mounted on all, and to no object store yet"
+
+
+def refuse_other_ranges(plan: Plan, written: Sequence[Written]) -> None:
+    """Raises TableUnreachable unless each range of the plan came back once."""
+    came = Counter(i for one in written for i in one.indices)
+    wrong = [i for i in range(len(plan.ranges)) if came[i] != 1] + sorted(came.keys() - set(range(len(plan.ranges))))
+    if wrong:
+        what = f"range {wrong[0]} of plan {plan.number} came back {came[wrong[0]]} times from the tasks"
+        raise TableUnreachable(what, check="this is a bug; nothing was committed, the next run appends the same plan again")
+
+
+def refuse_lost_files(root: str, files: Sequence[DataFile]) -> None:
+    """Raises TableUnreachable unless each file is there, once, with the size that its task wrote."""
+    for file in files:
+        whole = Path(root, file.path)
+        size = whole.stat().st_size if whole.is_file() else None
+        if size != file.size:
+            found = "is not there" if size is None else f"has {size} bytes of {file.size}"
+            check = "that the folder is the same one on every executor's host; the next run appends the same plan again"
+            raise TableUnreachable(f"a file that a task wrote {found}", file=file.path, path=root, check=check)
+
+
+def _refuse_another_shape(table: DeltaTable, columns: Any, to: Destination) -> None:
+    """The table may be another one than `check_shape` saw when the run began. Raises NotOurTable."""
+    from deltalake import Schema
+
+    found, wanted = shape_of(table), parse_shape("", Schema.from_arrow(columns).to_json(), to.partition_by)
+    refuse_other_columns(to.path, wanted.columns, found.columns)
+    if found.partition_by != tuple(to.partition_by):
+        what = f"the table is partitioned by {', '.join(found.partition_by) or 'nothing'}"
+        raise NotOurTable(what, path=to.path, check="who changed the table during the run")
+
+
+def _action(file: DataFile) -> Any:
+    from deltalake.transaction import AddAction
+
+    # the name is plain (`file_layout.name_of_file`), so there is nothing in it that the log has to escape
+    return AddAction(file.path, file.size, dict(file.partition_values), file.modified_at_ms, True, file.stats)

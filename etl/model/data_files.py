@@ -1,0 +1,68 @@
+"""Data files of a table that tasks wrote and no commit names yet: what is wanted of them, and what each task gave back. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from etl.model.receipts import Receipt
+
+
+class Codec(str, Enum):
+    """How the pages of a Parquet file are compressed."""
+
+    NONE = "uncompressed"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+DEFAULT_CODEC = Codec.ZSTD
+"""Of files that tasks write."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesWanted:
+    """Where files go and how they are written; the same for every task of a plan."""
+
+    root: str
+    """The table's folder."""
+    columns: tuple[str, ...]
+    """Those of `raw_table`, and `event_date` where the table is partitioned by it, in the table's order."""
+    partition_by: tuple[str, ...] = ()
+    physical: bool = False
+    """The rows are of physical logs (`BrokerPartition.is_physical`)."""
+    codec: Codec = DEFAULT_CODEC
+    file_bytes: int = 128 * 2**20
+    """A file ends behind the row group that takes it there."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One Parquet file."""
+
+    path: str
+    """Below the table's folder, as the file system has it."""
+    size: int
+    rows: int
+    partition_values: Mapping[str, str | None]
+    stats: str
+    """JSON (Delta protocol, "Per-file Statistics")."""
+    modified_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one task gave back."""
+
+    indices: tuple[int, ...]
+    """The ranges of the plan that it read."""
+    files: tuple[DataFile, ...]
+    receipts: Mapping[int, Receipt] = field(default_factory=dict)
+    """By the same indices."""
+
+    @property
+    def rows(self) -> int:
+        """In all its files."""
+        return sum(file.rows for file in self.files)

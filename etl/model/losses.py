@@ -1,0 +1,45 @@
+"""Offsets that are not in the table and never will be, and offsets whose rows outlive their records.
+
+Bounds live in names: `from_offset` is inclusive, `until_offset` exclusive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from etl.model.logs import BrokerPartition
+
+
+class LossReason(str, Enum):
+    """Why offsets of a log are not in the table and never will be."""
+
+    EXPIRED = "expired"
+    """Retention had deleted them (`source.on_data_loss: skip`)."""
+    MOVED = "offset moved"
+    """Somebody moved the committed offset past them (`source.on_moved: follow`)."""
+    MISSING = "missing from the log"
+    """No record batch of the log had them, and nothing explains it (`source.on_data_loss: skip`)."""
+    SKIPPED = "skipped by hand"
+    """An operator superseded the plan that held them, or set the position behind them."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Loss:
+    """Offsets [from, until) of one log that a plan let go."""
+
+    log: BrokerPartition
+    from_offset: int
+    until_offset: int
+    why: LossReason
+    log_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Vanished:
+    """Offsets [from, until) of one life of one log that are, or may be, in the table, and whose records the brokers no longer hold."""
+
+    log: BrokerPartition
+    from_offset: int
+    until_offset: int
+    log_epoch: int = 0

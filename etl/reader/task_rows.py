@@ -1,0 +1,76 @@
+"""The rows of one task where it runs: the loop of `fetch` with all that a task knows, its retries, and its errors as Spark hands them on.
+
+Whoever takes the rows is the same to it: Spark, by the data source of `source`, or files that the task writes itself, by `written`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from etl.edges.progress_port import ProgressAddress, Teller
+from etl.errors import EtlError
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
+from etl.protocol.error_line import mark
+from etl.reader.reading import Reading
+from etl.reader.tasks import Task
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_PATIENCE_S, _LATER_PATIENCE_S = 120.0, 30.0
+"""How long a log may give nothing in the first attempt of a task, and in those after it: Spark tries four times, and a run over a dead
+network should end within minutes."""
+
+
+class TaskFailed(RuntimeError):
+    """Carries an EtlError through Spark's traceback; `error_line.unmark` finds it there again."""
+
+
+def attempt_number() -> int:
+    """Which attempt of its task this process is at, from 0; 0 where there is no task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.attemptNumber() if context else 0
+
+
+def rows_of_task(
+    task: Task, reading: Reading, *, attempt: int, note: Callable[[int, Receipt], None], progress: ProgressAddress | None,
+    advise: Callable[[EtlError], EtlError],
+) -> Iterator[pyarrow.RecordBatch]:
+    """Arrow batches of the task's ranges. `note` is called as (index in the plan, receipt) for each range that was read.
+
+    Raises TaskFailed with the error as `advise` says it.
+    """
+    from etl.reader.fetch import read_ranges
+
+    again, teller = attempt > 0, Teller(progress, task.number, attempt)
+    try:
+        yield from read_ranges(
+            _afresh(task.ranges) if again else task.ranges, deadline_s=_LATER_PATIENCE_S if again else _PATIENCE_S,
+            isolation=reading.isolation, columns=reading.columns, bootstrap=_addresses(task.ranges, reading.bootstrap),
+            fetch_max_bytes=reading.fetch_max_bytes, fetch_limit_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
+            on_receipt=lambda at, receipt: note(task.indices[at], receipt), topic_ids=task.topic_ids,
+            leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups, tails=task.tails,
+            fails_on_loss=reading.fails_on_data_loss, on_read=teller.read, max_record_bytes=reading.max_record_bytes,
+            generation=reading.generation,
+        )
+    except EtlError as error:
+        told = advise(error)
+        raise TaskFailed(f"{told}\n{mark(told)}") from error
+    finally:
+        teller.close()
+
+
+def _afresh(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """For a task that is tried again: whom the driver knew as leader may be why it failed. Nobody else ever leads a physical log."""
+    return [r if r.log.is_physical else replace(r, leader=None) for r in ranges]
+
+
+def _addresses(ranges: Sequence[OffsetRange], bootstrap: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Whom to ask for leaders: the leaders themselves may be the last brokers that still answer."""
+    leaders = [(r.leader.broker.host, r.leader.broker.port) for r in ranges if r.leader]
+    return list(dict.fromkeys([*bootstrap, *leaders]))

@@ -1,0 +1,51 @@
+"""What a report says of a run key and of bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from etl.model.bounds import KeptKey, Request
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan
+from etl.report.words import at
+
+
+def told_done_before(key: KeptKey) -> str:
+    """A run that was asked for under a key whose run is done."""
+    if key.is_empty:
+        behind = f"behind plan {key.number}" if key.number else "before there was any plan"
+        return f"run key {key.key} was asked for before, {behind}, and there was nothing to read{_up_to(key)}"
+    return f"run key {key.key} is already applied by plan {key.number}{_up_to(key)}"
+
+
+def told_nothing_under(key: KeptKey) -> str:
+    """The first run under a key that has nothing to read."""
+    return f"nothing new to read{_up_to(key)}; asked for again, run key {key.key} stays at that"
+
+
+def _up_to(key: KeptKey) -> str:
+    return f" ({key.said})" if key.said else ""
+
+
+def told_open(plan: Plan) -> str:
+    """In how many partitions nobody knows yet whether more comes that is older than the bound."""
+    until, many = plan.bounds.until, plan.bounds.open_logs
+    logs = "1 partition has" if many == 1 else f"{many:,} partitions have"
+    return (
+        f"plan {plan.number}: {logs} no record at or after {until.said if until else ''} yet and {'is' if many == 1 else 'are'} read to "
+        "the end; what comes there later and is older goes into a later run")
+
+
+def told_beyond(beyond: Mapping[BrokerPartition, int], said: str) -> str:
+    """What an earlier run loaded behind the bound of this one."""
+    logs = f"{min(beyond)}" + (f" and {len(beyond) - 1:,} more partitions" if len(beyond) > 1 else "")
+    return f"{logs}: an earlier run has loaded {sum(beyond.values()):,} offsets beyond {said}"
+
+
+def describe_asked(request: Request | None) -> dict[str, object]:
+    """What a run was asked for, for programs."""
+    bounds = request.bounds if request else None
+    ends = {"from": bounds and bounds.start, "until": bounds and bounds.until}
+    return {
+        "run_key": request.run_key if request else None,
+        **{name: bound and {"said": bound.said, "at": at(bound.at_ms), "offsets_before_end": bound.back} for name, bound in ends.items()}}

@@ -1,0 +1,1 @@
+"""A run's report as one HTML page that stands alone: no script, no font, no picture from elsewhere."""

@@ -1,0 +1,116 @@
+"""How the page looks: its colours, in light and dark, and its one sheet of styles.
+
+The fonts are those of the reader's system. Widths are of what they hold, so that the page is whole at 360 pixels; tables scroll
+in themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LIGHT: Mapping[str, str] = {
+    "paper": "#f7f6f3", "card": "#ffffff", "ink": "#1c1f24", "soft": "#5a606b", "line": "#e3e1db", "track": "#eceae5",
+    "accent": "#2a5f92", "muted": "#9db8d2", "good": "#256a45", "good-tint": "#e6f2ea", "warn": "#7d5200", "warn-tint": "#faf0d9",
+    "bad": "#a02c24", "bad-tint": "#fbe8e5",
+}
+DARK: Mapping[str, str] = {
+    "paper": "#131518", "card": "#1b1e22", "ink": "#e9e7e2", "soft": "#a3a9b3", "line": "#2e3339", "track": "#282c32",
+    "accent": "#7fb2e3", "muted": "#41607f", "good": "#82cba0", "good-tint": "#1a2c22", "warn": "#e3b75f", "warn-tint": "#30281a",
+    "bad": "#f39b92", "bad-tint": "#361f1d",
+}
+TEXT_ON: tuple[tuple[str, str], ...] = (
+    *((ink, ground) for ink in ("ink", "soft", "accent", "good", "warn", "bad") for ground in ("paper", "card")),
+    *((ink, f"{tone}-tint") for tone in ("good", "warn", "bad") for ink in ("ink", "soft", tone)),
+)
+"""Which colour is the text's on which ground."""
+
+
+def _colours(colours: Mapping[str, str]) -> str:
+    return ":root{" + ";".join(f"--{name}:{value}" for name, value in colours.items()) + "}"
+
+
+_SHEET = """
+*{box-sizing:border-box}
+html{-webkit-text-size-adjust:100%;text-size-adjust:100%}
+body{margin:0;background:var(--paper);color:var(--ink);font:1rem/1.55 ui-sans-serif,system-ui,-apple-system,"Segoe UI",Roboto,
+"Helvetica Neue","Noto Sans","DejaVu Sans",sans-serif;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
+main{max-width:66rem;margin:0 auto;padding:clamp(1.25rem,4vw,3rem) clamp(1rem,4vw,2.5rem) 4rem}
+h1{font-size:clamp(1.6rem,1.2rem + 2vw,2.25rem);line-height:1.15;letter-spacing:-.02em;font-weight:650;margin:0}
+h2{font-size:1.05rem;font-weight:650;letter-spacing:-.005em;margin:0 0 .75rem}
+h3{font-size:.875rem;font-weight:600;color:var(--soft);margin:0}
+p{margin:0;max-width:46rem}
+a{color:var(--accent);text-underline-offset:.18em;text-decoration-thickness:.06em}
+code,.mono{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;font-size:.875em}
+.soft{color:var(--soft)}.small{font-size:.8125rem}
+header{display:grid;gap:.5rem;margin-bottom:1.75rem}
+.top{display:flex;flex-wrap:wrap;align-items:center;gap:.5rem 1rem}
+.pill{display:inline-flex;align-items:center;gap:.5em;border-radius:99px;padding:.2rem .8rem;font-size:.8125rem;font-weight:600;
+line-height:1.5;white-space:nowrap}
+.pill::before{content:"";width:.5rem;height:.5rem;border-radius:50%;background:currentColor}
+.good{color:var(--good)}.warn{color:var(--warn)}.bad{color:var(--bad)}
+.pill.good{background:var(--good-tint)}.pill.warn{background:var(--warn-tint)}.pill.bad{background:var(--bad-tint)}
+.says{font-size:1.125rem;line-height:1.5;margin-top:.5rem}
+section{margin-top:2.5rem}
+.card{background:var(--card);border:1px solid var(--line);border-radius:.75rem;padding:1.25rem}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:1px;background:var(--line);
+border:1px solid var(--line);border-radius:.75rem;overflow:hidden}
+.tiles>div{background:var(--card);padding:1rem 1.15rem}
+.tiles dt{font-size:.8125rem;color:var(--soft)}
+.tiles dd{margin:.15rem 0 0;font-size:1.5rem;line-height:1.25;font-weight:600;letter-spacing:-.015em}
+.tiles dd small{display:block;font-size:.8125rem;font-weight:400;letter-spacing:0;color:var(--soft);margin-top:.15rem}
+.error{border-radius:.75rem;background:var(--bad-tint);padding:1.25rem;border-left:.25rem solid var(--bad)}
+.error+.tiles{margin-top:1.5rem}
+.error h2{color:var(--bad)}
+.error .what{font-size:1.0625rem;white-space:pre-line}
+.error .check{margin-top:1rem;white-space:pre-line}
+.places{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:.25rem 1.25rem;margin:1rem 0 0;font-size:.875rem}
+.places dt{color:var(--soft)}.places dd{margin:0}
+.said{list-style:none;margin:0;padding:0}
+.said li{padding:.7rem 0;border-top:1px solid var(--line);display:grid;grid-template-columns:10.5rem minmax(0,1fr);gap:.1rem 1.25rem}
+.said li:first-child{border-top:0;padding-top:0}.said li:last-child{padding-bottom:0}
+.said b{font-weight:600}
+.verbs{display:grid;grid-template-columns:max-content minmax(3rem,1fr) max-content;gap:.6rem 1rem;align-items:center;font-size:.9375rem}
+.verbs svg{display:block;width:100%;height:.75rem;border-radius:.2rem;background:var(--track)}
+.verbs .took{text-align:right;min-width:4.25rem}
+.verbs .share{color:var(--soft);font-size:.8125rem;margin-left:.5rem}
+svg .now{fill:var(--accent)}svg .past{fill:var(--muted)}svg .fail{fill:var(--bad)}svg .bar{fill:var(--accent)}
+svg .base{stroke:var(--line);stroke-width:1;vector-effect:non-scaling-stroke}
+.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(19rem,100%),1fr));gap:1rem}
+figure{margin:0;min-width:0}
+figure svg{display:block;width:100%;height:7.5rem;margin-top:.75rem}
+.ends{display:flex;justify-content:space-between;gap:1rem;font-size:.75rem;color:var(--soft);margin-top:.4rem}
+.head{display:flex;justify-content:space-between;align-items:baseline;gap:1rem}
+.key{display:inline-flex;align-items:center;gap:.4em;margin-right:1rem;font-size:.75rem;color:var(--soft)}
+.key i{width:.65rem;height:.65rem;border-radius:.15rem;background:var(--muted)}
+.key i.now{background:var(--accent)}.key i.fail{background:var(--bad)}
+.scroll{overflow:auto;max-height:32rem;border:1px solid var(--line);border-radius:.75rem;background:var(--card)}
+.scroll:focus-visible,summary:focus-visible,a:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
+table{border-collapse:separate;border-spacing:0;width:100%;font-size:.875rem;white-space:nowrap}
+th,td{padding:.5rem .9rem;text-align:right;border-bottom:1px solid var(--line)}
+tr>:first-child{text-align:left}
+td.text,th.text{text-align:left}
+td.cut{max-width:22rem;overflow:hidden;text-overflow:ellipsis}
+thead th{position:sticky;top:0;background:var(--card);font-weight:600;font-size:.8125rem;color:var(--soft)}
+tbody tr:last-child>*{border-bottom:0}
+tbody th{font-weight:400;unicode-bidi:isolate}
+tfoot>tr>*{position:sticky;bottom:0;background:var(--card);border-top:1px solid var(--line);border-bottom:0;font-weight:600}
+.notes{margin-top:.75rem;font-size:.8125rem;color:var(--soft)}
+details+details{margin-top:1rem}
+summary{cursor:pointer;font-weight:600;padding:.35rem 0;margin-bottom:.5rem}
+summary span{font-weight:400;color:var(--soft);font-size:.875rem;margin-left:.5rem}
+footer{margin-top:3rem;padding-top:1.25rem;border-top:1px solid var(--line);font-size:.8125rem;color:var(--soft)}
+footer .places{margin-top:0;font-size:.8125rem}
+@media (max-width:38rem){
+.said li{grid-template-columns:minmax(0,1fr)}
+.verbs{grid-template-columns:minmax(0,1fr) max-content;grid-auto-flow:row dense;gap:.2rem 1rem}
+.verbs svg{grid-column:1/-1;margin-bottom:.6rem}
+.tiles{grid-template-columns:repeat(2,minmax(0,1fr))}
+.tiles dd{font-size:1.25rem}
+.places{grid-template-columns:minmax(0,1fr)}.places dd{margin-bottom:.4rem}
+th,td{padding:.45rem .7rem}
+tbody th,thead th:first-child{max-width:9.5rem;overflow:hidden;text-overflow:ellipsis}
+}
+@media print{body{background:none}.scroll{max-height:none;overflow:visible}.card,.scroll,.tiles,.error{break-inside:avoid}}
+"""
+
+SHEET = f"{_colours(LIGHT)}\n@media (prefers-color-scheme:dark){{{_colours(DARK)}}}{_SHEET}"

@@ -1,0 +1,30 @@
+"""What is looked up for a run that was asked for by a key or up to a bound: in the ledger, and at the brokers."""
+
+from __future__ import annotations
+
+from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.offsets import Extents
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.run_keys import find_key
+from etl.model.bounds import Bound, Request
+from etl.model.logs import BrokerPartition, Isolation
+from etl.model.plans import Plan
+from etl.model.snapshot import Asked
+
+
+def look_up(
+    request: Request | None, ledger: PlanLedger, newest: Plan | None, cluster: Cluster, found: Extents, isolation: Isolation,
+) -> Asked | None:
+    """What the ledger knows of the key, `newest` having been read before, and where the bounds lie in the logs that can be read.
+
+    Raises SettingsError where brokers cannot find a record by its time.
+    """
+    if request is None:
+        return None
+
+    def offsets(bound: Bound | None) -> dict[BrokerPartition, int | None]:
+        moment = bound.at_ms if bound else None
+        return {} if moment is None else cluster.first_at(dict.fromkeys(found.extents, moment), isolation=isolation)
+
+    plan, kept = find_key(ledger, request.run_key, newest.number if newest else 0) if request.run_key else (None, None)
+    return Asked(request, kept, plan, offsets(request.bounds.start), offsets(request.bounds.until))

@@ -1,0 +1,100 @@
+"""What a replay asks besides: what the pipeline loaded, where times lie in logs, and which rows stand in the table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from etl.decisions.replaced import Span, spans_of
+from etl.edges.delta.shape import check_shape
+from etl.edges.zookeeper import coverage
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.model.ledger import Coverage
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan
+from etl.model.raw_table import arrow_schema
+from etl.model.snapshot import Snapshot
+from etl.run.context import now_ms
+from etl.run.discovery import Discovery
+from etl.run.formats import format_rows
+from etl.run.recount import count_again
+from etl.run.rows import read_rows
+from etl.run.transform import translating_transform_errors
+from etl.settings.sections import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from etl.edges.delta.recount import Recount
+
+
+@dataclass(frozen=True, slots=True)
+class PutInto:
+    """What became of a replay into another table; counts of rows."""
+
+    stood: int
+    """That were there before."""
+    there: int
+    """That are there now, once each."""
+    read: int | None
+    """That were read; None where a transform did not read all of them."""
+
+
+class LoadedRows:
+    """The part of a live world that looks back; see `world.World` for what each is asked."""
+
+    settings: Settings
+    ledger: PlanLedger
+    _discovery: Discovery
+
+    def spark(self) -> SparkSession:
+        """The session of this run."""
+        raise NotImplementedError
+
+    def rows_of_today(self, plan: Plan) -> Recount:
+        """What the table of today holds of the plan's ranges, whoever put it there."""
+        return count_again(plan, None, self.settings)
+
+    def loaded(self) -> Coverage:
+        """See `world.World`."""
+        return coverage.read_all_coverage(self.ledger)
+
+    def first_at(self, moments: Collection[tuple[BrokerPartition, int]]) -> Mapping[tuple[BrokerPartition, int], int]:
+        """See `world.World`. One request to each broker for each moment. Raises SettingsError where a log cannot be searched."""
+        found: dict[tuple[BrokerPartition, int], int] = {}
+        with self._discovery.open_cluster() as cluster:
+            for moment in sorted({moment for _, moment in moments}):
+                asked = {log: moment for log, at in moments if at == moment}
+                offsets = cluster.offsets_at(asked, wait_for_leader_s=self.settings.source.wait_for_leader_s)
+                found |= {(log, moment): offset for log, offset in offsets.items()}
+        return found
+
+    def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
+        """See `world.World`. Starts Spark."""
+        from etl.edges.delta.replace_where import replaceable, rows_there
+
+        replaceable(self.settings.table.path)
+        return rows_there(self.spark(), self.settings.table.path, spans)
+
+    def put_into(self, plan: Plan, snapshot: Snapshot, into: Settings, metadata: str) -> PutInto:
+        """Read a replay's ranges and replace its rows in the table of `into`, which is none that a pipeline loads. Starts Spark.
+
+        Raises NotOurTable where rows do not fit it, and whatever reading and an append raise.
+        """
+        from etl.edges.delta.replace_where import rows_there
+        from etl.edges.delta.spark_writer import replace_in
+
+        spark, table = self.spark(), into.table
+        if not into.transform:
+            check_shape(table.path, arrow_schema(physical=into.source.is_physical), table.partition_by)
+        stood = rows_there(spark, table.path, spans_of(plan))
+        rows, reading = read_rows(spark, plan, snapshot, into, self._discovery.bootstrap(), now_ms=now_ms())
+        try:
+            with translating_transform_errors(into.transform):
+                replace_in(table.path, plan, format_rows(rows, into), metadata, table.partition_by)
+        finally:
+            reading.port.close()
+        there = sum(rows_there(spark, table.path, spans_of(plan)).values())
+        found = reading.receipts.in_order(len(plan.ranges)) if reading.receipts else None
+        return PutInto(sum(stood.values()), there, None if found is None else sum(receipt.rows or 0 for receipt in found))

@@ -1,0 +1,84 @@
+"""The story of a replay: observe, decide which rows are replaced, plan, fetch, replace. No position moves.
+
+What an earlier run left is finished first, as a run does it, and the replay is a plan behind that: stored before its first fetch, one
+Delta commit, recorded. Killed before the commit it leaves the old rows, and the next run or replay executes the plan; killed after it the
+new ones. A replay whose records are gone by then is given up: its rows stand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from etl.decisions.next_step import NextStep, repaired
+from etl.decisions.replaced import spans_of
+from etl.decisions.replaying import Wanted, intervals_of, moments_of, plan_replay, wanted_logs
+from etl.errors import NeedsDecision, Owned, SettingsError
+from etl.model.plans import Plan, PlanKind
+from etl.model.snapshot import FirstRun, RebuildFromTable, Replay, Supersede, UpToDate
+from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.phases import Verb
+from etl.report.run_report import Report
+from etl.run.ingest import TURNS_MAX, execute, finish_left, take_look
+from etl.run.repair import finish_repair
+from etl.run.world import World
+from etl.settings.sections import Settings
+
+
+def replay(world: World, settings: Settings, report: Report, wanted: Wanted, reason: str | None, *, shown: Plan | None = None) -> Plan:
+    """Replace the wanted rows, once; the plan that did. `shown`: what a person agreed to.
+
+    Raises what a run raises, SettingsError and DataLoss as `decisions.replaying` says, and NeedsDecision where the replay was given up, or
+    where other offsets are to be replaced by now than those that were shown.
+    """
+    left = None
+    for _ in range(TURNS_MAX):
+        step = take_look(world, settings, report, wanted.offsets_of)
+        if is_left(step):
+            left = finish_left(world, step, settings, report)
+            continue
+        finish_repair(world, step.repair, report)
+        with report.timed(Verb.PLAN):
+            plan = next_replay(world, step, settings, wanted, reason)
+            if left and left.kind is PlanKind.REPLAY and _places(left) == _places(plan):
+                return left  # an earlier command stored this very replay, and was killed
+            _refuse_another(shown, plan)
+            plan = with_id(replace(plan, stood=world.rows_there(spans_of(plan))))
+            world.store(plan)
+            report.planned(plan)
+        done = execute(world, plan, step.snapshot, settings, report)
+        if done is None:
+            continue
+        if done.kind is not PlanKind.REPLAY:
+            raise NeedsDecision(f"plan {plan.number} was not executed: {done.reason}", check="the interval, and what the log still has")
+        return done
+    what = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
+    raise Owned(what, check="who else runs this conf; what is in the table stays, say it again")
+
+
+def is_left(step: NextStep) -> bool:
+    """Whether an earlier run left a plan that is stored and not in the table."""
+    return isinstance(step.state, (Replay, Supersede))
+
+
+def next_replay(world: World, step: NextStep, settings: Settings, wanted: Wanted, reason: str | None) -> Plan:
+    """The plan of the replay behind what is in the table, without its id and without the rows that stand. Stores nothing."""
+    if step.state is None and step.refusal:
+        raise step.refusal
+    state = step.state.state if isinstance(step.state, RebuildFromTable) else step.state
+    if isinstance(state, FirstRun) or not isinstance(state, UpToDate):
+        raise SettingsError("this pipeline has loaded nothing yet: there is nothing to replay", check="`etl plan CONF`")
+    snapshot = repaired(step.snapshot, step.repair)
+    logs = wanted_logs(wanted, state.last, snapshot)
+    found = world.first_at(moments_of(wanted, logs))
+    intervals = intervals_of(wanted, logs, found, state.last, snapshot, world.loaded())
+    return plan_replay(state, intervals, snapshot, settings, reason=reason, now_ms=world.now_ms())
+
+
+def _refuse_another(shown: Plan | None, plan: Plan) -> None:
+    if shown is not None and _places(shown) != _places(plan):
+        what = "other offsets are to be replaced by now than those that were shown: retention or a run changed something meanwhile"
+        raise NeedsDecision(what, check="nothing was replaced; look again, and agree to what is shown then")
+
+
+def _places(plan: Plan) -> tuple[object, ...]:
+    return tuple((span.log, span.from_offset, span.until_offset, span.log_epoch) for span in spans_of(plan))

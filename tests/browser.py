@@ -1,0 +1,119 @@
+"""Chromium without a window, asked over a pipe in its DevTools protocol: how a page looks there, and what the browser says of it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+_FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--no-first-run", "--remote-debugging-pipe", "--hide-scrollbars")
+
+
+class Browser:
+    """One browser; `show` opens a page in a tab of its own."""
+
+    def __init__(self, send: Any, receive: Any) -> None:
+        self._send, self._receive, self._numbers = send, receive, itertools.count(1)
+        self.events = list[dict[str, Any]]()
+        """What the browser told of the page that is shown."""
+
+    def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+        """The answer to one question. Raises RuntimeError where the browser refuses it, or is gone."""
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": params, **({"sessionId": session} if session else {})}
+        self._send.write(json.dumps(message).encode() + b"\0")
+        self._send.flush()
+        while (told := self._next()).get("id") != number:
+            self.events.append(told)
+        if "error" in told:
+            raise RuntimeError(f"{method}: {told['error']}")
+        return told["result"]  # type: ignore[no-any-return]
+
+    def _next(self) -> dict[str, Any]:
+        text = bytearray()
+        while (byte := self._receive.read(1)) != b"\0":
+            if not byte:
+                raise RuntimeError("the browser is gone")
+            text += byte
+        return json.loads(text)  # type: ignore[no-any-return]
+
+    def show(self, page: Path, width: int, scheme: str, height: int = 900) -> Shown:
+        """The page at that width, for a reader who prefers `light` or `dark`, once it is loaded."""
+        self.events.clear()
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable", session)
+        self.call("Emulation.setDeviceMetricsOverride", session, width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self.call("Emulation.setEmulatedMedia", session, features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call("Page.navigate", session, url=page.as_uri())
+        while not any(told.get("method") == "Page.loadEventFired" for told in self.events):
+            self.events.append(self._next())
+        return Shown(self, session, target)
+
+
+class Shown:
+    """A page that is shown."""
+
+    def __init__(self, browser: Browser, session: str, target: str) -> None:
+        self._browser, self._session, self._target = browser, session, target
+
+    def value(self, expression: str) -> Any:
+        """What an expression of JavaScript is in the page, beside its policy."""
+        answer = self._browser.call("Runtime.evaluate", self._session, expression=expression, returnByValue=True)
+        return answer["result"].get("value")
+
+    @property
+    def complaints(self) -> list[Any]:
+        """What the browser wrote on its console, and exceptions."""
+        wanted = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
+        return [told["params"] for told in self._browser.events if told.get("method") in wanted]
+
+    @property
+    def asked_for(self) -> list[str]:
+        """The addresses that it asked for."""
+        return [told["params"]["request"]["url"] for told in self._browser.events if told.get("method") == "Network.requestWillBeSent"]
+
+    def picture(self) -> bytes:
+        """All of the page as PNG."""
+        answer = self._browser.call("Page.captureScreenshot", self._session, format="png", captureBeyondViewport=True)
+        return base64.b64decode(answer["data"])
+
+    def close(self) -> None:
+        """Close its tab."""
+        self._browser.call("Target.closeTarget", targetId=self._target)
+
+
+@contextlib.contextmanager
+def chromium(profile: Path) -> Iterator[Browser]:
+    """A browser with a profile of its own; it is gone at the end."""
+    if CHROMIUM is None:
+        raise RuntimeError("there is no Chromium here")
+    (ours_in, theirs_out), (theirs_in, ours_out) = os.pipe(), os.pipe()
+
+    def hand_over() -> None:
+        """The protocol has its messages at the numbers 3 and 4."""
+        source, sink = os.dup(theirs_in), os.dup(theirs_out)
+        os.dup2(source, 3)
+        os.dup2(sink, 4)
+
+    process = subprocess.Popen(
+        [CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", "about:blank"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, close_fds=False, preexec_fn=hand_over)
+    os.close(theirs_in)
+    os.close(theirs_out)
+    with os.fdopen(ours_out, "wb") as send, os.fdopen(ours_in, "rb") as receive:
+        try:
+            yield Browser(send, receive)
+        finally:
+            process.terminate()
+            process.wait()

@@ -1,0 +1,122 @@
+"""Row 31: a replay is killed at each point of its way, and twenty times in a row, while a producer keeps writing.
+
+The pipeline has loaded its topic, and its conf gets a transform that marks each row. So the table tells of every row if it is the old one
+or the new one, and the check is sharper than that of other cases: outside of the interval no row is marked, and inside all are or none
+is, whatever was killed; in the end all are.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+
+from tests.chaos.driver import Driver
+from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.system.driving import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MARK = 7
+"""A `timestampType` that no record has."""
+FROM, UNTIL, PARTITIONS = 20, 80, 4
+KILLS = 20
+_DOOR = ("replay", "--from", str(FROM), "--until", str(UNTIL), "--yes")
+
+
+def marked(rows: DataFrame) -> DataFrame:
+    """A transform that changes nothing but a mark on each row."""
+    from pyspark.sql import functions
+
+    return rows.withColumn("timestampType", functions.lit(MARK))
+
+
+def at_verb(stage: Stage, *, verb: str, is_done: bool) -> Told:
+    """Killed before a verb; the next run executes what was stored, and `is_done` says whether that replaces the rows."""
+    pipeline = _loaded(stage)
+    with stage.writing(pipeline) as writer:
+        writer.wait_for(20)
+        with Driver(pipeline, sends=(signal.SIGKILL, verb), door=_door(pipeline)) as driver:
+            said = driver.wait()
+            assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+            after = held(pipeline)
+            _are_all_or_none(pipeline)
+            next_run = pipeline.ran()
+    assert _are_all_or_none(pipeline) is is_done, f"killed before {verb}"
+    return stage.finish(pipeline, after=after, next_run=next_run)
+
+
+def many_times(stage: Stage) -> Told:
+    """Killed, with its JVM and workers, at twenty moments spread over all of its way; then once more to its end."""
+    pipeline = _loaded(stage)
+    with Driver(pipeline, door=_door(pipeline)) as driver:
+        began = time.monotonic()
+        assert driver.wait().code == 0
+        whole_s = time.monotonic() - began
+    found = Counter[str]()
+    for kill in range(KILLS):
+        with Driver(pipeline, door=_door(pipeline)) as driver:
+            time.sleep(whole_s * (kill + 0.5) / KILLS)  # the moment of a kill is what is played; nothing waits for anything
+            is_killed = driver.process.poll() is None
+            if is_killed:
+                driver.kill_all()
+        found["killed" if is_killed else "ended before"] += 1
+        _are_all_or_none(pipeline)
+    assert found["killed"] >= KILLS // 2, found
+    after = held(pipeline)
+    with Driver(pipeline, door=_door(pipeline)) as driver:
+        last = driver.wait()
+    assert last.code == 0, last.err
+    assert _are_all_or_none(pipeline) is True
+    assert pipeline.door("verify").code == 0
+    told = f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: {said_in_short(last)}"
+    return stage.finish(pipeline, after=after, next_run=told)
+
+
+def _loaded(stage: Stage) -> Pipeline:
+    """Loaded by two plans, through both of which the interval goes; and from now on rows are marked."""
+    pipeline = stage.pipeline(PARTITIONS)
+    for _ in range(2):
+        pipeline.produce(200)
+        pipeline.ran()
+    pipeline.settings["transform"] = f"{__name__}:marked"
+    return pipeline
+
+
+def _door(pipeline: Pipeline) -> tuple[str, ...]:
+    return (_DOOR[0], "--topic", pipeline.topic, *_DOOR[1:])
+
+
+def _are_all_or_none(pipeline: Pipeline) -> bool:
+    """Whether the rows of the interval are the new ones. Raises AssertionError for some of each, for others that are, and for lost ones."""
+    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["partition", "offset", "timestampType"]).to_pylist()
+    first = [row for row in rows if row["offset"] < 2 * 200 // PARTITIONS]  # what was loaded before rows were marked
+    places = Counter((row["partition"], row["offset"]) for row in first)
+    assert len(places) == 400 and max(places.values()) == 1, f"{len(places)} places, {places.most_common(1)}"
+    new = {(row["partition"], row["offset"]) for row in first if row["timestampType"] == MARK}
+    interval = {(partition, offset) for partition in range(PARTITIONS) for offset in range(FROM, UNTIL)}
+    assert new in (set(), interval), f"{len(new)} rows are new, {len(new - interval)} of them outside of the interval"
+    return bool(new)
+
+
+CASES: tuple[Case, ...] = (
+    Case(31, "a replay killed before its plan is stored", "a replay: SIGKILL before its plan is stored",
+         partial(at_verb, verb="store", is_done=False)),
+    Case(31, "a replay killed after its plan is stored", "a replay: SIGKILL after its plan is stored",
+         partial(at_verb, verb="claiming", is_done=True)),
+    Case(31, "a replay killed before the first fetch", "a replay: SIGKILL before the first fetch",
+         partial(at_verb, verb="fetch", is_done=True)),
+    Case(31, "a replay killed before it writes", "a replay: SIGKILL before a file is written",
+         partial(at_verb, verb="append", is_done=True)),
+    Case(31, "a replay killed after its commit", "a replay: SIGKILL after the Delta commit, before anything is written to ZooKeeper",
+         partial(at_verb, verb="record", is_done=True)),
+    Case(31, "a replay killed after its record", "a replay: SIGKILL after the plan's receipts are kept",
+         partial(at_verb, verb="tidy", is_done=True)),
+    Case(31, "a replay killed twenty times",
+         "a replay: SIGKILL for the whole process group at 20 moments spread over its way, each time begun anew", many_times),
+)

@@ -1,0 +1,127 @@
+"""Runs whose tasks write the table's files themselves: on real brokers, beside Spark's writer, and after crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from etl.edges.delta.files import files_of_commit
+from tests.said import refused
+from tests.system.driving import Pipeline, broken_off_before
+
+ARROW = {"table": {"writer": "arrow"}}
+
+
+@pytest.fixture
+def by_arrow(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    """A pipeline with four partitions whose tasks write the files."""
+    return make_pipeline(**ARROW)
+
+
+def by(writer: str, pipeline: Pipeline, **more: object) -> None:
+    pipeline.settings = {**pipeline.settings, "table": {**pipeline.settings.get("table", {}), "writer": writer, **more}}
+
+
+def test_runs_that_change_their_writer_from_plan_to_plan_load_every_record_once(by_arrow: Pipeline, spark: SparkSession) -> None:
+    for writer in ("arrow", "spark", "auto", "arrow"):
+        by(writer, by_arrow)
+        by_arrow.produce(400)
+        said = by_arrow.ran()
+        assert (said.outcomes, said.document["records"]) == (["ingested"], 400)
+        ran = "spark" if writer == "spark" else "arrow"
+        assert said.document["plan"]["writer"].startswith(ran), said.document["plan"]["writer"]
+    assert by_arrow.is_whole()
+    proof = by_arrow.door("verify")
+    assert (proof.code, proof.document["is_right"], proof.document["found_rows"]) == (0, True, 1600)
+
+
+def test_every_column_of_every_row_is_what_sparks_writer_writes(by_arrow: Pipeline, spark: SparkSession, tmp_path: Path) -> None:
+    by_arrow.produce(2_000)
+    by_arrow.ran()
+    other = by_arrow.under("by-spark")
+    other.settings = {"table": {"path": str(tmp_path / "other"), "writer": "spark"}}
+    other.ran()
+    ours, theirs = (spark.read.format("delta").load(str(path)) for path in (by_arrow.table, tmp_path / "other"))
+    assert ours.schema == theirs.schema
+    assert ours.count() == theirs.count() == 2_000
+    assert ours.where("size(headers) > 0").count() > 0
+    assert (ours.exceptAll(theirs).count(), theirs.exceptAll(ours).count()) == (0, 0)
+
+
+def test_filters_at_the_bounds_of_files_find_in_spark_what_they_find_without_what_the_log_says_of_files(
+    by_arrow: Pipeline, spark: SparkSession,
+) -> None:
+    """A bound that is too tight loses rows without a word."""
+    for _ in range(2):
+        by_arrow.produce(200)
+        by_arrow.ran()
+    frame = spark.read.format("delta").load(str(by_arrow.table))
+    every = frame.selectExpr("partition", "offset", "unix_micros(timestamp) micros").collect()
+    last = max(row.micros for row in every)
+    for sign, holds in (("<", int.__lt__), (">=", int.__ge__), ("=", int.__eq__)):
+        for micros in (min(row.micros for row in every), last):
+            expected = sum(holds(row.micros, micros) for row in every)
+            assert len(frame.where(f"timestamp {sign} timestamp_micros({micros})").select("offset").collect()) == expected
+    for offset in sorted({row.offset for row in every})[::20]:
+        found = frame.where(f"offset = {offset}").select("partition").collect()
+        assert sorted(row.partition for row in found) == sorted(row.partition for row in every if row.offset == offset)
+
+
+@pytest.mark.parametrize("verb", ["append", "commit", *(pytest.param(verb, marks=pytest.mark.long) for verb in ("record", "tidy"))])
+def test_a_run_that_ends_anywhere_is_finished_by_the_next_one_under_either_writer(by_arrow: Pipeline, verb: str) -> None:
+    for after in ("arrow", "spark"):
+        by("arrow", by_arrow)
+        by_arrow.produce(200)
+        broken_off_before(verb, by_arrow)
+        by(after, by_arrow)
+        by_arrow.ran()
+        by_arrow.produce(40)
+        by_arrow.ran()
+        assert by_arrow.is_whole()
+    assert by_arrow.door("verify").code == 0
+
+
+def test_receipts_travel_with_the_commit_so_a_crash_before_the_record_costs_no_count(by_arrow: Pipeline) -> None:
+    by_arrow.produce(200)
+    broken_off_before("record", by_arrow)
+    for file in files_of_commit(str(by_arrow.table), 0).added:  # type: ignore[union-attr]
+        Path(by_arrow.table, file.path).rename(Path(by_arrow.table, f"{file.path}.away"))
+    said = by_arrow.ran()
+    assert "its commit says what reading it came to" in said.out
+    for file in by_arrow.table.glob("*.away"):
+        file.rename(file.with_suffix(""))
+    ranges = by_arrow.door("plans", "show").document["ranges"]
+    assert all(r["fetched_bytes"] > 0 for r in ranges) and sum(r["rows"] for r in ranges) == 200
+    assert by_arrow.door("verify").code == 0
+
+
+def test_a_ledger_that_is_lost_is_made_anew_with_the_receipts_of_the_tables_commits(by_arrow: Pipeline) -> None:
+    for _ in range(2):
+        by_arrow.produce(200)
+        by_arrow.ran()
+    with by_arrow.zookeeper() as client:
+        client.delete(f"/consumers/{by_arrow.group}/etl", recursive=True)
+    assert "rebuilt" in " ".join(by_arrow.ran().outcomes)
+    assert all(r["fetched_bytes"] > 0 for r in by_arrow.door("plans", "show").document["ranges"])
+    assert by_arrow.is_whole()
+
+
+def test_a_partitioned_table_has_its_rows_in_their_partitions(by_arrow: Pipeline, spark: SparkSession) -> None:
+    by("arrow", by_arrow, partition_by=["partition", "event_date"])
+    by_arrow.produce(400)
+    by_arrow.ran()
+    assert by_arrow.is_whole()
+    frame = spark.read.format("delta").load(str(by_arrow.table))
+    assert frame.where("event_date <> to_date(timestamp)").count() == 0
+    assert frame.where("partition = 3").select("offset").distinct().count() == 100
+    assert all(path.parent.name.startswith("event_date=") for path in by_arrow.table.rglob("*.parquet") if "_delta_log" not in str(path))
+
+
+def test_a_transform_is_refused_under_arrow_before_anything_is_stored(by_arrow: Pipeline) -> None:
+    by_arrow.produce(40)
+    by_arrow.settings["transform"] = "os.path:join"
+    refused(by_arrow.run(), 2, "transform takes a DataFrame")
+    assert by_arrow.door("plans", "list").document == []

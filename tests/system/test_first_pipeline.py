@@ -1,0 +1,82 @@
+"""The way of a new user: `etl init` asks real servers, `etl doctor` has nothing against the conf, `etl run` loads by it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from kafka import KafkaProducer
+from pyspark.sql import SparkSession
+
+from etl.embedded.cluster import Cluster
+from etl.settings.schema import SCHEMA_FILE, conf_schema
+from tests.conftest import TopicFactory
+from tests.said import Said, refused, said_by
+
+RECORDS = 40
+
+
+@pytest.fixture
+def filled(cluster: Cluster, topic: TopicFactory) -> str:
+    name = topic(4)
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
+    for n in range(RECORDS):
+        producer.send(name, value=b"%d" % n, partition=n % 4)
+    producer.close()
+    return name
+
+
+def init(folder: Path, *words: str) -> Said:
+    return said_by("init", *words, "--table", str(folder / "warehouse" / "clicks"), "--out", str(folder / "conf" / "clicks.yaml"), "--json")
+
+
+def is_loaded_by(conf: Path, table: Path, records: int) -> bool:
+    checked = said_by("doctor", str(conf), "--json")
+    assert checked.code == 0, checked.err + checked.out
+    ran = said_by("run", str(conf), "--json")
+    assert ran.code == 0, ran.err + ran.out
+    return bool(DeltaTable(str(table)).to_pyarrow_table(columns=["offset"]).num_rows == records)
+
+
+def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_record(
+        cluster: Cluster, filled: str, spark: SparkSession, tmp_path: Path) -> None:
+    said = init(tmp_path, "--zookeeper", cluster.zookeeper_connect, "--topic", filled)
+    assert said.code == 0, said.err
+    why = {one["key"]: one["why"] for one in said.document["chosen"]}
+    assert f"{filled} (4 partitions)" in why["source.topics.allow"] and f"{RECORDS} offsets" in why["source.start"]
+    assert json.loads((tmp_path / "conf" / SCHEMA_FILE).read_text()) == conf_schema()
+    conf = tmp_path / "conf" / "clicks.yaml"
+    before = conf.read_text()
+    refused(init(tmp_path, "--zookeeper", cluster.zookeeper_connect, "--topic", filled), 2, "none is written over")
+    assert conf.read_text() == before
+    assert is_loaded_by(conf, tmp_path / "warehouse" / "clicks", RECORDS)
+
+
+def test_brokers_may_be_named_with_a_ledger_of_ones_own_elsewhere(
+        cluster: Cluster, filled: str, spark: SparkSession, tmp_path: Path) -> None:
+    ledger = f"{cluster.zookeeper_connect.partition('/')[0]}/ledger-of-{filled}"
+    said = init(tmp_path, "--zookeeper", ledger, "--bootstrap", cluster.bootstrap, "--topic", filled)
+    assert said.code == 0, said.err
+    assert is_loaded_by(tmp_path / "conf" / "clicks.yaml", tmp_path / "warehouse" / "clicks", RECORDS)
+
+
+def test_what_the_servers_do_not_know_is_refused_with_what_they_know_and_nothing_is_written(
+        cluster: Cluster, filled: str, tmp_path: Path) -> None:
+    servers, _, chroot = cluster.zookeeper_connect.partition("/")
+    here = ("--zookeeper", cluster.zookeeper_connect)
+    wrong: list[tuple[tuple[str, ...], int, str]] = [
+        (here, 2, "--topic"), ((*here, "--topic", f"{filled}x"), 2, filled), ((*here, "--topic", "no-.*-such"), 2, "the cluster has"),
+        (("--zookeeper", f"{servers}/nowhere", "--topic", filled), 2, f"/{chroot}"),
+        ((*here, "--topic", filled, "--cluster", "mine"), 2, "leave --cluster out"),
+        ((*here, "--bootstrap", "127.0.0.1:1", "--topic", filled), 6, "127.0.0.1:1"),
+        (("--zookeeper", "127.0.0.1:1", "--topic", filled), 6, "127.0.0.1:1"),
+    ]
+    for words, code, says in wrong:
+        refused(init(tmp_path, *words), code, says)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "warehouse" / "clicks").mkdir(parents=True)
+    (tmp_path / "warehouse" / "clicks" / "notes.txt").write_text("mine")
+    refused(init(tmp_path, *here, "--topic", filled), 2, "warehouse/clicks")
+    assert not (tmp_path / "conf").exists()

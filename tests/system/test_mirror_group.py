@@ -1,0 +1,55 @@
+"""Positions mirrored into a group of Kafka's own, on a real broker, as another client's administration tool sees them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.admin import KafkaAdminClient
+from kafka.structs import OffsetAndMetadata
+
+from etl.embedded.server import wait_until
+from tests.system.driving import Pipeline
+
+
+def offsets_of(pipeline: Pipeline, group: str) -> dict[int, tuple[int, str]]:
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)) as admin:
+        found: Any = admin.list_group_offsets(group)
+        return {at.partition: (one.offset, one.metadata) for at, one in found[group].items() if at.topic == pipeline.topic}
+
+
+def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(pipeline: Pipeline) -> None:
+    mirrored = f"{pipeline.group}-lag"
+    pipeline.settings = {"mirror_group": mirrored}
+    pipeline.produce(80)
+    assert pipeline.ran().outcomes == ["ingested"]
+    assert offsets_of(pipeline, mirrored) == {partition: (20, "etl:clicks:1") for partition in range(4)}
+    pipeline.produce(80)
+    assert pipeline.ran().outcomes == ["ingested"], "a group with offsets and no members is not alive"
+    assert offsets_of(pipeline, mirrored) == {partition: (40, "etl:clicks:2") for partition in range(4)}
+    lines = {line["name"]: line for line in pipeline.door("doctor").document["lines"]}
+    assert lines["mirror group"]["verdict"] == "ok" and mirrored in lines["mirror group"]["found"]
+
+    consumer = KafkaConsumer(bootstrap_servers=pipeline.cluster.bootstrap, group_id=f"{mirrored}-2", enable_auto_commit=False)
+    with contextlib.closing(consumer):
+        consumer.assign([TopicPartition(pipeline.topic, 1)])
+        consumer.commit({TopicPartition(pipeline.topic, 1): OffsetAndMetadata(7, "mine", -1)})
+    pipeline.settings = {"mirror_group": f"{mirrored}-2"}
+    assert pipeline.ran().outcomes == ["nothing new", "not mirrored"]
+    written = {partition: (40, "etl:clicks:2") for partition in range(4)}
+    assert offsets_of(pipeline, f"{mirrored}-2") == {**written, 1: (7, "mine")}
+
+    pipeline.settings = {"mirror_group": mirrored}
+    with contextlib.closing(KafkaConsumer(
+            pipeline.topic, bootstrap_servers=pipeline.cluster.bootstrap, group_id=mirrored, enable_auto_commit=False,
+            session_timeout_ms=120_000)) as alive:
+        # A poll that ends before the group let its member in begins anew: the broker waits 3 s for more members of a new group.
+        assert wait_until(lambda: alive.poll(timeout_ms=10_000) is not None and len(alive.assignment()) == 4, 120)
+        lines = {line["name"]: line for line in pipeline.door("doctor").document["lines"]}
+        assert lines["mirror group"]["verdict"] == "advice" and "1 live consumers" in lines["mirror group"]["found"]
+        pipeline.produce(80)
+        said = pipeline.ran()
+        assert said.outcomes == ["ingested", "not mirrored"] and "does not have the positions" in str(said.document["outcomes"])
+    assert offsets_of(pipeline, mirrored) == written
+    assert pipeline.committed() == {partition: 60 for partition in range(4)}

@@ -1,0 +1,39 @@
+"""The document of a command, kept in a file beside standard output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etl.cli import main
+from etl.cli.output import DOCUMENT_FILE
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "document.json"
+    monkeypatch.setenv(DOCUMENT_FILE, str(path))
+    return path
+
+
+def test_what_is_printed_as_json_is_kept_in_the_file_too_and_nothing_else_is_there(
+        kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "no/such.yaml", "--json"]) == 2
+    assert json.loads(kept.read_text()) == json.loads(capsys.readouterr().out)
+    assert [path.name for path in kept.parent.iterdir()] == ["document.json"]
+
+
+def test_a_command_that_prints_no_document_keeps_none(kept: Path) -> None:
+    assert main(["run", "no/such.yaml"]) == 2
+    assert not kept.exists()
+
+
+def test_a_file_that_cannot_be_written_is_told_and_changes_nothing_of_the_command(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(DOCUMENT_FILE, str(tmp_path / "no" / "such.json"))
+    assert main(["run", "no/such.yaml", "--json"]) == 2
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["exit_code"] == 2
+    assert "cannot be written to" in printed.err and DOCUMENT_FILE in printed.err

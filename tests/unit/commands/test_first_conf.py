@@ -1,0 +1,101 @@
+"""What a first conf says of what was asked for and seen: a conf that is taken, with a reason for each key, and no file written over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from etl.commands.conf_choices import Asked, Seen, choose
+from etl.commands.conf_text import conf_text
+from etl.commands.first_conf import first_conf
+from etl.errors import SettingsError
+from etl.model.logs import Dialect
+from etl.settings.loader import load_settings
+from tests.said import refused, said_by
+
+ASKED = Asked("zk:2181/kafka", None, ("clicks",), "warehouse/clicks")
+SEEN = Seen(Dialect.KAFKA, "an-id", {"clicks": 8}, 1000, 3, 0, None, None)
+
+
+def written(folder: Path, asked: Asked = ASKED, seen: Seen = SEEN) -> Path:
+    path = folder / asked.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(conf_text(choose(asked, seen)))
+    return path
+
+
+def why(asked: Asked, seen: Seen) -> dict[str, str]:
+    return {one.key: one.why for one in choose(asked, seen)}
+
+
+def test_the_conf_is_taken_and_names_places_as_its_own_folder_sees_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = load_settings(written(tmp_path))
+    assert (found.pipeline, found.group, found.cluster) == ("clicks", "etl-clicks", None)
+    assert (found.zookeeper.connect, found.source.bootstrap, found.source.topics.allow) == ("zk:2181/kafka", None, ("clicks",))
+    assert (found.table.path, found.report.path) == (str(tmp_path / "warehouse" / "clicks"), str(tmp_path / "reports"))
+
+
+def test_each_key_has_its_reason_above_it_and_the_first_line_leads_an_editor_to_the_schema(tmp_path: Path) -> None:
+    lines = written(tmp_path).read_text().splitlines()
+    assert lines[0] == "# yaml-language-server: $schema=pipeline.schema.json"
+    keys = [number for number, line in enumerate(lines) if ": " in line and not line.lstrip().startswith("#")]
+    assert len(keys) == len(choose(ASKED, SEEN))
+    reasons = [number for number in keys if lines[number - 1].lstrip().startswith("#")]
+    assert len(reasons) == len(keys), "version has the head above it"
+
+
+@pytest.mark.parametrize(("change", "name", "path"), [
+    ({}, "clicks", "conf/clicks.yaml"), ({"topics": ("a", "b")}, "clicks", "conf/clicks.yaml"),
+    ({"topics": ("a.*",), "table": "s3://b/t/"}, "t", "conf/t.yaml"),
+    ({"out": Path("x/mine.yaml")}, "mine", "x/mine.yaml"), ({"pipeline": "said"}, "said", "conf/said.yaml"),
+    ({"topics": ("é è",), "table": "/é"}, "pipeline", "conf/pipeline.yaml"),
+])
+def test_a_pipeline_is_called_as_was_said_or_as_its_file_topic_or_table(change: dict[str, Any], name: str, path: str) -> None:
+    asked = replace(ASKED, **change)
+    assert (asked.name, str(asked.path)) == (name, path)
+
+
+def test_brokers_without_a_cluster_id_get_a_name_and_those_with_one_need_none(tmp_path: Path) -> None:
+    seen = replace(SEEN, dialect=Dialect.JAFKA, cluster_id=None)
+    found = load_settings(written(tmp_path, ASKED, seen))
+    assert (found.cluster, found.source.dialect) == ("clicks", Dialect.JAFKA)
+    assert "must stay" in why(ASKED, seen)["cluster"] and "1,000 bytes" in why(ASKED, seen)["source.start"]
+    with pytest.raises(SettingsError, match="an-id"):
+        choose(replace(ASKED, cluster="mine"), SEEN)
+
+
+def test_what_is_there_already_is_said(tmp_path: Path) -> None:
+    assert "none of these topics yet" in why(ASKED, SEEN)["group"] and "no table is there yet" in why(ASKED, SEEN)["table.path"]
+    seen = replace(SEEN, committed=3, newest_plan=7, table_version=12)
+    said = why(ASKED, seen)
+    assert "3 partitions" in said["group"] and "Plan 7" in said["pipeline"] and "version 12" in said["table.path"]
+
+
+def test_a_text_that_yaml_would_read_as_something_else_comes_back_as_it_was(tmp_path: Path) -> None:
+    asked = replace(ASKED, topics=("no", "2026-01-31", "a: *b", "#x"), table="/a 'b' \"c\" é", pipeline="0x1f")
+    found = yaml.safe_load(conf_text(choose(asked, SEEN)))
+    assert (found["source"]["topics"]["allow"], found["table"]["path"], found["pipeline"]) == (
+        list(asked.topics), asked.table, asked.name)
+
+
+def test_a_file_that_is_there_is_not_written_over_and_nobody_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.yaml"
+    path.write_text("mine")
+    with pytest.raises(SettingsError, match="none is written over"):
+        first_conf(replace(ASKED, out=path, zookeeper="127.0.0.1:1"))
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (("--bootstrap", "127.0.0.1:1"), "--zookeeper"), (("--zookeeper", "nowhere"), "zookeeper.connect"),
+    (("--zookeeper", "127.0.0.1:1", "--topic", "["), "source.topics.allow"), (("--zookeeper", "127.0.0.1:1", "--group", "a b"), "group"),
+], ids=["no ledger", "no port", "no expression", "no name"])
+def test_what_cannot_be_known_or_is_wrong_is_refused_before_anybody_is_asked(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    said = said_by("init", *words, "--table", str(tmp_path / "table"), "--out", str(tmp_path / "clicks.yaml"), "--json")
+    refused(said, 2, says)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,92 @@
+"""Which rows are asked for before a position goes back, and how a person is asked."""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from etl.cli.output import confirm
+from etl.commands.offsets_set import Wanted, _rows_of
+from etl.decisions.accepting import parse_named
+from etl.decisions.set_positions import Standing
+from etl.edges.delta.recount import Recount
+from etl.errors import NeedsDecision, SettingsError, Stopped
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan
+from etl.model.receipts import NOT_COUNTED, Receipt
+from etl.model.snapshot import UpToDate
+from tests.builders import plain_plan
+
+A, B = (BrokerPartition("clicks", partition) for partition in (0, 1))
+
+
+class Rows:
+    """A table that has one row of each offset below 100 in life 0."""
+
+    settings = SimpleNamespace(table=SimpleNamespace(path="table"))
+
+    def __init__(self, *, is_counted: bool = True) -> None:
+        self.is_counted = is_counted
+
+    def rows_of_today(self, plan: Plan) -> Recount:
+        if not self.is_counted:
+            return Recount((NOT_COUNTED,) * len(plan.ranges), "no column offset")
+        return Recount(tuple(
+            Receipt(0 if plan.log_epochs[r.log] else max(0, min(r.until_offset, 100) - r.from_offset)) for r in plan.ranges))
+
+
+def stands(**changes: Any) -> Standing:
+    plan = plain_plan(positions={A: 200, B: 200}, **changes)
+    return Standing(UpToDate(plan, plan.positions), plan.positions)
+
+
+def asked(world: Rows, standing: Standing, vanished: dict[Any, Any] | None = None) -> dict[BrokerPartition, int]:
+    return _rows_of(world, {A: (50, 200), B: (100, 200)}, standing, vanished or {})  # type: ignore[arg-type]
+
+
+def test_a_position_does_not_go_back_over_rows_of_a_log_that_was_cut() -> None:
+    assert asked(Rows(), stands()) == {A: 50, B: 0}
+    assert asked(Rows(), stands(log_epochs={A: 1})) == {A: 50, B: 0}, "its rows are of the life before"
+    assert asked(Rows(), stands(log_epochs={A: 1}), {(A, 0): [(80, 150)]}) == {A: 30, B: 0}, "the records of the others are gone"
+
+
+def test_rows_that_nobody_can_count_are_taken_for_there() -> None:
+    with pytest.raises(NeedsDecision, match="nobody can tell whether the table holds.*no column offset"):
+        asked(Rows(is_counted=False), stands())
+
+
+def test_an_offset_is_looked_at_in_the_logs_that_are_named_alone() -> None:
+    assert Wanted(parse_named("clicks:0"), 7).offsets_of(A) == (7,) and not Wanted(parse_named("clicks:0"), 7).offsets_of(B)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("answer", ["y\n", "YES\n"])
+def test_a_person_is_shown_what_it_comes_to_and_asked(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(sys, "stdout", screen)
+    confirm(["clicks:0 goes back"], yes=False, as_json=False)
+    assert screen.getvalue() == "clicks:0 goes back\ndo it? [y/N] "
+
+
+@pytest.mark.parametrize("answer", ["\n", "n\n", "maybe\n"])
+def test_any_other_answer_changes_nothing(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    with pytest.raises(Stopped, match="nothing was changed"):
+        confirm(["clicks:0 goes back"], yes=False, as_json=False)
+
+
+def test_where_nobody_can_be_asked_nothing_is_done_and_the_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SettingsError, match="clicks:0 goes back") as refused:
+        confirm(["clicks:0 goes back"], yes=False, as_json=False)
+    assert refused.value.where == {"key": "--yes"} and capsys.readouterr().out == ""
+    confirm(["clicks:0 goes back"], yes=True, as_json=True)

@@ -1,0 +1,143 @@
+"""What `etl replay` says before it does anything: its dry run, its words, and when it asks nobody."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from etl.cli import main
+from etl.commands.replay import parse_bound, parse_wanted, preview_of
+from etl.commands.replay_into import Copied
+from etl.errors import SettingsError
+from etl.model.logs import Retention
+from etl.run.loaded_rows import PutInto
+from etl.settings.source import Timestamp
+from tests.fakes.stories import LOGS, SETTINGS, crash_at, outside_of, run
+from tests.fakes.world import Crash, FakeWorld, When
+
+
+def test_a_dry_run_counts_the_rows_that_go_and_those_that_may_come_and_stores_nothing() -> None:
+    outside = outside_of(5, 3, 4)
+    outside.logs[LOGS[0]].missing = {1}
+    run(outside)
+    world = FakeWorld(outside, SETTINGS)
+    found = preview_of(world, world.observe(), SETTINGS, parse_wanted("clicks", ("0",), "0", "4"))
+    assert found.says == "3 rows of clicks go, and at most 4 come, in one commit of plan 2"
+    assert found.as_json()["replaces"] == [
+        {"topic": "clicks", "partition": 0, "from": 0, "until": 4, "rows_that_go": 3, "rows_that_come_at_most": 4}]
+    assert found.notes == () and sorted(outside.plans) == [1]
+
+
+def test_a_dry_run_says_that_a_compacted_topic_may_give_fewer_rows_than_go() -> None:
+    from dataclasses import replace
+
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    world = FakeWorld(outside, SETTINGS)
+    seen = replace(world.observe(), retention={"clicks": Retention(is_compacted=True)})
+    [note] = preview_of(world, seen, SETTINGS, parse_wanted("clicks", (), "0", "3")).notes
+    assert note == "the topic clicks is compacted: of keys that were written again since, the older rows go and none come"
+
+
+def test_a_dry_run_names_the_plan_that_is_executed_first() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    for log in LOGS:
+        outside.logs[log].grow(1)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("fetch", When.AFTER))
+    world = FakeWorld(outside, SETTINGS)
+    found = preview_of(world, world.observe(), SETTINGS, parse_wanted("clicks", ("0",), "0", "4"))
+    assert (found.plan.number, found.as_json()["first_executes"]) == (3, 2)
+    assert found.says.startswith("plan 2, which is stored and not in the table, is executed first; then 4 rows of clicks go")
+
+
+@pytest.mark.parametrize(("text", "bound"), [
+    ("0", 0), ("1200", 1200), ("1970-01-01T00:00:09Z", 9_000), ("1970-01-01T02:00:00+02:00", 0)])
+def test_a_bound_is_an_offset_or_a_time_with_its_zone(text: str, bound: int) -> None:
+    found = parse_bound(text, key="--from")
+    assert (found.ms if isinstance(found, Timestamp) else found) == bound
+
+
+def test_a_bound_may_be_so_long_before_now() -> None:
+    day, hour = (parse_bound(text, key="--from") for text in ("-1d", "-1h"))
+    assert isinstance(day, Timestamp) and isinstance(hour, Timestamp)
+    assert hour.ms - day.ms == pytest.approx(23 * 3_600_000, abs=60_000)
+
+
+@pytest.mark.parametrize("text", ["", "-5", "1.5", "yesterday", "2026-01-31", "2026-01-31T00:00:00", "1960-01-01T00:00:00Z", "٣"])
+def test_anything_else_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(SettingsError, match="e.g. 1200, or a time with its UTC offset"):
+        parse_bound(text, key="--until")
+
+
+@pytest.mark.parametrize(("topic", "partitions"), [("clicks", ("x",)), ("clicks:3", ()), ("", ()), ("cl icks", ("1",))])
+def test_a_topic_or_partition_that_is_none_is_refused(topic: str, partitions: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError):
+        parse_wanted(topic, partitions, "0", "9")
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["no terminal", "a document is asked for"])
+def test_where_nobody_can_be_asked_it_is_refused_before_anything_is_looked_at(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main(["replay", "conf/clicks.yaml", "--topic", "clicks", "--from", "0", "--until", "9", *words]) == 2
+    said = capsys.readouterr().err
+    assert "there is no terminal on which to ask" in said and "--dry-run shows what would go and come; --yes" in said
+
+
+def test_a_dry_run_of_another_table_has_nothing_to_show(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--topic", "clicks", "--from", "0", "--until", "9", "--into", "x", "--dry-run"]
+    assert main(["replay", "conf/clicks.yaml", *words]) == 2
+    assert "--into takes no row out of the pipeline's table" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    """Somebody sits there."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("answer", "code", "done"), [("y\n", 0, ["replay"]), ("n\n", 130, []), ("", 130, [])], ids=["yes", "no", "end"])
+def test_on_a_terminal_it_shows_what_goes_and_does_only_what_was_agreed_to(
+    answer: str, code: int, done: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    from etl.commands import replay
+    from tests.fakes.stories import new_report
+
+    outside, did = outside_of(5, 3, 4), list[str]()
+    run(outside)
+    world = FakeWorld(outside, SETTINGS)
+
+    def shown(settings: Any, wanted: Any, context: Any) -> Any:
+        return preview_of(world, world.observe(), SETTINGS, wanted)
+
+    def replayed(*_: Any, shown: Any, **__: Any) -> Any:
+        assert shown.stood == {LOGS[0]: 3}
+        did.append("replay")
+        return new_report()
+
+    monkeypatch.setattr(replay, "preview_replay", shown)
+    monkeypatch.setattr(replay, "replay_rows", replayed)
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    with capsys.disabled():
+        out = Terminal()
+        monkeypatch.setattr("sys.stdout", out)
+        assert main(["replay", "conf/clicks.yaml", "--topic", "clicks", "-p", "0", "--from", "0", "--until", "3"]) == code
+    assert did == done
+    assert "3 rows of clicks go, and at most 3 come" in out.getvalue()
+
+
+def test_what_is_in_another_table_is_told_in_one_sentence() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    world = FakeWorld(outside, SETTINGS)
+    plan = preview_of(world, world.observe(), SETTINGS, parse_wanted("clicks", ("0",), "0", "4")).plan
+    assert Copied("other", plan, PutInto(0, 4, 4)).says == "4 rows are in other, each once"
+    told = Copied("other", plan, PutInto(4, 3, None)).as_json()
+    assert told["says"] == "3 rows are in other, each once; they took the place of 4"
+    assert told["replaces"] == [{"topic": "clicks", "partition": 0, "from": 0, "until": 4}]

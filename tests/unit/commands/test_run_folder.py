@@ -1,0 +1,135 @@
+"""A folder of confs: each is run, one after the other, what fails stops none of the others, and the whole ends as the worst of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import typer
+import yaml
+
+from etl.cli.app import app
+from etl.cli.folder import ended, words_for
+from etl.commands.run_folder import ConfRun, FolderRun, run_each
+from etl.errors import DataLost, EtlError, LedgersDisagree, Owned, SettingsError, SparkLost, Stopped, TableUnreachable, Unreachable
+from etl.settings.changes import parse_change
+from etl.settings.folder import confs_in
+from tests.said import refused, said_by
+
+RUN = cast(Any, typer.main.get_command(app)).commands["run"]
+
+
+def conf(folder: Path, name: str, **keys: Any) -> Path:
+    document = {"version": 1, "pipeline": name, "group": "g", "zookeeper": {"connect": "127.0.0.1:1", "connect_timeout_s": 0.1},
+                "source": {"topics": {"allow": ["t"]}}, "table": {"path": name}, **keys}
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({key: value for key, value in document.items() if value is not None}))
+    return path
+
+
+def run(folder: Path, came: dict[str, EtlError | None], *words: str) -> tuple[FolderRun, list[str], list[str]]:
+    """What the whole came to, which confs were started, and which were told."""
+    started, told = list[str](), list[str]()
+
+    def start(path: Path) -> ConfRun:
+        started.append(path.stem)
+        error = came.get(path.stem)
+        if isinstance(error, Stopped):
+            raise KeyboardInterrupt
+        return ConfRun(str(path), None if error else {"outcomes": []}, error)
+
+    found = run_each(folder, start, lambda one: told.append(Path(one.conf).stem), [parse_change(word) for word in words])
+    return found, started, told
+
+
+def test_each_conf_is_run_by_name_and_what_fails_stops_none_of_the_others(tmp_path: Path) -> None:
+    for name in ("c", "a", "b"):
+        conf(tmp_path, name)
+    found, started, told = run(tmp_path, {"a": SettingsError("wrong", check="this", key="k")})
+    assert started == told == ["a", "b", "c"]
+    assert [one["exit_code"] for one in found.as_json()["runs"]] == [2, 0, 0]
+    assert found.worst is not None and "1 of 3 pipelines failed" in found.worst.what and "a.yaml: wrong" in found.worst.what
+    assert (found.worst.check, found.worst.where) == ("this", {"key": "k"})
+    assert run(tmp_path, {})[0].worst is None
+
+
+@pytest.mark.parametrize(("came", "code"), [
+    ((Unreachable("x"), SettingsError("x"), LedgersDisagree("x")), 2), ((Unreachable("x"), DataLost("x"), Owned("x")), 3),
+    ((Owned("x"), TableUnreachable("x"), Unreachable("x")), 6), ((Owned("x"), None, None), 4),
+    ((EtlError("x"), SettingsError("x"), None), 1),
+])
+def test_what_no_retry_mends_is_worse_than_what_one_may(tmp_path: Path, came: tuple[EtlError | None, ...], code: int) -> None:
+    for name in "abc":
+        conf(tmp_path, name)
+    found = run(tmp_path, dict(zip("abc", came, strict=True)))[0]
+    assert found.as_json()["exit_code"] == code
+    assert found.worst is not None and found.worst.retriable == all(error is None or error.retriable for error in came)
+
+
+def test_a_stop_is_that_of_all_and_says_what_was_not_begun(tmp_path: Path) -> None:
+    for name in "abc":
+        conf(tmp_path, name)
+    found, started, told = run(tmp_path, {"a": SettingsError("wrong"), "b": Stopped("by a signal")})
+    assert (started, told) == (["a", "b"], ["a", "b"])
+    assert [one.exit_code for one in found.runs] == [2, 130, 130] and found.as_json()["exit_code"] == 130
+    assert found.runs[2].error is not None and "not begun" in found.runs[2].error.what
+
+
+def test_a_file_that_others_name_as_their_defaults_is_no_pipeline_and_neither_is_what_is_no_yaml(tmp_path: Path) -> None:
+    conf(tmp_path, "a", defaults="common.yaml", group=None)
+    conf(tmp_path, "b")
+    (tmp_path / "common.yaml").write_text("group: shared")
+    (tmp_path / "broken.yml").write_text("a: [")
+    for name in ("notes.txt", ".hidden.yaml", "pipeline.schema.json"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "folder.yaml").mkdir()
+    assert [path.name for path in confs_in(tmp_path)] == ["a.yaml", "b.yaml", "broken.yml"]
+
+
+def test_copies_of_one_pipeline_are_refused_by_name_and_the_others_run(tmp_path: Path) -> None:
+    conf(tmp_path, "a")
+    conf(tmp_path, "copy", pipeline="a")
+    conf(tmp_path, "other", zookeeper={"connect": "127.0.0.1:2"}, pipeline="a")
+    found, started, _ = run(tmp_path, {})
+    assert started == ["other"]
+    assert [one.exit_code for one in found.runs] == [2, 2, 0]
+    assert found.worst is not None and "copy.yaml" in found.worst.what and "g/a" in found.worst.what
+    assert run(tmp_path, {}, "pipeline=same", "zookeeper.connect=127.0.0.1:3")[1] == []
+
+
+@pytest.mark.parametrize(("code", "printed", "kind"), [
+    (5, '{"error": "LedgersDisagree", "what": "w", "where": {}, "check": "c", "exit_code": 5, "retriable": false}', LedgersDisagree),
+    (3, '{"run_id": "r"}', DataLost), (-9, "", SparkLost), (1, "", EtlError), (139, "{}", EtlError),
+])
+def test_what_a_run_in_its_own_process_came_to_is_known_by_its_code_and_document(
+        code: int, printed: str, kind: type[EtlError]) -> None:
+    found = ended(Path("a.yaml"), code, printed)
+    assert type(found.error) is kind and found.exit_code == kind.exit_code
+
+
+def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its_name(tmp_path: Path) -> None:
+    conf(tmp_path, "a")
+    (tmp_path / "b.yaml").write_text("pipeline: b")
+    said = said_by("run", "--set", "zookeeper.connect_timeout_s=0.2", str(tmp_path), "--quiet", "--strict", "--json")
+    refused(said, 2, "2 of 2 pipelines failed", "b.yaml")
+    assert [(Path(one["conf"]).name, one["exit_code"]) for one in said.document["runs"]] == [("a.yaml", 6), ("b.yaml", 2)]
+    assert said.document["runs"][1]["error"]["where"]["path"] == str(tmp_path / "b.yaml")
+    assert said.document["runs"][1]["error"]["where"]["set"] == "zookeeper.connect_timeout_s"
+    (tmp_path / "a.yaml").unlink()
+    shown = said_by("run", str(tmp_path), "--quiet")
+    assert shown.code == 2 and "b.yaml" in shown.out and "exit code" in shown.out
+
+
+def test_a_folder_without_a_conf_is_refused_and_other_commands_take_no_folder(tmp_path: Path) -> None:
+    refused(said_by("run", str(tmp_path), "--json"), 2, "there is no conf in this folder", str(tmp_path))
+    refused(said_by("plan", str(tmp_path), "--json"), 2, "etl run", str(tmp_path))
+
+
+@pytest.mark.parametrize("said", ["--quiet pipeline=x", "--set pipeline=x pipeline=x --strict"])
+def test_the_folder_is_found_among_words_that_look_like_it(said: str) -> None:
+    context = cast(typer.Context, SimpleNamespace(command=RUN, obj=["run", *said.split(), "--json"]))
+    words = words_for(context, Path("pipeline=x"))
+    assert words.count(None) == 1 and [word or "pipeline=x" for word in words] == said.split()
+    assert words.index(None) == (1 if "--quiet" in said else 2)

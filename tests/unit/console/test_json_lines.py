@@ -1,0 +1,166 @@
+"""`--log-format json`: whatever is said on standard error is one JSON object a line, and of a run it says of which and at what."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from etl.cli import app as commands
+from etl.cli import door
+from etl.cli.app import app
+from etl.console import json_lines
+from etl.console.json_lines import JsonLines
+from etl.console.progress import FIRST_LINE_S
+from etl.errors import TableUnreachable
+from etl.report.phases import Doing, Verb
+from etl.report.progress import ReadSoFar
+from etl.report.run_state import Outcome
+from tests.reports import failed, loaded, new_report
+from tests.said import said_by
+
+ALWAYS = {"time", "level", "message", "pipeline", "run_id", "verb", "plan"}
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in text.splitlines()]
+    assert all(one.keys() >= ALWAYS for one in found), found
+    return found
+
+
+def leaves(command: Any) -> list[Any]:
+    inner = getattr(command, "commands", None)
+    return [command] if inner is None else [leaf for one in inner.values() for leaf in leaves(one)]
+
+
+def test_each_command_takes_the_option_once() -> None:
+    found = leaves(typer.main.get_command(app))
+    assert len(found) >= 17
+    assert [one.name for one in found if sum("--log-format" in param.opts for param in one.params) != 1] == []
+
+
+def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_path: Path) -> None:
+    said = said_by("plan", str(tmp_path / "none.yaml"), "--log-format", "json")
+    [told] = objects(said.err)
+    assert (said.code, said.out) == (2, "")
+    assert (told["level"], told["message"], told["error"], told["exit_code"]) == ("error", "the conf file is not there", "SettingsError", 2)
+    assert told["where"] == {"path": str(tmp_path / "none.yaml")} and told["check"] and told["retriable"] is False
+
+
+@pytest.mark.parametrize("words", [
+    ["plan", "--log-format", "json"], ["--log-format=json", "forget"], ["lag", "x", "y", "--log-format=json"]])
+def test_wrong_words_are_told_so_too(words: list[str]) -> None:
+    said = said_by(*words)
+    [told] = objects(said.err)
+    assert said.code == 2 and told["error"] == "SettingsError" and told["check"] == "etl --help"
+
+
+def test_another_format_is_refused_in_text() -> None:
+    said = said_by("plan", "x.yaml", "--log-format", "xml")
+    assert said.code == 2 and "'xml' is not one of" in said.err and said.err.startswith("etl: ")
+
+
+def test_without_the_option_standard_error_is_text_as_ever_and_loggers_are_left_alone(tmp_path: Path) -> None:
+    said_by("plan", str(tmp_path / "none.yaml"), "--log-format", "json")
+    said = said_by("plan", str(tmp_path / "none.yaml"))
+    assert said.err.startswith("etl: the conf file is not there") and "{" not in said.err
+    assert not [one for one in logging.getLogger().handlers if isinstance(one, JsonLines)]
+    assert logging.getLogger("etl").level == logging.NOTSET
+
+
+def test_a_bug_is_one_line_with_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "settings_of", lambda conf: 1 / 0)
+    said = said_by("lag", "x.yaml", "--log-format", "json")
+    bug, told = objects(said.err)
+    assert said.code == 1 and "ZeroDivisionError" in bug["traceback"] and told["message"] == "a bug: ZeroDivisionError: division by zero"
+
+
+def test_ctrl_c_is_told_though_libraries_are_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(conf: Path) -> None:
+        door._stop(2, None)
+
+    monkeypatch.setattr(commands, "settings_of", stopped)
+    try:
+        said = said_by("lag", "x.yaml", "--log-format", "json")
+    finally:
+        logging.disable(logging.NOTSET)
+    assert said.code == 130 and objects(said.err)[-1]["error"] == "Stopped"
+
+
+def test_lines_of_a_run_name_pipeline_run_verb_and_plan_and_what_it_came_to() -> None:
+    stream, report = io.StringIO(), new_report()
+    with contextlib.redirect_stderr(stream), json_lines.written() as lines:
+        lines.pipeline = "clicks"
+        with lines.of_run(report):
+            with report.timed(Verb.OBSERVE):
+                logging.getLogger("kazoo.client").warning("the session %s", "is new")
+            with report.timed(Verb.APPEND):
+                loaded(2, report=report)
+            report.add(Outcome.RECORDS_LOST, "clicks 0: 40 offsets")
+    found = objects(stream.getvalue())
+    assert {(one["pipeline"], one["run_id"]) for one in found} == {("clicks", report.run_id)}
+    assert [(one["level"], one["message"], one["verb"], one["plan"]) for one in found] == [
+        ("info", "the run begins", None, None), ("info", "observe begins", "observe", None),
+        ("warning", "the session is new", "observe", None), ("info", "append begins", "append", None),
+        ("info", "ingested: plan 1: 194 records are in the table at version 3", "append", 1),
+        ("warning", "records lost: clicks 0: 40 offsets", None, 1), ("info", "the run is done", None, 1)]
+    assert found[2]["logger"] == "kazoo.client" and found[4]["outcome"] == "ingested"
+    assert (found[-1]["records"], found[-1]["exit_code"], found[-1]["state"]) == (194, 0, "done")
+
+
+def test_a_run_that_fails_says_so_once_and_leaves_the_error_to_whoever_tells_it() -> None:
+    stream, report = io.StringIO(), new_report()
+    with contextlib.redirect_stderr(stream), json_lines.written() as lines, lines.of_run(report):
+        failed(TableUnreachable("it is full"), report)
+    assert "it is full" not in stream.getvalue()
+    last = objects(stream.getvalue())[-1]
+    assert (last["level"], last["message"], last["exit_code"]) == ("error", "the run is failed", 7)
+
+
+def test_progress_is_told_in_numbers_and_no_more_often_than_as_text() -> None:
+    stream, now = io.StringIO(), [0.0]
+    doing = Doing(Verb.FETCH, ReadSoFar(2, 4, 500, 1000, 490, 45_000_000))
+    progress = json_lines._Progress(lambda: doing, JsonLines(stream))
+    progress._clock = lambda: now[0]
+    progress._next = FIRST_LINE_S
+    for second in range(int(FIRST_LINE_S) * 2):
+        now[0] = float(second)
+        progress.look()
+    [told] = objects(stream.getvalue())
+    assert told["message"].startswith("fetching and writing: 50%, 490 records, 45 MB")
+    assert (told["offsets"], told["offsets_in_all"], told["records"], told["ranges"]) == (500, 1000, 490, 2)
+
+
+def test_quiet_leaves_errors_alone() -> None:
+    stream = io.StringIO()
+    lines = JsonLines(stream)
+    lines.is_quiet = True
+    for level in ("info", "warning", "error"):
+        lines.say(level, level)
+    assert [one["message"] for one in objects(stream.getvalue())] == ["error"]
+
+
+def test_warnings_of_python_and_tracebacks_of_libraries_are_lines() -> None:
+    stream = io.StringIO()
+    with contextlib.redirect_stderr(stream), json_lines.written():
+        warnings.warn("soon\nit is gone", UserWarning, stacklevel=1)
+        try:
+            raise KeyError("x")
+        except KeyError:
+            logging.getLogger("some.library").exception("it broke")
+    found = objects(stream.getvalue())
+    assert found[0]["level"] == "warning" and "soon\nit is gone" in found[0]["message"]
+    assert found[1]["level"] == "error" and "KeyError: 'x'" in found[1]["traceback"]
+
+
+def test_a_standard_error_that_is_closed_ends_nothing() -> None:
+    stream = io.StringIO()
+    stream.close()
+    JsonLines(stream).say("info", "nobody hears it")

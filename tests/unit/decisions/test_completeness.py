@@ -1,0 +1,30 @@
+"""When logs are complete up to a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl.decisions.completeness import incomplete_logs
+from etl.model.logs import BrokerPartition
+
+A, B, C = (BrokerPartition("clicks", number) for number in range(3))
+T = 1_700_000_000_000
+
+
+def test_logs_with_a_record_at_the_time_or_later_are_complete_and_the_others_are_waited_for() -> None:
+    assert incomplete_logs({C: None, A: 5, B: None}, until_ms=T, now_ms=T + 1000, grace_s=600) == (B, C)
+    assert incomplete_logs({A: 5, B: 0}, until_ms=T, now_ms=T + 1000, grace_s=600) == ()
+
+
+@pytest.mark.parametrize(("now_ms", "is_waited_for"), [(T + 599_999, True), (T + 600_000, False), (T + 10**9, False)])
+def test_a_log_that_nobody_writes_to_is_complete_when_the_time_is_past_by_the_grace(now_ms: int, is_waited_for: bool) -> None:
+    assert bool(incomplete_logs({A: None}, until_ms=T, now_ms=now_ms, grace_s=600)) is is_waited_for
+
+
+def test_before_the_time_no_log_is_complete_for_a_producers_clock_may_be_ahead() -> None:
+    assert incomplete_logs({A: 5}, until_ms=T, now_ms=T - 1, grace_s=0) == (A,)
+    assert incomplete_logs({A: 5}, until_ms=T, now_ms=T, grace_s=600) == ()
+
+
+def test_where_there_is_no_log_nothing_is_waited_for() -> None:
+    assert incomplete_logs({}, until_ms=T, now_ms=T - 1, grace_s=600) == ()

@@ -1,0 +1,47 @@
+"""Which stretches of time are not whole in the table."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from etl.decisions.missing_intervals import MissingOffsets, incomplete_stretches, missing_of
+from etl.decisions.time_intervals import divided, interval_between
+from etl.model.logs import BrokerPartition
+
+A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+HOURS = list(divided(interval_between("2026-11-10T05:00:00Z", "2026-11-10T08:00:00Z"), timedelta(hours=1)))
+BOUNDS = {A: [100, 110, 120, 130], B: [0, 5, 5, 9]}
+
+
+def missing(loaded: dict[BrokerPartition, list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    """Of each interval that is not whole its number and the offsets that it lacks."""
+    return [(HOURS.index(one.interval), one.missing) for one in incomplete_stretches(HOURS, BOUNDS, loaded, {})]
+
+
+def test_what_one_plan_over_several_hours_has_loaded_is_missing_in_none_of_them() -> None:
+    assert missing({A: [(90, 130)], B: [(0, 9)]}) == []
+
+
+def test_an_hour_is_not_whole_if_one_of_its_logs_lacks_an_offset() -> None:
+    assert missing({A: [(100, 119), (120, 130)], B: [(0, 9)]}) == [(1, 1)]
+    assert missing({A: [(100, 130)], B: [(0, 7)]}) == [(2, 2)]
+
+
+def test_a_hole_over_two_hours_is_missing_in_both_and_counts_once_in_each() -> None:
+    assert missing({A: [(100, 105), (125, 130)], B: [(0, 9)]}) == [(0, 5), (1, 10), (2, 5)]
+
+
+def test_where_nothing_was_loaded_every_hour_with_records_is_missing_and_one_without_is_not() -> None:
+    assert missing({}) == [(0, 15), (1, 10), (2, 14)]
+    assert [one.logs[0].log for one in incomplete_stretches(HOURS, {B: BOUNDS[B]}, {}, {})] == [B, B]
+
+
+def test_what_retention_has_deleted_is_told_apart_for_no_run_brings_it() -> None:
+    [first, *_] = incomplete_stretches(HOURS, BOUNDS, {B: [(0, 9)]}, {A: 104})
+    assert (first.missing, first.gone) == (10, 4)
+    assert missing_of(A, (100, 110), [(102, 104), (106, 108)], 107) == MissingOffsets(A, 100, 102, 6, 4)
+
+
+def test_times_out_of_order_make_no_interval_run_backwards() -> None:
+    [one] = incomplete_stretches(HOURS[:2], {A: [100, 90, 110]}, {}, {})
+    assert (one.interval, one.missing) == (HOURS[1], 20)

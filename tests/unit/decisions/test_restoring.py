@@ -1,0 +1,151 @@
+"""What of a ledger is lost, by what the table tells; and offsets that another client moved go back to the positions."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl.commands.offsets_restore import from_commits
+from etl.decisions.next_step import repaired
+from etl.decisions.restoring import Lost, is_forgotten, repair_from, told_rows, what_is_lost
+from etl.decisions.set_positions import Standing, plan_set
+from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import Committed, PlanKind
+from etl.model.snapshot import UpToDate
+from etl.model.table import Table
+from etl.protocol.zookeeper.plan_documents import with_id
+from etl.run.repair import finish_repair
+from tests.builders import plain_snapshot
+from tests.fakes.outside import Outside
+from tests.fakes.stories import LOGS, SETTINGS, crash_at, new_report, outside_of, refuse_unfinished, run, settings_of
+from tests.fakes.world import Crash, FakeWorld, When
+
+A, B, C = LOGS
+
+
+def loaded() -> Outside:
+    outside = outside_of(15, 3, 4)
+    run(outside)
+    return outside
+
+
+def emptied(outside: Outside) -> Outside:
+    outside.uid = None
+    for kept in (outside.plans, outside.plan_versions, outside.applied, outside.offsets):
+        kept.clear()
+    return outside
+
+
+def restore(outside: Outside) -> Lost:
+    """What `etl offsets restore` does with the outside, where commits tell."""
+    world = FakeWorld(outside, SETTINGS)
+    snapshot = world.observe()
+    lost, plan = what_is_lost(snapshot, SETTINGS)
+    if lost is Lost.NOTHING:
+        return lost
+    assert plan is not None
+    from_commits(world, snapshot, SETTINGS, "restored", "run-1")
+    return lost
+
+
+def test_a_ledger_and_offsets_that_agree_with_the_table_are_left_alone() -> None:
+    outside = loaded()
+    before = dict(outside.plans)
+    assert restore(outside) is Lost.NOTHING and outside.plans == before
+
+
+@pytest.mark.parametrize("offset", [9, 20])
+def test_an_offset_that_another_client_moved_goes_back_to_the_position(offset: int) -> None:
+    outside = loaded()
+    outside.logs[A].end = 25
+    outside.move_offset(A, offset)
+    with pytest.raises(OffsetMoved, match=r"a committed offset") as refused:
+        run(outside)
+    assert "etl offsets restore CONF --from-table" in (refused.value.check or "")
+    assert restore(outside) is Lost.OFFSETS
+    plan = outside.newest_plan()
+    assert plan and (plan.kind, plan.number, plan.offsets_to_move, plan.losses) == (PlanKind.SET, 2, (A,), ())
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_plan_of_which_nobody_wrote_a_record_gets_it_before_offsets_go_back_and_its_losses_are_told() -> None:
+    outside, skips = loaded(), settings_of(on_data_loss="skip")
+    outside.logs[A].end, outside.logs[A].log_start = 25, 20
+    with pytest.raises(Crash):
+        run(outside, skips, at=crash_at("append", When.AFTER))
+    assert sorted(outside.applied) == [1] and not outside.losses
+    outside.move_offset(A, 9)
+    assert restore(outside) is Lost.OFFSETS
+    assert sorted(outside.applied) == [1, 2] and [loss for _, loss in outside.losses] == [Loss(A, 15, 20, LossReason.EXPIRED)]
+    run(outside, skips)
+    assert sorted(outside.applied) == sorted(outside.plans) == [1, 2, 3] and outside.offsets[A][0] == 25 and len(outside.losses) == 1
+
+
+@pytest.mark.parametrize("offset", [None, 9, 30])
+def test_a_ledger_that_was_lost_is_written_anew_and_offsets_that_somebody_set_since_go_back(offset: int | None) -> None:
+    outside = emptied(loaded())
+    outside.logs[A].end = 40
+    if offset is not None:
+        outside.move_offset(A, offset)
+    assert restore(outside) is Lost.LEDGER
+    assert outside.offsets[A][0] == 15 and sorted(outside.plans) == [1, 2]
+    run(outside)
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("step", ["commit from 0", "store uid", "adopt 1", "record", "store plan"])
+@pytest.mark.parametrize("when", When)
+def test_a_crash_while_it_is_restored_is_finished_by_saying_it_again(step: str, when: When) -> None:
+    outside = emptied(loaded())
+    outside.logs[A].end = 40
+    world = FakeWorld(outside, SETTINGS, crash_at(step, when))
+    snapshot = world.observe()
+    _, plan = what_is_lost(snapshot, SETTINGS)
+    assert plan is not None
+    try:
+        repair = repair_from(plan, snapshot)
+        finish_repair(world, repair, new_report())
+        stands = Standing(UpToDate(plan, plan.positions), plan.positions)
+        world.store(with_id(plan_set(stands, (), repaired(snapshot, repair), SETTINGS, reason="r", now_ms=1)))
+    except Crash:
+        pass
+    restore(outside)
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_a_stored_plan_is_left_to_the_next_run_unless_somebody_moved_an_offset_since() -> None:
+    outside = loaded()
+    outside.logs[A].end = 25
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    assert restore(outside) is Lost.NOTHING
+    outside.move_offset(A, 20)
+    with pytest.raises(NeedsDecision, match="moved the offset of clicks:0 since"):
+        restore(outside)
+
+
+def test_where_the_tables_log_was_cleaned_up_only_rows_are_left() -> None:
+    outside = emptied(loaded())
+    outside.forgotten_commits = True
+    snapshot = FakeWorld(outside, SETTINGS).observe()
+    assert what_is_lost(snapshot, SETTINGS) == (Lost.PLANS, None)
+    with pytest.raises(LedgersDisagree) as refused:
+        run(outside)
+    assert "etl offsets restore CONF --from-table" in (refused.value.check or "")
+
+
+def test_a_table_without_a_plan_of_ours_tells_nothing() -> None:
+    with pytest.raises(SettingsError, match="nothing to restore"):
+        restore(outside_of(15))
+    assert not is_forgotten(plain_snapshot({}).ledger, Table("t", 3, None))
+
+
+def test_what_going_on_behind_rows_comes_to_is_said() -> None:
+    snapshot = plain_snapshot({A: (0, 30), B: (0, 5)}, committed={A: Committed(21, 0)})
+    said = told_rows({A: (0, 20), B: (1, 9)}, snapshot, others=2)
+    assert said[0] == ("clicks:0 goes on at 20, one past its last row; the committed offset is 21, and what lies between is read again: "
+                       "the table has no row of it")
+    assert said[1].endswith("the log ends at 5, so it was cut or made again, and the next run stops there")
+    assert "(2)" in said[-1]

@@ -1,0 +1,72 @@
+"""The stretch of time that a run is for, and its run key."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from etl.decisions.time_intervals import TimeInterval, divided, interval_between, length, milliseconds, moment
+from etl.errors import SettingsError
+
+FIVE, SIX = "2026-11-10T05:00:00+00:00", "2026-11-10T06:00:00+00:00"
+
+
+def test_an_interval_has_one_run_key_however_its_times_are_written() -> None:
+    found = {interval_between(*times).run_key for times in (
+        (FIVE, SIX), ("2026-11-10T05:00:00Z", "2026-11-10T07:00:00+01:00"), (" 2026-11-10T05:00:00.000Z", "2026-11-10 06:00:00Z"),
+        (datetime(2026, 11, 10, 5, tzinfo=UTC), datetime(2026, 11, 10, 1, tzinfo=timezone(timedelta(hours=-5)))))}
+    assert found == {"20261110T050000Z-20261110T060000Z"}
+
+
+def test_two_intervals_that_differ_by_a_microsecond_have_two_run_keys() -> None:
+    one, other = interval_between(FIVE, SIX), interval_between(FIVE, "2026-11-10T06:00:00.000001Z")
+    assert other.run_key == "20261110T050000Z-20261110T060000.000001Z" != one.run_key
+
+
+def test_an_interval_that_is_empty_or_runs_backwards_is_told_with_both_ends() -> None:
+    with pytest.raises(SettingsError, match="is empty: it ends at 2026-11-10T05:00:00") as empty:
+        interval_between(FIVE, FIVE)
+    assert empty.value.where == {"from_time": FIVE}
+    with pytest.raises(SettingsError, match="runs backwards: it ends at 2026-11-10T05:00:00"):
+        interval_between(SIX, FIVE)
+
+
+@pytest.mark.parametrize(("told", "said"), [
+    ("yesterday", "until_time is no time: yesterday"), ("", "until_time is no time"), ("2026-11-10T06:00:00", "has no UTC offset"),
+    (datetime(2026, 11, 10), "has no UTC offset"), (5, "is no time: 5"), ("0001-01-01T00:00:00+14:00", "is no time"), (None, "is no time"),
+], ids=repr)
+def test_a_time_that_is_none_or_of_no_zone_is_told_with_the_form_of_one(told: object, said: str) -> None:
+    with pytest.raises(SettingsError, match=said) as found:
+        moment(told, "until_time")
+    assert "2026-01-31T05:00:00+00:00" in found.value.check
+
+
+def test_a_whole_is_divided_without_a_hole_and_its_last_interval_may_be_short() -> None:
+    whole = interval_between(FIVE, "2026-11-10T07:30:00Z")
+    found = list(divided(whole, timedelta(hours=1)))
+    assert [one.run_key for one in found] == [
+        "20261110T050000Z-20261110T060000Z", "20261110T060000Z-20261110T070000Z", "20261110T070000Z-20261110T073000Z"]
+    assert (found[0].start, found[-1].end) == (whole.start, whole.end)
+    assert [one.end for one in found[:-1]] == [one.start for one in found[1:]]
+
+
+@pytest.mark.parametrize("every", [timedelta(), timedelta(hours=-1), timedelta(milliseconds=1)], ids=str)
+def test_a_length_that_makes_no_intervals_or_too_many_is_refused(every: timedelta) -> None:
+    with pytest.raises(SettingsError, match="interval"):
+        list(divided(interval_between(FIVE, SIX), every))
+
+
+def test_a_length_is_a_number_and_a_unit() -> None:
+    assert [length(text) for text in ("90s", "15m", " 1h ", "7d")] == [
+        timedelta(seconds=90), timedelta(minutes=15), timedelta(hours=1), timedelta(days=7)]
+    for wrong in ("", "1", "h", "-1h", "1.5h", "1 h", "1w", "9999999999d"):
+        with pytest.raises(SettingsError, match="--every is no length of time"):
+            length(wrong)
+
+
+def test_a_time_between_two_milliseconds_is_the_later_one_for_no_record_lies_between() -> None:
+    second = datetime(2026, 11, 10, 5, tzinfo=UTC)
+    found = TimeInterval(second, second + timedelta(microseconds=1))
+    assert (found.start_ms, found.end_ms) == (milliseconds(second), milliseconds(second) + 1)
+    assert milliseconds(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == 1000

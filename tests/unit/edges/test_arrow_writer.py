@@ -1,0 +1,279 @@
+"""Commits of files that tasks wrote, on real tables and without Spark: what is checked before, what travels with them, who wins."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from etl.edges.delta import writers
+from etl.edges.delta.arrow_writer import ArrowWriter
+from etl.edges.delta.data_files import DataFiles
+from etl.edges.delta.empty_commit import EmptyCommit
+from etl.edges.delta.outcome import Outcome, Result
+from etl.edges.delta.state import read_table
+from etl.edges.delta.writers import Destination, Load, append
+from etl.errors import EtlError, LedgersDisagree, NotOurTable, TableUnreachable
+from etl.model.data_files import FilesWanted, Written
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange, Plan
+from etl.model.raw_table import arrow_schema
+from etl.model.receipts import Receipt
+from etl.protocol.zookeeper import commit_metadata
+from etl.protocol.zookeeper.commit_metadata import receipts_of
+from etl.protocol.zookeeper.plan_documents import parse_plan, with_id
+from tests.builders import plain_plan
+
+APP = "offset-range-etl/cluster/group/clicks"
+LOG, OTHER = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
+READ = (Receipt(10, 700, control_records=1, gaps=((3, 4),)), Receipt(5, 300))
+
+
+def plan_of(number: int = 1, **changes: Any) -> Plan:
+    """Plan N: two ranges."""
+    ranges = (OffsetRange(LOG, number * 10 - 10, number * 10), OffsetRange(OTHER, 0, 5))
+    return with_id(plain_plan(number, ranges=ranges, positions={r.log: r.until_offset for r in ranges}, **changes))
+
+
+class Tasks:
+    """One task for each range, each with a file of its own; `spoil` may change what came of them, `meanwhile` happens while they write."""
+
+    def __init__(
+        self, plan: Plan, *, spoil: Callable[[list[Written]], Sequence[Written]] = lambda found: found,
+        meanwhile: Callable[[], Any] = lambda: None, first_micros: int = 0,
+    ) -> None:
+        self._plan, self._spoil, self._meanwhile, self._first_micros = plan, spoil, meanwhile, first_micros
+        self.wanted: FilesWanted | None = None
+
+    def write(self, wanted: FilesWanted) -> Sequence[Written]:
+        """See `FilesOfTasks`."""
+        self.wanted = wanted
+        found = [Written((i,), self._files(wanted, i, r), {i: READ[i]}) for i, r in enumerate(self._plan.ranges)]
+        self._meanwhile()
+        return self._spoil(found)
+
+    def _files(self, wanted: FilesWanted, task: int, r: OffsetRange) -> Any:
+        files, many = DataFiles(wanted, task=task), r.size
+        values = {
+            "topic": [r.log.topic] * many, "partition": [r.log.partition] * many, "offset": list(range(r.from_offset, r.until_offset)),
+            "timestamp": list(range(self._first_micros, self._first_micros + many)), "log_epoch": [0] * many}
+        columns = [pa.array(values.get(field.name, [None] * many), field.type) for field in arrow_schema()]
+        files.take(pa.record_batch(columns, schema=arrow_schema()))
+        return files.end()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+def appended(path: str, plan: Plan, tasks: Tasks | None = None, **to: Any) -> Outcome:
+    return append(Load(ArrowWriter(), tasks or Tasks(plan)), plan, Destination(path, APP, run_id="run-1", **to))
+
+
+def offsets(path: str) -> list[tuple[int, int]]:
+    table = DeltaTable(path).to_pyarrow_table(columns=["partition", "offset"])
+    return sorted(zip(*(table.column(name).to_pylist() for name in ("partition", "offset")), strict=True))
+
+
+def id_of(path: str) -> str:
+    return str(DeltaTable(path).metadata().id)
+
+
+def test_two_plans_are_two_commits_with_their_numbers_rows_and_receipts(path: str) -> None:
+    first = plan_of()
+    assert appended(path, first, partition_by=("topic", "event_date")).result is Result.APPLIED
+    second = plan_of(2, table_id=id_of(path))
+    outcome = appended(path, second, partition_by=("topic", "event_date"), known=0)
+    assert (outcome.result, outcome.delta_version) == (Result.APPLIED, 1)
+    assert outcome.metadata is not None and receipts_of(outcome.metadata) == READ
+    assert outcome.metadata.document is not None and parse_plan(outcome.metadata.document, path="").id == second.id
+    assert offsets(path) == sorted([*((0, n) for n in range(20)), *[(1, n) for n in range(5)] * 2])
+
+
+def test_a_table_that_files_make_is_the_one_that_a_plan_without_ranges_makes(path: str, tmp_path: Path) -> None:
+    appended(path, plan_of(), partition_by=("topic", "event_date"))
+    empty = str(tmp_path / "empty")
+    append(Load(EmptyCommit(arrow_schema())), plan_of(), Destination(empty, APP, partition_by=("topic", "event_date")))
+    assert DeltaTable(path).schema().to_json() == DeltaTable(empty).schema().to_json()
+    assert DeltaTable(path).protocol() == DeltaTable(empty).protocol()
+    assert DeltaTable(path).metadata().partition_columns == ["topic", "event_date"]
+    assert DeltaTable(path).metadata().configuration == DeltaTable(empty).metadata().configuration == {}
+
+
+@pytest.mark.parametrize(("spoil", "why"), [
+    (lambda found: found[:1], "range 1 of plan 1 came back 0 times"),
+    (lambda found: [*found, found[0]], "range 0 of plan 1 came back 2 times"),
+    (lambda found: [*found, replace(found[0], indices=(2,))], "range 2 of plan 1 came back 1 times"),
+])
+def test_a_range_that_did_not_come_back_once_is_told_and_nothing_is_committed(path: str, spoil: Any, why: str) -> None:
+    with pytest.raises(TableUnreachable, match=why):
+        appended(path, plan_of(), Tasks(plan_of(), spoil=spoil))
+    assert read_table(path, APP, known=None) is None
+    assert appended(path, plan_of()).result is Result.APPLIED
+    assert len(offsets(path)) == 15, "the files of the attempt that was lost are named by nobody"
+
+
+@pytest.mark.parametrize(("harm", "why"), [(os.remove, "is not there"), (lambda file: open(file, "ab").write(b"x"), "bytes of")])
+def test_a_file_that_is_not_as_its_task_left_it_is_told_and_nothing_is_committed(path: str, harm: Any, why: str) -> None:
+    def spoil(found: list[Written]) -> list[Written]:
+        harm(f"{path}/{found[1].files[0].path}")
+        return found
+
+    with pytest.raises(TableUnreachable, match=why):
+        appended(path, plan_of(), Tasks(plan_of(), spoil=spoil))
+    assert read_table(path, APP, known=None) is None
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first write", "later write"])
+def test_a_commit_that_comes_while_tasks_write_wins_and_ours_is_told_whose_it_was(path: str, is_first: bool) -> None:
+    number, table_id = 1, None
+    if not is_first:
+        appended(path, plan_of())
+        number, table_id = 2, id_of(path)
+    ours, theirs = plan_of(number, table_id=table_id), plan_of(number, table_id=table_id, created_at_ms=9)
+    outcome = appended(path, ours, Tasks(ours, meanwhile=lambda: appended(path, theirs)))
+    assert outcome.result is Result.APPLIED_BY_ANOTHER
+    assert outcome.metadata is not None and outcome.metadata.plan_id == theirs.id
+    assert (len(offsets(path)), DeltaTable(path).version()) == (15 * number, number - 1)
+
+
+def test_a_table_that_somebody_makes_while_the_first_files_are_written_is_not_appended_to(path: str) -> None:
+    other = Destination(path, "offset-range-etl/cluster/group/other")
+    with pytest.raises(LedgersDisagree, match="no table"):
+        appended(path, plan_of(), Tasks(plan_of(), meanwhile=lambda: append(Load(ArrowWriter(), Tasks(plan_of())), plan_of(), other)))
+    assert len(offsets(path)) == 15
+
+
+def test_rows_of_another_pipeline_that_come_meanwhile_are_no_conflict(path: str) -> None:
+    appended(path, plan_of())
+    plan, other = plan_of(2, table_id=id_of(path)), Destination(path, "offset-range-etl/cluster/group/other")
+    theirs = plan_of(1, table_id=id_of(path))
+    outcome = appended(path, plan, Tasks(plan, meanwhile=lambda: append(Load(ArrowWriter(), Tasks(theirs)), theirs, other)))
+    assert (outcome.result, DeltaTable(path).version(), len(offsets(path))) == (Result.APPLIED, 2, 45)
+
+
+def test_a_number_that_the_table_has_makes_no_task_write(path: str) -> None:
+    appended(path, plan_of())
+    tasks = Tasks(plan_of())
+    assert appended(path, plan_of(), tasks).result is Result.APPLIED
+    assert tasks.wanted is None
+
+
+def test_a_column_that_somebody_added_is_null_in_our_rows(path: str) -> None:
+    from deltalake import Field
+    from deltalake.schema import PrimitiveType
+
+    appended(path, plan_of())
+    DeltaTable(path).alter.add_columns(Field("extra", PrimitiveType("string")))
+    appended(path, plan_of(2, table_id=id_of(path)))
+    assert DeltaTable(path).to_pyarrow_table(columns=["extra"]).column("extra").null_count == 30
+
+
+def test_a_table_that_became_unfit_since_the_writer_was_chosen_is_refused_and_no_task_writes(path: str) -> None:
+    appended(path, plan_of())
+    DeltaTable(path).alter.add_constraint({"positive": "offset >= 0"})
+    plan = plan_of(2, table_id=id_of(path))
+    tasks = Tasks(plan)
+    with pytest.raises(NotOurTable, match="constraint positive"):
+        appended(path, plan, tasks)
+    assert tasks.wanted is None
+
+
+def test_a_table_of_other_columns_or_partitions_is_refused_and_no_task_writes(path: str) -> None:
+    appended(path, plan_of())
+    plan = plan_of(2, table_id=id_of(path))
+    for physical, partition_by, why in ((True, (), "no column broker_id"), (False, ("topic",), "partitioned by nothing")):
+        tasks = Tasks(plan)
+        with pytest.raises(NotOurTable, match=why):
+            append(Load(ArrowWriter(physical), tasks), plan, Destination(path, APP, partition_by=partition_by))
+        assert tasks.wanted is None
+
+
+@pytest.mark.parametrize("around", [-1000, -1, 0, 1, 999, 1000])
+def test_filters_at_the_bounds_of_files_find_the_same_rows_as_without_what_the_log_says_of_files(path: str, around: int) -> None:
+    """Microseconds, which the log's milliseconds do not hold. A bound that is too tight loses rows without a word."""
+    firsts = (1_700_000_000_123_456, 1_700_000_000_124_000, -1)
+    for number, first in enumerate(firsts, start=1):
+        appended(path, plan := plan_of(number, table_id=id_of(path) if number > 1 else None), Tasks(plan, first_micros=first))
+    table, every = DeltaTable(path), [micros for first in firsts for many in (10, 5) for micros in range(first, first + many)]
+    for micros in {bound + around for first in firsts for bound in (first, first + 9)}:
+        at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
+        for sign, holds in (("<", int.__lt__), ("<=", int.__le__), (">", int.__gt__), (">=", int.__ge__), ("=", int.__eq__)):
+            found = table.to_pyarrow_table(filters=[("timestamp", sign, at)], columns=["offset"])
+            assert found.num_rows == sum(holds(one, micros) for one in every), (sign, micros)
+
+
+def test_receipts_make_the_text_for_people_give_way_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of()
+    said = commit_metadata.render_commit_metadata(plan, APP, "run-1")
+    monkeypatch.setattr(commit_metadata, "METADATA_FULL_BYTES", len(said))
+    short = commit_metadata.with_receipts(said, plan, READ)
+    found = commit_metadata.parse_commit_metadata(short, 7)
+    assert '"ranges"' in said and '"ranges"' not in short
+    assert found is not None and (found.plan_id, found.run_id, receipts_of(found)) == (plan.id, "run-1", READ)
+
+
+def test_receipts_that_no_commit_can_bear_are_left_out_and_the_commit_is_as_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of()
+    said = commit_metadata.render_commit_metadata(plan, APP)
+    monkeypatch.setattr(commit_metadata, "METADATA_FULL_BYTES", 10)
+    monkeypatch.setattr(commit_metadata, "METADATA_MAX_BYTES", 10)
+    assert commit_metadata.with_receipts(said, plan, READ) == said
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", b"\x78\x9c"])
+def test_receipts_that_cannot_be_read_are_none(damage: bytes) -> None:
+    plan = plan_of()
+    found = commit_metadata.parse_commit_metadata(
+        commit_metadata.with_receipts(commit_metadata.render_commit_metadata(plan, APP), plan, READ), 1)
+    assert found is not None and receipts_of(replace(found, receipts=damage)) is None
+    assert receipts_of(replace(found, plan_id="another")) is None
+
+
+def test_delta_rs_itself_would_take_a_used_number_so_it_is_looked_at_first(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What keeps a late driver out is the look on the very table object, and the conflict check behind it."""
+    appended(path, plan_of())
+    monkeypatch.setattr(writers, "holds", lambda *_: False)
+    late = plan_of(1, created_at_ms=9)
+    appended(path, late)
+    assert len(offsets(path)) == 30
+
+
+@pytest.mark.parametrize("writer", [ArrowWriter(), EmptyCommit(arrow_schema())])
+def test_a_table_that_is_gone_since_the_plan_was_made_is_told_and_no_other_is_made_in_its_place(tmp_path: Path, writer: Any) -> None:
+    first = plan_of()
+    append(Load(ArrowWriter(), Tasks(first)), first, Destination(str(tmp_path / "table"), APP))
+    second = plan_of(2, table_id=str(DeltaTable(tmp_path / "table").metadata().id))
+    (tmp_path / "table").rename(tmp_path / "moved")
+    with pytest.raises(TableUnreachable, match="no table is there any more"):
+        append(Load(writer, Tasks(second)), second, Destination(str(tmp_path / "table"), APP))
+    assert not (tmp_path / "table").exists()
+
+
+def test_of_two_plans_that_make_one_table_at_the_same_moment_one_is_its_first_version_and_no_other_lies_behind_it(tmp_path: Path) -> None:
+    empty = with_id(plain_plan(1, ranges=(), positions={LOG: 0}))
+    for turn in range(12):
+        path, ready, told = str(tmp_path / str(turn)), threading.Barrier(2), list[bool]()
+
+        def go(app_id: str, path: str = path, ready: threading.Barrier = ready, told: list[bool] = told) -> None:
+            ready.wait()
+            try:
+                told.append(append(Load(EmptyCommit(arrow_schema())), empty, Destination(path, app_id)).result is Result.APPLIED)
+            except EtlError:
+                told.append(False)
+
+        both = [threading.Thread(target=go, args=(app_id,)) for app_id in (APP, APP + "-2")]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+        assert (DeltaTable(path).version(), sorted(told)) == (0, [False, True])

@@ -1,0 +1,200 @@
+"""The data files that tasks write: what is in them, what the log will say of them, and where they lie."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from etl.decisions import file_layout
+from etl.edges.delta.data_files import DataFiles, as_dictionary
+from etl.model.data_files import Codec, DataFile, FilesWanted
+from etl.model.raw_table import arrow_schema
+
+MICROS = 1_700_000_000_123_456
+"""2023-11-14T22:13:20.123456Z"""
+
+
+def rows(offsets: Sequence[int], timestamps: Sequence[int | None] | None = None, **columns: Any) -> pa.RecordBatch:
+    """Rows of the raw table, one for each offset."""
+    many = len(offsets)
+    values: dict[str, Any] = {
+        "key": [None] * many, "value": [b"v%d" % offset for offset in offsets], "topic": ["clicks"] * many, "partition": [0] * many,
+        "offset": list(offsets), "timestamp": timestamps or [MICROS] * many, "timestampType": [0] * many, "headers": [None] * many,
+        "log_epoch": [0] * many, **columns}
+    return pa.record_batch([pa.array(values[field.name], field.type) for field in arrow_schema()], schema=arrow_schema())
+
+
+def wanted(tmp_path: Path, partition_by: tuple[str, ...] = (), **more: Any) -> FilesWanted:
+    columns = (*arrow_schema().names, *(("event_date",) if "event_date" in partition_by else ()))
+    return FilesWanted(str(tmp_path), columns, partition_by, **more)
+
+
+def written(asked: FilesWanted, *batches: pa.RecordBatch) -> tuple[DataFile, ...]:
+    files = DataFiles(asked)
+    for batch in batches:
+        files.take(batch)
+    return files.end()
+
+
+def read(asked: FilesWanted, file: DataFile) -> pa.Table:
+    return parquet.read_table(Path(asked.root, file.path), partitioning=None)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_file_has_the_very_rows_that_were_given(tmp_path: Path, codec: Codec) -> None:
+    asked = wanted(tmp_path, codec=codec)
+    given = rows([5, 6, 7], headers=[None, [{"key": "a", "value": b"1"}, {"key": "a", "value": None}], []], key=[b"k", None, b""])
+    [file] = written(asked, given)
+    assert read(asked, file) == pa.Table.from_batches([given])
+    assert (file.rows, file.size, file.partition_values) == (3, Path(tmp_path, file.path).stat().st_size, {})
+
+
+def test_no_rows_are_no_file(tmp_path: Path) -> None:
+    assert written(wanted(tmp_path), rows([])) == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_log_says_of_a_file_bounds_each_of_its_values(tmp_path: Path) -> None:
+    [file] = written(wanted(tmp_path), rows([7, 5], [MICROS, None], key=[b"k", None]), rows([9], [-1]))
+    said = json.loads(file.stats)
+    assert said["numRecords"] == 3
+    assert said["minValues"] == {
+        "topic": "clicks", "partition": 0, "offset": 5, "timestamp": "1969-12-31T23:59:59.999Z", "timestampType": 0, "log_epoch": 0}
+    assert said["maxValues"] == {**said["minValues"], "offset": 9, "timestamp": "2023-11-14T22:13:20.124Z"}
+    assert said["nullCount"] == {
+        "key": 2, "value": 0, "topic": 0, "partition": 0, "offset": 0, "timestamp": 1, "timestampType": 0, "headers": 3, "log_epoch": 0}
+
+
+def test_a_timestamp_of_whole_milliseconds_is_its_own_bound(tmp_path: Path) -> None:
+    [file] = written(wanted(tmp_path), rows([1], [1_700_000_000_000_000]))
+    said = json.loads(file.stats)
+    assert said["minValues"]["timestamp"] == said["maxValues"]["timestamp"] == "2023-11-14T22:13:20.000Z"
+
+
+@pytest.mark.parametrize("outside", [-62_135_596_800_000_001, 253_402_300_799_999_001, 2**63 - 1000, -2**63 + 1000])
+def test_a_timestamp_that_the_log_cannot_name_leaves_the_column_without_bounds(tmp_path: Path, outside: int) -> None:
+    """None is told of a bound that is not known: a reader then reads the file."""
+    [file] = written(wanted(tmp_path), rows([1, 2], [MICROS, outside]))
+    said = json.loads(file.stats)
+    assert "timestamp" not in said["minValues"] and "timestamp" not in said["maxValues"]
+    assert said["nullCount"]["timestamp"] == 0
+
+
+@pytest.mark.parametrize("of", ["key", "value", "headers"])
+def test_bytes_have_no_bounds(tmp_path: Path, of: str) -> None:
+    [file] = written(wanted(tmp_path), rows([1], key=[b"\xff"], headers=[[{"key": "a", "value": b"1"}]]))
+    said = json.loads(file.stats)
+    assert of not in said["minValues"] and said["nullCount"][of] == 0
+
+
+def test_rows_go_to_a_file_for_each_value_of_the_partitions(tmp_path: Path) -> None:
+    asked = wanted(tmp_path, ("topic", "event_date"))
+    files = written(
+        asked, rows([1, 2, 3], [MICROS, 0, None], topic=["a", "a", "b"]), rows([4, 5], [0, 86_400_000_000], topic=["a", "a"]))
+    found = {(file.partition_values["topic"], file.partition_values["event_date"]): file for file in files}
+    offsets = {values: read(asked, file).column("offset").to_pylist() for values, file in found.items()}
+    assert offsets == {("a", "2023-11-14"): [1], ("a", "1970-01-01"): [2, 4], ("b", None): [3], ("a", "1970-01-02"): [5]}
+    assert found["a", "1970-01-01"].path.startswith("topic=a/event_date=1970-01-01/part-")
+    assert found["b", None].path.startswith("topic=b/event_date=__HIVE_DEFAULT_PARTITION__/part-")
+    assert "topic" not in read(asked, files[0]).column_names and "topic" not in json.loads(files[0].stats)["nullCount"]
+
+
+@pytest.mark.parametrize(("micros", "day"), [
+    (-1, date(1969, 12, 31)), (0, date(1970, 1, 1)), (-62_135_596_800_000_000, date(1, 1, 1)), (-62_135_596_800_000_001, None),
+    (253_402_300_799_999_999, date(9999, 12, 31)), (253_402_300_800_000_000, None), (2**63 - 1000, None), (-2**63 + 1000, None),
+])
+def test_the_event_date_is_the_utc_date_in_the_years_1_to_9999(tmp_path: Path, micros: int, day: date | None) -> None:
+    [file] = written(wanted(tmp_path, ("event_date",)), rows([1], [micros]))
+    assert file.partition_values == {"event_date": None if day is None else day.isoformat()}
+
+
+def test_a_value_that_makes_no_plain_name_leaves_the_file_beside_the_folders(tmp_path: Path) -> None:
+    asked = wanted(tmp_path, ("topic",))
+    [file] = written(asked, rows([1], topic=["a b/../c"]))
+    assert "/" not in file.path and file.partition_values == {"topic": "a b/../c"}
+
+
+def test_small_batches_share_a_file_and_large_ones_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [rows(range(at, at + 100)) for at in range(0, 1000, 100)]
+    [file] = written(wanted(tmp_path), *batches)
+    assert file.rows == 1000
+    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 1)
+    asked = wanted(tmp_path, file_bytes=2000)
+    files = written(asked, *batches)
+    assert len(files) > 1
+    assert [offset for one in files for offset in read(asked, one).column("offset").to_pylist()] == list(range(1000))
+
+
+def test_what_a_task_holds_back_is_bounded_over_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_layout, "HELD_BYTES", 3 * rows(range(100)).nbytes)
+    asked = wanted(tmp_path, ("partition",))
+    files = DataFiles(asked)
+    for at in range(20):
+        files.take(rows(range(at * 100, at * 100 + 100), partition=[at % 4] * 100))
+        assert sum(one.held_bytes for one in files._open.values()) < file_layout.HELD_BYTES
+    assert sorted(file.rows for file in files.end()) == [500] * 4
+
+
+def test_a_task_has_so_many_files_open_and_no_more(tmp_path: Path) -> None:
+    asked, many = wanted(tmp_path, ("partition",)), file_layout.OPEN_FILES + 5
+    files = DataFiles(asked)
+    for at in (*range(many), 0):
+        files.take(rows([at], partition=[at]))
+        assert len(files._open) <= file_layout.OPEN_FILES
+    found = files.end()
+    assert len(found) == many + 1 and sum(file.rows for file in found) == many + 1
+
+
+def test_attempts_of_a_task_never_share_a_name(tmp_path: Path) -> None:
+    asked = wanted(tmp_path)
+    names = {written(asked, rows([1]))[0].path for _ in range(3)}
+    assert len(names) == 3
+
+
+def test_files_of_physical_logs_lack_the_columns_that_are_null_in_all_their_rows(tmp_path: Path) -> None:
+    schema = arrow_schema(physical=True)
+    batch = pa.record_batch([pa.array([{"value": b"v", "topic": "t", "offset": 7}.get(f.name, None if f.name in (
+        "key", "timestamp", "timestampType", "headers") else 0)], f.type) for f in schema], schema=schema)
+    asked = FilesWanted(str(tmp_path), tuple(schema.names), physical=True)
+    [file] = written(asked, batch)
+    assert read(asked, file).column_names == ["value", "topic", "partition", "offset", "broker_id", "message_index", "log_epoch"]
+    assert datetime.fromtimestamp(file.modified_at_ms / 1000, UTC).year >= 2024
+
+
+@pytest.mark.parametrize("texts", [["clicks"] * 5, ["clicks", "clicka"], ["a", "bc"], [""], ["", ""], [None, "a"], ["aa", "aa", "ab"]])
+@pytest.mark.parametrize("start", [0, 1])
+def test_texts_are_the_same_as_a_dictionary(texts: list[str | None], start: int) -> None:
+    sliced = pa.array(["before"][:start] + texts, pa.string()).slice(start)
+    found = as_dictionary(sliced)
+    assert found.to_pylist() == texts
+    assert len(found.dictionary) == len({text for text in texts if text is not None})
+
+
+def test_a_row_group_may_have_rows_of_several_topics(tmp_path: Path) -> None:
+    asked = wanted(tmp_path)
+    [file] = written(asked, rows([1], topic=["a"]), rows([2, 3], topic=["b", "a"]), rows([4], topic=["c"]))
+    assert read(asked, file).column("topic").to_pylist() == ["a", "b", "a", "c"]
+    said = json.loads(file.stats)
+    assert (said["minValues"]["topic"], said["maxValues"]["topic"], said["nullCount"]["topic"]) == ("a", "c", 0)
+
+
+def test_a_partitioning_by_a_column_that_no_row_of_physical_logs_has_is_one_of_nulls(tmp_path: Path) -> None:
+    schema = arrow_schema(physical=True)
+    given = {"value": b"v", "topic": "t", "offset": 7, "partition": 0, "broker_id": 0, "message_index": 0, "log_epoch": 0}
+    batch = pa.record_batch([pa.array([given.get(field.name)], field.type) for field in schema], schema=schema)
+    asked = FilesWanted(str(tmp_path), tuple(schema.names), ("timestampType",), physical=True)
+    assert [(file.rows, dict(file.partition_values)) for file in written(asked, batch)] == [(1, {"timestampType": None})]
+
+
+def test_many_small_batches_are_not_held_back_for_what_their_data_alone_takes(tmp_path: Path) -> None:
+    files = DataFiles(wanted(tmp_path))
+    for offset in range(8):
+        files.take(rows([offset]))
+    assert sum(one.held_bytes for one in files._open.values()) >= 8 * 16 * 1024

@@ -1,0 +1,56 @@
+"""The dashboard in the docs asks for metrics and labels that a run's file has."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.model.logs import BrokerPartition, OldestRecord, Retention
+from etl.report.metrics import HELP, PREFIX, metrics_of
+from etl.settings.policies import MetricsPer
+from tests.builders import plain_settings
+from tests.reports import BEGAN_MS, loaded
+
+DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana" / "pipelines.json"
+DOCUMENT: dict[str, Any] = json.loads(DASHBOARD.read_text())
+ASKED = [target["expr"] for panel in DOCUMENT["panels"] for target in panel["targets"]]
+CHOICES = [one["query"]["query"] for one in DOCUMENT["templating"]["list"] if one["type"] == "query"]
+NAME = re.compile(rf"\b{PREFIX}(\w+)")
+
+
+def written() -> str:
+    """The file of a run that left some of a topic, so that every metric has a sample."""
+    log, retention = BrokerPartition("clicks", 0), {"clicks": Retention(ms=3_600_000, bytes=10_000)}
+    report = loaded(1, left={0: 50}, bytes_per_offset={log: 10.0}, retention=retention)
+    report.settings = plain_settings()
+    report.oldest = {log: OldestRecord(BEGAN_MS)}
+    return metrics_of(report, now_ms=BEGAN_MS + 60_000, per=MetricsPer.TOPIC, last_success_s=None)
+
+
+def test_a_run_that_leaves_some_has_a_sample_of_every_metric() -> None:
+    assert set(re.findall(rf"^{PREFIX}(\w+){{", written(), re.MULTILINE)) == HELP.keys()
+
+
+@pytest.mark.parametrize("asked", [*ASKED, *CHOICES])
+def test_a_panel_asks_for_metrics_and_labels_that_a_run_writes(asked: str) -> None:
+    names, file = NAME.findall(asked), written()
+    assert names
+    for name, labels in re.findall(rf"\b{PREFIX}(\w+)(?:{{([^}}]*)}})?", asked):
+        [line, *_] = [one for one in file.splitlines() if one.startswith(f"{PREFIX}{name}{{")]
+        assert all(f'{label}="' in line for label in re.findall(r"(\w+)[=!]~?", labels)), line
+    grouped = re.findall(r"by \(([^)]*)\)", asked)
+    assert all(f'{label.strip()}="' in file for labels in grouped for label in labels.split(","))
+
+
+def test_every_panel_has_a_place_of_its_own_and_the_data_source_that_is_chosen() -> None:
+    places = set[tuple[int, int]]()
+    for panel in DOCUMENT["panels"]:
+        at = panel["gridPos"]
+        own = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not own & places and at["x"] + at["w"] <= 24 and panel["datasource"]["uid"] == "${datasource}"
+        places |= own
+    assert len({panel["id"] for panel in DOCUMENT["panels"]}) == len(DOCUMENT["panels"]) == len({p["title"] for p in DOCUMENT["panels"]})

@@ -1,0 +1,111 @@
+"""What is written into the mirrored group, what is left, and that a run is done whatever becomes of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from etl.edges.brokers.mirror import mirror_positions
+from etl.errors import BrokerError, SettingsError
+from etl.model.ledger import Ledger
+from etl.model.logs import BrokerPartition
+from etl.model.receipts import Applied
+from etl.protocol.messages import CommittedOffset
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
+from etl.run import mirror
+from tests.builders import plain_plan, plain_settings
+
+A, B = (BrokerPartition("clicks", partition) for partition in (0, 1))
+OTHER = BrokerPartition("orders", 0)
+
+
+class Group:
+    """A group's coordinator: the offsets that are there, and what was committed."""
+
+    def __init__(self, **there: tuple[int | None, str]) -> None:
+        self.there = {dict(a=A, b=B)[name]: CommittedOffset(None, *told) for name, told in there.items()}
+        self.committed: list[tuple[dict[BrokerPartition, int], str]] = []
+
+    def fetch_offsets(self, group: str, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, CommittedOffset]:
+        return {log: self.there.get(log, CommittedOffset(None, None, "")) for log in logs}
+
+    def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int], *, metadata: str) -> None:
+        self.committed.append((dict(offsets), metadata))
+
+    def first(self, ask: Any) -> Any:
+        return ask(self)
+
+
+@pytest.mark.parametrize(("group", "written", "left"), [
+    (Group(), {A: 5, B: 7}, ()),
+    (Group(a=(3, "etl:clicks:1"), b=(4, "etl:old:9")), {A: 5, B: 7}, ()),
+    (Group(a=(3, "")), {B: 7}, (A,)),
+    (Group(a=(3, "by hand"), b=(None, "")), {B: 7}, (A,)),
+], ids=["empty", "ours", "without-a-word", "somebody-elses"])
+def test_offsets_of_somebody_else_are_left_as_they_are(group: Group, written: dict[BrokerPartition, int], left: tuple[Any, ...]) -> None:
+    assert mirror_positions(group, "lag", {A: 5, B: 7}, pipeline="clicks", number=3) == left  # type: ignore[arg-type]
+    assert group.committed == [(written, "etl:clicks:3")]
+
+
+def test_where_all_offsets_are_somebody_elses_nothing_is_committed() -> None:
+    group = Group(a=(3, "x"))
+    assert mirror_positions(group, "lag", {A: 5}, pipeline="clicks", number=3) == (A,) and not group.committed  # type: ignore[arg-type]
+
+
+PLAN = plain_plan(3, positions={A: 5, OTHER: 9})
+RECORDED = Ledger("u", PLAN, Applied(3, "", 8, "t", ()))
+MIRRORED = plain_settings(mirror_group="lag")
+
+
+def mirrored(monkeypatch: pytest.MonkeyPatch, ledger: Ledger, group: Any, settings: Any = MIRRORED) -> Report:
+    @contextlib.contextmanager
+    def open_cluster() -> Iterator[Any]:
+        yield group
+
+    monkeypatch.setattr(mirror, "PlanLedger", lambda *a: SimpleNamespace(read_ledger=lambda: ledger))
+    monkeypatch.setattr(mirror, "Discovery", lambda *a: SimpleNamespace(open_cluster=open_cluster))
+    report = Report("run-1", "clicks", "group", "clicks", 0)
+    mirror.mirror(settings, None, report)  # type: ignore[arg-type]
+    return report
+
+
+def test_positions_of_the_topics_that_the_conf_names_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group()
+    assert not mirrored(monkeypatch, RECORDED, group).outcomes and group.committed == [({A: 5}, "etl:clicks:3")]
+
+
+@pytest.mark.parametrize("ledger", [Ledger(), Ledger("u", PLAN), Ledger("u", plain_plan(3, moves_offsets=False), RECORDED.applied)],
+                         ids=["no plan", "not recorded", "moves no offsets"])
+def test_what_is_not_known_to_be_in_the_table_is_not_written(monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
+    group = Group()
+    assert not mirrored(monkeypatch, ledger, group).outcomes and not group.committed
+
+
+def test_without_the_key_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not mirrored(monkeypatch, RECORDED, None, plain_settings()).outcomes
+
+
+def test_a_refusal_is_told_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(Group):
+        def commit_offsets(self, *given: Any, **more: Any) -> None:
+            raise BrokerError("the broker refused to commit an offset of group lag: UNKNOWN_MEMBER_ID", check="its members")
+
+    report = mirrored(monkeypatch, RECORDED, Refusing())
+    (outcome, said), = report.outcomes
+    assert outcome is Outcome.NOT_MIRRORED and said.startswith("group lag does not have the positions: the broker refused to commit")
+    assert said.endswith("UNKNOWN_MEMBER_ID; check its members")
+
+
+@pytest.mark.parametrize(("changes", "what"), [
+    ({"mirror_group": "group"}, "the pipeline's own group"), ({"mirror_group": ".."}, "mirror_group"),
+    ({"mirror_group": "lag", "cluster": "c", "source": {"dialect": "jafka"}}, "keep no offsets of groups"),
+], ids=["own", "no-name", "jafka"])
+def test_a_group_that_cannot_be_or_must_not_be_written_is_refused_by_its_key(changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        plain_settings(**changes)
+    assert what in str(refused.value) and refused.value.where["key"] == "mirror_group"

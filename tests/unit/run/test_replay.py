@@ -1,0 +1,367 @@
+"""The story of a replay on a fake outside: its rows are there once, all others untouched, wherever it is killed and whoever works."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from etl.decisions.accepting import parse_named
+from etl.decisions.next_step import plan_superseding
+from etl.decisions.replaying import Wanted
+from etl.errors import DataLoss, EtlError, NeedsDecision, Owned, SettingsError
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan, PlanKind
+from etl.model.snapshot import Supersede
+from etl.report.run_state import Outcome
+from etl.run.replay import replay
+from etl.settings.sections import Settings
+from etl.settings.source import Timestamp
+from tests.fakes.outside import Outside
+from tests.fakes.stories import (
+    LOGS, PHYSICAL_LOGS, SETTINGS, At, accept, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, physical_outside_of,
+    refuse_broken, refuse_unfinished, run, settings_for, settings_of,
+)
+from tests.fakes.world import Crash, FakeWorld, When
+
+STEPS = ["observe", "count rows", "store plan", "claim", "fetch", "open table", "append", "record", "tidy", "release"]
+"""Every change of a replay. A new one makes the test of this list fail: it needs its crash rows."""
+INTERVAL = [(LOGS[0], 1), (LOGS[0], 2)]
+"""What is replayed where nothing else is said."""
+CRASHES = [(step, when) for step in STEPS for when in When]
+
+
+def wanted(from_: Any = 1, until: Any = 3, *names: str, only_retained: bool = False) -> Wanted:
+    return Wanted(tuple(map(parse_named, names or ("clicks:0",))), from_, until, only_retained)
+
+
+def replayed(
+    outside: Outside, what: Wanted | None = None, at: At | None = None, *, settings: Settings | None = None, report: Any = None,
+    shown: Plan | None = None,
+) -> Plan:
+    settings = settings or settings_for(outside)
+    world = FakeWorld(outside, settings, at or (lambda step, when: None))
+    return replay(world, settings, report or new_report(), what or wanted(), "a better transform", shown=shown)
+
+
+def loaded(*ends: int) -> Outside:
+    """Loaded by two runs, so that an interval may lie in several plans."""
+    outside = outside_of(*(end - 2 for end in ends))
+    run(outside)
+    for log in list(outside.logs.values()):
+        log.grow(2)
+    run(outside)
+    return outside
+
+
+def refuse_other_rows(outside: Outside, before: dict[Any, int], number: int, log: BrokerPartition, low: int, until: int) -> None:
+    """The rows of the interval are those of plan `number`, all others those that they were."""
+    assert outside.writers() == {row: number if row[0] == log and low <= row[1] < until else by for row, by in before.items()}
+
+
+def test_a_replay_takes_these_steps_and_its_rows_alone_are_new() -> None:
+    outside = loaded(5, 3, 4)
+    before, offsets, report = outside.writers(), dict(outside.offsets), new_report()
+    world = FakeWorld(outside, SETTINGS)
+    plan = replay(world, SETTINGS, report, wanted(1, 5), "why")
+    assert world.steps == STEPS
+    assert (plan.kind, plan.number, dict(plan.stood), plan.reason) == (PlanKind.REPLAY, 3, {LOGS[0]: 4}, "why")
+    refuse_other_rows(outside, before, 3, LOGS[0], 1, 5)
+    assert outside.offsets == offsets
+    refuse_unfinished(outside)
+    assert report.outcomes == [(Outcome.REPLACED, "plan 3: 4 records took the place of 4 at version 3")]
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_after_a_crash_the_next_run_executes_what_was_stored_and_every_row_is_there_once(step: str, when: When) -> None:
+    outside = loaded(5, 3, 4)
+    before = outside.writers()
+    with pytest.raises(Crash):
+        replayed(outside, at=crash_at(step, when))
+    refuse_broken(outside)
+    assert outside.writers().keys() == before.keys()
+    was_stored = 3 in outside.plans
+    grow(outside, 1, 0, 0)
+    run(outside)
+    refuse_unfinished(outside)
+    there = {row: by for row, by in outside.writers().items() if row in before}
+    assert there == {row: 3 if was_stored and row in INTERVAL else by for row, by in before.items()}
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_a_replay_that_is_said_again_after_a_crash_ends_with_the_plan_that_was_stored(step: str, when: When) -> None:
+    outside = loaded(5, 3, 4)
+    with pytest.raises(Crash):
+        replayed(outside, at=crash_at(step, when))
+    is_done = outside.transaction_version() == 3
+    plan = replayed(outside)
+    assert plan.number == (4 if is_done else 3)
+    assert {by for row, by in outside.writers().items() if row in INTERVAL} == {plan.number}
+    refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize("first", range(0, 2 * len(STEPS), 3))
+def test_crashes_one_after_the_other_lose_and_double_nothing(first: int) -> None:
+    for second in range(0, 2 * len(STEPS), 2):
+        outside = loaded(5, 3, 4)
+        for moment in (first, second):
+            with contextlib.suppress(Crash):
+                replayed(outside, at=crash_at_moment(moment))
+            refuse_broken(outside)
+            assert len(outside.writers()) == 12
+        run(outside)
+        refuse_unfinished(outside)
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_a_second_driver_in_the_middle_of_a_replay_loses_and_doubles_nothing(step: str, when: When) -> None:
+    outside, done = loaded(5, 3, 4), list[int]()
+
+    def beside(reached: str, side: When) -> None:
+        if (reached, side) == (step, when) and not done:
+            done.append(1)
+            grow(outside, 1, 0, 2)
+            outside.owners.clear()  # the first driver was forgotten with its session
+            run(outside)
+
+    with contextlib.suppress(EtlError):
+        replayed(outside, at=beside)
+    refuse_broken(outside)
+    run(outside)
+    refuse_unfinished(outside)
+    assert done
+
+
+@pytest.mark.parametrize(("step", "when"), CRASHES)
+def test_two_replays_at_the_same_time_lose_and_double_nothing(step: str, when: When) -> None:
+    outside, done = loaded(5, 3, 4), list[int]()
+
+    def beside(reached: str, side: When) -> None:
+        if (reached, side) == (step, when) and not done:
+            done.append(1)
+            outside.owners.clear()
+            with contextlib.suppress(EtlError):
+                replayed(outside, wanted(2, 5))
+
+    with contextlib.suppress(EtlError):
+        replayed(outside, at=beside)
+    run(outside)
+    refuse_unfinished(outside)
+    assert len(outside.writers()) == 12
+
+
+def test_a_plan_that_an_earlier_run_left_is_executed_before_the_replay() -> None:
+    outside = loaded(5, 3, 4)
+    grow(outside, 2, 0, 0)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("fetch", When.AFTER))
+    report = new_report()
+    assert replayed(outside, wanted(5, 7), report=report).number == 4
+    assert outcomes(report) == [Outcome.REPLAYED, Outcome.INGESTED, Outcome.REPLACED]
+    refuse_unfinished(outside)
+
+
+def test_a_stored_replay_whose_records_expired_meanwhile_is_given_up_and_its_rows_stand() -> None:
+    outside = loaded(5, 3, 4)
+    before = outside.writers()
+    with pytest.raises(Crash):
+        replayed(outside, at=crash_at("store plan", When.AFTER))
+    outside.logs[LOGS[0]].log_start = 2
+    report = run(outside)
+    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.STARTED]
+    assert "the replay was given up, and its rows are as they were" in report.outcomes[0][1]
+    assert outside.writers() == before
+    grow(outside, 1, 0, 0)
+    run(outside)
+    assert outside.writers().keys() - before.keys() == {(LOGS[0], 5)}
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, settings_of(on_data_loss="skip")], ids=["fail", "skip"])
+@pytest.mark.parametrize("gone", ["expired", "missing"])
+def test_a_replay_whose_records_go_while_it_reads_is_given_up_at_once_and_told(gone: str, settings: Settings) -> None:
+    outside = loaded(5, 3, 4)
+    before, log = outside.writers(), outside.logs[LOGS[0]]
+
+    def expire(step: str, when: When) -> None:
+        if (step, when) == ("fetch", When.AFTER):
+            log.log_start, log.lost = (2, set()) if gone == "expired" else (0, {1})
+
+    with pytest.raises(NeedsDecision, match="was not executed: the replay was given up, and its rows are as they were"):
+        replayed(outside, at=expire, settings=settings)
+    assert outside.writers() == before and not outside.losses
+    log.log_start, log.lost = 0, set()
+    assert run(outside, settings).outcomes == [(Outcome.NOTHING_NEW, "nothing new to read")]
+    refuse_unfinished(outside)
+
+
+def test_a_replay_that_is_superseded_by_hand_is_given_up_and_what_is_new_is_loaded() -> None:
+    outside = loaded(5, 3, 4)
+    before = outside.writers()
+    with pytest.raises(Crash):
+        replayed(outside, at=crash_at("store plan", When.AFTER))
+    grow(outside, 2, 0, 0)
+    world = FakeWorld(outside, SETTINGS)
+    snapshot = world.observe()
+    assert snapshot.ledger.newest is not None
+    instead = plan_superseding(Supersede(snapshot.ledger.newest, "no"), snapshot, SETTINGS, now_ms=5)
+    world.supersede(instead, snapshot.ledger)
+    run(outside)
+    assert {row: by for row, by in outside.writers().items() if row in before} == before
+    refuse_unfinished(outside)
+
+
+def test_a_conf_that_shapes_rows_in_another_way_stops_a_stored_replay_with_the_command_that_leads_out() -> None:
+    outside = loaded(5, 3, 4)
+    with pytest.raises(Crash):
+        replayed(outside, at=crash_at("store plan", When.AFTER))
+    with pytest.raises(NeedsDecision, match="the rows stay as they are, and another `etl replay`"):
+        run(outside, settings_of(isolation="read_uncommitted"))
+
+
+def test_fewer_rows_come_than_went_where_the_log_was_compacted_and_the_ledger_knows_it() -> None:
+    outside = loaded(5, 3, 4)
+    outside.logs[LOGS[0]].missing = {1}
+    report = new_report()
+    replayed(outside, wanted(0, 4), report=report)
+    assert report.outcomes[-1][1].startswith("plan 3: 3 records took the place of 4")
+    assert FakeWorld(outside, SETTINGS).loaded().intervals[LOGS[0]][0].rows == 4
+    refuse_unfinished(outside)
+
+
+def test_an_interval_by_time_ends_where_the_pipeline_is_and_covers_each_partition() -> None:
+    outside = loaded(5, 3, 4)
+    for log in LOGS:
+        outside.logs[log].later = {n: 10_000 + n for n in range(2, 9)}
+    grow(outside, 3, 3, 3)
+    plan = replayed(outside, wanted(_time(10), _time(1_000), "clicks"))
+    assert [(r.log, r.from_offset, r.until_offset) for r in plan.ranges] == [(LOGS[0], 2, 5), (LOGS[1], 2, 3), (LOGS[2], 2, 4)]
+    run(outside)
+    refuse_unfinished(outside)
+
+
+def test_physical_logs_are_replayed_by_offsets_at_which_an_entry_begins() -> None:
+    outside = physical_outside_of(3, 2)
+    run(outside)
+    end = outside.logs[PHYSICAL_LOGS[0]].end
+    before = outside.writers()
+    plan = replayed(outside, wanted(0, end, "clicks:1-0"))
+    assert {row[0] for row, by in outside.writers().items() if by == plan.number} == {PHYSICAL_LOGS[0]}
+    assert outside.writers().keys() == before.keys()
+    refuse_unfinished(outside)
+
+
+def _time(seconds: int) -> Timestamp:
+    return Timestamp.model_validate({"timestamp": f"1970-01-01T00:{seconds // 60:02}:{seconds % 60:02}+00:00"})
+
+
+@pytest.mark.parametrize(("from_", "until", "says"), [
+    pytest.param(3, 3, "the interval is empty", id="empty"), pytest.param(3, 1, "the interval runs backwards", id="backwards"),
+    pytest.param(_time(9), _time(3), "the interval runs backwards", id="time-backwards")])
+def test_an_interval_that_is_empty_or_runs_backwards_is_refused_before_anything_is_asked(from_: Any, until: Any, says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        wanted(from_, until)
+
+
+@pytest.mark.parametrize(("what", "error", "says"), [
+    pytest.param(wanted(1, 9), SettingsError, "loaded up to offset 5, and the interval ends at 9", id="beyond-our-position"),
+    pytest.param(wanted(1, 3, "views"), SettingsError, "this pipeline has loaded nothing of views", id="another-topic"),
+    pytest.param(wanted(1, 3, "clicks:7"), SettingsError, "this pipeline has loaded nothing of clicks:7", id="another-partition"),
+    pytest.param(wanted(_time(3_000), _time(3_500), "clicks"), SettingsError, "nothing that this pipeline has loaded", id="no-record-then"),
+])
+def test_what_was_never_loaded_is_refused_and_nothing_is_stored(what: Wanted, error: type[EtlError], says: str) -> None:
+    outside = loaded(5, 3, 4)
+    with pytest.raises(error, match=says):
+        replayed(outside, what)
+    assert sorted(outside.plans) == [1, 2]
+    refuse_unfinished(outside)
+
+
+def test_before_the_first_run_there_is_nothing_to_replay() -> None:
+    with pytest.raises(SettingsError, match="nothing to replay"):
+        replayed(outside_of(3))
+
+
+def test_offsets_that_were_let_go_are_no_replays_to_load() -> None:
+    outside = outside_of(5, 3, 4)
+    outside.logs[LOGS[0]].log_start = 2
+    run(outside, settings_of(on_data_loss="skip"))
+    outside.logs[LOGS[0]].log_start = 0
+    with pytest.raises(SettingsError, match="offsets 0 to 2 of it were never loaded"):
+        replayed(outside, wanted(0, 4))
+
+
+@pytest.mark.parametrize(("from_", "until"), [(1, 4), (_time(0), _time(3_000))], ids=["offsets", "times"])
+def test_rows_whose_records_are_gone_are_never_taken_out(from_: Any, until: Any) -> None:
+    outside = loaded(5, 3, 4)
+    before = outside.writers()
+    outside.logs[LOGS[0]].log_start = 2
+    with pytest.raises(DataLoss, match="--only-retained"):
+        replayed(outside, wanted(from_, until))
+    assert outside.writers() == before
+    plan = replayed(outside, wanted(from_, until, only_retained=True))
+    refuse_other_rows(outside, before, plan.number, LOGS[0], 2, plan.ranges[-1].until_offset)
+
+
+def test_rows_of_an_earlier_life_of_the_log_are_refused() -> None:
+    outside = loaded(5, 3, 4)
+    outside.logs[LOGS[0]].cut(3)
+    outside.logs[LOGS[0]].grow(4)
+    accept(outside, "clicks:0")
+    run(outside)
+    with pytest.raises(SettingsError, match="an earlier life of the log"):
+        replayed(outside, wanted(1, 5))
+    plan = replayed(outside, wanted(3, 6))
+    assert dict(plan.log_epochs) == {LOGS[0]: 1} and dict(plan.stood) == {LOGS[0]: 3}
+    assert not [row for row, times in outside.keys().items() if times > 1]
+
+
+def test_a_log_without_a_leader_and_one_that_somebody_owns_are_not_replayed() -> None:
+    outside, settings = loaded(5, 3, 4), settings_of(on_no_leader="skip")
+    outside.logs[LOGS[0]].has_leader = False
+    with pytest.raises(EtlError, match="has no leader"):
+        replayed(outside, settings=settings)
+    outside.logs[LOGS[0]].has_leader = True
+    outside.owners = {LOGS[0]: "somebody_1"}
+    with pytest.raises(Owned):
+        replayed(outside)
+    assert sorted(outside.plans) == [1, 2]
+
+
+def test_what_changed_since_it_was_shown_is_not_replaced() -> None:
+    outside = loaded(5, 3, 4)
+    shown = replayed(outside, wanted(1, 2))
+    with pytest.raises(NeedsDecision, match="other offsets are to be replaced by now than those that were shown"):
+        replayed(outside, wanted(1, 3), shown=shown)
+    assert sorted(outside.plans) == [1, 2, 3]
+
+
+def test_a_ledger_of_before_the_replay_learns_it_from_the_table() -> None:
+    outside = loaded(5, 3, 4)
+    plans, applied = dict(outside.plans), dict(outside.applied)
+    plan = replayed(outside)
+    outside.plans, outside.applied = plans, applied
+    report = run(outside)
+    assert outcomes(report) == [Outcome.REBUILT, Outcome.NOTHING_NEW]
+    assert outside.newest_plan() == plan
+    refuse_unfinished(outside)
+
+
+def test_an_offset_that_somebody_moved_is_decided_about_by_the_next_run_and_not_by_a_replay() -> None:
+    outside, settings = loaded(5, 3, 4), settings_of(on_moved="follow")
+    grow(outside, 5, 0, 0)
+    outside.move_offset(LOGS[0], 8)
+    plan = replayed(outside, settings=settings)
+    assert plan.positions[LOGS[0]] == 5 and outside.offsets[LOGS[0]][0] == 8
+    assert outcomes(run(outside, settings)) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert not [row for row, times in outside.rows().items() if times > 1]
+
+
+def test_the_ledger_still_loads_behind_a_replay_and_a_replay_behind_that() -> None:
+    outside = loaded(5, 3, 4)
+    for turn in range(3):
+        replayed(outside, wanted(turn, 5 + turn))
+        grow(outside, 1, 1, 1)
+        run(outside)
+        refuse_unfinished(outside)
+    assert [one.rows for one in FakeWorld(outside, SETTINGS).loaded().intervals[LOGS[0]]] == [8]

@@ -1,0 +1,88 @@
+"""A file of defaults below several confs: its keys hold where a conf has none, and a mistake is told with the files that it may be in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from etl.errors import SettingsError
+from etl.settings.changes import parse_change
+from etl.settings.defaults import over
+from etl.settings.loader import load_settings
+from etl.settings.policies import OnDataLoss
+
+SHARED: dict[str, Any] = {
+    "version": 1, "group": "etl", "zookeeper": {"connect": "a:2181/kafka", "session_timeout_s": 20},
+    "source": {"on_data_loss": "skip", "topics": {"deny": [".*-test"]}}, "report": {"path": "reports"},
+    "spark": {"spark.master": "local[2]", "spark.driver.memory": "2g"},
+}
+OWN: dict[str, Any] = {
+    "defaults": "../shared/defaults.yaml", "pipeline": "clicks", "source": {"topics": {"allow": ["clicks"]}},
+    "table": {"path": "../warehouse/clicks"}, "spark": {"spark.driver.memory": "4g"},
+}
+
+
+def written(folder: Path, shared: Any = SHARED, own: dict[str, Any] = OWN) -> Path:
+    for name, document in (("shared/defaults.yaml", shared), ("conf/clicks.yaml", own)):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(yaml.safe_dump(document))
+    return folder / "conf" / "clicks.yaml"
+
+
+def test_a_key_of_the_defaults_holds_where_the_conf_has_none_and_each_file_sees_places_from_its_own_folder(tmp_path: Path) -> None:
+    found = load_settings(written(tmp_path))
+    assert (found.group, found.zookeeper.session_timeout_s, found.source.on_data_loss) == ("etl", 20, OnDataLoss.SKIP)
+    assert (found.source.topics.allow, found.source.topics.deny) == (("clicks",), (".*-test",))
+    assert found.spark == {"spark.master": "local[2]", "spark.driver.memory": "4g"}
+    assert found.report.path == str(tmp_path / "shared" / "reports")
+    assert found.table.path == str(tmp_path / "warehouse" / "clicks")
+
+
+def test_a_change_on_the_command_line_is_over_both_and_may_name_other_defaults_or_none(tmp_path: Path) -> None:
+    conf = written(tmp_path)
+    assert load_settings(conf, [parse_change("group=mine")]).group == "mine"
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump({**SHARED, "group": "other"}))
+    assert load_settings(conf, [parse_change("defaults=../other.yaml")]).group == "other"
+    with pytest.raises(SettingsError, match="a key is missing"):
+        load_settings(conf, [parse_change("defaults=null")])
+
+
+@pytest.mark.parametrize(("below", "above", "both"), [
+    ({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}}, {"a": {"b": 1, "c": 3}}), ({"a": [1]}, {"a": [2]}, {"a": [2]}),
+    ({"a": {"b": 1}}, {"a": None}, {"a": None}), ({"a": {"timestamp": 1}}, {"a": "latest"}, {"a": "latest"}), ({}, {"a": 1}, {"a": 1}),
+])
+def test_sections_are_put_together_and_anything_else_is_taken_whole(below: Any, above: Any, both: Any) -> None:
+    assert over(below, above) == both
+
+
+@pytest.mark.parametrize(("shared", "says", "key"), [
+    ({**SHARED, "pipeline": "clicks"}, "cannot have the key pipeline", "pipeline"),
+    ({**SHARED, "defaults": "more.yaml"}, "cannot have the key defaults", "defaults"), ([], "is a mapping of keys", None),
+], ids=["a pipeline", "other defaults", "a list"])
+def test_what_cannot_be_defaults_is_refused_with_both_files(tmp_path: Path, shared: Any, says: str, key: str | None) -> None:
+    conf = written(tmp_path, shared)
+    with pytest.raises(SettingsError, match=says) as caught:
+        load_settings(conf)
+    assert caught.value.where.get("key") == key
+    assert caught.value.where["conf"] == str(conf) and Path(caught.value.where["path"]).samefile(tmp_path / "shared" / "defaults.yaml")
+
+
+def test_defaults_that_are_not_there_are_told_with_the_conf_that_names_them(tmp_path: Path) -> None:
+    conf = written(tmp_path)
+    (tmp_path / "shared" / "defaults.yaml").unlink()
+    with pytest.raises(SettingsError, match="the file of defaults is not there") as caught:
+        load_settings(conf)
+    assert caught.value.where["conf"] == str(conf)
+
+
+def test_a_mistake_is_told_with_both_files_and_no_secret_of_the_defaults_with_it(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "word").write_text("s3cret")
+    conf = written(tmp_path, {**SHARED, "limits": {"max_records_per_run": "${file:word}"}, "grop": "x"})
+    with pytest.raises(SettingsError) as caught:
+        load_settings(conf)
+    assert caught.value.where["path"] == str(conf) and caught.value.where["defaults"].endswith("shared/defaults.yaml")
+    assert "grop" in caught.value.what and "${file:word} refers to something" in caught.value.what and "s3cret" not in str(caught.value)

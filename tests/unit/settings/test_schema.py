@@ -1,0 +1,93 @@
+"""The schema of a conf says what the settings take: it is made of them, and the file in the repository is what they make now."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from etl.settings.changes import changed, parse_change
+from etl.settings.loader import parse_settings
+from etl.settings.mistakes import MEANINGS
+from etl.settings.schema import SCHEMA_FILE, conf_schema
+from tests.said import said_by
+
+CONF = Path(__file__).parents[3] / "conf"
+LEAST = {
+    "version": 1, "pipeline": "clicks", "group": "etl-clicks", "zookeeper": {"connect": "a:2181/kafka"},
+    "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "warehouse/clicks"},
+}
+RIGHT = (
+    "source.topics.allow=clicks", "source.start=latest", "source.start={timestamp: '2026-01-31T00:00:00+00:00'}", "source.bootstrap=a:9092",
+    "source.bootstrap=[a:9092]", "source.bootstrap=null", "limits.max_records_per_run=5", "limits.max_records_per_run=${env:MOST}",
+    "spark.ui.enabled=false", "spark.x=3", "transform=null", "transform=a.b:c", "source.timeout_s=0.5", "cluster=null",
+)
+WRONG = (
+    "source.start=middle", "source.start={timestamp: x, y: 1}", "limits.max_records_per_run=0", "limits.max_records_per_run=many",
+    "group=a b", "source.on_data_loss=maybe", "source.topics.allow=[]", "version=2", "table.path=''", "spark=[]", "report.keep=1.5",
+    "table={}",
+)
+
+
+def mistakes(document: Any, *, for_defaults: bool = False) -> list[str]:
+    jsonschema = pytest.importorskip("jsonschema", reason="`make setup` installs it")
+    validator = jsonschema.Draft7Validator(conf_schema(for_defaults=for_defaults))
+    return [error.message for error in validator.iter_errors(document)]
+
+
+def test_the_schema_in_the_repository_is_the_one_of_the_settings() -> None:
+    made = said_by("schema")
+    assert made.code == 0 and json.loads((CONF / SCHEMA_FILE).read_text()) == made.document, "`etl schema > conf/pipeline.schema.json`"
+
+
+def test_the_schema_has_every_key_with_what_it_means() -> None:
+    def keys(section: dict[str, Any], above: str = "") -> dict[str, str]:
+        found = {}
+        for name, key in section["properties"].items():
+            found[above + name] = key["description"]
+            if "properties" in key:
+                found |= keys(key, f"{above}{name}.")
+        return found
+
+    assert keys(conf_schema()) == {key: meaning for key, meaning in MEANINGS.items() if key != "source.start.timestamp"}
+
+
+@pytest.mark.parametrize("name", ["clicks.yaml", "jafka.yaml"])
+def test_an_example_conf_names_the_schema_and_fits_it(name: str) -> None:
+    text = (CONF / name).read_text()
+    assert text.startswith(f"# yaml-language-server: $schema={SCHEMA_FILE}\n")
+    assert mistakes(yaml.safe_load(text)) == []
+
+
+@pytest.mark.parametrize("word", RIGHT)
+def test_what_the_settings_take_fits_the_schema(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOST", "7")
+    document = changed(LEAST, [parse_change(word)])
+    parse_settings(document)
+    assert mistakes(document) == []
+
+
+@pytest.mark.parametrize("word", WRONG)
+def test_what_the_settings_refuse_is_marked_by_the_schema(word: str) -> None:
+    document = changed(LEAST, [parse_change(word)])
+    with pytest.raises(Exception, match=word.partition("=")[0].partition(".")[0]):
+        parse_settings(document)
+    assert mistakes(document)
+
+
+def test_keys_that_are_unknown_or_missing_are_marked_unless_a_file_of_defaults_may_have_them() -> None:
+    assert mistakes({**LEAST, "grop": "x"})
+    for name in LEAST:
+        left = {key: value for key, value in LEAST.items() if key != name}
+        assert mistakes(left)
+        assert bool(mistakes({**left, "defaults": "defaults.yaml"})) == (name == "pipeline")
+        assert mistakes({**left, "defaults": None})
+
+
+def test_a_file_of_defaults_has_a_schema_that_needs_no_key_and_knows_none_of_one_pipelines() -> None:
+    assert said_by("schema", "--defaults").document == conf_schema(for_defaults=True)
+    assert mistakes({"group": "etl", "limits": {"max_records_per_run": 5}}, for_defaults=True) == []
+    assert mistakes({"pipeline": "clicks"}, for_defaults=True) and mistakes({"defaults": "x"}, for_defaults=True)

@@ -1,0 +1,96 @@
+"""What one task does that writes its rows itself, against a fake broker and without Spark: its files, its receipts, and what stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from etl.errors import CorruptData, EtlError, TableUnreachable
+from etl.model.data_files import FilesWanted, Written
+from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.model.plans import OffsetRange
+from etl.model.raw_table import COLUMNS, raw_columns
+from etl.protocol.error_line import unmark
+from etl.reader.reading import Reading
+from etl.reader.task_rows import TaskFailed
+from etl.reader.written import tasks_to_write, write_task
+from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.broker import FakeBroker
+
+RECORDS = [Rec(delta, b"v%d" % delta, key=b"k" if delta % 2 else None) for delta in range(10)]
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as running:
+        for partition in range(3):
+            for start in (0, 10):
+                running.append("clicks", partition, encode(Batch(start, RECORDS)))
+        yield running
+
+
+def write(broker: FakeBroker, root: Path, tasks: list[list[int]], *, log_epochs: dict[BrokerPartition, int] | None = None) -> list[Written]:
+    """Ranges [3, 17) of three partitions, read and written by these tasks."""
+    leader = Leader(Broker(0, broker.host, broker.port), None)
+    ranges = [OffsetRange(BrokerPartition("clicks", partition), 3, 17, leader) for partition in range(3)]
+    reading = Reading(
+        ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
+    known = tasks_to_write(ranges, tasks, topic_ids={}, leader_epochs={}, log_epochs=log_epochs or {}, cleanups={}, tails={})
+    return [write_task(task, reading, FilesWanted(str(root), COLUMNS)) for task in known]
+
+
+def rows_of(root: Path, written: list[Written]) -> pa.Table:
+    return pa.concat_tables([parquet.read_table(root / file.path) for one in written for file in one.files])
+
+
+def failure_of(broker: FakeBroker, root: Path) -> EtlError:
+    with pytest.raises(TaskFailed) as raised:
+        write(broker, root, [[0]])
+    found = unmark(str(raised.value))
+    assert found is not None
+    return found
+
+
+def test_ranges_of_a_task_share_a_file_and_each_has_a_receipt(broker: FakeBroker, tmp_path: Path) -> None:
+    epochs = {BrokerPartition("clicks", 1): 2}
+    written = write(broker, tmp_path, [[0, 2], [1]], log_epochs=epochs)
+    assert [(one.indices, len(one.files), one.rows) for one in written] == [((0, 2), 1, 28), ((1,), 1, 14)]
+    assert {i: receipt.rows for one in written for i, receipt in one.receipts.items()} == {0: 14, 1: 14, 2: 14}
+    table = rows_of(tmp_path, written)
+    assert table.column_names == list(COLUMNS)
+    found = sorted(zip(*(table.column(name).to_pylist() for name in ("partition", "offset", "value", "log_epoch")), strict=True))
+    assert found == [
+        (partition, offset, b"v%d" % (offset % 10), 2 if partition == 1 else 0) for partition in range(3) for offset in range(3, 17)]
+
+
+def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_named_by_nobody(broker: FakeBroker, tmp_path: Path) -> None:
+    spoiled = bytearray(encode(Batch(20, RECORDS)))
+    spoiled[-1] ^= 1
+    broker.append("clicks", 0, bytes(spoiled))
+    leader = Leader(Broker(0, broker.host, broker.port), None)
+    reading = Reading(
+        ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
+    [task] = tasks_to_write(
+        [OffsetRange(BrokerPartition("clicks", 0), 0, 30, leader)], [[0]],
+        topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
+    with pytest.raises(TaskFailed) as raised:
+        write_task(task, reading, FilesWanted(str(tmp_path), COLUMNS))
+    told = unmark(str(raised.value))
+    assert isinstance(told, CorruptData) and told.where["offset"] == 20
+
+
+def test_a_folder_that_cannot_be_written_is_told_as_the_table_and_not_as_a_bug(broker: FakeBroker, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    told = failure_of(broker, tmp_path / "file" / "table")
+    assert isinstance(told, TableUnreachable) and "cannot be written" in told.what
+
+
+def test_a_disk_that_is_full_is_told_as_the_table_and_not_as_a_bug(broker: FakeBroker) -> None:
+    """`/dev/full` is one: the file is a link to it."""
+    told = failure_of(broker, Path("/dev/full"))
+    assert isinstance(told, TableUnreachable)

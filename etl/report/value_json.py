@@ -27,7 +27,9 @@ from etl.model.plans import Plan
 from etl.model.receipts import Applied
 from etl.model.table import CommitMetadata
 from etl.protocol.zookeeper.payloads import parse_partition_key
-from etl.protocol.zookeeper.plan_documents import applied_content, applied_of, parse_plan, plan_content, plan_of, render_plan
+from etl.protocol.zookeeper.ledger_documents import applied_content, applied_of
+from etl.protocol.zookeeper.plan_content import plan_of
+from etl.protocol.zookeeper.plan_documents import parse_plan, plan_content, render_plan
 
 T = TypeVar("T")
 _UNREADABLE = b"no plan"

@@ -12,7 +12,7 @@ from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import NOTHING_COMMITTED, Committed, Plan
 from etl.model.receipts import Applied
-from etl.protocol.zookeeper import plan_documents
+from etl.protocol.zookeeper import ledger_documents, plan_documents
 from tests.fakes.fake_table import receipt_of
 from tests.fakes.outside import FakeCommit, Outside
 
@@ -30,7 +30,7 @@ def read_ledger(out: Outside) -> Ledger:
 def _record_of(out: Outside, number: int, plan_id: str | None) -> Applied | None:
     """What came of that plan; of whichever has the number, where no id is given."""
     payload = out.applied.get(number)
-    found = plan_documents.parse_applied(payload, path="applied") if payload else None
+    found = ledger_documents.parse_applied(payload, path="applied") if payload else None
     return found if found and plan_id in (None, found.plan_id) else None
 
 
@@ -93,14 +93,14 @@ def adopt_commit(out: Outside, commit: FakeCommit, version: int) -> None:
         out.plan_versions[commit.number] = out.plan_versions.get(commit.number, 0) + 1
     out.plans[commit.number] = plan_documents.render_plan(commit.plan)
     receipts = tuple(receipt_of(r, commit.rows) for r in commit.plan.ranges)
-    out.applied[commit.number] = plan_documents.render_applied(
+    out.applied[commit.number] = ledger_documents.render_applied(
         Applied(commit.number, commit.plan_id, version, out.table_id, receipts, commit.run_id))
 
 
 def record(out: Outside, applied: Applied) -> None:
     kept = _record_of(out, applied.number, applied.plan_id)
     if kept is None or (kept.is_recounted and not applied.is_recounted):
-        out.applied[applied.number] = plan_documents.render_applied(applied)
+        out.applied[applied.number] = ledger_documents.render_applied(applied)
 
 
 def record_losses(out: Outside, plan: Plan) -> None:

@@ -31,7 +31,7 @@ from etl.protocol.messages import FetchAnswer
 from etl.protocol.primitives import Reader
 from etl.protocol.refusal import Refusal
 from etl.protocol.stretches import parse_log, parse_stretch, parse_stretches
-from etl.protocol.zookeeper import commit_metadata, plan_documents
+from etl.protocol.zookeeper import commit_metadata, ledger_documents, plan_documents
 from etl.protocol.zookeeper.payloads import (
     DriverNode, OwnerNode, parse_driver, parse_offset, parse_owner, parse_partition_key, parse_uid, render_driver, render_owner,
 )
@@ -300,19 +300,19 @@ TARGETS: tuple[Target, ...] = (
     Target("uid", _znode(parse_uid), (b"", b"feedbeef"), (errors.LedgersDisagree,)),
     *(Target(f"{name}-znode", _znode(parse), payloads, _DOCUMENT) for name, parse, payloads in (
         ("plan", plan_documents.parse_plan, seeds.plans()),
-        ("applied", plan_documents.parse_applied, (plan_documents.render_applied(seeds.APPLIED),)),
-        ("coverage", plan_documents.parse_coverage, (plan_documents.render_coverage(seeds.COVERAGE),)))),
+        ("applied", ledger_documents.parse_applied, (ledger_documents.render_applied(seeds.APPLIED),)),
+        ("coverage", ledger_documents.parse_coverage, (ledger_documents.render_coverage(seeds.COVERAGE),)))),
     *(Target(f"{name}-document", read, tuple(zlib.decompress(p) for p in payloads), _DOCUMENT, is_json=True) for name, read, payloads in (
         ("plan", _deflated(plan_documents.parse_plan), seeds.plans()),
         ("signed-plan", _signed, seeds.plans()),
-        ("applied", _deflated(plan_documents.parse_applied), (plan_documents.render_applied(seeds.APPLIED),)),
-        ("coverage", _deflated(plan_documents.parse_coverage), (plan_documents.render_coverage(seeds.COVERAGE),)))),
-    Target("acknowledgement", _znode(plan_documents.parse_acknowledgement),
-           (plan_documents.render_acknowledgement(seeds.ACKNOWLEDGEMENT),), _DOCUMENT, is_json=True),
-    Target("retirement", _znode(plan_documents.parse_retirement), (plan_documents.render_retirement(Retirement("not needed", 5)),),
+        ("applied", _deflated(ledger_documents.parse_applied), (ledger_documents.render_applied(seeds.APPLIED),)),
+        ("coverage", _deflated(ledger_documents.parse_coverage), (ledger_documents.render_coverage(seeds.COVERAGE),)))),
+    Target("acknowledgement", _znode(ledger_documents.parse_acknowledgement),
+           (ledger_documents.render_acknowledgement(seeds.ACKNOWLEDGEMENT),), _DOCUMENT, is_json=True),
+    Target("retirement", _znode(ledger_documents.parse_retirement), (ledger_documents.render_retirement(Retirement("not needed", 5)),),
            _DOCUMENT, is_json=True),
     Target("stamp", _stamp, seeds.commits_of_ours(), _DOCUMENT, is_json=True),
-    Target("ledger-znode", _ledger, (plan_documents.render_coverage(seeds.COVERAGE),), _DOCUMENT, is_json=True, bad=(_INDEX,)),
+    Target("ledger-znode", _ledger, (ledger_documents.render_coverage(seeds.COVERAGE),), _DOCUMENT, is_json=True, bad=(_INDEX,)),
     Target("commit-file", lambda c: parse_commit(5, c), seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
     Target("added-files", parse_added, seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
     Target("removed-files", parse_removed, seeds.COMMITS, (errors.TableUnreachable,), is_json=True),

@@ -24,7 +24,7 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
 CEILING_LINES = 250
 CODEC_CEILING_LINES = 400
-CODECS = ("etl/protocol/records/", "etl/protocol/generations/", "etl/protocol/zookeeper/")
+CODECS = ("etl/protocol/records/", "etl/protocol/generations/")
 JOB_CEILING_LINES = 40
 HEAVY = ("pyspark", "py4j", "delta", "deltalake", "numba", "numpy", "pandas", "pyarrow", "kafka", "kazoo")
 BANNED = {"manager", "helper", "helpers", "util", "utils", "handler", "processor", "info", "base", "impl"}

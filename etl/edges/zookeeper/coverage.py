@@ -15,7 +15,7 @@ from etl.errors import Owned
 from etl.model.ledger import Coverage
 from etl.model.logs import BrokerPartition
 from etl.model.table import ForeignCommit
-from etl.protocol.zookeeper.plan_documents import render_coverage
+from etl.protocol.zookeeper.ledger_documents import render_coverage
 
 
 def read_all_coverage(ledger: PlanLedger) -> Coverage:

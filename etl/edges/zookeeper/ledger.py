@@ -16,7 +16,7 @@ from etl.errors import Owned, ZooKeeperUnreachable
 from etl.model.ledger import Acknowledgement, Coverage, Ledger, Retirement
 from etl.model.plans import Plan
 from etl.model.receipts import Applied
-from etl.protocol.zookeeper import payloads, plan_documents
+from etl.protocol.zookeeper import ledger_documents, payloads, plan_documents
 from etl.protocol.zookeeper.paths import CONSUMERS, GroupPaths, PipelinePaths
 
 
@@ -108,7 +108,7 @@ class PlanLedger:
     def read_applied(self, number: int) -> Applied | None:
         """What came of plan `number`, or None when nobody wrote it down."""
         stored = self.documents.read(self.paths.applied(number))
-        return plan_documents.parse_applied(stored[0], path=self.paths.applied(number)) if stored else None
+        return ledger_documents.parse_applied(stored[0], path=self.paths.applied(number)) if stored else None
 
     def read_record_of(self, plan: Plan) -> Applied | None:
         """What came of this very plan; the record of another one with its number, from before a copy was restored, is none."""
@@ -122,7 +122,7 @@ class PlanLedger:
     def read_coverage(self) -> Coverage:
         """The loaded intervals that pruned plans left."""
         stored = self.documents.read(self.paths.coverage)
-        return plan_documents.parse_coverage(stored[0], path=self.paths.coverage) if stored else Coverage()
+        return ledger_documents.parse_coverage(stored[0], path=self.paths.coverage) if stored else Coverage()
 
     def store_uid(self, uid: str) -> None:
         """Keep the uid of a new pipeline; the driver's lock has made its znode. Raises Owned when another was kept meanwhile."""
@@ -196,11 +196,11 @@ class PlanLedger:
     def read_retirement(self) -> Retirement | None:
         """Why this pipeline was taken out of service; None while it is in service."""
         found = self.zookeeper.read(self.paths.retired)
-        return plan_documents.parse_retirement(found[0], path=self.paths.retired) if found else None
+        return ledger_documents.parse_retirement(found[0], path=self.paths.retired) if found else None
 
     def retire(self, retirement: Retirement) -> None:
         """Take the pipeline out of service; nothing of it is deleted."""
-        if not self.zookeeper.create(self.paths.retired, plan_documents.render_retirement(retirement)):
+        if not self.zookeeper.create(self.paths.retired, ledger_documents.render_retirement(retirement)):
             raise Owned("somebody else retired this pipeline at this moment", znode=self.paths.retired, check="nothing; look again")
 
     def resume(self, *, beside: int) -> None:
@@ -216,7 +216,7 @@ class PlanLedger:
         """Write plan and outcome as the table tells them, whatever was there under that number."""
         documents = [(self.paths.plan(plan.number), plan_documents.render_plan(plan))]
         if applied:
-            documents.insert(0, (self.paths.applied(plan.number), plan_documents.render_applied(applied)))
+            documents.insert(0, (self.paths.applied(plan.number), ledger_documents.render_applied(applied)))
         for path, payload in documents:
             self.zookeeper.ensure(path.rpartition("/")[0])
             if not self.documents.put(path, payload):
@@ -224,12 +224,12 @@ class PlanLedger:
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> None:
         """Keep an operator's acknowledgement; it takes the place of an earlier one."""
-        if not self.documents.put(self.paths.acknowledged, plan_documents.render_acknowledgement(acknowledgement)):
+        if not self.documents.put(self.paths.acknowledged, ledger_documents.render_acknowledgement(acknowledgement)):
             raise Owned("somebody else acknowledged at this moment", znode=self.paths.acknowledged, check="nothing; look again")
 
     def record_applied(self, applied: Applied) -> None:
         """Keep what came of a plan; what is kept stays, unless this says more (`coverage.is_better`)."""
-        path, payload = self.paths.applied(applied.number), plan_documents.render_applied(applied)
+        path, payload = self.paths.applied(applied.number), ledger_documents.render_applied(applied)
         if not self.documents.create(path, payload):
             found = self.read_applied(applied.number)
             if found and is_better(applied, found):
@@ -238,7 +238,7 @@ class PlanLedger:
     def read_acknowledgement(self) -> Acknowledgement | None:
         """An operator's last acknowledgement."""
         found = self.zookeeper.read(self.paths.acknowledged)
-        return plan_documents.parse_acknowledgement(found[0], path=self.paths.acknowledged) if found and found[0] else None
+        return ledger_documents.parse_acknowledgement(found[0], path=self.paths.acknowledged) if found and found[0] else None
 
 
 def _topics_of(plan: Plan) -> frozenset[str]:

@@ -9,7 +9,7 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
 from etl.model.bounds import KeptKey
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.plan_documents import render_coverage
+from etl.protocol.zookeeper.ledger_documents import render_coverage
 
 
 def find_key(ledger: PlanLedger, key: str, newest: int) -> tuple[Plan | None, KeptKey | None]:

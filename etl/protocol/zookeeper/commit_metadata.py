@@ -9,7 +9,9 @@ from etl.errors import EtlError, SettingsError
 from etl.model.plans import Plan
 from etl.model.receipts import Applied, Receipt
 from etl.model.table import CommitMetadata
-from etl.protocol.zookeeper.plan_documents import FEWER_TOPICS, FORMAT, parse_applied, render_applied, render_plan, sorted_items
+from etl.protocol.zookeeper.documents import FORMAT, sorted_items
+from etl.protocol.zookeeper.ledger_documents import parse_applied, render_applied
+from etl.protocol.zookeeper.plan_documents import FEWER_TOPICS, render_plan
 
 METADATA_FULL_BYTES = 64 * 2**10
 """Above this the metadata keeps the ids and the compressed plan, and no text for people."""

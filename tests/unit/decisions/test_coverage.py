@@ -21,7 +21,7 @@ from etl.model.losses import Vanished
 from etl.model.plans import OffsetRange, Plan
 from etl.model.receipts import NOT_COUNTED, Applied, Receipt
 from etl.model.table import ForeignCommit
-from etl.protocol.zookeeper.plan_documents import parse_coverage, render_coverage
+from etl.protocol.zookeeper.ledger_documents import parse_coverage, render_coverage
 from tests.builders import plain_plan
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)

@@ -21,10 +21,9 @@ from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
 from etl.model.receipts import Applied, Receipt
 from etl.model.table import CommitMetadata
 from etl.protocol.zookeeper.commit_metadata import METADATA_FULL_BYTES, parse_commit_metadata, render_commit_metadata
-from etl.protocol.zookeeper.plan_documents import (
-    FORMAT, RANGES_MAX, WRITTEN_MAX_BYTES, parse_applied, parse_coverage, parse_plan, plan_id, render_applied, render_coverage, render_plan,
-    with_id,
-)
+from etl.protocol.zookeeper.documents import FORMAT, WRITTEN_MAX_BYTES
+from etl.protocol.zookeeper.ledger_documents import parse_applied, parse_coverage, render_applied, render_coverage
+from etl.protocol.zookeeper.plan_documents import RANGES_MAX, parse_plan, plan_id, render_plan, with_id
 from tests.builders import plain_plan
 from tests.fakes.any_plans import APPLIED, LOGS, OFFSETS, plans
 
@@ -207,7 +206,7 @@ def test_payloads_that_are_cut_off_or_odd_are_refused(parse: Callable[..., Any],
 
 
 def test_a_small_payload_that_unpacks_to_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.DOCUMENT_MAX_BYTES", 2**20)
+    monkeypatch.setattr("etl.protocol.zookeeper.documents.DOCUMENT_MAX_BYTES", 2**20)
     bomb = zlib.compress(b" " * (2**20 + 1), 9)
     with pytest.raises(LedgersDisagree, match="far too large"):
         parse_plan(bomb, path="/p")
@@ -242,9 +241,9 @@ def test_a_stamp_that_no_table_can_bear_is_refused_before_the_append(monkeypatch
 
 def test_no_plan_is_written_that_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(zlib.decompress(render_plan(plan_of(2000))))
-    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.WRITTEN_MAX_BYTES", size)
+    monkeypatch.setattr("etl.protocol.zookeeper.documents.WRITTEN_MAX_BYTES", size)
     assert parse_plan(render_plan(plan_of(2000)), path="/p") == plan_of(2000)
-    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.WRITTEN_MAX_BYTES", size - 1)
+    monkeypatch.setattr("etl.protocol.zookeeper.documents.WRITTEN_MAX_BYTES", size - 1)
     with pytest.raises(SettingsError, match="2,000 logs") as caught:
         render_plan(plan_of(2000))
     assert caught.value.where["key"] == "source.topics"
@@ -270,7 +269,7 @@ def test_a_record_that_is_too_large_leaves_the_gaps_of_the_worst_ranges_out_and_
     receipts = tuple(Receipt(5, 100, missing_offsets=n, gaps=tuple((2 * i, 2 * i + 1) for i in range(n))) for n in (3, 0, 1, 2))
     applied = Applied(1, "p", 2, "t", receipts)
     bare = len(zlib.decompress(render_applied(replace(applied, receipts=tuple(replace(r, gaps=()) for r in receipts)))))
-    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.WRITTEN_MAX_BYTES", bare + 3 * len("false") - 3 * len(
+    monkeypatch.setattr("etl.protocol.zookeeper.documents.WRITTEN_MAX_BYTES", bare + 3 * len("false") - 3 * len(
         "true") + 6 * 40 - short_of)
     found = parse_applied(render_applied(applied), path="/p").receipts
     assert [len(r.gaps) for r in found] == kept
@@ -280,7 +279,7 @@ def test_a_record_that_is_too_large_leaves_the_gaps_of_the_worst_ranges_out_and_
 
 def test_a_record_of_many_ranges_full_of_gaps_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """20,000 of them make 130 MB in all, which no reader of before took."""
-    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.WRITTEN_MAX_BYTES", WRITTEN_MAX_BYTES // 20)
+    monkeypatch.setattr("etl.protocol.zookeeper.documents.WRITTEN_MAX_BYTES", WRITTEN_MAX_BYTES // 20)
     gaps = tuple((10**15 + 3 * i, 10**15 + 3 * i + 1) for i in range(200))
     applied = Applied(1, "p", 2, "t", (Receipt(5, 100, missing_offsets=200, gaps=gaps),) * 1_000)
     payload = render_applied(applied)

@@ -1,0 +1,141 @@
+"""The content of a plan: by columns, and what lies near a log's position as the distance from it. To a document and back.
+
+Compressed, that makes a tenth of the plain form. Beside a leader's address is kept of which generation it was found to be, so that
+nobody need find it out again; a reader that does not know that column asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etl.model.bounds import NO_BOUNDS
+from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail, in_order
+from etl.model.losses import Loss, LossReason, Vanished
+from etl.model.plans import Committed, OffsetRange, Plan, PlanKind, TookOver
+from etl.protocol.zookeeper.asked import parse_bounds, render_bounds
+from etl.protocol.zookeeper.documents import FORMAT, flat, pairs, parse_logs, render_logs, sorted_items
+
+_LOSS_COLUMNS = {1: 3, 2: 4}
+"""How much of a loss the earlier formats said."""
+
+
+def content_of(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
+    """Everything that the plan says but its id, as that format says it."""
+    logs = in_order(plan.positions)
+    index = {log: i for i, log in enumerate(logs)}
+    seen = [plan.seen[log] for log in logs]
+    brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
+    address = {broker: i for i, broker in enumerate(brokers)}
+    losses = [[index[loss.log], loss.from_offset, loss.until_offset, loss.why.value, loss.log_epoch] for loss in plan.losses]
+    known: dict[str, Any] = {} if form == 1 else {
+        "table_bit": plan.table_transaction_version,
+        "kept": [plan.positions[log] - plan.log_starts[log] if log in plan.log_starts else None for log in logs],
+    }
+    if form > 2:
+        known["epochs"] = {
+            "leader": [plan.leader_epochs.get(log) for log in logs], "record": [flat(plan.record_epochs.get(log, ())) for log in logs],
+            "log": [plan.log_epochs.get(log, 0) for log in logs]}
+        if plan.pending_starts:
+            away = sorted_items(plan.pending_starts)
+            known["pending_starts"] = {"logs": render_logs(log for log, _ in away), "at_ms": [moment for _, moment in away]}
+        if plan.took_over:
+            known["took_over"] = [plan.took_over.app_id, plan.took_over.number]
+        if plan.heir_of:
+            known["heir_of"] = [[one.app_id, one.number] for one in plan.heir_of]
+        if plan.table_version is not None:
+            known["table_version"] = plan.table_version
+        generations = {r.leader.broker: r.leader.broker.generation for r in plan.ranges if r.leader and r.leader.broker.generation}
+        if generations:
+            known["generations"] = [generations.get(broker) for broker in brokers]
+        if plan.tails:
+            known["tails"] = [
+                [index[log], plan.positions[log] - one.until_offset, one.size, one.digest] for log, one in sorted_items(plan.tails)]
+        if plan.log_topic_ids:
+            known["log_topic_ids"] = [[index[log], topic_id] for log, topic_id in sorted_items(plan.log_topic_ids)]
+        if plan.creation_ids:
+            known["creation_ids"] = dict(plan.creation_ids)
+        if plan.cluster_id is not None:
+            known["cluster_id"] = plan.cluster_id
+        if plan.bounds != NO_BOUNDS:
+            known["bounds"] = render_bounds(plan.bounds)
+        if plan.key_ends:
+            known["key_ends"] = [[index[log], until - plan.positions[log]] for log, until in sorted_items(plan.key_ends)]
+        if plan.stood:
+            known["stood"] = [[index[log], rows] for log, rows in sorted_items(plan.stood)]
+        known["vanished"] = [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished]
+    return {
+        **known, "format": form, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
+        "dialect": plan.dialect.value, "cluster": plan.cluster, "shape": plan.shape, "table_id": plan.table_id,
+        "topic_ids": dict(plan.topic_ids), "previous": plan.previous, "supersedes": plan.supersedes, "reason": plan.reason,
+        "moves_offsets": plan.moves_offsets, "run_key": plan.run_key,
+        "logs": render_logs(logs), "positions": [plan.positions[log] for log in logs],
+        "behind": [None if s.offset is None else plan.positions[log] - s.offset for log, s in zip(logs, seen, strict=True)],
+        "seen_version": [s.version for s in seen],
+        "leaders": [[b.id, b.host, b.port] for b in brokers],
+        "ranges": {
+            "log": [index[r.log] for r in plan.ranges], "size": [r.size for r in plan.ranges],
+            "before": [plan.positions[r.log] - r.until_offset for r in plan.ranges],
+            "leader": [address[r.leader.broker] if r.leader else None for r in plan.ranges],
+            "epoch": [r.leader.epoch if r.leader else None for r in plan.ranges],
+        },
+        "losses": [loss[:_LOSS_COLUMNS.get(form)] for loss in losses],
+    }
+
+
+def plan_of(document: dict[str, Any]) -> Plan:
+    """The plan of a document, whatever its id says."""
+    logs = parse_logs(document["logs"])
+    generations = document.get("generations") or [None] * len(document["leaders"])
+    brokers = [Broker(number, host, port, told) for (number, host, port), told in zip(document["leaders"], generations, strict=True)]
+    columns = document["ranges"]
+    positions: list[int] = document["positions"]
+    ranges = tuple(
+        OffsetRange(logs[i], positions[i] - before - size, positions[i] - before, None if at is None else Leader(brokers[at], epoch))
+        for i, size, before, at, epoch in zip(*(columns[c] for c in ("log", "size", "before", "leader", "epoch")), strict=True)
+    )
+    seen = {
+        log: Committed(None if behind is None else position - behind, version)
+        for log, position, behind, version in zip(logs, positions, document["behind"], document["seen_version"], strict=True)
+    }
+    kept, epochs = document.get("kept") or [None] * len(logs), document.get("epochs") or {}
+    return Plan(
+        number=document["number"], uid=document["uid"], kind=PlanKind(document["kind"]), created_at_ms=document["created_at_ms"],
+        dialect=Dialect(document["dialect"]), cluster=document["cluster"], shape=document["shape"], table_id=document["table_id"],
+        topic_ids=document["topic_ids"], previous=document["previous"], supersedes=document["supersedes"], reason=document["reason"],
+        moves_offsets=document["moves_offsets"], run_key=document["run_key"], ranges=ranges,
+        positions=dict(zip(logs, positions, strict=True)), seen=seen,
+        id=document["id"],
+        losses=tuple(_loss(logs[i], start, stop, *more) for i, start, stop, *more in document["losses"]),
+        table_transaction_version=document.get("table_bit", document["number"] - 1),
+        log_starts={log: p - back for log, p, back in zip(logs, positions, kept, strict=True) if back is not None},
+        leader_epochs=_known_of(logs, epochs.get("leader")), record_epochs=_lineages(logs, epochs.get("record") or []),
+        log_epochs={log: epoch for log, epoch in _known_of(logs, epochs.get("log")).items() if epoch},
+        pending_starts=_pending(document.get("pending_starts")),
+        vanished=tuple(Vanished(logs[i], start, stop, epoch) for i, start, stop, epoch in document.get("vanished", ())),
+        took_over=TookOver(*document["took_over"]) if document.get("took_over") else None,
+        heir_of=tuple(TookOver(*one) for one in document.get("heir_of", ())), table_version=document.get("table_version"),
+        tails={logs[i]: Tail(positions[i] - back, size, digest) for i, back, size, digest in document.get("tails", ())},
+        log_topic_ids={logs[i]: topic_id for i, topic_id in document.get("log_topic_ids", ())},
+        creation_ids=document.get("creation_ids", {}),
+        cluster_id=document.get("cluster_id"), bounds=parse_bounds(document.get("bounds")),
+        key_ends={logs[i]: positions[i] + further for i, further in document.get("key_ends", ())},
+        stood={logs[i]: rows for i, rows in document.get("stood", ())},
+    )
+
+
+def _lineages(logs: list[BrokerPartition], column: list[list[int]]) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
+    return {log: pairs(flat) for log, flat in zip(logs, column, strict=True) if flat} if column else {}
+
+
+def _loss(log: BrokerPartition, start: int, stop: int, why: str = LossReason.EXPIRED.value, log_epoch: int = 0) -> Loss:
+    return Loss(log, start, stop, LossReason(why), log_epoch)
+
+
+def _pending(found: Mapping[str, Any] | None) -> dict[BrokerPartition, int | None]:
+    return dict(zip(parse_logs(found["logs"]), found["at_ms"], strict=True)) if found else {}
+
+
+def _known_of(logs: list[BrokerPartition], column: list[int | None] | None) -> dict[BrokerPartition, int]:
+    """A column of what is known of some of the logs."""
+    return {log: value for log, value in zip(logs, column, strict=True) if value is not None} if column else {}

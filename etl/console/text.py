@@ -217,7 +217,7 @@ def show_plan(document: Mapping[str, Any]) -> None:
     state = "its outcome is not recorded" if version is None else f"in the table at version {version}"
     screen.print(f"plan {document['number']} ({document['kind']}), id {document['id']}, {state}")
     if document["run_key"]:
-        left = "" if not document["left_of_run_key"] else ", which caps kept from its end"
+        left = "" if not document["left_of_run_key"] else ", whose end it does not reach"
         screen.print(f"made under run key {document['run_key']}{left}", markup=False)
     asked = [f"{word} {document[word]['said']}" for word in ("from", "until") if document[word]]
     if asked:

@@ -8,7 +8,7 @@ from itertools import groupby
 from types import MappingProxyType
 
 from etl.decisions.replaced import replaced_in, spans_of
-from etl.decisions.run_keys import kept_key, with_key
+from etl.decisions.run_keys import is_reached, kept_key, with_key
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import BrokerPartition
@@ -62,12 +62,16 @@ def ancestry(versions: Mapping[int, int], transaction_version: int) -> Ancestry:
     return Ancestry(frozenset(found), before)
 
 
-def fold(coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool = False) -> Coverage:
+def fold(
+    coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool = False,
+    reached: Mapping[BrokerPartition, int] = MappingProxyType({}),
+) -> Coverage:
     """Coverage with one more plan folded in; one that is in it already changes nothing.
 
     What was given up is kept apart, whether it is this plan or, as this plan tells, those before it: no row of it is needed, and where
     the table has some (an operator may have copied them) they are no surprise.
-    A run key of it is kept, unless a cap kept it from its bound: then it is forgotten, and asked for again it goes on from the ledger.
+    A run key of it is kept, unless something kept it from its bound that is not in the table by now (`reached`: up to where that holds each
+    log): then it is forgotten, and asked for again it goes on from the ledger.
     Raises LedgersDisagree for the record of another plan.
     """
     if not applied.is_of(plan):
@@ -78,7 +82,7 @@ def fold(coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool 
     loaded: dict[BrokerPartition, list[Interval]] = {}
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
         loaded.setdefault(r.log, []).append(interval_of(r, receipt, plan.log_epochs.get(r.log, 0)))
-    if plan.run_key and not plan.key_ends:
+    if plan.run_key and is_reached(plan, reached):
         coverage = replace(coverage, keys=with_key(coverage.keys, kept_key(plan)))
     held_through = coverage.through if coverage.held_through is None else coverage.held_through
     if is_given_up:

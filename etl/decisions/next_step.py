@@ -22,7 +22,7 @@ from etl.decisions.reconcile import where_we_stand
 from etl.decisions.refusals import refuse_what_cannot_run
 from etl.decisions.replacement import plan_instead
 from etl.decisions.replay import replay_or_supersede
-from etl.decisions.run_keys import done_before, key_without_plan
+from etl.decisions.run_keys import asking_of, done_before, is_found_out, key_without_plan, left_under_key
 from etl.errors import EtlError
 from etl.model.bounds import KeptKey
 from etl.model.logs import BrokerPartition
@@ -40,6 +40,8 @@ Settled = FirstRun | Replay | Supersede | UpToDate
 class Action(str, Enum):
     """What a step does with its plan."""
 
+    LOOK_AGAIN = "look again"
+    """There is none yet: the ledger was rebuilt, and only then it tells whether the run's key is known."""
     REPLAY = "replay"
     """It is stored already, and executed word for word."""
     SUPERSEDE = "supersede"
@@ -90,6 +92,10 @@ class NextStep:
     """The run's key, where it was done before: so there is no plan."""
     remembers: KeptKey | None = None
     """The run's key, where there was nothing to read up to its bound, and no log was left out: it is kept, so that it stays at that."""
+    left_of_key: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
+    """Logs that cannot be read and that the run's key is to load, once this step is done; and its bound, None where nobody knows it."""
+    open_logs: int = 0
+    """In how many logs no record was as late as the run's bound, where it made no plan."""
     refusal: EtlError | None = None
     """What the run stops with, once the repair is done."""
 
@@ -99,13 +105,18 @@ class NextStep:
         return self.action is Action.NOTHING or (self.action is Action.STORE and not self.goes_on)
 
     @property
+    def newest(self) -> int:
+        """The number of the newest plan when it was decided."""
+        return self.snapshot.ledger.newest.number if self.snapshot.ledger.newest else 0
+
+    @property
     def goes_on(self) -> bool:
-        """Whether a cap keeps the plan that it makes from the bound of the run's key, so that another one follows."""
-        return self.action is Action.STORE and self.plan is not None and bool(self.plan.key_ends)
+        """Whether a cap keeps its plan from the bound of the plan's key, so that another one follows."""
+        return self.plan is not None and any(log in self.snapshot.extents for log in self.plan.key_ends)
 
 
-def next_step(snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str) -> NextStep:
-    """The step that a run takes which saw this; `uid` names a pipeline that has no plan yet.
+def next_step(snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str, is_foreseen: bool = False) -> NextStep:
+    """The step that a run takes which saw this; `uid` names a pipeline that has no plan yet. `is_foreseen`: nothing is done, only told.
 
     Raises what stops it before it does anything: NeedsDecision or SettingsError for a pipeline that may not run, Owned. What stops it
     later is the step's `refusal`.
@@ -118,6 +129,8 @@ def next_step(snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str) 
         return NextStep(left, refusal=refusal)
     repair = repair_of(state, left)
     step = NextStep(repaired(left, repair), state, repair)
+    if isinstance(state, RebuildFromTable) and left.asked and left.asked.request.run_key and not is_foreseen:
+        return replace(step, action=Action.LOOK_AGAIN)
     try:
         return _planned(step, state.state if isinstance(state, RebuildFromTable) else state, settings, now_ms=now_ms, uid=uid)
     except EtlError as refusal:
@@ -131,7 +144,7 @@ def steps_ahead(snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str
     """
     steps: list[NextStep] = []
     while not steps or not (steps[-1].is_last or steps[-1].goes_on):
-        step = next_step(foreseen(snapshot, *steps), settings, now_ms=now_ms, uid=uid)
+        step = next_step(foreseen(snapshot, *steps), settings, now_ms=now_ms, uid=uid, is_foreseen=True)
         if step.refusal:
             raise step.refusal
         steps.append(step)
@@ -182,16 +195,26 @@ def _planned(step: NextStep, state: Settled, settings: Settings, *, now_ms: int,
         action, plan, reason = Action.SUPERSEDE, plan_superseding(state, snapshot, settings, now_ms=now_ms), state.reason
     else:
         last = state.last if isinstance(state, UpToDate) else None
-        done = done_before(snapshot.asked, last)
+        done = done_before(snapshot.asked, last, snapshot)
         if done:
-            return replace(step, action=Action.NOTHING, done_before=done)
+            return replace(
+                step, action=Action.NOTHING, done_before=done, remembers=done if is_found_out(snapshot.asked, last) else None)
         found = plan_next(snapshot, state, settings, uid=snapshot.ledger.uid or uid, now_ms=now_ms)
         if found is None:
-            left_out = snapshot.leaderless or snapshot.owners
-            return replace(step, action=Action.NOTHING, remembers=None if left_out else key_without_plan(snapshot.asked, last))
+            return _without_plan(step, last)
         action, plan = Action.STORE, with_id(found)
+        step = replace(step, left_of_key={log: end for log, end in plan.key_ends.items() if log not in snapshot.extents})
     soon = expiring(plan.ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms)
     return replace(step, action=action, plan=plan, reason=reason, expires_soon=soon)
+
+
+def _without_plan(step: NextStep, last: Plan | None) -> NextStep:
+    """There is nothing to read. A key that leaves a log out is not kept, so that it asks again."""
+    asked, asking = step.snapshot.asked, asking_of(step.snapshot.asked, last, step.snapshot)
+    left = left_under_key(asked, last, step.snapshot) or asking.waits
+    return replace(
+        step, action=Action.NOTHING, left_of_key=left, open_logs=asking.bounds.open_logs,
+        remembers=None if left else key_without_plan(asked, last))
 
 
 def foreseen(snapshot: Snapshot, *steps: NextStep) -> Snapshot:

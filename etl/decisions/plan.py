@@ -15,7 +15,7 @@ from etl.decisions.caps import share_caps
 from etl.decisions.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.made_again import kept_creations, kept_ids
 from etl.decisions.misplaced_offsets import refuse_inside_entries
-from etl.decisions.run_keys import NOTHING_ASKED, Asking, asking_of, left_by_caps, refuse_start_by_offsets, refuse_unread_before
+from etl.decisions.run_keys import NOTHING_ASKED, Asking, asking_of, left_of_key, refuse_start_by_offsets, refuse_unread_before
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, start_of
 from etl.decisions.tails import kept_tails
@@ -106,7 +106,7 @@ def plan_from(
         leader_epochs=_leader_epochs(last, known, readings, snapshot),
         record_epochs=_record_epochs(last, known, readings, snapshot, number), log_epochs=log_epochs, cluster_id=snapshot.cluster_id,
         run_key=asking.run_key, bounds=asking.bounds,
-        key_ends=left_by_caps(asking, {log: r.end_offset for log, r in readings.items()}, stops),
+        key_ends=left_of_key(asking, {log: r.end_offset for log, r in readings.items()}, stops, positions),
     )
 
 

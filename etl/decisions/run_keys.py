@@ -6,6 +6,8 @@
     a plan that is stored and not in the table         as any run: that one is executed first, then it looks again
     a plan in the table that reaches its bound         nothing: already applied
     the same, which a cap kept from its bound          goes on to where that plan says, wherever the bound would lie now
+    the same, which a log without a leader or with     reads it up to there once it can; until then it is not complete
+    another owner kept from it
     that there was nothing to read                     nothing
     any of these, asked for with other bounds          SettingsError: a key names one thing
 
@@ -19,11 +21,11 @@ late is read to its end, and the plan counts it (`Bounds.open_logs`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.bounds import NO_BOUNDS, Bound, Bounds, KeptKey
+from etl.model.bounds import NO_BOUNDS, Bound, Bounds, KeptKey, Request
 from etl.model.logs import BrokerPartition, Extent
 from etl.model.plans import Plan
 from etl.model.snapshot import Asked, Snapshot
@@ -40,6 +42,8 @@ class Asking:
     bounds: Bounds = NO_BOUNDS
     stops: Mapping[BrokerPartition, int] | None = None
     """Where each log is read up to at most; one that is not named is not read. None: all of them to their ends."""
+    waits: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
+    """Under a key: logs that cannot be read, and up to where a later plan of it reads them; None: nobody knows yet."""
 
     def until(self, log: BrokerPartition, position: int, end: int) -> int:
         """Up to where a log is read from this position on."""
@@ -49,6 +53,12 @@ class Asking:
 NOTHING_ASKED = Asking()
 
 
+def bounds_to_find(request: Request, newest: Plan | None, plan: Plan | None) -> Bounds:
+    """The bounds to look for in the logs: those that the key's plan was made under, or the request's. `-1h` is that of the first run."""
+    of_key = next((one for one in (newest, plan) if one and request.run_key and one.run_key == request.run_key), None)
+    return of_key.bounds if of_key else request.bounds
+
+
 def made_under(asked: Asked | None, last: Plan | None) -> Plan | KeptKey | None:
     """What the ledger has of the key, `last` being the pipeline's newest plan in force; None without a key, and of one that is new."""
     if asked is None or asked.request.run_key is None:
@@ -56,8 +66,11 @@ def made_under(asked: Asked | None, last: Plan | None) -> Plan | KeptKey | None:
     return last if last and last.run_key == asked.request.run_key else asked.plan or asked.key
 
 
-def done_before(asked: Asked | None, last: Plan | None) -> KeptKey | None:
-    """The key whose run is done, `last` being in the table; None where there is something to do. Raises SettingsError for other bounds."""
+def done_before(asked: Asked | None, last: Plan | None, snapshot: Snapshot) -> KeptKey | None:
+    """The key whose run is done, `last` being in the table; None where there is something to do, or a log is waited for.
+
+    Raises SettingsError for other bounds.
+    """
     found = made_under(asked, last)
     if asked is None or found is None:
         return None
@@ -66,7 +79,37 @@ def done_before(asked: Asked | None, last: Plan | None) -> KeptKey | None:
     if kept.said != said:
         what = f"run key {kept.key} was asked for {kept.said or 'without bounds'}, and now {said or 'without any'}"
         raise SettingsError(what, key="--run-key", check="which of the two is meant; a key names one thing, another one needs another key")
-    return None if isinstance(found, Plan) and found.key_ends else kept
+    is_kept = asked.key is not None or not isinstance(found, Plan)
+    return kept if is_kept or not left_under_key(asked, last, snapshot) else None
+
+
+def left_under_key(asked: Asked | None, last: Plan | None, snapshot: Snapshot) -> dict[BrokerPartition, int | None]:
+    """Of a key with a plan the logs that are not loaded up to its bound, `last` being in the table, and that bound; None: unknown."""
+    found = made_under(asked, last)
+    if asked is None or last is None or not isinstance(found, Plan):
+        return {}
+    ends = {log: _end_now(log, end, found, asked, snapshot) for log, end in found.key_ends.items()}
+    return {log: end for log, end in ends.items() if end is None or log not in last.positions or last.positions[log] < end}
+
+
+def is_found_out(asked: Asked | None, last: Plan | None) -> bool:
+    """Whether a key that is done had a log of which nobody knew the bound: then it is kept, for what comes there later is not the key's."""
+    found = made_under(asked, last)
+    return asked is not None and asked.key is None and isinstance(found, Plan) and None in found.key_ends.values()
+
+
+def _end_now(log: BrokerPartition, end: int | None, plan: Plan, asked: Asked, snapshot: Snapshot) -> int | None:
+    """The bound that the key's plan knows of a log, or, where that could not be read, the one that is found now; None: still not."""
+    extent = snapshot.extents.get(log)
+    if end is not None or extent is None:
+        return end
+    until = plan.bounds.until
+    return _offset(until, extent, asked.untils.get(log)) if until else extent.end_offset
+
+
+def is_reached(plan: Plan, positions: Mapping[BrokerPartition, int]) -> bool:
+    """Whether what is loaded up to these positions is all that this plan's key is to load. Of a log without a bound nobody can tell."""
+    return all(end is not None and positions.get(log, -1) >= end for log, end in plan.key_ends.items())
 
 
 def kept_key(plan: Plan) -> KeptKey:
@@ -92,13 +135,33 @@ def asking_of(asked: Asked | None, last: Plan | None, snapshot: Snapshot) -> Ask
         return NOTHING_ASKED
     found, request = made_under(asked, last), asked.request
     if isinstance(found, Plan):
-        return Asking(request.run_key, found.bounds, found.key_ends)
-    until = request.bounds.until
+        ends = {log: _end_now(log, end, found, asked, snapshot) for log, end in found.key_ends.items()}
+        now_known = [log for log, end in found.key_ends.items() if end is None and log in snapshot.extents]
+        more = _open_logs(found.bounds.until, asked, now_known)
+        stops = {log: end for log, end in ends.items() if log in snapshot.extents and end is not None}
+        return Asking(
+            request.run_key, replace(found.bounds, open_logs=found.bounds.open_logs + more), stops,
+            {log: end for log, end in ends.items() if log not in stops})
+    until, waits = request.bounds.until, _waited_for(asked, last, snapshot)
     if until is None:
-        return Asking(request.run_key, request.bounds)
+        return Asking(request.run_key, request.bounds, None, waits)
     stops = {log: _offset(until, extent, asked.untils.get(log)) for log, extent in snapshot.extents.items()}
-    is_open = [log for log in snapshot.extents if until.at_ms is not None and asked.untils.get(log) is None]
-    return Asking(request.run_key, replace(request.bounds, open_logs=len(is_open)), stops)
+    return Asking(request.run_key, replace(request.bounds, open_logs=_open_logs(until, asked, snapshot.extents)), stops, waits)
+
+
+def _open_logs(until: Bound | None, asked: Asked, logs: Iterable[BrokerPartition]) -> int:
+    return sum(asked.untils.get(log) is None for log in logs) if until and until.at_ms is not None else 0
+
+
+def _waited_for(asked: Asked, last: Plan | None, snapshot: Snapshot) -> dict[BrokerPartition, int | None]:
+    """The logs that the first plan of a key leaves out; the bound of one that is known and has an owner is known, too."""
+    if asked.request.run_key is None:
+        return {}
+    until, known = asked.request.bounds.until, last.positions if last else {}
+    owned = {log: extent for log, extent in snapshot.extents_of_owned.items() if log in known}
+    return {
+        **dict.fromkeys((*snapshot.leaderless, *snapshot.owners)),
+        **{log: _offset(until, extent, asked.untils.get(log)) if until else extent.end_offset for log, extent in owned.items()}}
 
 
 def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:
@@ -112,10 +175,10 @@ def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:
 
 
 def up_to_bound(lags: Mapping[BrokerPartition, int], plan: Plan, snapshot: Snapshot) -> dict[BrokerPartition, int]:
-    """What of these lags behind a run's last plan the run was asked for: under a key all of that is in the plan, but for physical logs."""
-    if plan.run_key and not any(log.is_physical for log in lags):
+    """What of these lags behind a run's last plan the run was asked for: under a key all of that is in the plan, or in its `key_ends`."""
+    if plan.run_key:
         return {}
-    asking = Asking() if plan.run_key else asking_of(snapshot.asked, None, snapshot)
+    asking = asking_of(snapshot.asked, None, snapshot)
     ends = {log: asking.until(log, plan.positions[log], plan.positions[log] + lag) for log, lag in lags.items()}
     return {log: end - plan.positions[log] for log, end in ends.items() if end > plan.positions[log]}
 
@@ -123,17 +186,26 @@ def up_to_bound(lags: Mapping[BrokerPartition, int], plan: Plan, snapshot: Snaps
 def asking_again(old: Plan) -> Asking:
     """What the plan is made under that takes the place of this one: what was asked for once stays.
 
-    The end of a physical log lies where a message ended then, which its brokers do not name any more; so there it is that of now.
+    Where the old plan was to end in a physical log a message ended then, and so it does in the same log now, though its broker does not
+    name that any more. A log of which nobody knew the bound waits on: whoever replaces the plan need not have been asked for the key.
     """
-    is_bound = (old.run_key or old.bounds.until) and not any(log.is_physical for log in old.positions)
-    return Asking(old.run_key, old.bounds, {**old.positions, **old.key_ends} if is_bound else None)
+    if not (old.run_key or old.bounds.until):
+        return NOTHING_ASKED
+    stops = {**old.positions, **{log: end for log, end in old.key_ends.items() if end is not None}}
+    return Asking(old.run_key, old.bounds, stops, {log: None for log, end in old.key_ends.items() if end is None})
 
 
-def left_by_caps(asking: Asking, ends: Mapping[BrokerPartition, int], stops: Mapping[BrokerPartition, int]) -> dict[BrokerPartition, int]:
-    """What `Plan.key_ends` keeps: under a key the logs that caps end before their bound."""
+def left_of_key(
+    asking: Asking, ends: Mapping[BrokerPartition, int], stops: Mapping[BrokerPartition, int], positions: Mapping[BrokerPartition, int],
+) -> dict[BrokerPartition, int | None]:
+    """What `Plan.key_ends` keeps of a plan that reads up to `stops`: under a key the logs that caps end before their `ends`, those that
+    it was to read and cannot, and those that it waits for."""
     if asking.run_key is None:
         return {}
-    return {log: end for log, end in ends.items() if stops[log] < end and not log.is_physical}
+    capped = {log: end for log, end in ends.items() if stops[log] < end}
+    away = {log: end for log, end in (asking.stops or {}).items() if log not in ends and positions.get(log, end) < end}
+    waits = {log: end for log, end in asking.waits.items() if log not in ends or end is None}
+    return {**waits, **away, **capped}
 
 
 def refuse_start_by_offsets(asked: Asked | None, last: Plan | None) -> None:
@@ -148,7 +220,8 @@ def refuse_start_by_offsets(asked: Asked | None, last: Plan | None) -> None:
 def refuse_unread_before(asked: Asked | None, known: Mapping[BrokerPartition, int], snapshot: Snapshot) -> None:
     """Refuse a run that is to begin at a bound before which this pipeline has not read all. Raises NeedsDecision."""
     start = asked.request.bounds.start if asked else None
-    if asked is None or start is None or (start.at_ms is None and start.back is None):
+    is_begun = isinstance(made_under(asked, snapshot.ledger.newest), Plan)  # it was asked when the key's first plan was made
+    if asked is None or start is None or (start.at_ms is None and start.back is None) or is_begun:
         return
     begins = {log: _offset(start, extent, asked.starts.get(log)) for log, extent in snapshot.extents.items()}
     unread = {log: begins[log] - known[log] for log in sorted(begins.keys() & known.keys()) if known[log] < begins[log]}

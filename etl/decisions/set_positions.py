@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from etl.decisions.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.misplaced_offsets import refuse_named
@@ -178,13 +179,22 @@ def plan_set(stands: Standing, moves: Collection[Move], snapshot: Snapshot, sett
         ranges=(), positions=positions, seen=seen if is_next else {**seen, **old.seen},
         table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
         table_version=table.version if table else None, previous=old.id if is_next else old.previous,
-        supersedes=None if is_next else old.id, reason=reason, run_key=None, bounds=NO_BOUNDS, key_ends={}, id="",
+        supersedes=None if is_next else old.id, reason=reason, id="", **_asked_of(stands),
         losses=tuple(_losses(stands, moves)),
         log_starts={**old.log_starts, **{log: extent.log_start_offset for log, extent in snapshot.extents.items() if log in positions}},
         leader_epochs={**{log: epoch for log, epoch in old.leader_epochs.items() if log not in set_now}, **epochs},
         record_epochs={log: lineage for log, lineage in sharp.items() if log not in (moved if is_next else set_now)},
         vanished=() if is_next else old.vanished, took_over=None if is_next else old.took_over,
         tails=kept_tails(old, positions, snapshot) if moves else old.tails, cluster_id=snapshot.cluster_id)
+
+
+def _asked_of(stands: Standing) -> dict[str, Any]:
+    """What a stored plan was asked for whose place is taken: its run key goes on from where positions are, to the ends that it froze."""
+    if isinstance(stands.state, UpToDate) or stands.old.run_key is None:
+        return {"run_key": None, "bounds": NO_BOUNDS, "key_ends": {}}
+    old = stands.old
+    ends = {r.log: old.positions[r.log] for r in old.ranges}
+    return {"key_ends": {**ends, **old.key_ends}}
 
 
 def _stays(old: Plan) -> Mapping[BrokerPartition, int]:

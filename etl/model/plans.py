@@ -134,8 +134,9 @@ class Plan:
     """Physical logs that were decided under another id of their topic than that of `topic_ids`, and that id (`decisions.made_again`)."""
     bounds: Bounds = NO_BOUNDS
     """What the run was asked to read that made this plan."""
-    key_ends: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Of a plan under a run key that a cap kept from its bound: the logs, and up to where the key's next plan reads them."""
+    key_ends: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
+    """Of a plan under a run key: the logs that it does not read up to the key's bound, and where that lies. A cap ended it before, or the
+    log could not be read; None: never yet, so that nobody knows its bound."""
     cluster_id: str | None = None
     """The id that the brokers of a cluster told which goes by the conf's name, since it told none before (`decisions.cluster_name`)."""
     stood: Mapping[BrokerPartition, int] = field(default_factory=dict)

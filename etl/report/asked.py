@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from etl.model.bounds import KeptKey, Request
+from etl.model.bounds import Bound, KeptKey, Request
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
+from etl.report.run_state import Outcome
 from etl.report.words import at
 
 
@@ -27,6 +28,13 @@ def _up_to(key: KeptKey) -> str:
     return f" ({key.said})" if key.said else ""
 
 
+def told_without_plan(done_before: KeptKey | None, remembered: KeptKey | None) -> tuple[Outcome, str]:
+    """What a run came to that made no plan."""
+    if done_before:
+        return Outcome.ALREADY_APPLIED, told_done_before(done_before)
+    return Outcome.NOTHING_NEW, told_nothing_under(remembered) if remembered else "nothing new to read"
+
+
 def told_open(plan: Plan) -> str:
     """In how many partitions nobody knows yet whether more comes that is older than the bound."""
     until, many = plan.bounds.until, plan.bounds.open_logs
@@ -34,6 +42,22 @@ def told_open(plan: Plan) -> str:
     return (
         f"plan {plan.number}: {logs} no record at or after {until.said if until else ''} yet and {'is' if many == 1 else 'are'} read to "
         "the end; what comes there later and is older goes into a later run")
+
+
+def told_open_without_plan(until: Bound, many: int) -> str:
+    """The same of a run that had nothing to read."""
+    logs = "1 partition has" if many == 1 else f"{many:,} partitions have"
+    return (
+        f"{logs} no record at or after {until.said} yet, and nothing that is not loaded; what comes there later and is older goes into a "
+        "later run")
+
+
+def told_left_of_key(key: str, left: Collection[BrokerPartition]) -> str:
+    """The logs that could not be read under a key: one is named, as each is under its own outcome."""
+    logs = f"{min(left)}" + (f" and {len(left) - 1:,} more partitions" if len(left) > 1 else "")
+    return (
+        f"run key {key} left {logs}, which could not be read: asked for again once it can, the key loads what "
+        f"{'they have' if len(left) > 1 else 'it has'} up to its bound")
 
 
 def told_beyond(beyond: Mapping[BrokerPartition, int], said: str) -> str:

@@ -7,7 +7,7 @@ document of ours is text (`at`) under a name that ends in `_at`, every duration 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,9 @@ from etl.model.logs import BrokerPartition, OldestRecord
 from etl.model.plans import Plan
 from etl.model.receipts import Applied
 from etl.model.snapshot import PipelineState, Snapshot
-from etl.report.asked import describe_asked, told_beyond, told_done_before, told_nothing_under, told_open as told_open_end
+from etl.report.asked import (
+    describe_asked, told_beyond, told_left_of_key, told_open as told_open_end, told_open_without_plan, told_without_plan,
+)
 from etl.report.looks import Looks
 from etl.report.phases import Stopwatch, Verb
 from etl.report.plan_json import describe_plan
@@ -94,13 +96,13 @@ class Report:
         for sentence in told_open(snapshot):
             self.add(Outcome.OPEN_TRANSACTION, sentence)
 
-    def planned(self, plan: Plan) -> None:
-        """The plan that is executed now, be it new or replayed; it may take the place of one that could not be finished."""
+    def planned(self, plan: Plan, *, goes_on: bool = False) -> None:
+        """The plan that is executed now; it may take another's place. Where one more of its key follows, that one says what is open."""
         if self.plan and self.plan.number == plan.number and not self.plans[-1].applied:
             self.plans.pop()
         if not self.plan or self.plan.id != plan.id:
             self.plans.append(Executed(plan))
-        if plan.bounds.open_logs and not plan.key_ends:
+        if plan.bounds.open_logs and not goes_on:
             self.add(Outcome.NOT_COMPLETE, told_open_end(plan))
         self.lost(plan)
 
@@ -151,14 +153,17 @@ class Report:
         if left:
             self.add(Outcome.CAPPED, told_capped(left, settings.limits))
 
-    def found_nothing_new(self, done_before: KeptKey | None = None, remembered: KeptKey | None = None) -> None:
+    def left_of_key(self, left: Collection[BrokerPartition]) -> None:
+        """Logs that could not be read, and that the run's key is to load."""
+        if left and self.request and self.request.run_key:
+            self.add(Outcome.NOT_COMPLETE, told_left_of_key(self.request.run_key, left))
+
+    def found_nothing_new(self, done_before: KeptKey | None, remembered: KeptKey | None, *, open_logs: int = 0) -> None:
         """The run has no plan of its own; said where it had none to finish either, and of a run key always."""
-        if done_before:
-            self.add(Outcome.ALREADY_APPLIED, told_done_before(done_before))
-        elif remembered:
-            self.add(Outcome.NOTHING_NEW, told_nothing_under(remembered))
-        elif not any(one.applied for one in self.plans):
-            self.add(Outcome.NOTHING_NEW, "nothing new to read")
+        if done_before or remembered or not any(one.applied for one in self.plans):
+            self.add(*told_without_plan(done_before, remembered))
+        if open_logs and self.request and self.request.bounds.until:
+            self.add(Outcome.NOT_COMPLETE, told_open_without_plan(self.request.bounds.until, open_logs))
 
     def failed(self, error: EtlError) -> None:
         """The run ended early."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from etl.decisions.run_keys import bounds_to_find
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.offsets import Extents
 from etl.edges.zookeeper.ledger import PlanLedger
@@ -27,4 +28,5 @@ def look_up(
         return {} if moment is None else cluster.first_at(dict.fromkeys(found.extents, moment), isolation=isolation)
 
     plan, kept = find_key(ledger, request.run_key, newest.number if newest else 0) if request.run_key else (None, None)
-    return Asked(request, kept, plan, offsets(request.bounds.start), offsets(request.bounds.until))
+    bounds = bounds_to_find(request, newest, plan)
+    return Asked(request, kept, plan, offsets(bounds.start), offsets(bounds.until))

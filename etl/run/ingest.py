@@ -77,11 +77,13 @@ def _one_plan(world: World, settings: Settings, report: Report) -> NextStep | No
     with report.timed(Verb.PLAN):
         plan = _store(world, step, report)
     if plan is None:
-        _end_without_plan(world, step, report)
+        if step.action is Action.NOTHING:
+            _end_without_plan(world, step, report)
         return step
     done = execute(world, plan, step.snapshot, settings, report)
     if done and step.is_last:
         report.left_by_caps(done, step.snapshot, settings)
+        report.left_of_key(step.left_of_key)
     return step if done else None
 
 
@@ -123,8 +125,9 @@ def execute(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, re
 def _end_without_plan(world: World, step: NextStep, report: Report) -> None:
     """There is nothing to do, or nothing any more: the run's key says which, and is kept where it was asked for the first time."""
     if step.remembers:
-        world.remember(step.remembers)
-    report.found_nothing_new(step.done_before, step.remembers)
+        world.remember(step.remembers, behind=step.newest)
+    report.found_nothing_new(step.done_before, step.remembers, open_logs=step.open_logs)
+    report.left_of_key(step.left_of_key)
 
 
 def _observe(world: World, settings: Settings, named: Named) -> Snapshot:
@@ -162,7 +165,7 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | None:
     elif plan.kind not in (PlanKind.RESET, PlanKind.SET):  # those nobody has executed before: an operator's command stored them
         report.add(Outcome.REPLAYED, f"plan {plan.number} was stored and not in the table: it is executed again, word for word")
     report.called(plan, step.snapshot.ledger.newest)
-    report.planned(plan)
+    report.planned(plan, goes_on=step.goes_on)
     for one in step.expires_soon:
         report.add(Outcome.EXPIRES_SOON, str(one))
     return plan

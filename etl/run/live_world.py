@@ -22,8 +22,9 @@ from etl.edges.delta.writers import Destination, Load, append
 from etl.edges.zookeeper import coverage, run_keys
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.ledger import PlanLedger, new_uid
+from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.owners import Owners
+from etl.edges.zookeeper.process import new_uid
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, TableUnreachable
 from etl.model.bounds import KeptKey, Request
@@ -112,9 +113,9 @@ class LiveWorld(LoadedRows):
             try_on_no_rows(self.spark(), self.settings)  # stored, the plan would bind the conf to a transform that never works
         self.ledger.store_plan(plan, beside=self._pipelines_version)
 
-    def remember(self, key: KeptKey) -> None:
+    def remember(self, key: KeptKey, *, behind: int) -> None:
         """See `world.World`."""
-        run_keys.remember(self.ledger, key)
+        run_keys.remember(self.ledger, key, behind=behind)
 
     def supersede(self, plan: Plan, ledger: Ledger) -> None:
         """See `world.World`."""

@@ -35,8 +35,8 @@ class World(Protocol):
     def store(self, plan: Plan) -> None:
         """Keep the plan before its first fetch, put-if-absent."""
 
-    def remember(self, key: KeptKey) -> None:
-        """Keep a run key under which there was nothing to read behind plan `key.number`. Raises Owned where a plan was stored since."""
+    def remember(self, key: KeptKey, *, behind: int) -> None:
+        """Keep a run key under which there was nothing more to read behind plan `behind`. Raises Owned where a plan was stored since."""
 
     def supersede(self, plan: Plan, ledger: Ledger) -> None:
         """Put the plan in the place of the ledger's newest one, if that is still there."""

@@ -62,5 +62,7 @@ def plans(draw: st.DrawFn) -> Plan:
         tails={log: Tail(draw(OFFSETS), draw(st.integers(1, 1024)), draw(st.text("0123456789abcdef", max_size=4))) for log in logs[:2]},
         creation_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
         log_topic_ids={log: draw(st.text(max_size=5)) for log in logs[2:]},
-        bounds=draw(BOUNDS), key_ends={log: positions[log] + draw(st.integers(1, 9)) for log in logs[:1]},
+        bounds=draw(BOUNDS), key_ends={
+            **{log: positions[log] + draw(st.integers(1, 9)) for log in logs[:1]},
+            **dict.fromkeys(draw(st.sets(LOGS, max_size=2)) - set(logs))},
     ))

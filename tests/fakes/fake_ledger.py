@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from etl.decisions.coverage import ancestry, fold
-from etl.decisions.run_keys import kept_key, with_key
+from etl.decisions.run_keys import is_reached, kept_key, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
 from etl.model.bounds import KeptKey
 from etl.model.ledger import Coverage, Ledger
@@ -53,16 +53,16 @@ def find_key(out: Outside, key: str, newest: int) -> tuple[Plan | None, KeptKey 
     return next((plan for plan in plans if plan.run_key == key), None), next((one for one in out.kept_keys if one.key == key), None)
 
 
-def remember(out: Outside, key: KeptKey) -> None:
-    if key.number + 1 in out.plans:
+def remember(out: Outside, key: KeptKey, behind: int) -> None:
+    if behind + 1 in out.plans:
         raise Owned("another driver stored a plan meanwhile")
     out.kept_keys = with_key(out.kept_keys, key)
 
 
 def prune(out: Outside) -> None:
     """Fold the oldest plan, in one transaction with its key."""
-    plan = plan_documents.parse_plan(out.plans.pop(min(out.plans)), path="plans")
-    if plan.run_key and not plan.key_ends:
+    plan, newest = plan_documents.parse_plan(out.plans.pop(min(out.plans)), path="plans"), out.newest_plan()
+    if plan.run_key and is_reached(plan, newest.positions if newest else {}):
         out.kept_keys = with_key(out.kept_keys, kept_key(plan))
 
 

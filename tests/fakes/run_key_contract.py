@@ -32,15 +32,15 @@ class RunKeyContract:
     def test_a_key_that_had_nothing_to_read_is_kept_as_often_as_it_is_said(self, stage: Stage) -> None:
         world, key = stage.world("run-1", K), KeptKey("2026-01-31T00", 0, "until T", is_empty=True)
         for _ in range(2):
-            world.remember(key)
+            world.remember(key, behind=0)
             assert world.observe().asked == Asked(K, key)
 
     def test_a_key_that_had_nothing_to_read_is_not_kept_once_the_next_plan_is_stored(self, stage: Stage) -> None:
         world, other = stage.world("run-1", K), stage.world("run-2")
         stored(other, {})
         plan = plan_for(other, {})
-        world.remember(KeptKey("2026-01-31T00", 1, is_empty=True))
+        world.remember(KeptKey("2026-01-31T00", 1, is_empty=True), behind=1)
         other.store(plan)
         with pytest.raises(Owned):
-            world.remember(KeptKey("another", 1, is_empty=True))
+            world.remember(KeptKey("another", 1, is_empty=True), behind=1)
         assert stage.plans()[2] == plan.id and world.observe().asked == Asked(K, KeptKey("2026-01-31T00", 1, is_empty=True))

@@ -18,6 +18,7 @@ from etl.decisions.doubted_offsets import Named, doubted_offsets, none_named
 from etl.decisions.log_identity import epochs_to_ask
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.replaced import Span
+from etl.decisions.run_keys import bounds_to_find
 from etl.decisions.start import moments_to_ask
 from etl.decisions.tails import end_places, known_places
 from etl.errors import Owned
@@ -111,8 +112,9 @@ class FakeWorld:
 
     def _asked(self, ledger: Ledger, logs: Mapping[BrokerPartition, FakeLog]) -> Asked:
         assert self._request is not None
-        bounds, key = self._request.bounds, self._request.run_key
-        plan, kept = fake_ledger.find_key(self.outside, key, ledger.newest.number if ledger.newest else 0) if key else (None, None)
+        key, newest = self._request.run_key, ledger.newest
+        plan, kept = fake_ledger.find_key(self.outside, key, newest.number if newest else 0) if key else (None, None)
+        bounds = bounds_to_find(self._request, newest, plan)
         found = [{log: one.late_at(bound.at_ms) for log, one in logs.items()} if bound and bound.at_ms is not None else {}
                  for bound in (bounds.start, bounds.until)]
         return Asked(self._request, kept, plan, *found)
@@ -145,9 +147,9 @@ class FakeWorld:
         """See World."""
         self._do("store plan", lambda: fake_ledger.store_plan(self.outside, plan))
 
-    def remember(self, key: KeptKey) -> None:
+    def remember(self, key: KeptKey, *, behind: int) -> None:
         """See World."""
-        self._do("remember", lambda: fake_ledger.remember(self.outside, key))
+        self._do("remember", lambda: fake_ledger.remember(self.outside, key, behind))
 
     def supersede(self, plan: Plan, ledger: Ledger) -> None:
         """See World."""

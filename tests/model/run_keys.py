@@ -1,17 +1,20 @@
 """Runs under a key, in every interleaving of two drivers with crashes, lost sessions, caps, pruned and superseded plans.
 
-One log, whose record at offset CUT is the first that is as late as the runs of the key are to read up to; until it is there, the log's end
-is the bound. The key K is handed in by a scheduler, again and again; a run without a key comes in between.
+Two logs. The record at offset CUT is the first that is as late as the runs of the key are to read up to; until it is there, a log's end
+is the bound. The second log may be away: it grows no more then, and nobody can tell where it ends. The key K is handed in by a scheduler,
+again and again; a run without a key comes in between.
 
     python -m tests.model.run_keys
 
-Where a key is kept: in the plan that was made under it, with the offsets that its run is to reach and a cap left (`left`); once that plan
-is pruned, and where there was nothing to read, in the list of keys. A look reads the newest number first, then the plans, then the list:
-pruning moves a key from the plans to the list, and whoever plans behind the newest number that was read stores nothing where another
-driver stored since.
+Where a key is kept: in the plan that was made under it, with the offsets that its run is to reach and this plan does not (`left`): a cap
+ends it before, or the log was away. A log that was away when the first plan was made has no bound yet; the first plan of the key that
+finds it there freezes one. Once that plan is pruned, and where there was nothing to read, the key is in a list, unless something of it is
+left: then it is forgotten. A look reads the newest number first, then the plans, then the list: pruning moves a key from the plans to the
+list, and whoever plans behind the newest number that was read stores nothing where another driver stored since.
 
-Laws: what was applied is contiguous and disjoint; no plan under K reaches beyond the bound that its first one froze; a run of K that ends
-with exit 0 leaves the table at that bound or beyond; and no run that begins after such an end stores a plan under K.
+Laws: what was applied is contiguous and disjoint; no plan under K reaches beyond the bound that was frozen first; a run of K that ends
+with exit 0 and does not say that it is not complete leaves the table at that bound or beyond, in a log that was away also; and no run that
+begins after such an end stores a plan under K.
 """
 
 from __future__ import annotations
@@ -24,7 +27,14 @@ from typing import NamedTuple
 
 from tests.model.ways import way_to
 
-CUT, END, CAP = 2, 4, 1
+CUT, CAP = 2, 1
+ENDS = (3, 2)
+"""How far each log grows."""
+UNKNOWN = -1
+"""The bound of a log that was away when it was to be frozen."""
+Offsets = tuple[int, int]
+Left = tuple[int | None, int | None]
+"""Of each log the bound that is not reached; None: it is."""
 
 
 class At(IntEnum):
@@ -34,20 +44,16 @@ class At(IntEnum):
 
 
 class Plan(NamedTuple):
-    """Offsets [start, until) under a number; under K also how far its run is to go."""
+    """Offsets [start, until) of each log under a number; under K also how far its run is to go."""
 
     number: int
-    start: int
-    until: int
+    start: Offsets
+    until: Offsets
     id: int
     is_keyed: bool = False
-    left: int | None = None
-    """The bound that K froze, where a cap keeps this plan from reaching it."""
-
-    @property
-    def bound(self) -> int:
-        """Up to where a run under K goes, by this plan."""
-        return self.until if self.left is None else self.left
+    left: Left = (None, None)
+    held: Offsets = (0, 0)
+    """Under K: where the bounds lay by what the logs held, also one that was away. Nobody reads it: the laws do."""
 
 
 class Driver(NamedTuple):
@@ -56,7 +62,7 @@ class Driver(NamedTuple):
     at: At = At.IDLE
     is_keyed: bool = False
     is_late: bool = False
-    """Its run began after one of K had ended with exit 0."""
+    """Its run began after one of K had ended with exit 0 and had left nothing."""
     newest: Plan | None = None
     of_key: Plan | None = None
     """The newest plan under K that it found."""
@@ -67,19 +73,20 @@ class Driver(NamedTuple):
 class State(NamedTuple):
     """Everything at one moment, and how often each thing may still happen."""
 
-    end: int = 1
+    ends: Offsets = (1, 1)
+    is_away: bool = False
     plans: tuple[Plan, ...] = ()
     list_has_key: bool = False
     applied: tuple[Plan, ...] = ()
     lock: int | None = None
     drivers: tuple[Driver, ...] = (Driver(), Driver())
-    frozen: int | None = None
-    """The bound of K's first plan; nobody reads it: the laws do."""
-    owed: int = 0
-    """The same, where no run of K had ended with exit 0 by then: a driver that lost its session may store a plan under K behind such an
-    end, and what that loads is as right as what any later run loads."""
+    frozen: Left = (None, None)
+    """The first bounds of K; nobody reads them: the laws do."""
+    owed: Offsets = (0, 0)
+    """`held` of the first plan under K, where no run of K had ended with exit 0 by then: a driver that lost its session may store a plan
+    under K behind such an end, and what that loads is as right as what any later run loads."""
     is_done: bool = False
-    """A run of K has ended with exit 0; nobody reads it either."""
+    """A run of K has ended with exit 0 and left nothing; nobody reads it either."""
     runs: int = 3
     others: int = 1
     """How many runs without a key there may be."""
@@ -87,23 +94,38 @@ class State(NamedTuple):
     losses: int = 1
     supersedes: int = 1
     prunes: int = 1
+    absences: int = 1
     next: int = 1
 
     @property
-    def position(self) -> int:
-        """Up to where the table holds the log."""
-        return self.applied[-1].until if self.applied else 0
+    def positions(self) -> Offsets:
+        """Up to where the table holds each log."""
+        return self.applied[-1].until if self.applied else (0, 0)
+
+    def is_there(self, log: int) -> bool:
+        """Whether the log can be read."""
+        return log == 0 or not self.is_away
 
 
 def bound_of(end: int) -> int:
-    """Up to where a run of K goes that nobody has begun: the first record that is late enough, or the log's end."""
+    """Up to where a run of K reads a log of which no bound is frozen: the first record that is late enough, or the log's end."""
     return min(end, CUT)
+
+
+def pair(of: Callable[[int], int]) -> Offsets:
+    """The same of each log."""
+    return of(0), of(1)
 
 
 def steps(s: State) -> Iterator[tuple[str, State]]:
     """Every state that may come next, with what happened."""
-    if s.end < END:
-        yield "the log grows", s._replace(end=s.end + 1)
+    for log in (0, 1):
+        if s.ends[log] < ENDS[log] and s.is_there(log):
+            yield f"log {log} grows", s._replace(ends=(s.ends[0] + (log == 0), s.ends[1] + (log == 1)))
+    if s.is_away:
+        yield "log 1 is back", s._replace(is_away=False)
+    elif s.absences:
+        yield "log 1 is away", s._replace(is_away=True, absences=s.absences - 1)
     if s.lock is not None and s.losses:
         yield "a session is lost", s._replace(lock=None, losses=s.losses - 1)
     if s.prunes and len(s.plans) > 1 and s.plans[0] in s.applied:
@@ -121,10 +143,19 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
 
 
 def pruned(s: State) -> State:
-    """One transaction: the oldest plan goes, and its key into the list. What a cap left of the key is forgotten: no bound is kept of it."""
-    oldest = s.plans[0]
-    is_settled = oldest.is_keyed and oldest.left is None
-    return s._replace(plans=s.plans[1:], list_has_key=s.list_has_key or is_settled, prunes=s.prunes - 1)
+    """One transaction: the oldest plan goes, and its key into the list, where nothing of it is left. Else the key is forgotten: asked for
+    again it is a new one, and what it reads is frozen anew."""
+    oldest, more = s.plans[0], s._replace(plans=s.plans[1:], prunes=s.prunes - 1)
+    if not oldest.is_keyed or any(plan.is_keyed for plan in s.plans[1:]):
+        return more
+    if is_reached(oldest.left, s.positions):
+        return more._replace(list_has_key=True)
+    return more if s.is_done else more._replace(frozen=(None, None))
+
+
+def is_reached(left: Left, positions: Offsets) -> bool:
+    """Whether each log stands where the key's run was to read it."""
+    return all(bound is None or UNKNOWN != bound <= positions[log] for log, bound in enumerate(left))
 
 
 def _put(s: State, i: int, driver: Driver) -> State:
@@ -136,8 +167,8 @@ def _ended(s: State, i: int) -> State:
 
 
 def _done(s: State, i: int) -> State:
-    """The run has ended with exit 0."""
-    is_kept = not s.drivers[i].is_keyed or s.position >= s.owed
+    """The run has ended with exit 0, and says of nothing that it left it."""
+    is_kept = not s.drivers[i].is_keyed or all(s.positions[log] >= s.owed[log] for log in (0, 1))
     after = _ended(s, i) if is_kept else _put(s, i, Driver(At.BROKEN))
     return after._replace(is_done=s.is_done or s.drivers[i].is_keyed)
 
@@ -148,13 +179,25 @@ def _newest(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         knows = Driver(At.APPEND, driver.is_keyed, driver.is_late, newest, None, newest)
         yield f"{i} replays {newest.number}", _put(s, i, knows)
         if s.supersedes:
-            # the ends of now, but for a plan of K: its bound stays
-            until = newest.bound if newest.is_keyed else s.end
-            instead = newest._replace(until=until, left=None, id=s.next)
-            wants = driver._replace(at=At.SUPERSEDE, plan=instead, old=newest)
+            wants = driver._replace(at=At.SUPERSEDE, plan=instead_of(newest, s), old=newest)
             yield f"{i} wants another {newest.number}", _put(s, i, wants)._replace(supersedes=s.supersedes - 1, next=s.next + 1)
     else:
         yield f"{i} reads the newest", _put(s, i, driver._replace(at=At.PLANS, newest=newest))
+
+
+def instead_of(old: Plan, s: State) -> Plan:
+    """The plan in the place of one: to the ends of now, but for one of K, whose bounds stay; what is away is left. Where no bound is
+    frozen yet, none is frozen here: the run need not be one of K."""
+    if not old.is_keyed:
+        return old._replace(until=pair(lambda log: s.ends[log] if s.is_there(log) else old.start[log]), id=s.next)
+    bounds = tuple(old.until[log] if bound is None else bound for log, bound in enumerate(old.left))
+    until = pair(lambda log: bounds[log] if s.is_there(log) and bounds[log] != UNKNOWN else old.start[log])
+    return old._replace(until=until, left=_left(bounds, until), id=s.next)
+
+
+def _left(bounds: tuple[int, ...], until: Offsets) -> Left:
+    first, second = (None if UNKNOWN != bound <= until[log] else bound for log, bound in enumerate(bounds))
+    return first, second
 
 
 def _plans(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -168,20 +211,46 @@ def _keys(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     if of_key and of_key != newest and of_key.number >= (newest.number if newest else 0):  # since then: it is not known to be in the table
         yield f"{i} finds K stored meanwhile", _ended(s, i)
         return
-    is_settled = of_key is not None and of_key.left is None or (of_key is None and s.list_has_key)
-    if driver.is_keyed and is_settled:
+    if driver.is_keyed and s.list_has_key:
         yield f"{i} finds K applied", _done(s, i)
         return
-    start = newest.until if newest else 0
-    bound = s.end if not driver.is_keyed else of_key.bound if of_key else bound_of(s.end)
-    until = min(bound, start + CAP) if driver.is_keyed else bound
-    if until > start:
-        plan = Plan((newest.number if newest else 0) + 1, start, until, s.next, driver.is_keyed, bound if until < bound else None)
+    start = newest.until if newest else (0, 0)
+    bounds = pair(lambda log: bound_now(s, log, driver, start))
+    plan = Plan((newest.number if newest else 0) + 1, start, _until(s, start, bounds, driver.is_keyed), s.next, driver.is_keyed)
+    if driver.is_keyed:
+        plan = plan._replace(left=_left(bounds, plan.until), held=pair(lambda log: bound_of(s.ends[log])) if of_key is None else (0, 0))
+    if plan.until != start:
         yield f"{i} plans {plan.number}", _put(s, i, driver._replace(at=At.STORE, plan=plan))._replace(next=s.next + 1)
-    elif driver.is_keyed:
-        yield f"{i} has nothing to read up to there", _put(s, i, driver._replace(at=At.REMEMBER))
-    else:
+    elif not driver.is_keyed:
         yield f"{i} finds nothing new", _done(s, i)
+    elif not is_reached(plan.left, start):
+        yield f"{i} says that K is not complete", _ended(s, i)
+    elif of_key and UNKNOWN not in of_key.left:
+        yield f"{i} finds K applied", _done(s, i)
+    else:  # also where a log that is back holds no more than was loaded: what comes there later is not K's
+        yield f"{i} has nothing to read up to there", _put(s, i, driver._replace(at=At.REMEMBER))
+
+
+def bound_now(s: State, log: int, driver: Driver, start: Offsets) -> int:
+    """Up to where the run reads the log; UNKNOWN of one that is away. Behind a plan of K as that says, or not at all."""
+    if not driver.is_keyed:
+        return s.ends[log] if s.is_there(log) else start[log]
+    frozen = driver.of_key.left[log] if driver.of_key else UNKNOWN
+    if frozen is None:
+        return start[log]
+    if frozen != UNKNOWN:
+        return frozen
+    return max(start[log], bound_of(s.ends[log])) if s.is_there(log) else UNKNOWN
+
+
+def _until(s: State, start: Offsets, bounds: Offsets, is_keyed: bool) -> Offsets:
+    """Where the plan ends: under K a cap holds for both logs together."""
+    room, until = CAP, list(start)
+    for log in (0, 1):
+        if s.is_there(log) and bounds[log] > start[log]:
+            until[log] = min(bounds[log], start[log] + room) if is_keyed else bounds[log]
+            room -= until[log] - start[log]
+    return until[0], until[1]
 
 
 def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -197,8 +266,16 @@ def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     elif driver.is_late:
         yield f"{i} stores {plan.number} under a key that was done", _put(s, i, Driver(At.BROKEN))
     else:
-        first = plan.bound if s.frozen is None else s.frozen
-        yield f"{i} stores {plan.number} under K", stored._replace(frozen=first, owed=s.owed if s.is_done else first)
+        is_first = s.frozen == (None, None)
+        owed = plan.held if is_first and not s.is_done else s.owed
+        yield f"{i} stores {plan.number} under K", stored._replace(frozen=frozen_by(plan, s.frozen), owed=owed)
+
+
+def frozen_by(plan: Plan, before: Left) -> Left:
+    """The first bounds, one more plan of K being stored."""
+    told = [plan.until[log] if bound is None else bound for log, bound in enumerate(plan.left)]
+    first, second = (told[log] if bound in (None, UNKNOWN) else bound for log, bound in enumerate(before))
+    return first, second
 
 
 def _supersede(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -222,13 +299,13 @@ def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _check(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Was it our plan? Whatever it was, it is the ledger's from here on. The run ends with a plan of its own that no cap cut."""
+    """Was it our plan? Whatever it was, it is the ledger's from here on. The run ends with a plan of its own that left nothing."""
     plan = driver.plan
     assert plan is not None
     held = next(one for one in s.applied if one.number == plan.number)
     known = s._replace(plans=tuple(held if one.number == held.number else one for one in s.plans))
     is_own = held == plan and driver.newest != plan and driver.old is None
-    if is_own and plan.left is None:
+    if is_own and plan.left == (None, None):
         yield f"{i} is done", _done(known, i)
     else:
         yield f"{i} looks again", _put(known, i, Driver(At.NEWEST, driver.is_keyed, driver.is_late))
@@ -249,16 +326,21 @@ DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
 }
 
 
+def is_within(plan: Plan, frozen: Left) -> bool:
+    """Whether no log is read beyond the bound that was frozen first."""
+    bounds = ((log, bound) for log, bound in enumerate(frozen) if bound not in (None, UNKNOWN) and plan.until[log] != plan.start[log])
+    return all(plan.until[log] <= bound for log, bound in bounds if bound is not None)
+
+
 def broken_law(s: State) -> str | None:
     """What of the laws this state breaks."""
-    position = 0
+    positions = (0, 0)
     for plan in s.applied:
-        if plan.start != position or plan.until <= plan.start:
+        if plan.start != positions or any(plan.until[log] < plan.start[log] for log in (0, 1)):
             return f"the table holds {s.applied}"
-        position = plan.until
-    beyond = [plan for plan in s.applied if plan.is_keyed and plan.until > (s.frozen or 0)]
-    if beyond:
-        return f"{beyond[0]} goes beyond the bound {s.frozen}"
+        positions = plan.until
+        if plan.is_keyed and not is_within(plan, s.frozen):
+            return f"{plan} goes beyond the bounds {s.frozen}"
     if any(driver.at is At.BROKEN for driver in s.drivers):
         return "a run of K ended before its bound, or one stored a plan under K again"
     return None

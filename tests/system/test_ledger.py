@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 from etl.decisions import coverage
 from etl.edges.zookeeper import documents
 from etl.edges.zookeeper.coverage import note_removals, prune
-from etl.edges.zookeeper.ledger import PlanLedger, new_uid
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.process import new_uid
+from etl.edges.zookeeper.run_keys import remember
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
+from etl.model.bounds import KeptKey
 from etl.model.ledger import Acknowledgement, Coverage, Interval, Ledger, Retirement
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.model.plans import Committed, OffsetRange, Plan
@@ -329,20 +333,39 @@ def test_pruning_that_meets_another_driver_folds_no_plan_twice(
     """Between our reading of coverage and our transaction another driver prunes the same plans."""
     monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
     fill(ledger, range(1, 4))
-    read = ledger.read_coverage
     with ZooKeeper(server.connect + zookeeper.chroot) as session:
-        other = PlanLedger(session, "g", "clicks")
-
-        def read_and_be_overtaken() -> Coverage:
-            found = read()
-            monkeypatch.setattr(ledger, "read_coverage", read)
-            prune(other)
-            return found
-
-        monkeypatch.setattr(ledger, "read_coverage", read_and_be_overtaken)
+        overtake(ledger, monkeypatch, lambda: prune(PlanLedger(session, "g", "clicks")))
         prune(ledger)
     assert ledger.plan_numbers() == [3]
-    assert read() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
+    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
+
+
+def overtake(ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch, by: Callable[[], None]) -> None:
+    """Once, right after the ledger has read its coverage, another driver does this."""
+    read = ledger.read_coverage_at
+
+    def read_and_be_overtaken() -> tuple[Coverage, int | None]:
+        found = read()
+        monkeypatch.setattr(ledger, "read_coverage_at", read)
+        by()
+        return found
+
+    monkeypatch.setattr(ledger, "read_coverage_at", read_and_be_overtaken)
+
+
+def test_nothing_is_written_over_a_coverage_that_another_driver_changed_since_it_was_read(
+    ledger: PlanLedger, server: embedded.ZooKeeper, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    removal, first, second = ForeignCommit(3, "DELETE", "removed rows"), KeptKey("first", 0), KeptKey("second", 0)
+    with ZooKeeper(server.connect + zookeeper.chroot) as session:
+        other = PlanLedger(session, "g", "clicks")
+        overtake(ledger, monkeypatch, lambda: remember(other, first, behind=0))
+        note_removals(ledger, [removal])
+        assert (ledger.read_coverage().keys, ledger.read_coverage().removals) == ((first,), (removal,))
+        overtake(ledger, monkeypatch, lambda: note_removals(other, [replace(removal, delta_version=4)]))
+        with pytest.raises(Owned):
+            remember(ledger, second, behind=0)
+    assert len(ledger.read_coverage().removals) == 2
 
 
 def test_a_superseded_plan_is_replaced_only_while_it_is_what_was_seen(ledger: PlanLedger) -> None:

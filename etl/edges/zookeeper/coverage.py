@@ -10,12 +10,16 @@ from collections.abc import Collection, Mapping, Sequence
 
 from etl.decisions import coverage
 from etl.decisions.coverage import ancestry, fold, note, prunable
+from etl.decisions.start import starts_of
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
 from etl.model.ledger import Coverage
 from etl.model.logs import BrokerPartition
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.ledger_documents import render_coverage
+
+_TRIES_MAX = 3
+"""How often a change of the coverage is tried again that another driver came before."""
 
 
 def read_all_coverage(ledger: PlanLedger) -> Coverage:
@@ -31,11 +35,14 @@ def read_all_coverage(ledger: PlanLedger) -> Coverage:
 
 
 def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None:
-    """Keep in the coverage that others removed rows, as policy allowed. Quiet where another driver did it meanwhile."""
-    before = ledger.read_coverage()
-    after = note(before, removals)
-    if after != before:
-        ledger.documents.put(ledger.paths.coverage, render_coverage(after))
+    """Keep in the coverage that others removed rows, as policy allowed. Raises Owned where other drivers change it again and again."""
+    for _ in range(_TRIES_MAX):
+        before, version = ledger.read_coverage_at()
+        after = note(before, removals)
+        if after == before or ledger.documents.replace(ledger.paths.coverage, render_coverage(after), version=version):
+            return
+    what = "other drivers changed the coverage while it was kept that others removed rows"
+    raise Owned(what, znode=ledger.paths.coverage, check="nothing; run again")
 
 
 def take_in(
@@ -43,8 +50,9 @@ def take_in(
     known: Collection[BrokerPartition], lives: Mapping[BrokerPartition, int],
 ) -> None:
     """Keep what another pipeline loaded, whose place this one takes. Raises Owned when somebody else changed the coverage meanwhile."""
-    after = coverage.take_in(ledger.read_coverage(), theirs, taken, table_id=table_id, known=known, lives=lives)
-    if not ledger.documents.put(ledger.paths.coverage, render_coverage(after)):
+    before, version = ledger.read_coverage_at()
+    after = coverage.take_in(before, theirs, taken, table_id=table_id, known=known, lives=lives)
+    if not ledger.documents.replace(ledger.paths.coverage, render_coverage(after), version=version):
         raise Owned("another driver changed the coverage at this moment", znode=ledger.paths.coverage, check="nothing; say it again")
 
 
@@ -59,13 +67,22 @@ def prune(ledger: PlanLedger) -> None:
         applied = ledger.read_record_of(plan) if plan else None
         if not plan or not applied:
             return
-        folded = fold(ledger.read_coverage(), plan, applied, is_given_up=_is_given_up(ledger, number))
+        before, version = ledger.read_coverage_at()
+        folded = fold(before, plan, applied, is_given_up=_is_given_up(ledger, number), reached=_reached(ledger) if plan.key_ends else {})
         gone = (ledger.paths.plan(number), ledger.paths.applied(number))
-        if not ledger.documents.put(ledger.paths.coverage, render_coverage(folded), deleting=gone):
+        if not ledger.documents.replace(ledger.paths.coverage, render_coverage(folded), version=version, deleting=gone):
             return
     pieces = ledger.documents.pieces()
     if pieces:  # asked before the documents: those of one that is written now are not among them
         ledger.documents.drop_pieces(pieces, but_of=_may_be_in_pieces(ledger))
+
+
+def _reached(ledger: PlanLedger) -> Mapping[BrokerPartition, int]:
+    """Up to where the table holds each log, as far as it is recorded."""
+    newest = ledger.read_ledger()
+    if newest.newest is None:
+        return {}
+    return newest.newest.positions if newest.applied else starts_of(newest.newest)
 
 
 def _may_be_in_pieces(ledger: PlanLedger) -> list[str]:

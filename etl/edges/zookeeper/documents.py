@@ -54,15 +54,21 @@ class Documents:
         """Put a document where there is none; False where there is one."""
         return self._zookeeper.create(path, self.head(payload))
 
-    def put(self, path: str, payload: bytes, *, deleting: Sequence[str] = (), absent: Sequence[str] = ()) -> bool:
-        """Replace a document and delete others, all or nothing; False when somebody else changed one of them meanwhile.
+    def put(self, path: str, payload: bytes) -> bool:
+        """Put a document in the place of whatever is there, or where there is none; False when somebody else changed it at this moment."""
+        found = self._zookeeper.read(path)
+        return self.replace(path, payload, version=found[1] if found else None)
 
-        Nothing is done either, and False returned, where a znode of `absent` is there.
+    def replace(
+        self, path: str, payload: bytes, *, version: int | None, deleting: Sequence[str] = (), absent: Sequence[str] = (),
+    ) -> bool:
+        """Replace the document of that version (None: there was none) and delete others, all or nothing.
+
+        False, and nothing is done, when somebody else changed one of them since, or where a znode of `absent` is there.
         """
-        head, found = self.head(payload), self._zookeeper.read(path)
-        request = self._zookeeper.client.transaction()
-        if found:
-            request.set_data(path, head, version=found[1])
+        head, request = self.head(payload), self._zookeeper.client.transaction()
+        if version is not None:
+            request.set_data(path, head, version=version)
         else:
             request.create(path, head)
         for gone in deleting:

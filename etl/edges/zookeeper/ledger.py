@@ -5,8 +5,6 @@ How a document lies in znodes belongs to `documents`; what plans leave behind th
 
 from __future__ import annotations
 
-import secrets
-
 from kazoo.client import TransactionRequest
 
 from etl.decisions.coverage import is_better
@@ -121,8 +119,12 @@ class PlanLedger:
 
     def read_coverage(self) -> Coverage:
         """The loaded intervals that pruned plans left."""
+        return self.read_coverage_at()[0]
+
+    def read_coverage_at(self) -> tuple[Coverage, int | None]:
+        """The same, and the version of its znode: what follows from it is written over that one alone. None: there is no znode."""
         stored = self.documents.read(self.paths.coverage)
-        return ledger_documents.parse_coverage(stored[0], path=self.paths.coverage) if stored else Coverage()
+        return (ledger_documents.parse_coverage(stored[0], path=self.paths.coverage), stored[1]) if stored else (Coverage(), None)
 
     def store_uid(self, uid: str) -> None:
         """Keep the uid of a new pipeline; the driver's lock has made its znode. Raises Owned when another was kept meanwhile."""
@@ -243,8 +245,3 @@ class PlanLedger:
 
 def _topics_of(plan: Plan) -> frozenset[str]:
     return frozenset(log.topic for log in plan.positions)
-
-
-def new_uid() -> str:
-    """A random id for a new pipeline: 16 hex digits."""
-    return secrets.token_hex(8)

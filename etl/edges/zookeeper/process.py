@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
 from pathlib import Path
 
@@ -51,3 +52,8 @@ def _is_alive(driver: DriverNode) -> bool:
         return True
     started = _process_start(driver.pid)
     return None in (driver.started, started) or started == driver.started
+
+
+def new_uid() -> str:
+    """A random id for a new pipeline: 16 hex digits."""
+    return secrets.token_hex(8)

@@ -60,7 +60,10 @@ def content_of(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
         if plan.bounds != NO_BOUNDS:
             known["bounds"] = render_bounds(plan.bounds)
         if plan.key_ends:
-            known["key_ends"] = [[index[log], until - plan.positions[log]] for log, until in sorted_items(plan.key_ends)]
+            told = [(log, until) for log, until in sorted_items(plan.key_ends) if until is not None]
+            known["key_ends"] = [[index[log], until - plan.positions[log]] for log, until in told]
+            if len(told) < len(plan.key_ends):
+                known["key_open"] = render_logs(log for log, until in sorted_items(plan.key_ends) if until is None)
         if plan.stood:
             known["stood"] = [[index[log], rows] for log, rows in sorted_items(plan.stood)]
         known["vanished"] = [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished]
@@ -119,7 +122,9 @@ def plan_of(document: dict[str, Any]) -> Plan:
         log_topic_ids={logs[i]: topic_id for i, topic_id in document.get("log_topic_ids", ())},
         creation_ids=document.get("creation_ids", {}),
         cluster_id=document.get("cluster_id"), bounds=parse_bounds(document.get("bounds")),
-        key_ends={logs[i]: positions[i] + further for i, further in document.get("key_ends", ())},
+        key_ends={
+            **{logs[i]: positions[i] + further for i, further in document.get("key_ends", ())},
+            **dict.fromkeys(parse_logs(document.get("key_open", {})))},
         stood={logs[i]: rows for i, rows in document.get("stood", ())},
     )
 

@@ -168,7 +168,9 @@ def test_a_key_that_had_nothing_to_read_stays_at_that_whatever_comes() -> None:
     report = load(out)
     assert report.outcomes == [
         (Outcome.BEYOND_BOUND, "clicks 0 and 1 more partitions: an earlier run has loaded 3 offsets beyond T"),
-        (Outcome.NOTHING_NEW, f"nothing new to read (until T); asked for again, run key {K.run_key} stays at that")]
+        (Outcome.NOTHING_NEW, f"nothing new to read (until T); asked for again, run key {K.run_key} stays at that"),
+        (Outcome.NOT_COMPLETE, "1 partition has no record at or after T yet, and nothing that is not loaded; what comes there later and is "
+                               "older goes into a later run")]
     out.logs[LOGS[2]].grow(2)
     report = load(out)
     assert report.outcomes == [(
@@ -240,7 +242,8 @@ def test_a_plan_that_an_earlier_run_left_is_executed_first_and_what_it_loads_bey
     with pytest.raises(Crash):
         load(out, None, at=crash_at("fetch", When.BEFORE))
     report = load(out)
-    assert outcomes(report) == [Outcome.REPLAYED, Outcome.INGESTED, Outcome.BEYOND_BOUND, Outcome.NOTHING_NEW]
+    assert outcomes(report) == [
+        Outcome.REPLAYED, Outcome.INGESTED, Outcome.BEYOND_BOUND, Outcome.NOTHING_NEW, Outcome.NOT_COMPLETE]
     assert reached(out) == [5, 3, 4]
 
 
@@ -280,7 +283,7 @@ def test_of_forgotten_keys_nothing_is_loaded_twice_and_no_more_are_kept_than_the
     load(out, None)
     fake_ledger.prune(out)
     out.kept_keys = ()
-    assert outcomes(load(out)) == [Outcome.BEYOND_BOUND, Outcome.NOTHING_NEW]
+    assert outcomes(load(out)) == [Outcome.BEYOND_BOUND, Outcome.NOTHING_NEW, Outcome.NOT_COMPLETE]
     assert reached(out) == [5, 3, 4]
 
 

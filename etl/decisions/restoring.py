@@ -115,6 +115,10 @@ def told_rows(
         if extent and extent.end_offset + extent.held_back < position:
             sentence += f"; the log ends at {extent.end_offset}, so it was cut or made again, and the next run stops there"
         said.append(sentence)
+    log = min(until)
+    said.append(
+        "of a topic that was deleted and made again since, and is longer by now, records before these offsets would be passed over: "
+        f"compare the last rows with what the logs hold there, e.g. `etl peek CONF {log.topic} {log.key} --from {until[log][1] - 1} -n 1`")
     said.append("rows that were deleted at the end of a partition come again, what was let go there is loaded if the log has it, and "
                 "nobody can tell any more whether something is missing further down")
     if others:

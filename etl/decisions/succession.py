@@ -105,6 +105,8 @@ def plan_taking_over(
             raise OffsetMoved(what, **log.place, offset=there, check=check)
     is_instead = isinstance(state, (Replay, Supersede))
     told, topics = other.plan or snapshot, {log.topic for log in theirs}  # as the other read them: made again since, they are noticed
+    if last and other.plan is None and other.app_id == us:  # as we read them, unless rows tell that they were accepted as others since
+        topics -= {topic for topic in last.topic_ids if _life_of(topic, taken.log_epochs) <= _life_of(topic, lives)}
     topic_ids = {**(last.topic_ids if last else {}), **_among(topics, told.topic_ids)}
     ours_alone = _among(topic_ids.keys() - topics, last.creation_ids if last else {})
     return Plan(
@@ -200,8 +202,8 @@ def _where(
 ) -> tuple[Plan | None, Mapping[BrokerPartition, int], int]:
     """Our last plan, our positions, and the number of the plan that takes over: that of a stored one that is not in the table is free."""
     if state is None:
-        newest = snapshot.ledger.newest
-        return newest, newest.positions if newest else {}, other.number + 1
+        newest, is_known = snapshot.ledger.newest, snapshot.ledger.applied is not None  # else another one may have been executed for it
+        return newest, (newest.positions if is_known else starts_of(newest)) if newest else {}, other.number + 1
     if isinstance(state, FirstRun):
         return None, {}, 1
     if isinstance(state, (Replay, Supersede)):

@@ -149,3 +149,4 @@ def test_what_going_on_behind_rows_comes_to_is_said() -> None:
                        "the table has no row of it")
     assert said[1].endswith("the log ends at 5, so it was cut or made again, and the next run stops there")
     assert "(2)" in said[-1]
+    assert any("etl peek CONF clicks 0 --from 19" in sentence for sentence in said)

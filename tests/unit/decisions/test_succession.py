@@ -384,3 +384,35 @@ def test_a_pipeline_does_not_take_over_from_itself_where_the_table_is_older_than
     outside.table = (outside.table or [])[:1]
     with pytest.raises(LedgersDisagree, match="plan 2 was in the table"):
         state_of_itself(snapshot_of(outside), SETTINGS)
+
+
+def from_an_old_copy(topic_id: str = "id-1", *lives: int) -> tuple[Plan, Plan]:
+    """The stored plan of a copy of ZooKeeper, which was replaced before anybody executed it, and the plan that goes on behind rows."""
+    outside = outside_of(5, 3, 4)
+    outside.topic_ids = {"clicks": "id-1"}
+    run(outside)
+    grow(outside, 9, 1, 1)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    stored = outside.newest_plan()
+    assert stored is not None
+    outside.topic_ids = {"clicks": topic_id}
+    seen = snapshot_of(outside)
+    assert seen.table
+    snapshot = replace(seen, table=replace(seen.table, transaction_version=5, metadata=None))
+    until = {log: (life, 7) for log, life in zip(LOGS, lives or (0, 0, 0))}
+    taken = taken_from(OtherPipeline(APP_ID, 5), until, snapshot, SETTINGS)
+    state = state_of_itself(snapshot, SETTINGS)
+    assert state is None
+    return stored, plan_taking_over(taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="restored", sets_back=True)
+
+
+def test_behind_rows_no_plan_is_believed_that_nobody_knows_to_have_been_executed() -> None:
+    stored, plan = from_an_old_copy()
+    assert stored.positions[LOGS[0]] == 14
+    assert (plan.number, plan.positions) == (6, dict.fromkeys(LOGS, 7))
+
+
+def test_behind_rows_of_a_topic_that_was_made_again_its_old_id_is_kept_so_that_the_next_run_stops_unless_it_was_accepted() -> None:
+    assert from_an_old_copy("id-2")[1].topic_ids == {"clicks": "id-1"}
+    assert from_an_old_copy("id-2", 0, 1, 0)[1].topic_ids == {"clicks": "id-2"}

@@ -58,7 +58,8 @@ def moment(told: object, name: str) -> datetime:
     """The time that was told, in UTC; `name` is what it was told as. Raises SettingsError."""
     form = "its form, which is 2026-01-31T05:00:00+00:00"
     try:
-        found = told if isinstance(told, datetime) else datetime.fromisoformat(str(told).strip())
+        # also of a datetime: Airflow's are pendulum's, which lose their zone when a time in UTC is reckoned with
+        found = datetime.fromisoformat(told.isoformat() if isinstance(told, datetime) else str(told).strip())
         if found.tzinfo is not None:
             return found.astimezone(UTC)
     except (ValueError, OverflowError) as error:  # OverflowError: the first or last day of the calendar, in UTC

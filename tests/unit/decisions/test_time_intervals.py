@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,19 @@ def test_a_time_that_is_none_or_of_no_zone_is_told_with_the_form_of_one(told: ob
     with pytest.raises(SettingsError, match=said) as found:
         moment(told, "until_time")
     assert "2026-01-31T05:00:00+00:00" in found.value.check
+
+
+class OfAnotherLibrary(datetime):
+    """As pendulum's, which is what Airflow gives: a time in UTC loses its zone when something is taken from it."""
+
+    def __sub__(self, other: Any) -> Any:
+        found = super().__sub__(other)
+        return found.replace(tzinfo=None) if isinstance(found, datetime) else found
+
+
+def test_a_time_of_another_library_is_a_plain_one_from_there_on() -> None:
+    found = moment(OfAnotherLibrary(2026, 11, 10, 6, 0, 0, 1, tzinfo=timezone(timedelta(hours=1))), "until_time")
+    assert type(found) is datetime and (found - timedelta(hours=1)).isoformat() == "2026-11-10T04:00:00.000001+00:00"
 
 
 def test_a_whole_is_divided_without_a_hole_and_its_last_interval_may_be_short() -> None:

@@ -17,7 +17,7 @@ from etl.airflow.brief import told_of
 from etl.airflow.interval import interval_of
 from etl.airflow.pipeline import Pipeline
 from etl.airflow.sdk import AirflowFailException, BaseSensorOperator
-from etl.airflow.toolkit import Toolkit, ask, not_there, parsed
+from etl.airflow.toolkit import Toolkit, ask, not_there, parsed, refuse_without_package
 from etl.decisions.scheduled_runs import Verdict, verdict_of
 from etl.errors import SettingsError
 
@@ -102,20 +102,22 @@ class LogCompleteTrigger(BaseTrigger):
                 return
 
     async def _look(self) -> dict[str, str] | None:
-        toolkit = Toolkit(python=self._python)
+        toolkit = Toolkit(python=self._python, variables=self._variables)
         try:
             looking = await asyncio.create_subprocess_exec(
                 *toolkit.command(*self._words), env={**os.environ, **self._variables}, stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
         except OSError:
             return {"refused": f"{not_there(toolkit)} The triggerer needs it, too"}
         try:
-            said, _ = await looking.communicate()
+            said, complained = await looking.communicate()
         except asyncio.CancelledError:
             looking.kill()
             raise
         document = parsed(said.decode())
         try:
+            if looking.returncode and document is None:
+                await asyncio.to_thread(refuse_without_package, toolkit, complained.decode(errors="replace"))
             return {"says": (document or {}).get("says", "complete")} if is_complete(looking.returncode, document) else None
-        except AirflowFailException as error:
+        except (AirflowFailException, SettingsError) as error:
             return {"refused": str(error)}

@@ -19,7 +19,8 @@ from etl.airflow.interval import interval_of
 from etl.airflow.outcome import refuse_what_is_not_done
 from etl.airflow.pipeline import Pipeline
 from etl.airflow.sdk import AirflowException, AirflowFailException, AirflowNotFoundException, BaseHook
-from etl.airflow.toolkit import Toolkit, not_there, parsed
+from etl.airflow.toolkit import Toolkit, not_there, parsed, refuse_without_package
+from etl.errors import SettingsError
 
 DOCUMENT_FILE = "ETL_DOCUMENT_FILE"
 """The variable that names the file which a command writes its document to: standard output comes back mixed with Spark's log."""
@@ -31,7 +32,7 @@ class EtlSubmitOperator(SparkSubmitOperator):
     toolkit     where that is, and what spark-submit is told besides
     pipeline    whose job it is
     job         the name of the job's file: ingest, replay, backfill, verify, maintain
-    arguments   of an Airflow context, those of the job; SettingsError of it fails the task at once
+    arguments   of an Airflow context, those of the job
 
     The task returns what the job said, in brief, and says the same of its outlets. It is tried again where that may help (`outcome`).
     Raises AirflowFailException where it does not, with the job's own sentences.
@@ -57,6 +58,8 @@ class EtlSubmitOperator(SparkSubmitOperator):
             self.env_vars: dict[str, str] = {**self.env_vars, DOCUMENT_FILE: str(kept)}
             exit_code = self._submit(context)
             document = parsed(kept.read_text()) if kept.exists() else None
+        if exit_code and document is None and not self.py_files:
+            self._refuse_without_package()
         refuse_what_is_not_done(exit_code, document)
         whose = f"{self._pipeline.group}/{self._pipeline.name}"
         interval = interval_of(context).as_json() if self._job == "ingest" else {}
@@ -82,6 +85,12 @@ class EtlSubmitOperator(SparkSubmitOperator):
         if not Path(self.application).exists():
             raise AirflowFailException(
                 f"the job is not on this worker: {self.application}. Check: ETL_JOBS, which names the folder of the job files")
+
+    def _refuse_without_package(self) -> None:
+        try:
+            refuse_without_package(self._toolkit)
+        except SettingsError as error:
+            raise AirflowFailException(str(error)) from error
 
     def _submit(self, context: Mapping[str, Any]) -> int | None:
         """The exit code of spark-submit; None: it ended otherwise."""

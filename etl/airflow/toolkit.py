@@ -7,6 +7,7 @@ on the workers, and a task names the other one's interpreter.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -20,6 +21,10 @@ from etl.errors import SettingsError
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """What a job needs beside pyspark 4.2, from a Maven repository."""
 _ASKED_WITHIN_S = 600.0
+_SAID = 4000
+"""Characters of what a command said last that go to the log, where it left no document."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ def _object(text: str) -> dict[str, Any]:
 def ask(toolkit: Toolkit, words: Sequence[str], *, within_s: float = _ASKED_WITHIN_S) -> tuple[int, dict[str, Any] | None]:
     """Start a command that needs no Spark and wait for it: its exit code, and its document; None where it printed none.
 
-    Raises SettingsError where the interpreter is not there, subprocess.TimeoutExpired after `within_s`.
+    Raises SettingsError where the interpreter is not there or has no such package, subprocess.TimeoutExpired after `within_s`.
     """
     try:
         done = subprocess.run(
@@ -90,7 +95,24 @@ def ask(toolkit: Toolkit, words: Sequence[str], *, within_s: float = _ASKED_WITH
             timeout=within_s)
     except OSError as error:
         raise not_there(toolkit) from error
-    return done.returncode, parsed(done.stdout)
+    document = parsed(done.stdout)
+    if done.returncode and document is None:
+        refuse_without_package(toolkit, done.stderr)
+    return done.returncode, document
+
+
+def refuse_without_package(toolkit: Toolkit, said: str = "") -> None:
+    """Where a command failed without a document: what it said goes to the log. Raises SettingsError where it cannot even be imported."""
+    if said:
+        logger.error("%s", said[-_SAID:])
+    looking = [toolkit.python, "-c", "import etl.cli.door"]
+    looked = subprocess.run(
+        looking, env={**os.environ, **toolkit.variables}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ASKED_WITHIN_S)
+    why = (looked.stderr.strip().splitlines() or [""])[-1]
+    if looked.returncode and why.startswith(("ImportError", "ModuleNotFoundError")):
+        raise SettingsError(
+            f"the toolkit's environment on this worker lacks the package, or a part of it: {why}", path=toolkit.python,
+            check=f"`{toolkit.python} -m pip install offset-range-etl`, or ETL_PYTHON, which names the interpreter that has it")
 
 
 def not_there(toolkit: Toolkit) -> SettingsError:

@@ -55,13 +55,14 @@ class StandIn:
         self.folder = folder
         (folder / "bin").mkdir(parents=True)
         self.python = folder / "bin" / "python"
-        for name in ("python", "spark-submit"):
-            script = folder / "bin" / name
-            script.write_text(_SCRIPT.format(python=sys.executable, folder=str(folder), name=name))
-            script.chmod(0o755)
+        self.forget()
 
     def forget(self) -> None:
         """As new."""
+        for name in ("python", "spark-submit"):
+            script = self.folder / "bin" / name
+            script.write_text(_SCRIPT.format(python=sys.executable, folder=str(self.folder), name=name))
+            script.chmod(0o755)
         for path in (*self.folder.glob("*.json"), self.folder / "asked"):
             path.unlink(missing_ok=True)
 
@@ -72,6 +73,11 @@ class StandIn:
     def command(self, *answers: dict[str, Any]) -> None:
         """What `python -m etl ...` will answer."""
         (self.folder / "python.json").write_text(json.dumps(answers))
+
+    def without_package(self) -> None:
+        """Its python is a real one, without any package; its spark-submit ends as the real one does then."""
+        self.python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+        self.spark_submit({"code": 1})
 
     def asked(self, who: str = "spark-submit") -> list[Asked]:
         """What they were asked so far."""

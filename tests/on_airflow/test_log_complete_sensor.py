@@ -85,3 +85,13 @@ def test_a_triggerer_without_the_toolkits_environment_says_so() -> None:
     from etl.airflow.log_complete import LogCompleteTrigger
 
     assert "The triggerer needs it, too" in event_of(LogCompleteTrigger("/no/such/python", {}, WORDS[2:], 0.01))["refused"]
+
+
+def test_a_worker_or_a_triggerer_whose_environment_lacks_the_package_says_what_installs_it(stand_in: StandIn) -> None:
+    from etl.airflow.log_complete import LogCompleteTrigger
+
+    stand_in.without_package()
+    told = event_of(LogCompleteTrigger(str(TOOLKIT.python), {}, WORDS[2:], 0.01))["refused"]
+    assert "No module named 'etl'" in told and f"{TOOLKIT.python} -m pip install offset-range-etl" in told
+    ran = run("quick", WHEN.replace(hour=5), BY_PARAMS)
+    assert ran.tasks["wait_until_complete"] == ("failed", 1) and ran.tasks["load"][0] == "upstream_failed"

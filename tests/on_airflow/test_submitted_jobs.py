@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,9 @@ def test_maintenance_verifies_the_table(stand_in: StandIn) -> None:
     stand_in.command({"document": {"incomplete": [], "says": "whole"}})
     assert run("maintain_clicks", now(), task="verify").state == "success"
     assert stand_in.asked()[0].job == ["verify.py", CLICKS, "--json"]
+    [asked] = stand_in.asked("python")
+    times = [datetime.fromisoformat(*asked.after(option)) for option in ("--from-time", "--until-time")]
+    assert all(time.utcoffset() == timedelta() for time in times) and times[1] - times[0] == timedelta(days=7)
 
 
 def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(stand_in: StandIn) -> None:
@@ -178,6 +181,12 @@ def test_a_worker_without_the_toolkits_environment_is_told_by_the_variable_that_
     monkeypatch.setenv("ETL_PYTHON", "/no/such/bin/python")
     told = failure({})
     assert "/no/such/bin/python" in told and "ETL_PYTHON" in told
+
+
+def test_a_worker_whose_environment_lacks_the_package_is_told_what_installs_it_and_is_not_tried_again(stand_in: StandIn) -> None:
+    stand_in.without_package()
+    told = failure({})
+    assert "No module named 'etl'" in told and f"{TOOLKIT.python} -m pip install offset-range-etl" in told
 
 
 def test_a_worker_without_the_job_is_told_by_the_variable_that_names_its_folder(

@@ -111,6 +111,32 @@ def test_an_environment_that_is_not_on_this_worker_is_told_by_its_name() -> None
     assert "ETL_PYTHON" in found.value.check
 
 
+def bare(folder: Path, body: str = "") -> Toolkit:
+    """An interpreter that has nothing but what Python itself brings."""
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\n{body}\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    return Toolkit(str(python))
+
+
+def test_a_worker_without_the_package_is_told_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="No module named 'etl'") as found:
+        ask(bare(tmp_path), ["complete", "clicks.yaml", "--json"])
+    assert f"{tmp_path}/python -m pip install offset-range-etl" in found.value.check and "ETL_PYTHON" in found.value.check
+
+
+def test_a_worker_without_one_of_the_packages_requirements_is_told_the_name_of_it(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="No module named 'typer'"):
+        ask(bare(tmp_path, f"export PYTHONPATH={ROOT}\nexec {sys.executable} -S \"$@\""), ["complete", "clicks.yaml", "--json"])
+
+
+def test_what_a_command_said_before_it_ended_without_a_document_is_in_the_log(
+        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    toolkit = bare(tmp_path, f"export PYTHONPATH={ROOT}\n[ $1 = -c ] || {{ echo of no use >&2; exit 1; }}\nexec {sys.executable} \"$@\"")
+    assert ask(toolkit, ["complete"]) == (1, None)
+    assert "of no use" in caplog.text
+
+
 def test_little_of_a_document_is_kept_whatever_its_size() -> None:
     ranges = [{"topic": "clicks", "partition": n} for n in range(5000)]
     document = {"run_id": "r", "records": 7, "versions": {"a": 1}, "error": None,

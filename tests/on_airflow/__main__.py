@@ -14,8 +14,11 @@ import os
 import subprocess
 import sys
 import venv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 from etl.embedded.cache import alone, cache_folder
 from etl.embedded.java import java_environment
@@ -41,31 +44,52 @@ def made(version: str) -> Path:
     folder = cache_folder() / "airflow" / f"{version}-{content}"
     python, stamp = folder / "bin" / "python", folder / "installed"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with alone(folder.with_suffix(".lock")):
+    with alone(folder.with_name(f"{folder.name}.lock")):
         if not stamp.exists():
             print(f"installing Airflow {version} into {folder}: 700 MB, a minute or two the first time", flush=True)
             venv.create(folder, with_pip=True, clear=True)
             pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+            # The constraints name everything, so pip need not find out what goes together; then it looks whether that is so.
+            subprocess.run([*pip, "install", "--no-deps", "--requirement", str(constraints)], check=True)
             subprocess.run([*pip, "install", "--constraint", str(constraints), *wanted], check=True)
             subprocess.run([*pip, "check"], check=True)
             stamp.touch()
     return python
 
 
-def tested(python: Path, arguments: Sequence[str]) -> int:
-    """The exit code of pytest there."""
-    return started(python, "pytest", "--confcutdir", str(HERE), "-p", "no:cacheprovider", str(HERE), *arguments)
+def words_of_pytest(arguments: Sequence[str]) -> list[str]:
+    """Of the tests of this folder, none of which needs what the others have as fixtures."""
+    return ["pytest", "--confcutdir", str(HERE), "-p", "no:cacheprovider", str(HERE), *arguments]
 
 
-def started(python: Path, module: str, *arguments: str) -> int:
-    """The exit code of a module that is run there."""
-    environment = {**java_environment(), "ETL_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    started = subprocess.Popen([str(python), "-m", module, *arguments], cwd=ROOT, env={**os.environ, **environment})
+def started(python: Path, *words: str, output: IO[str] | None = None) -> subprocess.Popen[str]:
+    """A module that runs there."""
+    environment = {**os.environ, **java_environment(), "ETL_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([str(python), "-m", *words], cwd=ROOT, env=environment, stdout=output, stderr=output, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> int:
+    """Its exit code."""
     while True:
         try:
-            return started.wait()
+            return process.wait()
         except KeyboardInterrupt:  # both got it; that one ends what it has started
             continue
+
+
+def tested(pythons: Mapping[str, Path], arguments: Sequence[str]) -> int:
+    """The worst exit code of pytest on each version, all at a time, for half of it is waiting. What they print is told in turn."""
+    with ExitStack() as kept:
+        outputs = {version: kept.enter_context(TemporaryFile("w+")) if len(pythons) > 1 else None for version in pythons}
+        running = {version: started(python, *words_of_pytest(arguments), output=outputs[version]) for version, python in pythons.items()}
+        codes = list[int]()
+        for version, process in running.items():
+            print(f"on Airflow {version}", flush=True)
+            codes.append(ended(process))
+            if output := outputs[version]:
+                output.seek(0)
+                print(output.read(), flush=True)
+    return max(codes)
 
 
 def main() -> int:
@@ -75,15 +99,11 @@ def main() -> int:
     asking.add_argument("--make", action="store_true", help="make the environments and run no test")
     asking.add_argument("--demo", action="store_true", help="a whole Airflow until Ctrl-C, and no test")
     asked, arguments = asking.parse_known_args()
-    codes = dict[str, int]()
-    for version in asked.airflow or VERSIONS:
-        python = made(version)
-        if asked.make:
-            print(python)
-            continue
-        print(f"on Airflow {version}", flush=True)
-        codes[version] = started(python, "tests.on_airflow.demo") if asked.demo else tested(python, arguments)
-    return max(codes.values(), default=0)
+    pythons = {version: made(version) for version in asked.airflow or VERSIONS}
+    if asked.make:
+        print("\n".join(map(str, pythons.values())))
+        return 0
+    return ended(started(next(iter(pythons.values())), "tests.on_airflow.demo")) if asked.demo else tested(pythons, arguments)
 
 
 def _lines(text: str) -> list[str]:

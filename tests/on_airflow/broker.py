@@ -95,10 +95,12 @@ def main() -> int:
         broker = Broker(cluster)
         print(json.dumps({
             "zookeeper": cluster.zookeeper_connect, "bootstrap": cluster.bootstrap, "spark": jar_settings("local[2]")}), flush=True)
-        for line in sys.stdin:
-            asked = json.loads(line)
-            print(json.dumps(getattr(broker, asked.pop("do"))(**asked)), flush=True)
-        broker.still()
+        try:
+            for line in sys.stdin:
+                asked = json.loads(line)
+                print(json.dumps(getattr(broker, asked.pop("do"))(**asked)), flush=True)
+        finally:
+            broker.still()
     return 0
 
 

@@ -12,9 +12,12 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PAST, PAST_MS = 4000, 4 * 3600 * 1000
+"""Clicks of the last hours, so that the first run, which is for the last whole hour, has something to load."""
 
 
 def main() -> int:
@@ -29,7 +32,10 @@ def main() -> int:
     (folder / "conf").mkdir()
     print("starting ZooKeeper, Kafka and Airflow: half a minute", flush=True)
     try:
-        with real_pipeline(folder) as real:
+        with contextlib.suppress(KeyboardInterrupt), real_pipeline(folder) as real:
+            now = round(time.time() * 1000)
+            hours = [[number % PARTITIONS, now - PAST_MS + number * PAST_MS // PAST] for number in range(PAST)]
+            real.ask("produce", name="clicks", times=hours)
             real.ask("flow", name="clicks", partitions=PARTITIONS, every_s=0.02)
             shutil.copy(real.conf, folder / "conf")
             environment = {

@@ -75,7 +75,7 @@ def real_pipeline(folder: Path) -> Iterator[Real]:
     with (folder / "broker.log").open("w") as log:
         process = subprocess.Popen(
             [python(), "-m", "tests.on_airflow.broker", str(folder / "cluster")], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=log, text=True)
+            stderr=log, text=True, start_new_session=True)  # Ctrl-C is for who started it, which then lets it end
     try:
         assert process.stdout
         line = process.stdout.readline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -39,6 +40,17 @@ def wait_for(what: str, found: Callable[[], Any], within_s: float) -> Any:
     raise TimeoutError(f"{what}: not within {within_s:g} s")
 
 
+def started_with(name: str, value: str) -> list[int]:
+    """Every process that was started with this variable; none on machines without /proc."""
+    def has(process: Path) -> bool:
+        try:
+            return f"{name}={value}".encode() in (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
+
+    return [int(process.name) for process in Path("/proc").glob("[0-9]*") if has(process)]
+
+
 class StandaloneAirflow:
     """`with StandaloneAirflow(home, environment) as airflow:`; its output is in `home`/standalone.log."""
 
@@ -47,6 +59,7 @@ class StandaloneAirflow:
         url = f"http://127.0.0.1:{self.port}"
         self.url = url
         self.environment = {**os.environ, **environment, **{
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # it starts its parts by the name `airflow`
             "AIRFLOW_HOME": str(home), "AIRFLOW__API__BASE_URL": url,
             "AIRFLOW__API__HOST": "127.0.0.1", "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/", "AIRFLOW__API__WORKERS": "1",
@@ -66,19 +79,28 @@ class StandaloneAirflow:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "airflow", "standalone"], cwd=self.home, env=self.environment, stdout=log, stderr=log,
                 stdin=subprocess.DEVNULL, preexec_fn=begin)
-        wait_for("Airflow's health page", self._is_well, 240)
+        try:
+            wait_for("Airflow's health page", self._is_well, 240)
+        except BaseException:  # also Ctrl-C: nobody else knows of it yet
+            self._end()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._process:
-            self._process.send_signal(signal.SIGINT)
-            try:
-                self._process.wait(60)
-            finally:
-                try:
-                    os.killpg(self._process.pid, signal.SIGKILL)  # a group of its own: what is left of it, if anything
-                except ProcessLookupError:
-                    pass
+        self._end()
+
+    def _end(self) -> None:
+        """It ends what it has started, but for tasks and their drivers, which are in sessions of their own."""
+        assert self._process
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for pid in started_with("AIRFLOW_HOME", str(self.home)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def cli(self, *words: str) -> str:
         """What `airflow WORDS` prints; its error where it fails."""

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+from tests.on_airflow.lost_workers import LostWorkers
 from tests.on_airflow.real import PARTITIONS, Real, real_pipeline
 from tests.on_airflow.running import run
+from tests.on_airflow.standalone import wait_for
 
 pytestmark = pytest.mark.usefixtures("database")
 
 FIVE = datetime(2026, 1, 10, 5, tzinfo=UTC)
-SIX, SEVEN = FIVE + timedelta(hours=1), FIVE + timedelta(hours=2)
+SIX, SEVEN, EIGHT = (FIVE + timedelta(hours=n) for n in (1, 2, 3))
 WHEN = datetime(2026, 11, 17, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+def workers(tmp_path_factory: pytest.TempPathFactory) -> LostWorkers:
+    return LostWorkers(tmp_path_factory.mktemp("toolkit"))
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory, workers: LostWorkers) -> Iterator[Real]:
     with real_pipeline(tmp_path_factory.mktemp("real")) as running, pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environment.items():
+        for name, value in {**running.environment, "ETL_REAL_PYTHON": str(workers.python)}.items():
             patch.setenv(name, value)
         yield running
 
@@ -35,22 +43,25 @@ def of(start: datetime, end: datetime) -> dict[str, str]:
     return {"from_time": start.isoformat(), "until_time": end.isoformat()}
 
 
-def test_an_interval_is_loaded_once_however_often_it_is_run_and_the_next_one_goes_on_from_it(real: Real) -> None:
+def test_a_worker_that_is_lost_after_its_driver_committed_is_tried_again_and_the_interval_is_loaded_once(
+        real: Real, workers: LostWorkers) -> None:
     produce(real, FIVE)
     produce(real, SIX)
-    first = run("by_hand", WHEN, of(FIVE, SIX))
-    assert first.state == "success" and first.said["records"] == 10 * PARTITIONS
-    loaded = real.rows()
-    assert len(loaded) == 10 * PARTITIONS, "up to the end of the interval, and no further"
+    workers.lose_the_next_one_after_its_commit()
+    ran = run("by_hand", WHEN, of(FIVE, SIX))
+    assert ran.state == "success" and ran.tasks["load"][1] == 2
+    assert any("already applied by plan" in said for said in ran.said["outcomes"]), "the second try met the commit of the first"
+    assert len(real.rows()) == 10 * PARTITIONS, "up to the end of the interval, and no further"
 
-    again = run("by_hand", WHEN.replace(hour=1), of(FIVE, SIX))
-    assert again.state == "success" and any("already applied by plan" in said for said in again.said["outcomes"])
-    assert real.rows() == loaded
 
-    second = run("by_hand", WHEN.replace(hour=2), of(SIX, SEVEN))
-    assert second.state == "success" and second.said["run_key"] != first.said["run_key"]
-    assert real.rows() == real.records()
-    assert run("proof", WHEN.replace(hour=3), task="verify").state == "success"
+def test_a_retry_while_the_driver_of_a_lost_worker_is_still_at_work_loads_the_interval_once(real: Real, workers: LostWorkers) -> None:
+    produce(real, SEVEN)
+    workers.lose_the_next_one_before_its_driver_ends()
+    ran = run("by_hand", WHEN.replace(hour=1), of(SEVEN, EIGHT))
+    assert ran.state == "success" and ran.tasks["load"][1] > 1
+    wait_for("the first driver's end", lambda: not Path("/proc", str(workers.left_behind())).exists(), 120)
+    assert real.rows() == real.records(), "each record of this interval and of all before it once"
+    assert run("proof", WHEN.replace(hour=2), task="verify").state == "success"
 
 
 def test_a_conf_whose_topic_is_not_there_fails_in_the_first_look_of_the_real_command(real: Real) -> None:

@@ -61,11 +61,15 @@ def write_task(task: Task, reading: Reading, wanted: FilesWanted, progress: Prog
     rows = rows_of_task(
         task, replace(reading, columns=needed_columns(wanted)), attempt=attempt, note=receipts.__setitem__, progress=progress,
         advise=for_a_pipeline)
-    for batch in rows:
+    try:
+        for batch in rows:
+            with _telling_obstacles(wanted):
+                files.take(batch)
         with _telling_obstacles(wanted):
-            files.take(batch)
-    with _telling_obstacles(wanted):
-        return Written(task.indices, files.end(), receipts)
+            return Written(task.indices, files.end(), receipts)
+    except BaseException:
+        files.abandon()
+        raise
 
 
 @contextlib.contextmanager

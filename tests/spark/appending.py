@@ -40,7 +40,7 @@ class FilesOfFrame:
         self._rows, self._plan = rows, plan
 
     def write(self, wanted: FilesWanted) -> Sequence[Written]:
-        """See `FilesOfTasks`. All ranges came with the first task."""
+        """See `FilesOfTasks`. All ranges came with the first task, and all rows count as the first one's."""
         def written(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
             files = DataFiles(wanted)
             for batch in batches:
@@ -48,8 +48,8 @@ class FilesOfFrame:
             yield pyarrow.record_batch({"files": pyarrow.array([pickle.dumps(files.end())], pyarrow.binary())})
 
         found = [pickle.loads(row.files) for row in self._rows.mapInArrow(written, "files binary").collect()]
-        ranges = tuple(range(len(self._plan.ranges)))
-        receipts = {i: Receipt(r.size, 7 * r.size) for i, r in enumerate(self._plan.ranges)}
+        ranges, rows = tuple(range(len(self._plan.ranges))), sum(file.rows for files in found for file in files)
+        receipts = {i: Receipt(0 if i else rows, 7 * r.size) for i, r in enumerate(self._plan.ranges)}
         return [Written(ranges if i == 0 else (), files, receipts if i == 0 else {}) for i, files in enumerate(found)]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,20 @@ def test_two_drivers_at_the_same_moment_write_each_loss_once(path: str, monkeypa
     record_losses(LOSING, app_id=APP, path=path)
     assert met
     assert [row for row in rows_in(path) if row[0] == "clicks"] == THEIRS
+
+
+def test_two_pipelines_that_make_one_losses_table_at_the_same_moment_begin_it_once(tmp_path: Path) -> None:
+    for turn in range(8):
+        path, ready = str(tmp_path / str(turn)), threading.Barrier(2)
+
+        def go(app_id: str, path: str = path, ready: threading.Barrier = ready) -> None:
+            ready.wait()
+            record_losses(LOSING, app_id=app_id, path=path)
+
+        with ThreadPoolExecutor(2) as both:
+            list(both.map(go, (APP, APP + "-2")))
+        operations = [commit["operation"] for commit in DeltaTable(path).history()]
+        assert (operations.count("CREATE TABLE"), len(rows_in(path))) == (1, 2 * len(THEIRS))
 
 
 def test_an_answer_that_was_lost_is_read_back_and_not_written_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from etl.decisions import file_layout
+from etl.edges.delta.data_files import DataFiles
 from etl.errors import CorruptData, EtlError, TableUnreachable
 from etl.model.data_files import FilesWanted, Written
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
@@ -68,13 +70,22 @@ def test_ranges_of_a_task_share_a_file_and_each_has_a_receipt(broker: FakeBroker
         (partition, offset, b"v%d" % (offset % 10), 2 if partition == 1 else 0) for partition in range(3) for offset in range(3, 17)]
 
 
-def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_named_by_nobody(broker: FakeBroker, tmp_path: Path) -> None:
+def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_taken_away(
+        broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 1)
+    abandon, lay_there = DataFiles.abandon, list[Path]()
+
+    def looking(files: DataFiles) -> None:
+        lay_there.extend(tmp_path.rglob("*.parquet"))
+        abandon(files)
+
+    monkeypatch.setattr(DataFiles, "abandon", looking)
     spoiled = bytearray(encode(Batch(20, RECORDS)))
     spoiled[-1] ^= 1
     broker.append("clicks", 0, bytes(spoiled))
     leader = Leader(Broker(0, broker.host, broker.port), None)
     reading = Reading(
-        ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
+        ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 200, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
     [task] = tasks_to_write(
         [OffsetRange(BrokerPartition("clicks", 0), 0, 30, leader)], [[0]],
         topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
@@ -82,6 +93,7 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_n
         write_task(task, reading, FilesWanted(str(tmp_path), COLUMNS))
     told = unmark(str(raised.value))
     assert isinstance(told, CorruptData) and told.where["offset"] == 20
+    assert len(lay_there) == 1 and [*tmp_path.rglob("*.parquet")] == []
 
 
 def test_a_folder_that_cannot_be_written_is_told_as_the_table_and_not_as_a_bug(broker: FakeBroker, tmp_path: Path) -> None:

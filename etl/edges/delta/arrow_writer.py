@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from etl.decisions.table_columns import refuse_other_columns
+from etl.edges.delta.failures import unreachable
 from etl.edges.delta.features import unfit_for_arrow
 from etl.edges.delta.log import parse_shape
-from etl.edges.delta.path import local_path, rust_path
+from etl.edges.delta.outcome import holds
+from etl.edges.delta.path import local_path, open_table, rust_path
 from etl.edges.delta.shape import shape_of, with_event_date_field
 from etl.edges.delta.taking import Takes
 from etl.errors import NotOurTable, SettingsError, TableUnreachable
@@ -64,16 +66,25 @@ class ArrowWriter:
     def commit(self, plan: Plan, rows: FilesOfTasks, table: DeltaTable | None, metadata: str, to: Destination) -> None:
         """See `Writer`. The receipts are in hand before the commit, and travel with it.
 
-        Raises TableUnreachable for files that are not there as their tasks say, NotOurTable for a table that was changed meanwhile.
+        Raises TableUnreachable for files that are not there as their tasks say, NotOurTable for a table that became unfit meanwhile.
         """
         wanted = self._wanted(table, to)
         written = rows.write(wanted)
         refuse_other_ranges(plan, written)
+        refuse_other_rows(written)
         files = [file for one in written for file in one.files]
         refuse_lost_files(wanted.root, files)
+        if table is not None:  # what is looked at is the table of now: what somebody changed while tasks wrote need be no conflict
+            table = open_table(to.path)
+            if holds(plan, table, to.app_id) or table is None:
+                return
+            self._wanted(table, to)
         receipts = {i: receipt for one in written for i, receipt in one.receipts.items()}
         in_order = tuple(receipts[i] for i in range(len(plan.ranges))) if len(receipts) == len(plan.ranges) else None
-        self._commit(plan, files, table, with_receipts(metadata, plan, in_order) if in_order else metadata, to)
+        try:
+            self._commit(plan, files, table, with_receipts(metadata, plan, in_order) if in_order else metadata, to)
+        except OSError as error:  # delta-rs raises it for all that a file system or a store says
+            raise unreachable(error, to.path, "written") from error
 
     def _wanted(self, table: DeltaTable | None, to: Destination) -> FilesWanted:
         root = local_path(to.path)
@@ -96,7 +107,9 @@ class ArrowWriter:
         from deltalake.transaction import create_table_with_add_actions
 
         transaction = Transaction(to.app_id, plan.number, last_updated=int(time.time() * 1000))
-        said: dict[str, Any] = {"custom_metadata": {"userMetadata": metadata}, "app_transactions": [transaction]}
+        # under isolation level WriteSerializable a DELETE, UPDATE or MERGE of others passes a commit that says isBlindAppend; Spark's
+        # appends say it, and of its own accord delta-rs does not
+        said: dict[str, Any] = {"custom_metadata": {"userMetadata": metadata, "isBlindAppend": True}, "app_transactions": [transaction]}
         added = [_action(file) for file in files]
         if table is None:
             from deltalake import Schema
@@ -122,6 +135,15 @@ def refuse_other_ranges(plan: Plan, written: Sequence[Written]) -> None:
         raise TableUnreachable(what, check="this is a bug; nothing was committed, the next run appends the same plan again")
 
 
+def refuse_other_rows(written: Sequence[Written]) -> None:
+    """Raises TableUnreachable unless the files have as many rows as were read."""
+    read = sum(receipt.rows or 0 for one in written for receipt in one.receipts.values())  # a task knows; only later counts may not
+    wrote = sum(one.rows for one in written)
+    if wrote != read:
+        what = f"the files of the tasks have {wrote} rows of the {read} that were read"
+        raise TableUnreachable(what, check="this is a bug; nothing was committed, the next run appends the same plan again")
+
+
 def refuse_lost_files(root: str, files: Sequence[DataFile]) -> None:
     """Raises TableUnreachable unless each file is there, once, with the size that its task wrote."""
     for file in files:
@@ -129,12 +151,14 @@ def refuse_lost_files(root: str, files: Sequence[DataFile]) -> None:
         size = whole.stat().st_size if whole.is_file() else None
         if size != file.size:
             found = "is not there" if size is None else f"has {size} bytes of {file.size}"
-            check = "that the folder is the same one on every executor's host; the next run appends the same plan again"
+            check = (
+                "that the folder is the same one on every executor's host, and who removed files meanwhile (VACUUM takes what no commit "
+                "names once it is as old as the retention asked for); the next run appends the same plan again")
             raise TableUnreachable(f"a file that a task wrote {found}", file=file.path, path=root, check=check)
 
 
 def _refuse_another_shape(table: DeltaTable, columns: Any, to: Destination) -> None:
-    """The table may be another one than `check_shape` saw when the run began. Raises NotOurTable."""
+    """The table may be another one than `check_shape` saw when the run began, or than tasks wrote for. Raises NotOurTable."""
     from deltalake import Schema
 
     found, wanted = shape_of(table), parse_shape("", Schema.from_arrow(columns).to_json(), to.partition_by)

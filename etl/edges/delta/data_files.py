@@ -1,40 +1,36 @@
 """Writes the data files of a table from Arrow batches, by pyarrow, where a task runs: nothing names them until a commit does.
 
-Owns the Parquet writer and the values of partitions; where files and row groups end, and how columns are kept, is decided in `file_layout`.
-A file that is not finished stays where it is: no commit names it, and VACUUM takes it like those of an attempt that was lost.
+Owns the Parquet writer; where files and row groups end, and how columns are kept, is decided in `file_layout`.
+What an attempt wrote that was killed stays where it is: no commit names it, and VACUUM takes it.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pyarrow as pa
-from pyarrow import compute, parquet
+from pyarrow import parquet
 
 from etl.decisions.file_layout import (
     OPEN_FILES, PAGE_BYTES, by_difference, compared, is_row_group, is_whole_file, level_of, name_of_file, with_dictionary,
 )
 from etl.edges.delta.file_statistics import render_stats
+from etl.edges.delta.partition_values import EVENT_DATE, Values, split_by_values
 from etl.model.data_files import Codec, DataFile, FilesWanted
 from etl.model.raw_table import arrow_schema, raw_columns
 
-EVENT_DATE = "event_date"
-_MICROS_PER_DAY = 86_400_000_000
-_YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
 _NULL_IF_PHYSICAL = ("key", "timestamp", "timestampType", "headers")
 TEXTS = pa.dictionary(pa.int32(), pa.string())
-Values = tuple[str | None, ...]
-"""Of the columns that the table is partitioned by, as the log has them."""
 
 
 class DataFiles:
-    """The files of one attempt of a task. `take` each batch, then `end`.
+    """The files of one attempt of a task. `take` each batch, then `end`, or `abandon` where it came to nothing.
 
     `task` and `attempt` are for the names alone. Raises OSError where the table's folder cannot be written.
     """
@@ -46,7 +42,9 @@ class DataFiles:
         self._typed = pa.schema([fields[name] for name in self._needed if name not in wanted.partition_by])
         self._kept = pa.schema([field.with_type(TEXTS) if field.name == "topic" else field for field in self._typed])
         self._open: dict[Values, _OpenFile] = {}
+        """The one that got rows last is last."""
         self._done: list[DataFile] = []
+        self._held_bytes = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Rows with the columns of the raw table, in any order."""
@@ -62,15 +60,31 @@ class DataFiles:
             self._finish(values)
         return tuple(self._done)
 
+    def abandon(self) -> None:
+        """Take away what was written: nobody will name it. What the folder refuses now stays, like the files of a task that was killed."""
+        for path in [*(file.abandon() for file in self._open.values()), *(file.path for file in self._done)]:
+            with contextlib.suppress(OSError):
+                Path(self._wanted.root, path).unlink()
+        self._open, self._done, self._held_bytes = {}, [], 0
+
     def _add(self, values: Values, rows: pa.RecordBatch) -> None:
-        file = self._open.pop(values, None) or self._begin(values)
-        self._open[values] = file  # the newest in use is last
+        file = self._open.pop(values, None) or self._new(values)
+        self._open[values] = file
+        before = file.held_bytes
         file.hold(rows)
-        if is_row_group(file.held_bytes, sum(one.held_bytes for one in self._open.values())):
-            fullest = max(self._open, key=lambda one: self._open[one].held_bytes)
-            self._open[fullest].write()
-            if is_whole_file(self._open[fullest].size, self._wanted.file_bytes):
-                self._finish(fullest)
+        self._held_bytes += file.held_bytes - before
+        if is_row_group(file.held_bytes, self._held_bytes):
+            self._write(max(self._open, key=lambda one: self._open[one].held_bytes))
+
+    def _write(self, values: Values) -> None:
+        """What is held back for these values as a row group; a file is begun only now, so that few rows of many values need none."""
+        file, begun = self._open[values], [each for each, one in self._open.items() if one.is_begun]
+        if not file.is_begun and len(begun) >= OPEN_FILES:
+            self._finish(begun[0])
+        self._held_bytes -= file.held_bytes
+        file.write()
+        if is_whole_file(file.size, self._wanted.file_bytes):
+            self._finish(values)
 
     def _fitting(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Of the types that are kept. The topic's text becomes a number here, where most batches have one topic alone."""
@@ -82,60 +96,93 @@ class DataFiles:
         columns[at] = as_dictionary(columns[at])
         return pa.RecordBatch.from_arrays(columns, schema=self._kept)
 
-    def _begin(self, values: Values) -> _OpenFile:
-        if len(self._open) >= OPEN_FILES:
-            self._finish(next(iter(self._open)))
+    def _new(self, values: Values) -> _OpenFile:
         named = dict(zip(self._wanted.partition_by, values, strict=True))
         path = name_of_file(named, self._task, self._attempt, str(uuid.uuid4()), self._wanted.codec)
         return _OpenFile(self._wanted, self._kept, path, named)
 
     def _finish(self, values: Values) -> None:
-        self._done.append(self._open.pop(values).close())
+        file = self._open.pop(values)
+        self._held_bytes -= file.held_bytes
+        self._done.append(file.close())
 
 
 _BATCH_BYTES = 16 * 1024
 """What an Arrow batch takes beside its data, as measured: thousands of small ones are more than their data."""
 
 
+_TOGETHER = 64
+"""So many small batches are made one: the bytes above are then counted once."""
+
+
 class _OpenFile:
-    """One file on its way: rows that are held back, and a Parquet writer for those that are not."""
+    """One file on its way: rows that are held back, and from the first row group on a Parquet writer."""
 
     def __init__(self, wanted: FilesWanted, schema: pa.Schema, path: str, values: Mapping[str, str | None]) -> None:
-        self._path, self._values, self._schema = path, values, schema
+        self._wanted, self._path, self._values, self._schema = wanted, path, values, schema
         self._held: list[pa.RecordBatch] = []
         self.held_bytes = 0
         self._nulls = dict.fromkeys(schema.names, 0)
-        whole = Path(wanted.root, path)
-        whole.parent.mkdir(parents=True, exist_ok=True)
-        self._file = pa.OSFile(str(whole), "wb")
-        self._writer = parquet.ParquetWriter(self._file, schema, **_options(tuple(schema.names), wanted.codec))
+        self._file: pa.NativeFile | None = None
+        self._writer: Any = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a file by now."""
+        return self._file is not None
 
     @property
     def size(self) -> int:
         """Bytes written so far."""
-        return int(self._file.tell())
+        return int(self._file.tell()) if self._file is not None else 0
 
     def hold(self, rows: pa.RecordBatch) -> None:
         """Keep rows for the next row group."""
         self._held.append(rows)
         self.held_bytes += rows.nbytes + _BATCH_BYTES
+        if len(self._held) % _TOGETHER == 0 and self.held_bytes < 2 * len(self._held) * _BATCH_BYTES:
+            self._held = self._together().combine_chunks().to_batches()
+            self.held_bytes = sum(one.nbytes + _BATCH_BYTES for one in self._held)
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             self._nulls[name] += column.null_count
 
     def write(self) -> None:
         """What is held back as one row group."""
-        held, self._held, self.held_bytes = pa.Table.from_batches(self._held, self._schema), [], 0
+        held, self._held, self.held_bytes = self._together(), [], 0
         if held.num_rows:
-            self._writer.write_table(held.unify_dictionaries(), row_group_size=held.num_rows)
+            self._begun().write_table(held, row_group_size=held.num_rows)
 
     def close(self) -> DataFile:
         """The end of the file, and what the log will say of it."""
         self.write()
-        self._writer.close()
+        self._begun().close()
         metadata = self._writer.writer.metadata
         size = self.size
-        self._file.close()
+        self._let_go()
         return DataFile(self._path, size, metadata.num_rows, self._values, render_stats(metadata, self._nulls), int(time.time() * 1000))
+
+    def abandon(self) -> str:
+        """Let the file go as it is; its path."""
+        with contextlib.suppress(OSError):
+            if self._writer is not None:
+                self._writer.close()
+            self._let_go()
+        return self._path
+
+    def _let_go(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _together(self) -> pa.Table:
+        return pa.Table.from_batches(self._held, self._schema).unify_dictionaries()
+
+    def _begun(self) -> Any:
+        if self._writer is None:
+            whole = Path(self._wanted.root, self._path)
+            whole.parent.mkdir(parents=True, exist_ok=True)
+            self._file = pa.OSFile(str(whole), "wb")
+            self._writer = parquet.ParquetWriter(self._file, self._schema, **_options(tuple(self._schema.names), self._wanted.codec))
+        return self._writer
 
 
 def as_dictionary(texts: pa.StringArray) -> pa.DictionaryArray:
@@ -159,41 +206,6 @@ def needed_columns(wanted: FilesWanted) -> tuple[str, ...]:
     asked = {*wanted.columns, *(("timestamp",) if EVENT_DATE in wanted.partition_by else ())}
     columns = raw_columns(physical=wanted.physical)
     return tuple(name for name in columns if name in asked and not (wanted.physical and name in _NULL_IF_PHYSICAL))
-
-
-def split_by_values(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """The rows of each combination of partition values, in the order in which they first come; the rows' own order is kept."""
-    if not partition_by:
-        yield (), batch
-        return
-    keys = pa.table({name: _values_of(batch, name) for name in partition_by})
-    found = keys.group_by(list(partition_by), use_threads=False).aggregate([]).to_pylist()
-    for one in found:
-        values = tuple(None if one[name] is None else str(one[name]) for name in partition_by)
-        yield values, batch if len(found) == 1 else batch.filter(_is_of(keys, one))
-
-
-def _values_of(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """Of one column that the table is partitioned by; null where no row has it (physical logs have fewer columns)."""
-    if name == EVENT_DATE:
-        return _date_of(batch)
-    return batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows, pa.string())
-
-
-def _is_of(keys: pa.Table, one: Mapping[str, Any]) -> pa.ChunkedArray:
-    found = [
-        compute.is_null(column) if value is None else compute.fill_null(compute.equal(column, pa.scalar(value, column.type)), False)
-        for name, value in one.items() for column in [keys.column(name)]]
-    return functools.reduce(compute.and_, found).combine_chunks()
-
-
-def _date_of(batch: pa.RecordBatch) -> pa.Array:
-    """The built-in column `event_date`: the UTC date of the timestamp in the years 1 to 9999, else null, as Spark's writer has it."""
-    timestamps = batch.column("timestamp")
-    micros = timestamps.cast(pa.int64()).fill_null(_YEAR_10000).to_numpy(zero_copy_only=False)
-    days = numpy.floor_divide(micros, _MICROS_PER_DAY)
-    outside = (micros < _YEAR_1) | (micros >= _YEAR_10000)
-    return pa.array(numpy.where(outside, 0, days).astype(numpy.int32), mask=outside).cast(pa.date32())
 
 
 def _options(columns: tuple[str, ...], codec: Codec) -> dict[str, Any]:

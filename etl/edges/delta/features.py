@@ -81,6 +81,7 @@ def _asks(field: Mapping[str, Any]) -> str | None:
 
 _OF_COLUMNS = {
     "delta.generationExpression": "generated", "delta.invariants": "under an invariant", "delta.identity.start": "an identity column",
+    "__CHAR_VARCHAR_TYPE_STRING": "CHAR or VARCHAR",
 }
 
 

@@ -126,7 +126,8 @@ def _append(plan: Plan, app_id: str, path: str) -> None:
     table = open_losses(path)
     if table is None:
         name = "offsets that were let go, and why"
-        table = DeltaTable.create(rust_path(path), schema(), mode="ignore", description=name)
+        table = DeltaTable.create(  # of two that make it one wins: tried again, the other's would be a second beginning in its log
+            rust_path(path), schema(), mode="ignore", description=name, commit_properties=CommitProperties(max_commit_retries=0))
     if _holds(table, plan, app_id):
         return
     said = {"app": "offset-range-etl losses", "app_id": app_id, "uid": plan.uid, "number": plan.number, "plan_id": plan.id}

@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 
-from etl.edges.delta import writers
+from etl.edges.delta import arrow_writer, writers
 from etl.edges.delta.arrow_writer import ArrowWriter
 from etl.edges.delta.data_files import DataFiles
 from etl.edges.delta.empty_commit import EmptyCommit
@@ -68,6 +69,15 @@ class Tasks:
         columns = [pa.array(values.get(field.name, [None] * many), field.type) for field in arrow_schema()]
         files.take(pa.record_batch(columns, schema=arrow_schema()))
         return files.end()
+
+
+class Stale:
+    """A file system whose server came up again (NFS)."""
+
+    @staticmethod
+    def commit(*_: Any, **__: Any) -> None:
+        """Raises what delta-rs makes of it."""
+        raise OSError("Generic LocalFileSystem error: Stale file handle (os error 116)")
 
 
 @pytest.fixture
@@ -151,6 +161,47 @@ def test_a_table_that_somebody_makes_while_the_first_files_are_written_is_not_ap
     with pytest.raises(LedgersDisagree, match="no table"):
         appended(path, plan_of(), Tasks(plan_of(), meanwhile=lambda: append(Load(ArrowWriter(), Tasks(plan_of())), plan_of(), other)))
     assert len(offsets(path)) == 15
+
+
+def test_a_column_that_somebody_adds_while_tasks_write_throws_no_work_away(path: str) -> None:
+    appended(path, plan_of())
+    plan = plan_of(2, table_id=id_of(path))
+    note = Field("note", PrimitiveType("string"))
+    outcome = appended(path, plan, Tasks(plan, meanwhile=lambda: DeltaTable(path).alter.add_columns([note])))
+    assert (outcome.result, len(offsets(path))) == (Result.APPLIED, 30)
+    assert DeltaTable(path).to_pyarrow_table(columns=["note"]).column("note").null_count == 30
+
+
+def test_a_table_that_becomes_unfit_while_tasks_write_is_refused_and_nothing_is_committed(path: str) -> None:
+    appended(path, plan_of())
+    plan = plan_of(2, table_id=id_of(path))
+    with pytest.raises(NotOurTable, match="constraint small"):
+        appended(path, plan, Tasks(plan, meanwhile=lambda: DeltaTable(path).alter.add_constraint({"small": "partition < 9"})))
+    assert len(offsets(path)) == 15
+
+
+def test_a_commit_says_that_it_adds_rows_and_looked_at_none_as_those_of_spark_do(path: str) -> None:
+    appended(path, plan_of())
+    appended(path, plan_of(2, table_id=id_of(path)))
+    assert [commit["isBlindAppend"] for commit in DeltaTable(path).history()] == [True, True]
+
+
+def test_files_with_other_rows_than_were_read_are_told_and_nothing_is_committed(path: str) -> None:
+    def spoil(found: list[Written]) -> list[Written]:
+        return [replace(found[0], receipts={0: replace(READ[0], rows=11)}), *found[1:]]
+
+    with pytest.raises(TableUnreachable, match="15 rows of the 16"):
+        appended(path, plan_of(), Tasks(plan_of(), spoil=spoil))
+    assert read_table(path, APP, known=None) is None
+
+
+def test_what_the_file_system_says_at_the_commit_is_told_as_that_and_not_as_a_bug(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    appended(path, plan_of())
+    plan = plan_of(2, table_id=id_of(path))
+    with monkeypatch.context() as failing, pytest.raises(TableUnreachable, match="Stale file handle"):
+        failing.setattr(DeltaTable, "create_write_transaction", Stale.commit)
+        appended(path, plan)
+    assert appended(path, plan).result is Result.APPLIED
 
 
 def test_rows_of_another_pipeline_that_come_meanwhile_are_no_conflict(path: str) -> None:
@@ -240,9 +291,10 @@ def test_receipts_that_cannot_be_read_are_none(damage: bytes) -> None:
 
 
 def test_delta_rs_itself_would_take_a_used_number_so_it_is_looked_at_first(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What keeps a late driver out is the look on the very table object, and the conflict check behind it."""
+    """What keeps a late driver out are the looks on the very table object, and the conflict check behind them."""
     appended(path, plan_of())
-    monkeypatch.setattr(writers, "holds", lambda *_: False)
+    for looking in (writers, arrow_writer):
+        monkeypatch.setattr(looking, "holds", lambda *_: False)
     late = plan_of(1, created_at_ms=9)
     appended(path, late)
     assert len(offsets(path)) == 30

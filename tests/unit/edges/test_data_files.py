@@ -142,14 +142,47 @@ def test_what_a_task_holds_back_is_bounded_over_all_its_files(tmp_path: Path, mo
     assert sorted(file.rows for file in files.end()) == [500] * 4
 
 
-def test_a_task_has_so_many_files_open_and_no_more(tmp_path: Path) -> None:
+def test_each_of_many_partition_values_is_one_file_as_long_as_its_rows_fit_into_memory(tmp_path: Path) -> None:
+    asked, many = wanted(tmp_path, ("partition",)), 3 * file_layout.OPEN_FILES
+    files = DataFiles(asked)
+    for _ in range(5):
+        for at in range(many):
+            files.take(rows([at], partition=[at]))
+    found = files.end()
+    assert [file.rows for file in found] == [5] * many
+
+
+def test_a_task_has_so_many_files_open_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 1)
     asked, many = wanted(tmp_path, ("partition",)), file_layout.OPEN_FILES + 5
     files = DataFiles(asked)
     for at in (*range(many), 0):
         files.take(rows([at], partition=[at]))
-        assert len(files._open) <= file_layout.OPEN_FILES
+        assert sum(one.is_begun for one in files._open.values()) <= file_layout.OPEN_FILES
     found = files.end()
     assert len(found) == many + 1 and sum(file.rows for file in found) == many + 1
+
+
+def test_rows_in_small_batches_are_held_back_by_their_own_size(tmp_path: Path) -> None:
+    """An Arrow batch of one row takes a hundred times what is in it."""
+    files = DataFiles(wanted(tmp_path))
+    for at in range(1000):
+        files.take(rows([at]))
+    [one] = files._open.values()
+    assert one.held_bytes < 1000 * rows([1]).nbytes + 2**20
+    [file] = files.end()
+    assert file.rows == 1000
+
+
+def test_files_that_nobody_will_name_are_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 1)
+    files = DataFiles(wanted(tmp_path, ("partition",), file_bytes=1))
+    for at in range(3):
+        files.take(rows([at], partition=[at]))
+    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 2**20)
+    files.take(rows([9], partition=[1]))
+    files.abandon()
+    assert [*tmp_path.rglob("*.parquet")] == []
 
 
 def test_attempts_of_a_task_never_share_a_name(tmp_path: Path) -> None:

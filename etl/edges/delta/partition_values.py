@@ -1,0 +1,52 @@
+"""Of which partition of the table each row of a batch is, by the columns that the table is partitioned by."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy
+import pyarrow as pa
+from pyarrow import compute
+
+EVENT_DATE = "event_date"
+_MICROS_PER_DAY = 86_400_000_000
+_YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
+Values = tuple[str | None, ...]
+"""Of the columns that the table is partitioned by, as the log has them."""
+
+
+def split_by_values(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> Iterator[tuple[Values, pa.RecordBatch]]:
+    """The rows of each combination of partition values, in the order in which they first come; the rows' own order is kept."""
+    if not partition_by:
+        yield (), batch
+        return
+    keys = pa.table({name: _values_of(batch, name) for name in partition_by})
+    found = keys.group_by(list(partition_by), use_threads=False).aggregate([]).to_pylist()
+    for one in found:
+        values = tuple(None if one[name] is None else str(one[name]) for name in partition_by)
+        yield values, batch if len(found) == 1 else batch.filter(_is_of(keys, one))
+
+
+def _values_of(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Of one column that the table is partitioned by; null where no row has it (physical logs have fewer columns)."""
+    if name == EVENT_DATE:
+        return _date_of(batch)
+    return batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows, pa.string())
+
+
+def _is_of(keys: pa.Table, one: Mapping[str, Any]) -> pa.ChunkedArray:
+    found = [
+        compute.is_null(column) if value is None else compute.fill_null(compute.equal(column, pa.scalar(value, column.type)), False)
+        for name, value in one.items() for column in [keys.column(name)]]
+    return functools.reduce(compute.and_, found).combine_chunks()
+
+
+def _date_of(batch: pa.RecordBatch) -> pa.Array:
+    """The built-in column `event_date`: the UTC date of the timestamp in the years 1 to 9999, else null, as Spark's writer has it."""
+    timestamps = batch.column("timestamp")
+    micros = timestamps.cast(pa.int64()).fill_null(_YEAR_10000).to_numpy(zero_copy_only=False)
+    days = numpy.floor_divide(micros, _MICROS_PER_DAY)
+    outside = (micros < _YEAR_1) | (micros >= _YEAR_10000)
+    return pa.array(numpy.where(outside, 0, days).astype(numpy.int32), mask=outside).cast(pa.date32())

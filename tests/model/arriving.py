@@ -12,12 +12,11 @@ because the table was exchanged: never because another pipeline made the table f
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from tests.model.ways import way_to, without_collector
+from tests.model.exploring import explored
 
 
 class At(IntEnum):
@@ -208,24 +207,17 @@ def broken_law(s: State) -> str | None:
     return None if s.exchanged == 0 and found(alone) == REFUSED else f"a quiet run loads nothing: {alone}"
 
 
-@without_collector()
 def explore() -> tuple[int, str | None]:
     """How many states there are, and the way to the first that breaks a law."""
-    before: dict[State, tuple[str, State] | None] = {State(): None}
-    queue, quiet = deque([State()]), dict[State, str | None]()
-    while queue:
-        s = queue.popleft()
+    known = dict[State, str | None]()
+
+    def law(s: State) -> str | None:
         there = s._replace(lock=None, drivers=(Driver(), Driver()), runs=0, crashes=0, lost=0, made=0)
-        if there not in quiet:
-            quiet[there] = broken_law(there)
-        law = quiet[there]
-        if law:
-            return len(before), "\n".join([law, *way_to(s, before)])
-        for what, after in steps(s):
-            if after not in before:
-                before[after] = what, s
-                queue.append(after)
-    return len(before), None
+        if there not in known:
+            known[there] = broken_law(there)
+        return known[there]
+
+    return explored(State(), steps, law)
 
 
 if __name__ == "__main__":

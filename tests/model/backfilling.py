@@ -17,12 +17,11 @@ Laws: the table holds each offset at most once; claims are disjoint; and a backf
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from tests.model.ways import way_to
+from tests.model.exploring import explored
 
 END = 4
 """Offsets of the log, all of them there."""
@@ -247,18 +246,7 @@ def _is_finished(s: State, of: int, load: Load) -> bool:
 
 def explore(start: State = State()) -> tuple[int, str | None]:
     """How many states there are, and the way to the first that breaks a law."""
-    before: dict[State, tuple[str, State] | None] = {start: None}
-    queue = deque([start])
-    while queue:
-        s = queue.popleft()
-        bad = broken_law(s)
-        if bad:
-            return len(before), "\n".join([bad, *way_to(s, before)])
-        for what, after in steps(s):
-            if after not in before:
-                before[after] = what, s
-                queue.append(after)
-    return len(before), None
+    return explored(start, steps, broken_law)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ A cut between a look and the append is seen by the tasks when they have read all
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from tests.model.exploring import explored
 
 Log = tuple[int, ...]
 
@@ -159,23 +160,14 @@ def quiet(state: State) -> str | None:
 
 
 def explore(start: State = State()) -> tuple[int, str | None]:
-    """How many states there are, and the first trail to one in which a law does not hold."""
-    seen: dict[State, tuple[str, State] | None] = {start: None}
-    queue, calm = deque([start]), set[tuple[object, ...]]()
-    while queue:
-        state = queue.popleft()
+    """How many states there are, and the first way to one in which a law does not hold."""
+    calm = set[tuple[object, ...]]()
+
+    def law(state: State) -> str | None:
         wrong, left = broken(state), (state.log, state.plan, state.last, state.rows, state.offset)  # all that a quiet run goes by
-        if not wrong and left not in calm:
-            calm.add(left)
-            wrong = quiet(state)
-        if wrong:
-            trail, here = [wrong], seen[state]
-            while here:
-                trail.append(here[0])
-                here = seen[here[1]]
-            return len(seen), "\n".join(reversed(trail))
-        for label, after in steps(state):
-            if after not in seen:
-                seen[after] = label, state
-                queue.append(after)
-    return len(seen), None
+        if wrong or left in calm:
+            return wrong
+        calm.add(left)
+        return quiet(state)
+
+    return explored(start, steps, law)

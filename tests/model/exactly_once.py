@@ -13,12 +13,11 @@ run began; and from every state one quiet run brings table and offset to the end
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from tests.model.ways import way_to, without_collector
+from tests.model.exploring import explored
 
 TURNS = 3
 """How often one run looks, as in `etl.run.ingest`."""
@@ -298,25 +297,17 @@ def after_one_quiet_run(ledger: Ledger, table: Table, end: int) -> State:
     return last
 
 
-@without_collector()
 def explore(left: Left) -> tuple[int, str | None]:
     """How many states there are, and the way to the first that breaks a law."""
-    start = State(Ledger(), Table(), 1, (Driver(), Driver()), None, left)
-    before: dict[State, tuple[str, State] | None] = {start: None}
-    queue, quiet = deque([start]), set[tuple[Ledger, Table, int]]()
-    while queue:
-        s = queue.popleft()
-        bad = broken_law(s)
-        there = s.ledger._replace(lock=None), s.table, s.end
-        if not bad and there not in quiet:
-            quiet.add(there)
-            last = after_one_quiet_run(*there)
-            if broken_law(last) or not last.ledger.offset == last.table.end == s.end:
-                bad = f"a quiet run ends with {last.ledger}, {last.table}"
-        if bad:
-            return len(before), "\n".join([bad, *way_to(s, before)])
-        for what, after in steps(s):
-            if after not in before:
-                before[after] = what, s
-                queue.append(after)
-    return len(before), None
+    calm = set[tuple[Ledger, Table, int]]()
+
+    def law(s: State) -> str | None:
+        bad, there = broken_law(s), (s.ledger._replace(lock=None), s.table, s.end)
+        if bad or there in calm:
+            return bad
+        calm.add(there)
+        last = after_one_quiet_run(*there)
+        is_whole = last.ledger.offset == last.table.end == s.end
+        return f"a quiet run ends with {last.ledger}, {last.table}" if broken_law(last) or not is_whole else None
+
+    return explored(State(Ledger(), Table(), 1, (Driver(), Driver()), None, left), steps, law)

@@ -13,11 +13,10 @@ every record that the logs hold into the table.
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from tests.model.ways import way_to, without_collector
+from tests.model.exploring import explored
 
 T = TypeVar("T")
 Log = tuple[int, ...]
@@ -242,26 +241,20 @@ def quiet(state: State) -> str | None:
     return broken(state) or (f"missing {missing}: {state}" if missing else None)
 
 
-@without_collector()
 def explore(start: State = State()) -> tuple[int, str | None]:
     """How many states there are, and the first way to one in which a law does not hold."""
-    before: dict[State, tuple[str, State] | None] = {start: None}
-    queue, calm = deque([start]), set[State]()
-    while queue:
-        state = queue.popleft()
+    calm = set[State]()
+
+    def law(state: State) -> str | None:
         left = state._replace(
             drivers=SMALL.drivers, away=NOBODY, ids=0, grows=0, again=0, leaves=0, crashes=0, accepts=0)  # all that a quiet run goes by
         wrong = broken(state)
-        if not wrong and left not in calm:
-            calm.add(left)
-            wrong = quiet(state)
-        if wrong:
-            return len(before), "\n".join([wrong, *way_to(state, before)])
-        for label, after in steps(state):
-            if after not in before:
-                before[after] = label, state
-                queue.append(after)
-    return len(before), None
+        if wrong or left in calm:
+            return wrong
+        calm.add(left)
+        return quiet(state)
+
+    return explored(start, steps, law)
 
 
 if __name__ == "__main__":

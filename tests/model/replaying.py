@@ -13,12 +13,11 @@ table, unless the ledger was just put back; and from every state one quiet run b
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from tests.model.ways import way_to, without_collector
+from tests.model.exploring import explored
 
 TURNS = 3
 """How often one command looks."""
@@ -309,27 +308,20 @@ def after_one_quiet_run(s: State) -> State:
     return last
 
 
-@without_collector()
 def explore(left: Left) -> tuple[int, str | None]:
     """How many states there are, and the way to the first that breaks a law."""
-    start = State(left=left)
-    before: dict[State, tuple[str, State] | None] = {start: None}
-    queue, calm = deque([start]), set[State]()
-    while queue:
-        s = queue.popleft()
+    calm = set[State]()
+
+    def law(s: State) -> str | None:
         bad, there = broken_law(s), s._replace(drivers=(), saved=None, left=Left())
-        if not bad and there not in calm:
-            calm.add(there)
-            last = after_one_quiet_run(s)
-            if broken_law(last) or not last.ledger.offset == max((one.plan.position for one in last.table), default=0) == s.end:
-                bad = f"a quiet run ends with {last.ledger}, {last.table}"
-        if bad:
-            return len(before), "\n".join([bad, *way_to(s, before)])
-        for what, after in steps(s):
-            if after not in before:
-                before[after] = what, s
-                queue.append(after)
-    return len(before), None
+        if bad or there in calm:
+            return bad
+        calm.add(there)
+        last = after_one_quiet_run(s)
+        is_whole = last.ledger.offset == max((one.plan.position for one in last.table), default=0) == s.end
+        return f"a quiet run ends with {last.ledger}, {last.table}" if broken_law(last) or not is_whole else None
+
+    return explored(State(left=left), steps, law)
 
 
 if __name__ == "__main__":

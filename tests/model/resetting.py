@@ -11,11 +11,10 @@ brings table and offset to the end of the log, where what is not loaded is what 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.model.ways import way_to, without_collector
+from tests.model.exploring import explored
 
 
 class Plan(NamedTuple):
@@ -258,21 +257,15 @@ def _quiet(s: State) -> str | None:
     return None
 
 
-@without_collector()
 def explore(start: State = State()) -> tuple[int, str | None]:
     """How many states there are, and the way to the first that breaks a law."""
-    before: dict[State, tuple[str, State] | None] = {start: None}
-    queue, quiet = deque([start]), set[tuple[object, ...]]()
-    while queue:
-        s = queue.popleft()
+    calm = set[tuple[object, ...]]()
+
+    def law(s: State) -> str | None:
         bad, there = broken_law(s), (s.ledger._replace(lock=None), s.applied, s.end)
-        if not bad and there not in quiet:
-            quiet.add(there)
-            bad = _quiet(s)
-        if bad:
-            return len(before), "\n".join([bad, *way_to(s, before)])
-        for what, after in steps(s):
-            if after not in before:
-                before[after] = what, s
-                queue.append(after)
-    return len(before), None
+        if bad or there in calm:
+            return bad
+        calm.add(there)
+        return _quiet(s)
+
+    return explored(start, steps, law)

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from tests.model.ways import way_to, without_collector
+from tests.model.exploring import explored
 
 OPERATOR = "operator"
 END = 2
@@ -397,22 +397,9 @@ def _is_accepted(scenario: Scenario, s: State) -> bool:
     return said and bool(dict((plan.heir_of if (plan := in_force(scenario, s, scenario.rulings[-1].who)) else ())))
 
 
-@without_collector()
 def explore(scenario: Scenario) -> tuple[int, str | None]:
     """How many states there are, and the first broken law with the way to it."""
-    start = begin(scenario)
-    came: dict[State, tuple[str, State] | None] = {start: None}
-    left = deque([start])
-    while left:
-        s = left.popleft()
-        wrong = broken(scenario, s)
-        if wrong:
-            return len(came), f"{wrong} after: {', '.join(way_to(s, came))}"
-        for what, after in steps(scenario, s):
-            if after not in came:
-                came[after] = what, s
-                left.append(after)
-    return len(came), None
+    return explored(begin(scenario), lambda s: steps(scenario, s), lambda s: broken(scenario, s))
 
 
 if __name__ == "__main__":

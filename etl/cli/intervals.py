@@ -38,10 +38,14 @@ def intervals(
     every: Annotated[str, typer.Option(metavar="LENGTH", help="How long each one is: 90s, 15m, 1h, 7d.")] = "1h",
     as_json: AsJson = False,
 ) -> None:
-    """Say which intervals of time are not whole in the table, whatever a scheduler has run; nothing is changed."""
+    """Say which intervals of time are not whole in the table, whatever a scheduler has run; nothing is changed.
+
+    Exit code 6 where a partition without a leader could not be asked."""
     from etl.commands import intervals as looking
     from etl.console.text import show_intervals
     from etl.decisions.time_intervals import interval_between, length
 
     found = looking.intervals(settings_of(conf), interval_between(from_time, until_time), length(every))
     show(as_json, found.as_json(), lambda: show_intervals(found))
+    if found.refusal:
+        raise found.refusal

@@ -9,10 +9,11 @@ from etl.decisions.completeness import incomplete_logs
 from etl.decisions.refusals import refuse_missing_topics
 from etl.edges.brokers.cluster import chosen_topics, names_of_topics
 from etl.errors import NotYetReadable
-from etl.model.logs import BrokerPartition
+from etl.model.logs import BrokerPartition, in_order
 from etl.report.words import at, counted
 from etl.run.context import now_ms
 from etl.run.wiring import open_discovery
+from etl.settings.policies import OnNoLeader
 from etl.settings.sections import Settings
 
 _NAMED = 5
@@ -27,6 +28,8 @@ class Complete:
     grace_s: float
     logs: int
     incomplete: tuple[BrokerPartition, ...]
+    unled: tuple[BrokerPartition, ...] = ()
+    """Those of them that have no leader."""
 
     @property
     def says(self) -> str:
@@ -43,6 +46,10 @@ class Complete:
         if not self.incomplete:
             return None
         counts_at = at(self.until_ms + round(self.grace_s * 1000))
+        if self.unled:
+            log = self.unled[0]
+            check = f"{log.held_by}; to go on without it set source.on_no_leader: skip"
+            return NotYetReadable(f"{self.says}; {log.topic} {log.key} {log.unled}", check=check)
         return NotYetReadable(self.says, check=f"the same again later; at {counts_at} all of them count as complete")
 
     def as_json(self) -> dict[str, Any]:
@@ -60,10 +67,13 @@ def complete(settings: Settings, *, until_ms: int, grace_s: float) -> Complete:
     with open_discovery(settings) as discovery, discovery.open_cluster() as cluster:
         topics = chosen_topics(discovery.describe(cluster, ()), source.topics).topics
         refuse_missing_topics(settings, topics, lambda: names_of_topics(cluster))
-        logs = [partition.log for topic in topics.values() for partition in topic.partitions]
+        partitions = [partition for topic in topics.values() for partition in topic.partitions]
+        logs, is_waited_for = [one.log for one in partitions], source.on_no_leader is OnNoLeader.FAIL and not source.is_physical
+        unled = tuple(in_order(one.log for one in partitions if one.leader is None)) if is_waited_for else ()
         now = now_ms()
         if source.is_physical or now >= until_ms + grace_s * 1000:
             first_at = dict[BrokerPartition, int | None].fromkeys(logs)
         else:
             first_at = cluster.first_at(dict.fromkeys(logs, until_ms), isolation=source.isolation)
-    return Complete(until_ms, now, grace_s, len(logs), incomplete_logs(first_at, until_ms=until_ms, now_ms=now, grace_s=grace_s))
+    incomplete = incomplete_logs(first_at, until_ms=until_ms, now_ms=now, grace_s=grace_s, unled=unled)
+    return Complete(until_ms, now, grace_s, len(logs), incomplete, unled)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from etl.audit.findings import AuditedLog, Expected
 from etl.commands.expected_rows import expected_rows, loaded_plans, read_both_ledgers
-from etl.decisions.missing_intervals import IncompleteStretch, incomplete_stretches
+from etl.decisions.missing_intervals import Excused, IncompleteStretch, excused, incomplete_stretches
 from etl.decisions.time_intervals import TimeInterval, divided
 from etl.edges.brokers.cluster import Cluster
-from etl.errors import SettingsError
-from etl.model.logs import BrokerPartition
+from etl.errors import BrokerUnreachable, SettingsError
+from etl.model.logs import BrokerPartition, in_order
 from etl.model.losses import Loss
 from etl.report.words import counted
 from etl.run.context import ALONE
@@ -32,17 +32,38 @@ class Intervals:
 
     asked: int
     incomplete: tuple[IncompleteStretch, ...]
+    excused: Excused
+    unled: tuple[BrokerPartition, ...] = ()
+    """Logs without a leader: nobody tells what they hold at any time."""
 
     @property
     def says(self) -> str:
-        """One sentence."""
+        """One sentence, and what it leaves out."""
+        said = f"{len(self.incomplete):,} of {counted(self.asked, 'interval')} not whole in the table"
         if not self.incomplete:
-            return f"{counted(self.asked, 'interval')}: all that the logs hold of them is in the table"
-        return f"{len(self.incomplete):,} of {counted(self.asked, 'interval')} not whole in the table"
+            of = "those partitions that have a leader" if self.unled else "the logs"
+            said = f"{counted(self.asked, 'interval')}: all that {of} hold of them is in the table"
+        if self.excused.let_go:
+            said += f", but {counted(self.excused.let_go, 'offset')} that were let go or given up, as the plans tell"
+        if self.excused.before_start:
+            said += f"; {counted(self.excused.before_start, 'offset')} more lie before where this pipeline began"
+        return said + (f"; {self._named} without a leader, and nobody can tell of them" if self.unled else "")
+
+    @property
+    def _named(self) -> str:
+        return f"{self.unled[0]}" + (f" and {len(self.unled) - 1:,} more partitions are" if len(self.unled) > 1 else " is")
+
+    @property
+    def refusal(self) -> BrokerUnreachable | None:
+        """None where every log could be asked."""
+        if not self.unled:
+            return None
+        return BrokerUnreachable(self.says, **self.unled[0].place, check=f"{self.unled[0].held_by}; the same again once they are back")
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl intervals`. Of each interval the first partitions are named."""
-        return {"intervals": self.asked, "says": self.says, "incomplete": [
+        told = {"let_go": self.excused.let_go, "before_start": self.excused.before_start, "without_leader": [log.place for log in self.unled]}
+        return {"intervals": self.asked, "says": self.says, **told, "incomplete": [
             {**one.interval.as_json(), "missing": one.missing, "gone": one.gone, "partitions": len(one.logs), "logs": [
                 {**lost.log.place, "from": lost.from_offset, "until": lost.until_offset, "missing": lost.count, "gone": lost.gone}
                 for lost in one.logs[:LOGS_TOLD]]} for one in self.incomplete]}
@@ -65,9 +86,15 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
     with open_discovery(settings) as discovery, discovery.open_cluster() as cluster:
         bounds = _bounds(cluster, list(snapshot.extents), asked)
     starts = {log: extent.log_start_offset for log, extent in snapshot.extents.items()}
-    epochs = snapshot.ledger.newest.log_epochs if snapshot.ledger.newest else {}
-    of_now = {log: loaded.get(AuditedLog(log, epochs.get(log, 0)), []) for log in bounds}
-    return Intervals(len(asked), tuple(incomplete_stretches(asked, bounds, of_now, starts)))
+    newest = snapshot.ledger.newest
+    of_now = {log: loaded.get(AuditedLog(log, newest.log_epochs.get(log, 0) if newest else 0), _NOTHING) for log in bounds}
+    begins = {log: min([start for start, _ in (*told.there, *told.let_go)], default=newest.positions[log])
+              for log, told in of_now.items() if newest and log in newest.positions}
+    settled = {log: [*told.there, *told.let_go, (0, begins.get(log, 0))] for log, told in of_now.items()}
+    there, let_go = ({log: told.there for log, told in of_now.items()}, {log: told.let_go for log, told in of_now.items()})
+    unled = in_order({*snapshot.leaderless, *(snapshot.extents.keys() - bounds.keys())})
+    return Intervals(
+        len(asked), tuple(incomplete_stretches(asked, bounds, settled, starts)), excused(bounds, there, let_go, begins), tuple(unled))
 
 
 def _bounds(cluster: Cluster, logs: Sequence[BrokerPartition], asked: Sequence[TimeInterval]) -> dict[BrokerPartition, list[int]]:
@@ -76,8 +103,18 @@ def _bounds(cluster: Cluster, logs: Sequence[BrokerPartition], asked: Sequence[T
     return {log: [answer[log] for answer in answers] for log in logs if all(log in answer for answer in answers)}
 
 
-def _loaded(world: LiveWorld) -> dict[AuditedLog, list[tuple[int, int]]]:
-    """Of each life of a log the offsets that are in the table, were let go, or may be there: who loads the latter may double them."""
+class _Told(NamedTuple):
+    """What the ledger tells of one life of a log: the offsets that are in the table, and those of which nobody says so any more."""
+
+    there: list[tuple[int, int]]
+    let_go: list[tuple[int, int]]
+    """They were let go, or may be there: who loads the latter may double them."""
+
+
+_NOTHING = _Told([], [])
+
+
+def _loaded(world: LiveWorld) -> dict[AuditedLog, _Told]:
     told = read_both_ledgers(world)
     if told.table is None:
         return {}
@@ -86,6 +123,6 @@ def _loaded(world: LiveWorld) -> dict[AuditedLog, list[tuple[int, int]]]:
     return {audited: _offsets(found, losses.get(audited, ())) for audited, found in expected.items()}
 
 
-def _offsets(found: Expected, losses: Sequence[Loss] | set[Loss]) -> list[tuple[int, int]]:
-    return [*((r.from_offset, r.until_offset) for r, _ in found.applied),
-            *((one.from_offset, one.until_offset) for one in (*found.coverage, *found.given_up, *losses))]
+def _offsets(found: Expected, losses: Sequence[Loss] | set[Loss]) -> _Told:
+    there = [(one.from_offset, one.until_offset) for one in (*(r for r, _ in found.applied), *found.coverage)]
+    return _Told(there, sorted((one.from_offset, one.until_offset) for one in (*found.given_up, *losses)))

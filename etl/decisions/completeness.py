@@ -6,19 +6,20 @@ holds a record of that time or later, or the time is past by a grace that covers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from etl.model.logs import BrokerPartition, in_order
 
 
 def incomplete_logs(
-    first_at: Mapping[BrokerPartition, int | None], *, until_ms: int, now_ms: int, grace_s: float,
+    first_at: Mapping[BrokerPartition, int | None], *, until_ms: int, now_ms: int, grace_s: float, unled: Collection[BrokerPartition] = (),
 ) -> tuple[BrokerPartition, ...]:
     """Those that are not known to be complete up to `until_ms` (milliseconds since 1970).
 
     `first_at`: the first offset of each log whose record is at that time or later; None where none is, and of logs without times. Before
-    that time no log is complete, whatever lies in it: a producer's clock may be ahead.
+    that time no log is complete, whatever lies in it: a producer's clock may be ahead. `unled`: logs without a leader with which a run
+    would stop; no clock makes them complete.
     """
-    if now_ms >= until_ms + grace_s * 1000:
-        return ()
-    return tuple(in_order(log for log, offset in first_at.items() if offset is None or now_ms < until_ms))
+    is_past = now_ms >= until_ms + grace_s * 1000
+    late = (log for log, offset in first_at.items() if not is_past and (offset is None or now_ms < until_ms))
+    return tuple(in_order({*late, *unled}))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.decisions.coverage import unloaded
+from etl.decisions.coverage import unloaded, without
 from etl.decisions.time_intervals import TimeInterval
 from etl.model.logs import BrokerPartition, in_order
 
@@ -62,6 +62,35 @@ def incomplete_stretches(
         if short:
             found.append(IncompleteStretch(interval, short))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Excused:
+    """How many offsets of the intervals are not said to be in the table, and no run is to bring."""
+
+    let_go: int
+    """Policy or an operator let them go, an operator gave them up, or a pipeline loaded them whose place was taken."""
+    before_start: int
+    """They lie before where this pipeline began their logs."""
+
+
+def excused(
+    bounds: Mapping[BrokerPartition, Sequence[int]], loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]],
+    let_go: Mapping[BrokerPartition, Collection[tuple[int, int]]], begins: Mapping[BrokerPartition, int],
+) -> Excused:
+    """Of the offsets between the first and the last bound of each log those that `loaded` lacks and somebody decided about.
+
+    begins   where the pipeline began a log
+    """
+    counted, before = 0, 0
+    for log, offsets in bounds.items():
+        first, last, there = min(offsets), max(offsets), list(loaded.get(log, ()))
+        for start, until in let_go.get(log, ()):
+            left = without((max(start, first), min(until, last)), there)
+            counted += sum(end - begin for begin, end in left)
+            there += left
+        before += sum(end - begin for begin, end in without((first, min(last, begins.get(log, first))), there))
+    return Excused(counted, before)
 
 
 def missing_of(

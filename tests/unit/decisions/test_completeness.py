@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from etl.commands.complete import Complete
 from etl.decisions.completeness import incomplete_logs
 from etl.model.logs import BrokerPartition
 
@@ -28,3 +29,9 @@ def test_before_the_time_no_log_is_complete_for_a_producers_clock_may_be_ahead()
 
 def test_where_there_is_no_log_nothing_is_waited_for() -> None:
     assert incomplete_logs({}, until_ms=T, now_ms=T - 1, grace_s=600) == ()
+
+
+def test_no_clock_makes_a_log_complete_with_whose_missing_leader_a_run_would_stop_and_it_is_told_who_has_it() -> None:
+    assert incomplete_logs({A: 5, B: 5}, until_ms=T, now_ms=T + 10**9, grace_s=600, unled=(B,)) == (B,)
+    found = Complete(T, T + 10**9, 600, 2, (B,), (B,)).refusal
+    assert found and found.what.endswith("clicks 1 has no leader") and "source.on_no_leader: skip" in (found.check or "")

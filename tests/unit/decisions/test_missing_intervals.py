@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from etl.decisions.missing_intervals import MissingOffsets, incomplete_stretches, missing_of
+from etl.commands.intervals import Intervals
+from etl.decisions.missing_intervals import Excused, IncompleteStretch, MissingOffsets, excused, incomplete_stretches, missing_of
 from etl.decisions.time_intervals import divided, interval_between
 from etl.model.logs import BrokerPartition
 
@@ -45,3 +46,24 @@ def test_what_retention_has_deleted_is_told_apart_for_no_run_brings_it() -> None
 def test_times_out_of_order_make_no_interval_run_backwards() -> None:
     [one] = incomplete_stretches(HOURS[:2], {A: [100, 90, 110]}, {}, {})
     assert (one.interval, one.missing) == (HOURS[1], 20)
+
+
+def test_what_was_let_go_and_what_lies_before_the_start_is_counted_apart_and_once() -> None:
+    loaded, let_go = {A: [(110, 120)], B: [(6, 9)]}, {A: [(105, 112), (108, 115), (120, 200)]}
+    assert excused(BOUNDS, loaded, let_go, {A: 105, B: 6}) == Excused(5 + 10, 5 + 6)
+    assert excused(BOUNDS, loaded, {}, {}) == Excused(0, 0)
+
+
+def told(*incomplete: IncompleteStretch, let_go: int = 0, before: int = 0, unled: tuple[BrokerPartition, ...] = ()) -> Intervals:
+    return Intervals(3, incomplete, Excused(let_go, before), unled)
+
+
+def test_nobody_says_that_all_is_in_the_table_where_something_was_let_go_or_a_log_could_not_be_asked() -> None:
+    assert told().says == "3 intervals: all that the logs hold of them is in the table" and told().refusal is None
+    assert told(let_go=2).says.endswith(", but 2 offsets that were let go or given up, as the plans tell")
+    assert told(before=1).says.endswith("is in the table; 1 offset more lie before where this pipeline began")
+    found = told(unled=(A, B))
+    assert found.says == ("3 intervals: all that those partitions that have a leader hold of them is in the table; clicks 0 and 1 more "
+                          "partitions are without a leader, and nobody can tell of them")
+    assert found.refusal and (found.refusal.exit_code, found.refusal.where) == (6, {"topic": "clicks", "partition": 0})
+    assert found.as_json()["without_leader"] == [{"topic": "clicks", "partition": 0}, {"topic": "clicks", "partition": 1}]

@@ -12,6 +12,7 @@ from etl.cli.output import confirm, show
 from etl.errors import SettingsError
 
 if TYPE_CHECKING:
+    from etl.commands.offsets_set import BeforeEnd
     from etl.settings.policies import StartAt
     from etl.settings.source import Timestamp
 
@@ -51,7 +52,8 @@ def offsets_diff(
 def offsets_set(
     conf: Conf,
     log: Annotated[str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic, or one partition of it.", show_default=False)],
-    to: Annotated[str, typer.Option(metavar="WHERE", help=f"{WHERE}.", show_default=False)],
+    to: Annotated[str, typer.Option(
+        metavar="WHERE", help=f"{WHERE}; -1h: before now; -10000: offsets before the end of each partition.", show_default=False)],
     reason: Reason,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -61,7 +63,7 @@ def offsets_set(
     from etl.console.text import show_ruling
     from etl.decisions.accepting import parse_named
 
-    settings, wanted = settings_of(conf), setting.Wanted(parse_named(log), parse_where(to, "--to"))
+    settings, wanted = settings_of(conf), setting.Wanted(parse_named(log), parse_position(to, "--to"))
     foreseen = setting.look(settings, wanted)
     if foreseen.moves:
         confirm(foreseen.says, yes=yes, as_json=as_json)
@@ -90,6 +92,23 @@ def offsets_restore(
         confirm(foreseen.says, yes=yes, as_json=as_json)
     ruling = restoring.restore(settings, foreseen, reason, context)
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+
+
+def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | int:
+    """The same as `parse_where`, and what is counted back from now or from a log's end. Raises SettingsError."""
+    from datetime import UTC, datetime
+
+    from etl.commands.offsets_set import BeforeEnd
+    from etl.run.context import now_ms
+    from etl.settings.bounds import parse_bound
+    from etl.settings.source import Timestamp
+
+    if not re.fullmatch(r"-[0-9]+[smhd]?", text.strip(), re.ASCII):
+        return parse_where(text, option)
+    bound = parse_bound(text, now_ms(), key=option)
+    if bound.at_ms is not None:
+        return Timestamp(timestamp=datetime.fromtimestamp(bound.at_ms / 1000, UTC))
+    return BeforeEnd(bound.back or 0)
 
 
 def parse_where(text: str, option: str) -> StartAt | Timestamp | int:

@@ -62,7 +62,8 @@ class Intervals:
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl intervals`. Of each interval the first partitions are named."""
-        told = {"let_go": self.excused.let_go, "before_start": self.excused.before_start, "without_leader": [log.place for log in self.unled]}
+        unled = [log.place for log in self.unled]
+        told = {"let_go": self.excused.let_go, "before_start": self.excused.before_start, "without_leader": unled}
         return {"intervals": self.asked, "says": self.says, **told, "incomplete": [
             {**one.interval.as_json(), "missing": one.missing, "gone": one.gone, "partitions": len(one.logs), "logs": [
                 {**lost.log.place, "from": lost.from_offset, "until": lost.until_offset, "missing": lost.count, "gone": lost.gone}

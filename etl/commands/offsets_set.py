@@ -39,7 +39,14 @@ from etl.settings.policies import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 
-Where = StartAt | Timestamp | int
+@dataclass(frozen=True, slots=True)
+class BeforeEnd:
+    """So many offsets before the readable end of each log, or its start."""
+
+    offsets: int
+
+
+Where = StartAt | Timestamp | BeforeEnd | int
 """Where a position is set to: the log's start, its readable end, the first record at or after a time, or an offset."""
 
 
@@ -138,6 +145,9 @@ def _targets(world: LiveWorld, wanted: Wanted, stands: Standing, snapshot: Snaps
     if isinstance(wanted.to, int) and wanted.named.log is None and len(logs) > 1:
         what = f"an offset is one partition's, and {wanted.named} has {len(logs):,} of them"
         raise SettingsError(what, key="LOG", check=f"the partition, e.g. {render_log(logs[0])}; or --to earliest, latest or a time")
+    if isinstance(wanted.to, BeforeEnd) and world.settings.source.is_physical:
+        what = "offsets of these brokers count bytes, and so many before the end no message need begin"
+        raise SettingsError(what, key="--to", check="an offset at which a message begins (etl peek), earliest or latest")
     for log in logs:
         position_now(log, stands, snapshot)
     if isinstance(wanted.to, Timestamp):
@@ -145,6 +155,9 @@ def _targets(world: LiveWorld, wanted: Wanted, stands: Standing, snapshot: Snaps
     if isinstance(wanted.to, StartAt):
         is_start = wanted.to is StartAt.EARLIEST
         return {log: e.log_start_offset if is_start else e.end_offset for log in logs for e in (snapshot.extents[log],)}
+    if isinstance(wanted.to, BeforeEnd):
+        back = wanted.to.offsets
+        return {log: max(e.log_start_offset, e.end_offset - back) for log in logs for e in (snapshot.extents[log],)}
     return dict.fromkeys(logs, wanted.to)
 
 

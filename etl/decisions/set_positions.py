@@ -116,13 +116,14 @@ def moves_to(targets: Mapping[BrokerPartition, int], stands: Standing, snapshot:
     logs that were cut or made again.
     """
     refuse_other_logs(stands.old, snapshot, {log: min(at, stands.before.get(log, at)) for log, at in stands.old.positions.items()})
+    elsewhere = {*stands.state.followed, *stands.state.not_followed} if isinstance(stands.state, UpToDate) else set()
     found = []
     for log, to in sorted(targets.items()):
         now = position_now(log, stands, snapshot)
         _refuse_outside(log, to, snapshot)
         refuse_named(log, to, snapshot, key="--to")
         is_stored = isinstance(stands.state, Replay) and stands.old.positions.get(log) != now
-        if to != now or is_stored:
+        if to != now or is_stored or log in elsewhere:
             found.append(Move(log, now, to))
     return tuple(found)
 
@@ -158,7 +159,9 @@ def refuse_loaded(moves: Iterable[Move], loaded: Stretches, rows: Mapping[Broker
         what = f"the table has been given offsets before {until} already" if among else f"the table holds {count:,} rows of these offsets"
         what += f": read again from {move.to_offset}, their rows would be there twice"
         stretch = render_stretches([(move.log, move.to_offset, move.from_offset)])
-        check = f"only a replay reads such offsets ({stretch}) again, for it replaces their rows; the position stays at {move.from_offset}"
+        named = f"etl replay CONF --topic {move.log.topic} --partition {move.log.key} --from {move.to_offset} --until {move.from_offset}"
+        check = (f"only a replay reads such offsets ({stretch}) again, for it replaces their rows: `{named}`; the position stays at "
+                 f"{move.from_offset}")
         if among and until < move.from_offset:
             check += f". From {until} on nothing was loaded: --to {until}"
         raise NeedsDecision(what, **move.log.place, offset=move.to_offset, check=check)

@@ -81,7 +81,7 @@ def test_a_position_does_not_go_back_over_rows_and_replay_is_named(to: int) -> N
     before = dict(outside.plans)
     with pytest.raises(NeedsDecision, match="rows would be there twice") as refused:
         set_to(outside, a=to)
-    assert "a replay" in (refused.value.check or "") and outside.plans == before
+    assert f"`etl replay CONF --topic clicks --partition 0 --from {to} --until 15`" in (refused.value.check or "") and outside.plans == before
 
 
 def test_what_plans_have_loaded_is_refused_though_its_rows_are_gone_and_the_next_offset_that_will_do_is_named() -> None:
@@ -91,7 +91,7 @@ def test_what_plans_have_loaded_is_refused_though_its_rows_are_gone_and_the_next
     assert "--to 15" in (refused.value.check or "")
     with pytest.raises(NeedsDecision, match="given offsets before 30 already") as refused:
         refuse_loaded(moves, {A: [(0, 30)]}, {})
-    assert "--to" not in (refused.value.check or "")
+    assert "--to " not in (refused.value.check or "")
     refuse_loaded(moves, {A: [(0, 5), (30, 40)], B: [(0, 30)]}, {A: 0})
 
 
@@ -236,6 +236,16 @@ def test_a_ledger_restored_from_a_copy_of_before_a_position_went_back_doubles_an
     vars(outside).update(kept)
     run(outside, settings_of(start="latest", on_moved=policy))
     assert rows_of(outside) == list(range(4, 15)) and not outside.losses
+
+
+def test_our_own_position_is_set_where_another_client_moved_the_offset_and_runs_would_follow_it() -> None:
+    outside, follows = loaded(), settings_of(on_moved="follow")
+    outside.logs[A].end = 30
+    outside.move_offset(A, 22)
+    plan = set_to(outside, follows, a=15)
+    assert plan and plan.offsets_to_move == (A,) and not plan.losses
+    run(outside, follows)
+    assert rows_of(outside) == list(range(30)) and outside.offsets[A][0] == 30 and not outside.losses
 
 
 def test_a_position_in_a_life_of_a_log_keeps_that_life_and_epochs_that_nobody_read_are_dropped() -> None:

@@ -39,6 +39,7 @@ from etl.settings.policies import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 
+
 @dataclass(frozen=True, slots=True)
 class BeforeEnd:
     """So many offsets before the readable end of each log, or its start."""

@@ -4,7 +4,7 @@ of it is one of the run: it is told.
 
 from __future__ import annotations
 
-from etl.edges.brokers.mirror import mirror_positions
+from etl.edges.brokers.mirror import Writer, mirror_positions
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import EtlError
@@ -26,11 +26,15 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
             return
         positions = {log: at for log, at in plan.positions.items() if settings.source.topics.admits(log.topic)}
         with Discovery(settings, zookeeper).open_cluster() as cluster:
-            others = mirror_positions(cluster, settings.mirror_group, positions, pipeline=settings.pipeline, number=plan.number)
+            others = mirror_positions(
+                cluster, settings.mirror_group, positions, writer=Writer(settings.group, settings.pipeline),
+                taken=[Writer(*app_id.split("/", 3)[2:]) for app_id in plan.taken], number=plan.number)
     except EtlError as error:
         what = f"group {settings.mirror_group} does not have the positions: {error.what}"
         report.add(Outcome.NOT_MIRRORED, f"{what}; check {error.check}" if error.check else what)
         return
     if others:
-        what = f"group {settings.mirror_group} has offsets of somebody else in {counted(len(others), 'partition')}, the first {others[0]}"
-        report.add(Outcome.NOT_MIRRORED, f"{what}: they stay as they are; name a group that nobody consumes under")
+        log, word = next(iter(others.items()))
+        what = f"group {settings.mirror_group} has offsets of somebody else in {counted(len(others), 'partition')}, the first {log}"
+        said = f" ({word})" if word else ""
+        report.add(Outcome.NOT_MIRRORED, f"{what}{said}: they stay as they are; name a group that nobody consumes or mirrors under")

@@ -24,10 +24,10 @@ def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(pi
     pipeline.settings = {"mirror_group": mirrored}
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
-    assert offsets_of(pipeline, mirrored) == {partition: (20, "etl:clicks:1") for partition in range(4)}
+    assert offsets_of(pipeline, mirrored) == {partition: (20, f"etl:{pipeline.group}/clicks:1") for partition in range(4)}
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"], "a group with offsets and no members is not alive"
-    assert offsets_of(pipeline, mirrored) == {partition: (40, "etl:clicks:2") for partition in range(4)}
+    assert offsets_of(pipeline, mirrored) == {partition: (40, f"etl:{pipeline.group}/clicks:2") for partition in range(4)}
     lines = {line["name"]: line for line in pipeline.door("doctor").document["lines"]}
     assert lines["mirror group"]["verdict"] == "ok" and mirrored in lines["mirror group"]["found"]
 
@@ -37,7 +37,7 @@ def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(pi
         consumer.commit({TopicPartition(pipeline.topic, 1): OffsetAndMetadata(7, "mine", -1)})
     pipeline.settings = {"mirror_group": f"{mirrored}-2"}
     assert pipeline.ran().outcomes == ["nothing new", "not mirrored"]
-    written = {partition: (40, "etl:clicks:2") for partition in range(4)}
+    written = {partition: (40, f"etl:{pipeline.group}/clicks:2") for partition in range(4)}
     assert offsets_of(pipeline, f"{mirrored}-2") == {**written, 1: (7, "mine")}
 
     pipeline.settings = {"mirror_group": mirrored}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from etl.edges.brokers.mirror import mirror_positions
+from etl.edges.brokers.mirror import Writer, mirror_positions
 from etl.errors import BrokerError, SettingsError
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
+from etl.model.plans import TookOver
 from etl.model.receipts import Applied
 from etl.protocol.messages import CommittedOffset
 from etl.report.run_report import Report
@@ -41,20 +43,22 @@ class Group:
         return ask(self)
 
 
+US, OLD = Writer("g", "clicks"), Writer("before", "clicks-2025")
+
+
 @pytest.mark.parametrize(("group", "written", "left"), [
-    (Group(), {A: 5, B: 7}, ()),
-    (Group(a=(3, "etl:clicks:1"), b=(4, "etl:old:9")), {A: 5, B: 7}, ()),
-    (Group(a=(3, "")), {B: 7}, (A,)),
-    (Group(a=(3, "by hand"), b=(None, "")), {B: 7}, (A,)),
-], ids=["empty", "ours", "without-a-word", "somebody-elses"])
-def test_offsets_of_somebody_else_are_left_as_they_are(group: Group, written: dict[BrokerPartition, int], left: tuple[Any, ...]) -> None:
-    assert mirror_positions(group, "lag", {A: 5, B: 7}, pipeline="clicks", number=3) == left  # type: ignore[arg-type]
-    assert group.committed == [(written, "etl:clicks:3")]
-
-
-def test_where_all_offsets_are_somebody_elses_nothing_is_committed() -> None:
-    group = Group(a=(3, "x"))
-    assert mirror_positions(group, "lag", {A: 5}, pipeline="clicks", number=3) == (A,) and not group.committed  # type: ignore[arg-type]
+    (Group(), {A: 5, B: 7}, {}),
+    (Group(a=(3, "etl:g/clicks:1"), b=(4, "etl:before/clicks-2025:9")), {A: 5, B: 7}, {}),
+    (Group(a=(3, "etl:clicks:1"), b=(4, "etl:clicks-2025:9")), {A: 5, B: 7}, {}),
+    (Group(a=(3, "")), {B: 7}, {A: ""}),
+    (Group(a=(3, "by hand"), b=(None, "")), {B: 7}, {A: "by hand"}),
+    (Group(a=(3, "etl:h/clicks:1"), b=(3, "etl:g/clicks2:1")), None, {A: "etl:h/clicks:1", B: "etl:g/clicks2:1"}),
+], ids=["empty", "ours", "of-earlier-versions", "without-a-word", "somebody-elses", "of-other-pipelines"])
+def test_offsets_of_somebody_else_are_left_as_they_are(
+    group: Group, written: dict[BrokerPartition, int] | None, left: dict[BrokerPartition, str],
+) -> None:
+    assert mirror_positions(group, "lag", {A: 5, B: 7}, writer=US, taken=[OLD], number=3) == left  # type: ignore[arg-type]
+    assert group.committed == ([(written, "etl:g/clicks:3")] if written else [])
 
 
 PLAN = plain_plan(3, positions={A: 5, OTHER: 9})
@@ -76,7 +80,15 @@ def mirrored(monkeypatch: pytest.MonkeyPatch, ledger: Ledger, group: Any, settin
 
 def test_positions_of_the_topics_that_the_conf_names_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group()
-    assert not mirrored(monkeypatch, RECORDED, group).outcomes and group.committed == [({A: 5}, "etl:clicks:3")]
+    assert not mirrored(monkeypatch, RECORDED, group).outcomes and group.committed == [({A: 5}, f"etl:{MIRRORED.group}/clicks:3")]
+
+
+def test_the_word_of_another_pipeline_is_told_and_one_whose_place_was_taken_is_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = Group(a=(3, "etl:other/clicks:1"))
+    (outcome, said), = mirrored(monkeypatch, RECORDED, theirs).outcomes
+    assert outcome is Outcome.NOT_MIRRORED and "the first clicks 0 (etl:other/clicks:1): they stay" in said and not theirs.committed
+    heir = replace(RECORDED, newest=replace(PLAN, heir_of=(TookOver("offset-range-etl/c/other/clicks", 1),)))
+    assert not mirrored(monkeypatch, heir, theirs).outcomes and theirs.committed
 
 
 @pytest.mark.parametrize("ledger", [Ledger(), Ledger("u", PLAN), Ledger("u", plain_plan(3, moves_offsets=False), RECORDED.applied)],

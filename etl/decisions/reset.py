@@ -8,7 +8,7 @@ and then the offsets move by compare-and-set, backwards for once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from etl.decisions.accepted_logs import Accepted, accepted_logs
@@ -48,7 +48,7 @@ def _reset(
     epochs = {log: epoch for log, epoch in snapshot.leader_epochs.items() if log in moved}
     sharp = record_epochs(old, snapshot.ledger.applied) if is_next else old.record_epochs
     left = {log: 0 if log in accepted.anew else at for log, at in moved.items()}
-    gone = tuple(Vanished(log, at, before[log], old.log_epochs.get(log, 0)) for log, at in sorted(left.items()))
+    gone = _gone(left, before, old, () if is_next else old.vanished)
     of_now = {log.topic: snapshot.topic_ids[log.topic] for log in decided if log.is_physical and log.topic in snapshot.topic_ids}
     topic_ids = {**old.topic_ids, **accepted.again, **of_now}
     ids = kept_ids(old, decided, positions, topic_ids)
@@ -68,9 +68,25 @@ def _reset(
         leader_epochs={**_without(old.leader_epochs, moved), **epochs}, record_epochs=_left_of(sharp, moved, accepted.exact),
         log_epochs={**old.log_epochs, **{log: old.log_epochs.get(log, 0) + 1 for log in moved}},
         took_over=None if is_next else old.took_over, heir_of=old.heir_of, table_version=table.version if table else None,
-        vanished=(*(() if is_next else old.vanished), *(one for one in gone if one.from_offset < one.until_offset)),
+        vanished=gone,
         tails=_tails(old, accepted, snapshot), log_topic_ids=ids, cluster_id=snapshot.cluster_id,
     )
+
+
+def _gone(
+    left: Mapping[BrokerPartition, int], before: Mapping[BrokerPartition, int], old: Plan, told: Sequence[Vanished],
+) -> tuple[Vanished, ...]:
+    """The rows whose records are gone, `left` being up to where each log still has them.
+
+    `told`: the same of a plan whose place is taken. Nobody executed it, so no row is of the life that it began: what it tells of a log goes
+    on as far as the log has lost by now.
+    """
+    kept = [one for one in told if one.log not in left]
+    begun = {one.log: one for one in told if one.log_epoch == old.log_epochs.get(one.log, 0) - 1}
+    lives = {log: begun.get(log, Vanished(log, at, before[log], old.log_epochs.get(log, 0))) for log, at in left.items()}
+    earlier = [one for one in told if one.log in left and one != begun.get(one.log)]
+    found = (replace(lives[log], from_offset=at) for log, at in sorted(left.items()))
+    return (*kept, *earlier, *(one for one in found if one.from_offset < one.until_offset))
 
 
 def _tails(old: Plan, accepted: Accepted, snapshot: Snapshot) -> dict[BrokerPartition, Tail]:

@@ -168,6 +168,21 @@ def test_a_stored_plan_that_begins_above_the_cut_gives_its_place_too() -> None:
     outside.logs[A].end = 40
     plan = accept(outside, "clicks")
     assert (plan.number, plan.positions[A], plan.vanished) == (2, 10, (Vanished(A, 10, 15),))
+
+
+def test_rows_that_vanished_are_told_of_the_life_that_has_them_where_a_log_is_accepted_again_before_a_run() -> None:
+    outside = outside_of(15, 3, 4)
+    run(outside)
+    outside.logs[A].cut(10)
+    assert accept(outside, "clicks:0").vanished == (Vanished(A, 10, 15),)
+    outside.logs[A].cut(6)
+    plan = accept(outside, "clicks:0")
+    assert (plan.positions[A], plan.vanished) == (6, (Vanished(A, 6, 15),))
+    outside.logs[A].grow(9)
+    run(outside)
+    outside.logs[A].cut(9)
+    again = accept(outside, "clicks:0")
+    assert again.vanished == (Vanished(A, 9, 15, plan.log_epochs[A]),), "what a run has executed is not said again"
     run(outside)
     refuse_unfinished(outside)
 

@@ -82,7 +82,7 @@ class _Daemon(Server):
         """See Server. What points Python at this process's own packages is left out: a worker has its own."""
         ours = {name: value for name, value in java_environment().items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
         places = {"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_DIRS": str(self.folder / "local"), "SPARK_CONF_DIR": str(self.folder)}
-        return {**ours, **places, "SPARK_LOCAL_IP": self.host, "SPARK_DAEMON_MEMORY": "256m"}
+        return {**ours, **places, "SPARK_LOCAL_IP": self.host, "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": SHORT_RUN}
 
     def is_ready(self) -> bool:
         """See Server."""
@@ -112,6 +112,18 @@ class StandaloneSpark:
     def master_url(self) -> str:
         """What `spark-submit --master` wants."""
         return f"spark://{HOST}:{self._master.port}"
+
+    def kill_worker(self, number: int) -> None:
+        """End this worker with its executors at once, as the loss of a host would."""
+        self._workers[number].kill()
+
+    def worker_of(self, pid: int) -> str | None:
+        """The name, `worker-N`, of the worker below which a process works, by its working directory; None where that is none."""
+        try:
+            place = Path(os.readlink(f"/proc/{pid}/cwd"))
+        except OSError:  # it is gone, or this is no Linux
+            return None
+        return next((worker.name for worker in self._workers if worker.folder in place.parents), None)
 
     def __enter__(self) -> Self:
         with ExitStack() as started:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
 from etl.edges.spark.failures import translating_spark_errors
-from etl.errors import SparkLost
+from etl.errors import SettingsError, SparkLost
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
 from etl.reader import source
@@ -39,6 +41,17 @@ def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_t
     told = capfd.readouterr()
     assert "this one is seen" in told.err, "the terminal is watched"
     assert "hung up" not in told.out + told.err and "half a number" not in told.out + told.err
+
+
+def test_a_worker_that_lacks_the_package_is_told_with_the_command_that_makes_what_brings_it(
+        spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_here = ModuleType("etl.only_on_the_driver")
+    exec("def same(number): return number", only_here.__dict__)
+    monkeypatch.setitem(sys.modules, only_here.__name__, only_here)
+    with pytest.raises(SettingsError, match="workers' Python does not have the module etl.only_on_the_driver") as caught:
+        with translating_spark_errors():
+            spark.sparkContext.parallelize([1], 1).map(only_here.same).collect()
+    assert "`etl package` makes" in caught.value.check and caught.value.exit_code == 2
 
 
 def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(spark: SparkSession) -> None:

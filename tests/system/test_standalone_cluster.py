@@ -1,4 +1,4 @@
-"""`spark-submit` to a standalone cluster whose Python has the libraries and not this package: it comes as a zip."""
+"""`spark-submit` to a standalone cluster of two workers whose Python has the libraries and not this package: `etl package` brings it."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from etl.commands.package import package
 from etl.embedded.cluster import Cluster
-from etl.embedded.jars import delta_jars
-from etl.embedded.spark import StandaloneSpark, submit_command, submit_environment
+from etl.embedded.server import wait_until
+from etl.embedded.spark import SHORT_RUN, StandaloneSpark, jar_settings, submit_command, submit_environment
+from tests.chaos import holding
+from tests.chaos.holding import Hold
+from tests.conftest import TopicFactory
 
 ROOT = Path(__file__).parents[2]
+QUICK = jar_settings("local", SHORT_RUN)
+"""Delta's jars and the archive of classes by their place on this one machine, for a driver's JVM; the executors get the same."""
 PARTITIONS, RECORDS = 4, 2_000
 CONF = """
 version: 1
 pipeline: clicks
-group: etl-clicks
+group: etl-{topic}
 zookeeper: {{connect: "{zookeeper}"}}
 source: {{topics: {{allow: ["{topic}"]}}}}
 table: {{path: "{folder}/table", partition_by: [event_date]}}
 limits: {{target_task_bytes: 1024}}
 report: {{path: "{folder}/reports"}}
+{more}
 """
 
 
 @pytest.fixture(scope="module")
-def jars() -> str:
-    return ",".join(map(str, delta_jars()))
-
-
-@pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The workers' home folder, new: whatever they cache is made by this very job."""
+    """The workers' home folder, new: whatever they keep is made by this very job."""
     return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture(scope="module")
-def standalone(tmp_path_factory: pytest.TempPathFactory, home: Path, jars: str) -> Iterator[StandaloneSpark]:
+def standalone(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[StandaloneSpark]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
         patch.delenv("XDG_CACHE_HOME", raising=False)
-        with StandaloneSpark(tmp_path_factory.mktemp("standalone")) as running:
+        with StandaloneSpark(tmp_path_factory.mktemp("standalone"), hosts=2, cores=1) as running:
             yield running
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as `--py-files` takes it."""
-    folder = tmp_path_factory.mktemp("package")
-    shutil.copytree(ROOT / "etl", folder / "tree" / "etl", ignore=shutil.ignore_patterns("__pycache__"))
-    return Path(shutil.make_archive(str(folder / "offset-range-etl"), "zip", folder / "tree"))
+    return package(tmp_path_factory.mktemp("package")).zip
 
 
-@pytest.fixture(scope="module")
-def filled(cluster: Cluster, topic: Any) -> str:
+@pytest.fixture
+def filled(cluster: Cluster, topic: TopicFactory) -> str:
     from kafka import KafkaProducer
 
-    name: str = topic(partitions=PARTITIONS, config={"retention.ms": "-1"})
+    name = topic(partitions=PARTITIONS, config={"retention.ms": "-1"})
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, compression_type="gzip")
     for n in range(RECORDS):
         producer.send(name, value=str(n).encode(), partition=n % PARTITIONS)
@@ -70,40 +70,72 @@ def filled(cluster: Cluster, topic: Any) -> str:
     return name
 
 
-def test_a_job_reads_a_topic_into_delta_where_only_the_zip_brings_the_package(
-    cluster: Cluster, filled: str, standalone: StandaloneSpark, python_without_the_package: Path, package: Path, jars: str, home: Path,
-    tmp_path: Path,
+def test_a_worker_that_dies_while_it_fetches_leaves_each_record_in_the_table_once(
+    cluster: Cluster, filled: str, standalone: StandaloneSpark, python_without_the_package: Path, packed: Path, home: Path, tmp_path: Path,
 ) -> None:
-    python = str(python_without_the_package)
-    alone = subprocess.run([python, "-c", "import numba, pyarrow, pyspark, etl"], cwd=tmp_path, capture_output=True, text=True)
-    assert "No module named 'etl'" in alone.stderr
+    """Each worker holds a task with rows in its hands; one of them is killed with all its processes, and the other one reads on."""
+    shutil.copy(holding.__file__, tmp_path / "holding.py")  # the driver's alone: what it gives travels by value
+    conf = conf_in(tmp_path, cluster, filled, transform="holding:held")
+    hold = Hold(tmp_path / "marks", from_task=0)
+    job = submit(standalone, conf, python_without_the_package, "--py-files", str(packed), **hold.variables())
+    try:
+        assert wait_until(lambda: job.poll() is not None or len(hold.workers()) == 2, 240), "each worker has a task"
+        assert job.poll() is None, job.communicate()
+        at_work = {standalone.worker_of(pid) for pid in hold.workers()}
+        assert at_work == {"worker-0", "worker-1"}, "each in a folder of its own"
+        standalone.kill_worker(1)
+        hold.release()
+        said, told = job.communicate(timeout=240)
+    finally:
+        job.kill()
+    assert job.returncode == 0, told[-4000:]
+    document = json.loads(said)
+    assert (document["records"], document["outcomes"] != []) == (RECORDS, True)
+    assert rows_in(tmp_path / "table") == expected()
+    kept = sorted(path.name for path in (home / ".cache" / "offset-range-etl").rglob("*.nbc"))
+    assert kept and len(kept) == len(set(kept)), "one folder: the zip lies at another place in each executor"
+    assert not [name for name in kept if not name.endswith(".1.nbc")], "and nothing was compiled beside what came with it"
 
-    conf = tmp_path / "clicks.yaml"
-    conf.write_text(CONF.format(zookeeper=cluster.zookeeper_connect, topic=filled, folder=tmp_path))
-    settings = {
-        "spark.pyspark.python": python, "spark.executor.memory": "512m", "spark.executor.cores": "2", "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+
+@pytest.mark.long
+def test_a_cluster_that_was_not_given_the_package_says_what_makes_it_and_loads_nothing(
+    cluster: Cluster, filled: str, standalone: StandaloneSpark, python_without_the_package: Path, tmp_path: Path,
+) -> None:
+    job = submit(standalone, conf_in(tmp_path, cluster, filled), python_without_the_package, PYTHONPATH=str(ROOT))
+    said, told = job.communicate(timeout=240)
+    assert job.returncode == 2, told[-4000:]
+    document, _ = json.JSONDecoder().raw_decode(said)  # spark-submit hands on what is said on standard error as standard output
+    assert "does not have the module etl" in document["what"] and "`etl package`" in document["check"]
+    assert "Traceback" not in told
+    assert not list((tmp_path / "table").rglob("*.parquet"))
+
+
+def conf_in(folder: Path, cluster: Cluster, topic: str, transform: str | None = None) -> Path:
+    conf, more = folder / "clicks.yaml", f"transform: {transform}" if transform else ""
+    conf.write_text(CONF.format(zookeeper=cluster.zookeeper_connect, topic=topic, folder=folder, more=more))
+    return conf
+
+
+def submit(spark: StandaloneSpark, conf: Path, python: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
+    """Start the job from a folder that does not hold the package; its standard output is one JSON document."""
+    settings: Mapping[str, str] = {
+        "spark.pyspark.python": str(python), "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.cores.max": "2", **QUICK, **{key.replace("driver", "executor"): value for key, value in QUICK.items()},
     }
-    said = _submit(standalone.master_url, package, jars, settings, conf)
-    assert said["outcomes"], said
-    rows = DeltaTable(str(tmp_path / "table")).to_pyarrow_table(columns=["partition", "offset", "value"]).to_pylist()
-    assert sorted((r["partition"], r["offset"], int(r["value"])) for r in rows) == [
-        (p, o, o * PARTITIONS + p) for p in range(PARTITIONS) for o in range(RECORDS // PARTITIONS)]
-    assert list((home / ".cache" / "numba").rglob("*.nbi")), "the executors kept what numba compiled, though it came from a zip"
-
-    again = _submit(standalone.master_url, package, jars, settings, conf)
-    assert again["outcomes"] != said["outcomes"]
-    assert DeltaTable(str(tmp_path / "table")).version() == 0
-
-
-def _submit(master: str, package: Path, jars: str, settings: Mapping[str, str], conf: Path) -> dict[str, Any]:
-    """Run the job from a folder that does not hold the package; its standard output is one JSON document."""
     told = [text for key, value in settings.items() for text in ("--conf", f"{key}={value}")]
-    command = submit_command("--master", master, "--py-files", str(package), "--jars", jars, *told)
+    command = submit_command("--master", spark.master_url, *words, *told, str(ROOT / "jobs" / "ingest.py"))
     environment = {k: v for k, v in submit_environment().items() if k not in ("PYTHONPATH", "PYSPARK_PYTHON")}
-    done = subprocess.run(
-        [*command, str(ROOT / "jobs" / "ingest.py"), str(conf), "--json"],
-        cwd=conf.parent, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:]
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    return subprocess.Popen(
+        [*command, str(conf), "--json"], cwd=conf.parent, env={**environment, **variables}, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def rows_in(table: Path) -> list[tuple[int, int, int]]:
+    """By delta-rs, which wrote none of them."""
+    rows: list[dict[str, Any]] = DeltaTable(str(table)).to_pyarrow_table(columns=["partition", "offset", "value"]).to_pylist()
+    return sorted((row["partition"], row["offset"], int(row["value"])) for row in rows)
+
+
+def expected() -> list[tuple[int, int, int]]:
+    return [(p, o, o * PARTITIONS + p) for p in range(PARTITIONS) for o in range(RECORDS // PARTITIONS)]

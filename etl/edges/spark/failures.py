@@ -1,6 +1,6 @@
 """What a failure of Spark means: it lost a process of its own (its JVM, an executor, a Python worker), or a row could not be made.
 
-Any other error is somebody else's.
+What a worker lacks is told by `workers`. Any other error is somebody else's.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from etl.edges.spark.workers import lacking
 from etl.errors import EtlError, SparkLost
 
 _LOST = re.compile(
@@ -34,12 +35,18 @@ _IN_A_TASK = ("[TASK_WRITE_FAILED]", "Job aborted due to stage failure")
 
 @contextlib.contextmanager
 def translating_spark_errors() -> Iterator[None]:
-    """Inside, the loss of a JVM, an executor or a worker is told as such and not as a bug. Raises SparkLost."""
+    """Inside, the loss of a JVM, an executor or a worker is told as such and not as a bug, and so is what workers lack.
+
+    Raises SparkLost, SettingsError.
+    """
     try:
         yield
     except EtlError:
         raise
     except Exception as error:
+        lacks = lacking(str(error))
+        if lacks:
+            raise lacks from error
         found = _LOST.search(str(error))
         if found is None and not _is_of_the_jvms_line(error):
             raise

@@ -1,7 +1,7 @@
 """What the compiled kernels share: how they are compiled and kept, and the few steps that numba has no fast way for.
 
-numba's cache lies beside the source, or under the home folder when the package is in a zip. Where neither can be
-written the kernels are compiled again in each process (2 to 3 seconds) instead of failing.
+numba's cache lies beside the source; that of a package in a zip is `kernel_cache`'s. Where neither can be written the kernels are
+compiled again in each process (seconds) instead of failing.
 
 Nothing here looks at bounds: who calls has found the bytes inside their array.
 """
@@ -21,18 +21,25 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 from numpy.typing import NDArray
 
+from etl.protocol.records.kernel_cache import kept_by_content
+
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
+
+KERNELS: list[Any] = []
+"""Each kernel that is kept, as numba has it."""
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile on first call, and keep the result on disk where that is possible."""
     try:
-        compiled = njit(cache=True, nogil=True)(function)
+        with kept_by_content(function):
+            compiled = njit(cache=True, nogil=True)(function)
     except (RuntimeError, OSError):
         # numba finds no folder it may write to and says so when decorating.
         return njit(nogil=True)(function)
 
+    KERNELS.append(compiled)
     state = {"call": compiled}
 
     def call(*arguments: Any) -> Any:

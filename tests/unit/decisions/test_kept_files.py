@@ -1,0 +1,54 @@
+"""What maintenance may do: how long files stay that no version needs, and which are put together."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from etl.decisions.maintenance import FULL_FILE_BYTES, KEEPS_FILES, DataFile, interval, kept_for, refuse_what_is_not_ours, small_files
+from etl.errors import NotOurTable, SettingsError
+from etl.model.table import Table
+
+
+@pytest.mark.parametrize(("text", "duration"), [
+    ("interval 30 days", timedelta(days=30)), ("INTERVAL 1 week 2 days", timedelta(days=9)), ("36 hours", timedelta(hours=36)),
+    ("interval", None), ("soon", None), ("interval 1 month", None), ("", None),
+])
+def test_a_duration_is_read_as_delta_writes_it(text: str, duration: timedelta | None) -> None:
+    assert interval(text) == duration
+
+
+@pytest.mark.parametrize(("says", "wanted_days", "days"), [
+    (None, None, 7), ("interval 1 hours", None, 7), ("interval 30 days", None, 30), (None, 7, 7), (None, 90, 90),
+    ("interval 30 days", 31, 31),
+])
+def test_files_that_no_version_needs_stay_for_a_week_at_least_and_as_long_as_the_table_says(
+        says: str | None, wanted_days: int | None, days: int) -> None:
+    wanted = None if wanted_days is None else timedelta(days=wanted_days)
+    assert kept_for({KEEPS_FILES: says} if says else {}, wanted) == timedelta(days=days)
+
+
+@pytest.mark.parametrize(("says", "wanted_days", "least"), [(None, 6, 7), ("interval 1 hours", 1, 7), ("interval 30 days", 29, 30)])
+def test_a_shorter_time_is_refused_with_the_least_one(says: str | None, wanted_days: int, least: int) -> None:
+    with pytest.raises(SettingsError, match=f"{least} days at least") as refused:
+        kept_for({KEEPS_FILES: says} if says else {}, timedelta(days=wanted_days))
+    assert f"--keep-days {least}" in refused.value.check
+
+
+def test_a_property_that_nobody_understands_is_no_reason_to_remove_anything() -> None:
+    with pytest.raises(SettingsError, match="not understood"):
+        kept_for({KEEPS_FILES: "interval 1 month"})
+
+
+def test_small_files_are_put_together_within_a_partition_and_full_ones_and_lone_ones_stay() -> None:
+    files = [DataFile(("a",), 10), DataFile(("a",), 30), DataFile(("b",), 5), DataFile((None,), 7), DataFile((None,), FULL_FILE_BYTES)]
+    assert small_files(files) == (2, 40)
+    assert small_files([]) == (0, 0)
+
+
+@pytest.mark.parametrize("table", [None, Table("id", 4, None)])
+def test_a_pipeline_looks_after_no_table_that_it_has_not_loaded(table: Table | None) -> None:
+    with pytest.raises(NotOurTable):
+        refuse_what_is_not_ours(table, "/data/clicks")
+    refuse_what_is_not_ours(Table("id", 4, 12), "/data/clicks")

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from etl.embedded.server import wait_until
 from etl.errors import Unreachable
 from etl.settings.loader import load_settings
 from tests.chaos.zookeeper_proxy import ZooKeeperProxy
-from tests.fakes.broker import FETCH, FakeBroker, never
+from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, never
 from tests.processes import command_line, of_session, that_mention
 from tests.said import refused
 from tests.system.driving import Before, Pipeline
@@ -153,6 +154,39 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(spoiled: tuple[Pipeline,
     assert {line.partition(" etl: ")[2] for line in told} == {"starting Spark"} and stopped.startswith("etl: stopped"), err
     assert wait_until(lambda: not of_session(child.pid), 20), [command_line(pid) for pid in of_session(child.pid)]
     assert pipeline.ran().outcomes == ["replayed", "ingested"]
+
+
+def test_ctrl_c_on_a_folder_of_confs_ends_the_run_at_work_and_begins_no_other(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+    """The run of each conf is a process with a session of its own, which a terminal's Ctrl-C does not reach: it is handed on."""
+    pipeline, broker = spoiled
+    pipeline.settings["source"]["timeout_s"] = 120
+    first, confs = pipeline.conf, pipeline.folder / "confs"
+    confs.mkdir()
+    first.rename(confs / "1-held.yaml")
+    (confs / "2-next.yaml").write_text((confs / "1-held.yaml").read_text().replace("pipeline: clicks", "pipeline: next"))
+    broker.script[LIST_OFFSETS].extend([never] * 50)
+    child = pipeline.start("etl", "run", str(confs), "--json", "--quiet")
+    try:
+        assert wait_until(lambda: any(key == LIST_OFFSETS for key, _ in broker.requests), 60), "the first run never came to the broker"
+        at_work = that_mention(str(confs / "1-held.yaml"))
+        os.killpg(child.pid, signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 130, err
+    told = [(Path(run["conf"]).name, run["exit_code"], run["error"]["what"]) for run in json.loads(out)["runs"]]
+    assert told == [
+        ("1-held.yaml", 130, "stopped; nothing is lost, the next run goes on from what is stored"),
+        ("2-next.yaml", 130, "not begun: the runs were stopped")]
+    assert "Traceback" not in err
+    assert len(at_work) == 1, "a process for the run at work"
+    assert wait_until(lambda: not that_mention(str(confs)), 20), [command_line(pid) for pid in that_mention(str(confs))]
+    [report] = (pipeline.folder / "reports").glob("*.json")
+    assert json.loads(report.read_text())["state"] == "failed"
+    broker.script.clear()
+    broker.hang_up_on_everybody()
+    with pipeline.zookeeper() as client:
+        assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/driver")
 
 
 @pytest.mark.long

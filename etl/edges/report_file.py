@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from etl import __version__
+from etl.edges.lineage import tell_lineage
 from etl.edges.metrics_file import write_metrics
 from etl.edges.report_folder import write_page, write_whole
 from etl.errors import EtlError, SettingsError, Stopped
@@ -48,6 +49,7 @@ def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
     """
     path = Path(folder) / f"{report.pipeline}-{report.run_id}.json"
     _write(path, report)
+    _tell_lineage(report)
     try:
         with report.timed(Verb.CONNECT):
             yield
@@ -61,7 +63,7 @@ def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
 
 
 def _write_all(path: Path, report: Report) -> None:
-    """Report, page and metrics; what could not be written is told in those that can."""
+    """Report, page, metrics and lineage; what could not be written is told in those that can."""
     is_kept, told = _write_last(path, report), len(report.outcomes)
     if is_kept:
         with _told_as(Outcome.NO_PAGE, report, path.with_suffix(".html"), "`etl report CONF` makes it again from the report"):
@@ -69,8 +71,23 @@ def _write_all(path: Path, report: Report) -> None:
     if report.settings is not None and report.settings.metrics_file is not None:
         with _told_as(Outcome.NO_METRICS, report, report.settings.metrics_file, "what is there is of an earlier run; metrics_path"):
             write_metrics(report, report.settings, now_ms=report.finished_at_ms or 0)
+    _tell_lineage(report)
     if is_kept and len(report.outcomes) > told:
         _write_last(path, report)
+
+
+def _tell_lineage(report: Report) -> None:
+    """Where the conf wants it. Whatever comes of it is told once, and changes nothing else: it is somebody else's server."""
+    settings = report.settings
+    if settings is None or settings.lineage_namespace is None or any(outcome is Outcome.NO_LINEAGE for outcome, _ in report.outcomes):
+        return
+    try:
+        tell_lineage(report, settings, settings.lineage_namespace)
+    except ImportError:
+        report.add(Outcome.NO_LINEAGE, "openlineage-python is not installed: pip install 'offset-range-etl[openlineage]'")
+    except Exception as error:  # of a client that is not ours, or of the server that it was told
+        said = ": ".join((type(error).__name__, *str(error).strip().splitlines()[:1]))
+        report.add(Outcome.NO_LINEAGE, f"{said}; lineage_namespace, and the client's own configuration")
 
 
 @contextlib.contextmanager

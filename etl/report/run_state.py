@@ -51,6 +51,7 @@ class Outcome(str, Enum):
     NOT_KEPT = "report not written"
     NO_PAGE = "page not written"
     NO_METRICS = "metrics not written"
+    NO_LINEAGE = "lineage not told"
     FAILED = "failed"
 
     @property
@@ -61,7 +62,7 @@ class Outcome(str, Enum):
 
 _LOUD = frozenset((
     Outcome.OPEN_TRANSACTION, Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.ROWS_REMOVED, Outcome.NOT_KEPT, Outcome.NO_PAGE,
-    Outcome.NO_METRICS, Outcome.FAILED))
+    Outcome.NO_METRICS, Outcome.NO_LINEAGE, Outcome.FAILED))
 
 
 def log_outcome(outcome: Outcome, sentence: str) -> None:

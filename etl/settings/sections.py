@@ -124,6 +124,8 @@ class Settings(Section):
     metrics_path: str | None = Field(default=None, min_length=1)
     """A file that ends in `.prom`, or a folder that gets one of the pipeline's name; None: no metrics are written."""
     metrics_per: MetricsPer = MetricsPer.TOPIC
+    lineage_namespace: str | None = Field(default=None, min_length=1)
+    """The namespace of the pipeline's job in OpenLineage; None: nobody is told of runs."""
     spark: dict[str, str] = {}
     """Plain Spark settings."""
 

@@ -15,7 +15,9 @@ from etl.cli.init import init, schema
 from etl.cli.intervals import complete, intervals
 from etl.cli.log_format import CommandGroup
 from etl.cli.offsets import offsets
+from etl.cli.maintain import maintain
 from etl.cli.output import print_json, show
+from etl.cli.package import package
 from etl.cli.peek import peek
 from etl.cli.pipelines import pipelines
 from etl.cli.plans import plans
@@ -86,6 +88,8 @@ def lag(conf: Conf, as_json: AsJson = False) -> None:
         raise found.refusal
 
 
+app.command()(maintain)
+app.command()(package)
 app.command()(peek)
 app.command()(complete)
 app.command()(intervals)

@@ -1,8 +1,11 @@
-"""What a person sees of a folder of confs that was run, and of a first conf that was written."""
+"""What a person sees of a folder of confs that was run, of a first conf that was written, and of what was packed for a cluster."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from etl.commands.first_conf import FirstConf
+from etl.commands.package import Package
 from etl.commands.run_folder import ConfRun, FolderRun
 from etl.console.text import screen, table
 
@@ -26,3 +29,16 @@ def show_first_conf(written: FirstConf) -> None:
     for one in written.chosen:
         screen.print(f"{one.key}: {one.value}" + (f"  ({one.why})" if one.why else ""), markup=False)
     screen.print(f"written: {written.path}; next: `etl doctor {written.path}`", markup=False)
+
+
+def show_sentences(says: Sequence[str]) -> None:
+    """What a command came to, a line each."""
+    for sentence in says:
+        screen.print(sentence, markup=False)
+
+
+def show_package(made: Package) -> None:
+    """What was made, and the command that uses it, as a shell takes it."""
+    screen.print(f"written: {made.environment or made.zip}, and {made.job}", markup=False)
+    screen.print(made.needs, markup=False)
+    screen.print(f"  {made.command}", markup=False)

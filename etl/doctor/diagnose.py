@@ -27,6 +27,7 @@ CHECKS = (
     Check("workers' Python", machine.workers_python),
     Check("transform", machine.transform, gives=Fact.TRANSFORM),
     Check("report folder", machine.report_folder),
+    Check("metrics folder", machine.metrics_folder),
     Check("ZooKeeper", zookeeper.servers, gives=Fact.ZOOKEEPER),
     Check("request limit", zookeeper.request_limit, needs=(Fact.ZOOKEEPER,)),
     Check("chroot", zookeeper.chroot, needs=(Fact.ZOOKEEPER,), gives=Fact.CHROOT),

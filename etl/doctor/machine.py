@@ -1,4 +1,5 @@
-"""This machine: Java, Delta's jars, Python packages, the workers' Python, the transform, the folder of the reports."""
+"""This machine: Java, Delta's jars, Python packages, the workers' Python, the transform, the folders of reports and
+metrics."""
 
 from __future__ import annotations
 
@@ -135,14 +136,30 @@ def transform(name: str, findings: Findings) -> Iterator[Line]:
 def report_folder(name: str, findings: Findings) -> Iterator[Line]:
     """Whether a run could leave its report."""
     wanted = Path(findings.settings.report.path).absolute()
-    at = wanted
     try:
-        while not at.exists():
-            at = at.parent
-        with tempfile.TemporaryFile(dir=at):
-            pass
+        yield _placed(name, wanted)
     except OSError as error:
         what = f"a run's report cannot be written: {error.strerror}"
         yield failed(name, SettingsError(what, key="report.path", path=wanted, check="the folder and its permissions"))
+
+
+def metrics_folder(name: str, findings: Findings) -> Iterator[Line]:
+    """Whether a run could leave its metrics, where the conf wants some: without them it goes on, and whoever watches sees an old file."""
+    if findings.settings.metrics_file is None:
         return
-    yield ok(name, str(wanted) if at == wanted else f"{wanted}, which will be made in {at}")
+    wanted = Path(findings.settings.metrics_file).absolute()
+    try:
+        yield _placed(name, wanted.parent)
+    except OSError as error:
+        found = f"a run's metrics cannot be written to {wanted}: {error.strerror}"
+        yield advice(name, found, "metrics_path, the folder and its permissions: what is there stays as an earlier run left it")
+
+
+def _placed(name: str, wanted: Path) -> Line:
+    """The folder, or where it will be made; nothing stays there. Raises OSError where no file can be made in it."""
+    at = wanted
+    while not at.exists():
+        at = at.parent
+    with tempfile.TemporaryFile(dir=at):
+        pass
+    return ok(name, str(wanted) if at == wanted else f"{wanted}, which will be made in {at}")

@@ -77,8 +77,9 @@ class Package:
         job = f"{self.delta} {self.job} run CONF"
         if self.environment is None:
             return f"PYSPARK_PYTHON={sys.executable} spark-submit --master MASTER --py-files {self.zip} {job}"
+        drives = f"PYSPARK_DRIVER_PYTHON={sys.executable}"  # this one has Spark, by which spark-submit is found
         return (
-            f"mkdir -p {UNPACKED} && tar -xzf {self.environment} -C {UNPACKED} && PYSPARK_PYTHON=./{UNPACKED}/bin/python "
+            f"mkdir -p {UNPACKED} && tar -xzf {self.environment} -C {UNPACKED} && {drives} PYSPARK_PYTHON=./{UNPACKED}/bin/python "
             f"spark-submit --master MASTER --archives {self.environment}#{UNPACKED} {job}")
 
     def as_json(self) -> dict[str, Any]:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from kafka import KafkaProducer
+from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 from etl.embedded.cluster import Cluster
+from etl.report.metrics import PREFIX
 from etl.settings.schema import SCHEMA_FILE, conf_schema
 from tests.conftest import TopicFactory
 from tests.said import Said, refused, said_by
@@ -32,12 +34,32 @@ def init(folder: Path, *words: str) -> Said:
     return said_by("init", *words, "--table", str(folder / "warehouse" / "clicks"), "--out", str(folder / "conf" / "clicks.yaml"), "--json")
 
 
-def is_loaded_by(conf: Path, table: Path, records: int) -> bool:
-    checked = said_by("doctor", str(conf), "--json")
+def loaded_by(conf: Path, table: Path, *words: str) -> Said:
+    """The run of a conf that has nothing wrong with it, which loads all records."""
+    words = (*words, "--set", f"report.path={conf.parent / 'reports'}")
+    checked = said_by("doctor", str(conf), *words, "--json")
     assert checked.code == 0, checked.err + checked.out
-    ran = said_by("run", str(conf), "--json")
+    ran = said_by("run", str(conf), *words, "--json")
     assert ran.code == 0, ran.err + ran.out
-    return bool(DeltaTable(str(table)).to_pyarrow_table(columns=["offset"]).num_rows == records)
+    assert DeltaTable(str(table)).to_pyarrow_table(columns=["offset"]).num_rows == RECORDS
+    return ran
+
+
+def in_logs(told: str, run_id: str) -> None:
+    """Standard error of a run under `--log-format json`: each line an object, from its beginning to what it came to."""
+    lines = [json.loads(line) for line in told.splitlines()]
+    assert (lines[0]["message"], lines[-1]["message"], lines[-1]["records"]) == ("the run begins", "the run is done", RECORDS)
+    assert {(line["pipeline"], line["run_id"], line["level"]) for line in lines} == {("clicks", run_id, "info")}
+    assert lines[-1]["plan"] == 1 and lines[0]["plan"] is None
+
+
+def in_metrics(file: Path) -> None:
+    """What Prometheus reads of it, by its own parser."""
+    families = text_string_to_metric_families(file.read_text())
+    found = {sample.name.removeprefix(PREFIX): sample for family in families for sample in family.samples}
+    assert {name: found[name].value for name in ("run_rows", "run_success", "lag_records", "run_offsets_committed")} == {
+        "run_rows": RECORDS, "run_success": 1, "lag_records": 0, "run_offsets_committed": 4}, "of four partitions"
+    assert found["run_rows"].labels["pipeline"] == "clicks"
 
 
 def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_record(
@@ -51,7 +73,14 @@ def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_rec
     before = conf.read_text()
     refused(init(tmp_path, "--zookeeper", cluster.zookeeper_connect, "--topic", filled), 2, "none is written over")
     assert conf.read_text() == before
-    assert is_loaded_by(conf, tmp_path / "warehouse" / "clicks", RECORDS)
+    metrics = tmp_path / "metrics"
+    ran = loaded_by(conf, tmp_path / "warehouse" / "clicks", "--set", f"metrics_path={metrics}", "--log-format", "json")
+    [report] = (tmp_path / "conf" / "reports").glob("*.json")
+    run_id = json.loads(report.read_text())["run_id"]
+    in_logs(ran.err, run_id)
+    in_metrics(metrics / "clicks.prom")
+    page = report.with_suffix(".html").read_text()
+    assert run_id in page and filled in page and "<script" not in page
 
 
 def test_brokers_may_be_named_with_a_ledger_of_ones_own_elsewhere(
@@ -59,7 +88,7 @@ def test_brokers_may_be_named_with_a_ledger_of_ones_own_elsewhere(
     ledger = f"{cluster.zookeeper_connect.partition('/')[0]}/ledger-of-{filled}"
     said = init(tmp_path, "--zookeeper", ledger, "--bootstrap", cluster.bootstrap, "--topic", filled)
     assert said.code == 0, said.err
-    assert is_loaded_by(tmp_path / "conf" / "clicks.yaml", tmp_path / "warehouse" / "clicks", RECORDS)
+    loaded_by(tmp_path / "conf" / "clicks.yaml", tmp_path / "warehouse" / "clicks")
 
 
 def test_what_the_servers_do_not_know_is_refused_with_what_they_know_and_nothing_is_written(

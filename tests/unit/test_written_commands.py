@@ -50,6 +50,11 @@ def _texts(nodes: Sequence[ast.AST]) -> Iterator[str]:
             yield node.value
 
 
+def is_option(word: str) -> bool:
+    """`-1h` and `-10000` are values."""
+    return re.match(r"--?[A-Za-z]", word) is not None
+
+
 def wrong_with(command: str) -> str | None:
     """Why the words behind `etl` are no command; None where they are one."""
     whole = re.sub(r"(--\w+) \.\.\.", r"\1 something", re.sub(r"\b1--", "--", command))  # before an option may stand what is there at times
@@ -70,7 +75,7 @@ def wrong_with(command: str) -> str | None:
             if word not in options:
                 return f"it has no {word}"
             said.add(options[word].name)
-            if not options[word].is_flag and (not words or words.pop(0).startswith("-")):
+            if not options[word].is_flag and (not words or is_option(words.pop(0))):
                 return f"{word} takes something"
         else:
             given.append(word)

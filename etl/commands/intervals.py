@@ -125,5 +125,6 @@ def _loaded(world: LiveWorld) -> dict[AuditedLog, _Told]:
 
 
 def _offsets(found: Expected, losses: Sequence[Loss] | set[Loss]) -> _Told:
-    there = [(one.from_offset, one.until_offset) for one in (*(r for r, _ in found.applied), *found.coverage)]
-    return _Told(there, sorted((one.from_offset, one.until_offset) for one in (*found.given_up, *losses)))
+    there = [*((r.from_offset, r.until_offset) for r, _ in found.applied), *((one.from_offset, one.until_offset) for one in found.coverage)]
+    given_up = ((one.from_offset, one.until_offset) for one in found.given_up)
+    return _Told(there, sorted([*given_up, *((loss.from_offset, loss.until_offset) for loss in losses)]))

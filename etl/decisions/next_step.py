@@ -111,7 +111,12 @@ class NextStep:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a cap keeps its plan from the bound of the plan's key, so that another one follows."""
+        """Whether a cap keeps the plan that it makes from the bound of the run's key, so that another one follows."""
+        return self.action is Action.STORE and self.is_cut
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its plan, be it new or stored before, ends before the bound of its key in a log that can be read."""
         return self.plan is not None and any(log in self.snapshot.extents for log in self.plan.key_ends)
 
 

@@ -165,7 +165,7 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | None:
     elif plan.kind not in (PlanKind.RESET, PlanKind.SET):  # those nobody has executed before: an operator's command stored them
         report.add(Outcome.REPLAYED, f"plan {plan.number} was stored and not in the table: it is executed again, word for word")
     report.called(plan, step.snapshot.ledger.newest)
-    report.planned(plan, goes_on=step.goes_on)
+    report.planned(plan, goes_on=step.is_cut)
     for one in step.expires_soon:
         report.add(Outcome.EXPIRES_SOON, str(one))
     return plan

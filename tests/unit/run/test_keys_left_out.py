@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from etl.decisions.next_step import Action, steps_ahead
 from etl.errors import Owned
 from etl.model.bounds import Bound, Bounds, Request
 from etl.model.logs import BrokerPartition
@@ -239,6 +240,15 @@ def test_a_plan_in_the_place_of_one_under_a_key_ends_in_a_log_of_byte_positions_
     report = load(out, BARE, PHYSICAL_SETTINGS)
     assert report.plan and [report.plan.positions[log] for log in out.logs] == ends
     assert outcomes(load(out, BARE, PHYSICAL_SETTINGS)) == [Outcome.ALREADY_APPLIED]
+
+
+def test_a_plan_that_a_cap_cut_and_a_crash_left_is_foreseen_with_the_one_behind_it() -> None:
+    out = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        load(out, BARE, CAPPED, at=crash_at("fetch", When.BEFORE))
+    out.owners.clear()
+    steps = steps_ahead(FakeWorld(out, CAPPED, request=BARE).observe(), CAPPED, now_ms=1, uid="u")
+    assert [(step.action, step.plan and step.plan.number) for step in steps] == [(Action.REPLAY, 1), (Action.STORE, 2)]
 
 
 def test_a_key_is_not_remembered_over_a_plan_that_was_stored_meanwhile() -> None:

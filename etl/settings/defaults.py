@@ -16,8 +16,10 @@ from etl.settings.places import is_url
 from etl.settings.references import resolve
 from etl.settings.yaml_file import read_document
 
-_OF_ONE = ("pipeline", "defaults")
-_PLACES = (("table", "path"), ("table", "losses_path"), ("report", "path"))
+OF_ONE_PIPELINE = ("pipeline", "defaults")
+"""Keys that such a file cannot have."""
+_PLACES: Mapping[str, tuple[str, ...]] = {"table": ("path", "losses_path"), "report": ("path",)}
+_PLACES_OF_NO_SECTION = ("metrics_path",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ def defaults_of(document: Any, conf: str) -> Defaults | None:
     written = read_document(path, "the file of defaults")
     if not isinstance(written, dict):
         raise SettingsError("a file of defaults is a mapping of keys, as a conf has them", path=path, check="its content")
-    for key in _OF_ONE:
+    for key in OF_ONE_PIPELINE:
         if key in written:
             check = "the key: it stands in each conf" if key == "pipeline" else "the key: one file of defaults has no other below it"
             raise SettingsError(f"a file of defaults cannot have the key {key}", path=path, key=key, check=check)
@@ -61,11 +63,13 @@ def over(defaults: Mapping[Any, Any], document: Mapping[Any, Any]) -> dict[Any, 
 
 
 def _placed(document: dict[str, Any], folder: str) -> dict[str, Any]:
-    for section, key in _PLACES:
-        keys = document.get(section)
-        if isinstance(keys, dict) and isinstance(keys.get(key), str) and keys[key]:
-            document = {**document, section: {**keys, key: seen_from(folder, keys[key])}}
-    return document
+    sections = {name: {**keys, **_seen(keys, places, folder)} for name, places in _PLACES.items()
+                if isinstance(keys := document.get(name), dict)}
+    return {**document, **sections, **_seen(document, _PLACES_OF_NO_SECTION, folder)}
+
+
+def _seen(keys: Mapping[str, Any], places: tuple[str, ...], folder: str) -> dict[str, str]:
+    return {key: seen_from(folder, keys[key]) for key in places if isinstance(keys.get(key), str) and keys[key]}
 
 
 def seen_from(folder: str, path: str) -> str:

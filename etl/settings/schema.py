@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from etl.settings.defaults import OF_ONE_PIPELINE
 from etl.settings.mistakes import MEANINGS
 from etl.settings.policies import StartAt
 from etl.settings.sections import Settings
@@ -25,7 +26,6 @@ _OWN_FORMS: Mapping[str, list[dict[str, Any]]] = {
     "spark": [{"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}],
 }
 """Keys whose values our own validators read: pydantic cannot say what these take."""
-_OF_ONE_PIPELINE = ("pipeline", "defaults")
 
 
 def conf_schema(*, for_defaults: bool = False) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def conf_schema(*, for_defaults: bool = False) -> dict[str, Any]:
     keys = _section(whole, whole["$defs"], "")
     head = {"$schema": "http://json-schema.org/draft-07/schema#"}
     if for_defaults:
-        properties = {name: key for name, key in keys["properties"].items() if name not in _OF_ONE_PIPELINE}
+        properties = {name: key for name, key in keys["properties"].items() if name not in OF_ONE_PIPELINE}
         return {**head, "title": "what several pipelines of offset-range-etl have in common", **keys, "properties": properties}
     by_defaults = {"required": ["defaults"], "properties": {"defaults": _TEXT}}
     needed = _needed(whole, whole["$defs"])

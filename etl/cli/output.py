@@ -73,11 +73,21 @@ def confirm(says: Sequence[str], *, yes: bool, as_json: bool) -> None:
     """
     if yes:
         return
-    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not is_attended(as_json=as_json):
         what = "nothing was changed: there is no terminal to ask at. It would come to this: " + "; ".join(says)
         raise SettingsError(what, key="--yes", check="what it says, then the same with --yes")
     print(*says, sep="\n")
-    if input("do it? [y/N] ").strip().lower() not in ("y", "yes"):
+    ask("do it?")
+
+
+def is_attended(*, as_json: bool) -> bool:
+    """Whether a person can be asked."""
+    return not as_json and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def ask(question: str) -> None:
+    """Go on where a person says yes. Raises Stopped for any other answer."""
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
         raise Stopped("nothing was changed")
 
 

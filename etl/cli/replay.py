@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from etl.cli.arguments import AsJson, Conf, Quiet, run_context, settings_of
-from etl.cli.output import show
+from etl.cli.output import ask, is_attended, show
 from etl.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def replay(
 
 def _refuse_unattended(as_json: bool) -> None:
     """Raises SettingsError where nobody can be asked."""
-    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not is_attended(as_json=as_json):
         check = "--dry-run shows what would go and come; --yes replaces it without asking"
         raise SettingsError("a replay takes rows out of the table, and there is no terminal on which to ask", key="--yes", check=check)
 
@@ -74,7 +73,7 @@ def _agreed(settings: Settings, wanted: Wanted, context: RunContext, *, dry_run:
     preview = preview_replay(settings, wanted, context)
     show(as_json, preview.as_json(), lambda: show_replay(preview))
     if not dry_run:
-        typer.confirm("replace them?", abort=True)
+        ask("replace them?")
     return preview.plan
 
 

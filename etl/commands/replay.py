@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from etl.commands.run import reported
 from etl.decisions.accepting import parse_named
 from etl.decisions.expiry import cleanup_of
-from etl.decisions.next_step import foreseen, next_step
+from etl.decisions.next_step import NextStep, foreseen, next_step
 from etl.decisions.replaced import spans_of
 from etl.decisions.replaying import Bound, Wanted
 from etl.edges.spark.failures import translating_spark_errors
@@ -103,18 +103,23 @@ def preview_replay(settings: Settings, wanted: Wanted, run_context: RunContext =
 
 def preview_of(world: World, snapshot: Snapshot, settings: Settings, wanted: Wanted) -> ReplayPreview:
     """The same by what was seen."""
-    step, left = next_step(snapshot, settings, now_ms=now_ms(), uid="unnamed"), None
-    if is_left(step):
-        if step.refusal:
-            raise step.refusal
-        left = step.plan
-        step = next_step(foreseen(snapshot, step), settings, now_ms=now_ms(), uid="unnamed")
+    step, left = step_behind_left(snapshot, settings)
     plan = next_replay(world, step, settings, wanted, None)
     plan = replace(plan, stood=world.rows_there(spans_of(plan)))
     topics = sorted({r.log.topic for r in plan.ranges})
     says, told = settings.source.says_compacted, snapshot.retention
     compacted = tuple(topic for topic in topics if cleanup_of(told.get(topic), said_to_be_compacted=says(topic)).is_compacted)
     return ReplayPreview(plan, settings.table.path, compacted, left)
+
+
+def step_behind_left(snapshot: Snapshot, settings: Settings) -> tuple[NextStep, Plan | None]:
+    """The step that a replay is planned by, as behind the plan that an earlier run left; and that plan. Raises what stops that one."""
+    step = next_step(snapshot, settings, now_ms=now_ms(), uid="unnamed")
+    if not is_left(step):
+        return step, None
+    if step.refusal:
+        raise step.refusal
+    return next_step(foreseen(snapshot, step), settings, now_ms=now_ms(), uid="unnamed"), step.plan
 
 
 def replay_rows(

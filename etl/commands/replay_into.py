@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from etl.commands.replay import step_behind_left
 from etl.commands.run import new_run_id
-from etl.decisions.next_step import foreseen, next_step
 from etl.decisions.other_pipelines import name_of
 from etl.decisions.replaced import spans_of
 from etl.decisions.replaying import Wanted
@@ -21,9 +21,9 @@ from etl.errors import SettingsError, VerifyFailed
 from etl.model.plans import Plan
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.phases import Stopwatch
-from etl.run.context import ALONE, RunContext, now_ms
+from etl.run.context import ALONE, RunContext
 from etl.run.loaded_rows import PutInto
-from etl.run.replay import is_left, next_replay
+from etl.run.replay import next_replay
 from etl.run.wiring import open_world
 from etl.settings.sections import Settings
 
@@ -59,10 +59,7 @@ def replay_into(settings: Settings, wanted: Wanted, path: str, run_context: RunC
     watch, run_id = Stopwatch(), new_run_id()
     opened = open_world(settings, run_context, name=f"{run_id}-into", phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
-        snapshot = world.observe(wanted.offsets_of)
-        step = next_step(snapshot, settings, now_ms=now_ms(), uid="unnamed")
-        if is_left(step) and step.plan:
-            step = next_step(foreseen(snapshot, step), settings, now_ms=now_ms(), uid="unnamed")
+        step, _ = step_behind_left(world.observe(wanted.offsets_of), settings)
         plan = with_id(next_replay(world, step, settings, wanted, None))
         said = {"app": "offset-range-etl replay", "pipeline": settings.pipeline, "group": settings.group, "run_id": run_id,
                 "offsets": _offsets(plan)}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from typing import Any
 
 import pytest
 
 from etl.cli import main
+from etl.cli.output import ask
 from etl.commands.replay import parse_bound, parse_wanted, preview_of
+from etl.commands import replay_into
 from etl.commands.replay_into import Copied
-from etl.errors import SettingsError
+from etl.errors import DataLoss, SettingsError, Stopped
 from etl.model.logs import Retention
 from etl.run.loaded_rows import PutInto
 from etl.settings.source import Timestamp
@@ -130,6 +133,25 @@ def test_on_a_terminal_it_shows_what_goes_and_does_only_what_was_agreed_to(
         assert main(["replay", "conf/clicks.yaml", "--topic", "clicks", "-p", "0", "--from", "0", "--until", "3"]) == code
     assert did == done
     assert "3 rows of clicks go, and at most 3 come" in out.getvalue()
+
+
+def test_who_says_no_hears_that_nothing_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    with pytest.raises(Stopped, match="nothing was changed"):
+        ask("replace them?")
+
+
+def test_rows_for_another_table_wait_for_a_stored_plan_that_no_run_can_execute_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    for log in LOGS:
+        outside.logs[log].grow(3)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("fetch", When.AFTER))
+    outside.logs[LOGS[1]].log_start = 4  # retention, inside the range of the stored plan
+    monkeypatch.setattr(replay_into, "open_world", lambda *_, **__: contextlib.nullcontext(FakeWorld(outside, SETTINGS)))
+    with pytest.raises(DataLoss, match="are gone"):
+        replay_into.replay_into(SETTINGS, parse_wanted("clicks", ("0",), "0", "4"), "other")
 
 
 def test_what_is_in_another_table_is_told_in_one_sentence() -> None:

@@ -5,9 +5,9 @@ The lag itself is `decisions.lag`'s, as everywhere. What nobody tells stays None
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from etl.decisions.expiry import Headroom, headroom
 from etl.decisions.lag import Reached, lag_of, oldest_unread, position_of
@@ -15,10 +15,8 @@ from etl.errors import NeedsDecision
 from etl.model.logs import BrokerPartition, OldestRecord, in_order
 from etl.model.snapshot import Snapshot
 from etl.report.sentences import logs_of, told_extent, told_open, told_unknown
-from etl.report.words import at
+from etl.report.words import at, of_known
 from etl.settings.sections import Settings
-
-Number = TypeVar("Number", int, float)
 
 _WORDS = {"lag": "the lag", "estimated_bytes": "the size", "behind_s": "the time behind", "headroom_s": "when records may expire"}
 _NOT_ASKED, _TIMELESS = OldestRecord(why="its broker was not asked"), OldestRecord(why="messages of these brokers have no time")
@@ -69,12 +67,12 @@ class Lags:
         is_physical = any(one.log.is_physical for one in self.logs)
         return {
             "partitions": len(self.logs), "partitions_unknown": len(self.logs) - len(known),
-            "lag": _of(sum, (one.lag for one in known)),
-            "records_at_most": None if is_physical else _of(sum, (one.lag for one in known)),
-            "estimated_bytes": _of(sum, (one.estimated_bytes for one in known)),
-            "behind_s": _of(max, (one.behind_s for one in known)),
-            "headroom_s": _of(min, (one.headroom.seconds for one in known)),
-            "headroom_bytes": _of(min, (one.headroom.bytes for one in known)),
+            "lag": of_known(sum, (one.lag for one in known)),
+            "records_at_most": None if is_physical else of_known(sum, (one.lag for one in known)),
+            "estimated_bytes": of_known(sum, (one.estimated_bytes for one in known)),
+            "behind_s": of_known(max, (one.behind_s for one in known)),
+            "headroom_s": of_known(min, (one.headroom.seconds for one in known)),
+            "headroom_bytes": of_known(min, (one.headroom.bytes for one in known)),
         }
 
     @property
@@ -150,8 +148,3 @@ def _why_unknown(log: BrokerPartition, snapshot: Snapshot, so_far: Reached) -> s
     if log in so_far.others:
         return "it is no longer the log whose offsets are known"
     return "nobody can say yet where it starts"
-
-
-def _of(whole: Any, found: Iterable[Number | None]) -> Any:
-    known: Collection[Number] = [one for one in found if one is not None]
-    return whole(known) if known else None

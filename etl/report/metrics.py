@@ -6,13 +6,14 @@ All are gauges of the last run. What is not known has no sample. The format: Pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from etl.report.lags import Lags, LogLag
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
+from etl.report.words import of_known
 from etl.settings.policies import MetricsPer
 
 PREFIX, MOST_SERIES, OTHERS = "offset_range_etl_", 1000, "(others)"
@@ -102,22 +103,17 @@ class _Series:
 
     def samples(self, labels: Labels) -> Iterator[Sample]:
         logs, is_physical = self.logs, self.logs[0].log.is_physical
-        lag = _of(sum, (one.lag for one in logs))
+        lag = of_known(sum, (one.lag for one in logs))
         ages = [one.behind_s for one in logs if one.lag is not None]
         told = {
             "partitions": len(logs), "partitions_unknown": sum(one.lag is None for one in logs),
             "lag_records": None if is_physical else lag,
-            "lag_bytes": lag if is_physical else _of(sum, (one.estimated_bytes for one in logs)),
-            "oldest_unread_age_seconds": _of(max, ages),
-            "retention_headroom_seconds": _of(min, (one.headroom.seconds for one in logs)),
-            "retention_headroom_bytes": _of(min, (one.headroom.bytes for one in logs)),
+            "lag_bytes": lag if is_physical else of_known(sum, (one.estimated_bytes for one in logs)),
+            "oldest_unread_age_seconds": of_known(max, ages),
+            "retention_headroom_seconds": of_known(min, (one.headroom.seconds for one in logs)),
+            "retention_headroom_bytes": of_known(min, (one.headroom.bytes for one in logs)),
         }
         yield from ((name, labels, value) for name, value in told.items() if value is not None)
-
-
-def _of(whole: object, found: Iterable[float | None]) -> float | None:
-    known = [one for one in found if one is not None]
-    return whole(known) if known else None  # type: ignore[operator]
 
 
 def _of_lags(lags: Lags, per: MetricsPer) -> Iterator[Sample]:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from etl.report.words import of_known
+
 _PLAN, _LAG, _SAW = '\n  "plan": ', '\n  "lag": ', '\n  "saw": '
 _OF_A_LOG = re.compile(r'"before": (\d+|null),\s+"after": (\d+|null)\s*\}')
 
@@ -62,5 +64,4 @@ def _run_of(told: Mapping[str, Any], lags: Iterable[tuple[str, str]]) -> PastRun
 
 
 def _sum(told: Iterable[str]) -> int | None:
-    known = [int(one) for one in told if one.isdecimal()]
-    return sum(known) if known else None
+    return of_known(sum, (int(one) if one.isdecimal() else None for one in told))

@@ -9,7 +9,7 @@ from etl.report.page.markup import Html, tag
 from etl.report.page.partitions import LogRead
 from etl.report.page.words import UNKNOWN, number, seconds, size
 from etl.report.run_state import Outcome, State
-from etl.report.words import counted
+from etl.report.words import counted, of_known
 
 
 def standing(report: Mapping[str, Any]) -> tuple[str, str]:
@@ -51,7 +51,7 @@ def _left(logs: Sequence[LogRead]) -> str:
 def figures(report: Mapping[str, Any], logs: Sequence[LogRead], unit: str) -> Html:
     """Records, bytes, throughput, time, lag, partitions."""
     lag = size if unit == "bytes" else number
-    before, after = _sum(log.before for log in logs), _sum(log.after for log in logs)
+    before, after = of_known(sum, (log.before for log in logs)), of_known(sum, (log.after for log in logs))
     read = sum(log.is_read for log in logs)
     was = "of what could be read" if before is None else f"{lag(before)} before" + (", in offsets" if unit == "offsets" else "")
     rows = (
@@ -64,8 +64,3 @@ def figures(report: Mapping[str, Any], logs: Sequence[LogRead], unit: str) -> Ht
     )
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value, tag("small", note) if note else None)) for name, value, note in rows),
                class_="tiles")
-
-
-def _sum(values: Any) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

@@ -8,6 +8,7 @@ from etl.report.page.charts import Column, columns
 from etl.report.page.markup import Html, joined, tag
 from etl.report.page.words import UNKNOWN, day_and_time, number, seconds, short
 from etl.report.past_runs import PastRun
+from etl.report.words import of_known
 
 Link = Callable[[PastRun], str | None]
 """Where a run's own page is, seen from this one; None: not known."""
@@ -21,7 +22,8 @@ def history(runs: Sequence[PastRun], unit: str, link: Link) -> Html | None:
     speed = [_column(run, run.records_per_second, f"{number(run.records_per_second)} records/s", is_now=run is runs[-1]) for run in runs]
     lag = [_column(run, run.lag_after, f"{number(run.lag_before)} {unit} before, {number(run.lag_after)} after",
                    behind=run.lag_before, is_now=run is runs[-1]) for run in runs]
-    fastest, longest = _most(run.records_per_second for run in runs), _most(run.lag_before for run in runs)
+    fastest = of_known(max, (run.records_per_second for run in runs)) or 0
+    longest = of_known(max, (run.lag_before for run in runs)) or 0
     has_failed = any(run.has_failed for run in runs)
     return tag(
         "section", tag("h2", f"The last {len(runs)} runs"),
@@ -35,10 +37,6 @@ def history(runs: Sequence[PastRun], unit: str, link: Link) -> Html | None:
 def _column(run: PastRun, value: int | None, says: str, *, behind: int | None = None, is_now: bool) -> Column:
     told = f"{day_and_time(run.started_at)} UTC: {says}, {_HAPPENED.get(run.state, run.state).lower()}"
     return Column(value, told, behind, is_now, run.has_failed)
-
-
-def _most(values: object) -> int:
-    return max((value for value in values if value is not None), default=0)  # type: ignore[attr-defined]
 
 
 def _figure(title: str, most: int, drawn: Sequence[Column], runs: Sequence[PastRun], keys: Html) -> Html:

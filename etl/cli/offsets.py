@@ -96,34 +96,29 @@ def offsets_restore(
 
 def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | int:
     """The same as `parse_where`, and what is counted back from now or from a log's end. Raises SettingsError."""
-    from datetime import UTC, datetime
-
     from etl.commands.offsets_set import BeforeEnd
     from etl.run.context import now_ms
     from etl.settings.bounds import parse_bound
-    from etl.settings.source import Timestamp
+    from etl.settings.source import timestamp_of
 
     if not re.fullmatch(r"-[0-9]+[smhd]?", text.strip(), re.ASCII):
         return parse_where(text, option)
     bound = parse_bound(text, now_ms(), key=option)
     if bound.at_ms is not None:
-        return Timestamp(timestamp=datetime.fromtimestamp(bound.at_ms / 1000, UTC))
+        return timestamp_of(bound.at_ms)
     return BeforeEnd(bound.back or 0)
 
 
 def parse_where(text: str, option: str) -> StartAt | Timestamp | int:
     """What the option says of a place in a log. Raises SettingsError."""
-    from pydantic import ValidationError
-
     from etl.settings.policies import StartAt
-    from etl.settings.source import Timestamp
+    from etl.settings.source import parse_timestamp
 
     if re.fullmatch(r"[0-9]{1,19}", text):
         return int(text)
     if text in tuple(StartAt):
         return StartAt(text)
     try:
-        return Timestamp.model_validate({"timestamp": text})
-    except ValidationError as error:
-        why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise SettingsError(f"{option} {text!r} is no place in a log: {why}", check=WHERE) from None
+        return parse_timestamp(text)
+    except ValueError as error:
+        raise SettingsError(f"{option} {text!r} is no place in a log: {error}", check=WHERE) from None

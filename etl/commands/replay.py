@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
-
-from pydantic import ValidationError
 
 from etl.commands.run import reported
 from etl.decisions.accepting import parse_named
@@ -27,7 +24,7 @@ from etl.run.wiring import open_world
 from etl.run.world import World
 from etl.settings.bounds import parse_bound as parse_relative
 from etl.settings.sections import Settings
-from etl.settings.source import Timestamp
+from etl.settings.source import parse_timestamp, timestamp_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +81,12 @@ def parse_bound(text: str, *, key: str) -> Bound:
     if text.isascii() and text.isdecimal():
         return int(text)
     if text.startswith("-") and (before_now := parse_relative(text, now_ms(), key=key).at_ms) is not None:
-        return Timestamp(timestamp=datetime.fromtimestamp(before_now / 1000, UTC))
+        return timestamp_of(before_now)
     try:
-        return Timestamp.model_validate({"timestamp": text})
-    except ValidationError as error:
-        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        return parse_timestamp(text)
+    except ValueError as error:
         check = "a number, e.g. 1200, or a time with its UTC offset, e.g. 2026-01-31T00:00:00+00:00, or -1h (before now)"
-        raise SettingsError(f"{text!r} is neither an offset nor a time: {why}", key=key, check=check) from error
+        raise SettingsError(f"{text!r} is neither an offset nor a time: {error}", key=key, check=check) from error
 
 
 def preview_replay(settings: Settings, wanted: Wanted, run_context: RunContext = ALONE) -> ReplayPreview:

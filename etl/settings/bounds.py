@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from etl.errors import NotYetReadable, SettingsError
 from etl.model.bounds import Bound, Bounds, Request
 from etl.settings.sections import Settings
-from etl.settings.source import Timestamp
+from etl.settings.source import parse_timestamp, timestamp_of
 
 SINCE_LAST = "since-last-success"
 RUN_KEY_MAX = 200
@@ -58,9 +58,9 @@ def parse_bound(text: str, now_ms: int, *, key: str) -> Bound:
     if re.fullmatch(r"[0-9]{1,18}", said, re.ASCII):
         return _at(int(said), text, key)
     try:
-        return _at(Timestamp.model_validate({"timestamp": said}).ms, text, key)
+        return _at(parse_timestamp(said).ms, text, key)
     except ValueError as error:
-        what = f"{text!r} is no time with an offset from UTC, and no form of a relative one"
+        what = f"{text!r} is no time, and no form of a relative one: {error}"
         raise SettingsError(what, key=key, check=f"one of: {_FORMS}") from error
 
 
@@ -72,8 +72,7 @@ def starting_by(settings: Settings, request: Request | None) -> Settings:
     start = request.bounds.start if request else None
     if start is None or start.at_ms is None:
         return settings
-    first = Timestamp(timestamp=datetime.fromtimestamp(start.at_ms / 1000, UTC))
-    return settings.model_copy(update={"source": settings.source.model_copy(update={"start": first})})
+    return settings.model_copy(update={"source": settings.source.model_copy(update={"start": timestamp_of(start.at_ms)})})
 
 
 def _at(ms: int, text: str, key: str) -> Bound:

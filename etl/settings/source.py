@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainValidator, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, field_validator, model_validator
 
 from etl.model.logs import Dialect, Isolation
 from etl.settings import fetch_sizes
@@ -40,6 +40,19 @@ class Timestamp(Section):
     def ms(self) -> int:
         """Milliseconds since the epoch."""
         return round(self.timestamp.timestamp() * 1000)
+
+
+def timestamp_of(ms: int) -> Timestamp:
+    """The same of milliseconds since the epoch."""
+    return Timestamp(timestamp=datetime.fromtimestamp(ms / 1000, UTC))
+
+
+def parse_timestamp(text: str) -> Timestamp:
+    """A time as a person writes it where there is no conf. Raises ValueError that says what is wrong with it."""
+    try:
+        return Timestamp.model_validate({"timestamp": text})
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
 Start = StartAt | Timestamp

@@ -45,6 +45,7 @@ from etl.settings.address import split_address
 from etl.settings.bounds import parse_bound
 from etl.settings.changes import parse_change
 from etl.settings.loader import load_settings, parse_settings
+from etl.settings.source import parse_timestamp
 from tests.fakes.batches import Codec, answer, compress
 from tests.fakes.old_logs import OLD_CODECS
 from tests.fuzz import jafka_answers, records, seeds
@@ -322,6 +323,7 @@ TARGETS: tuple[Target, ...] = (
     Target("address", lambda c: split_address(_text(c)), (b"host:9092", b"[::1]:2181"), (ValueError,)),
     Target("bound", lambda c: parse_bound(_text(c), 1_700_000_000_000, key="--until-time"),
            (b"2026-01-31T00:00:00Z", b"-1h", b"-10000", b"1700000000000"), (errors.SettingsError,)),
+    Target("timestamp", lambda c: parse_timestamp(_text(c)), (b"2026-01-31T00:00:00Z", b"2026-01-31 00:00+05:30"), (ValueError,)),
     Target("change", lambda c: parse_change(_text(c)), (b"limits.max_records_per_run=1000", b"source.topics.allow=[a, b]"),
            (errors.SettingsError,), multiple=4000),
     Target("source-options", _options, seeds.many(

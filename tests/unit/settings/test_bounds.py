@@ -44,6 +44,11 @@ def test_a_time_that_nobody_can_be_sure_of_is_refused_with_the_forms_there_are(t
     assert "2026-01-31T00:00:00+00:00" in refused.value.check
 
 
+def test_what_is_wrong_with_a_time_is_said() -> None:
+    with pytest.raises(SettingsError, match="has no UTC offset"):
+        parse_bound("2026-01-31T00:00:00", NOW, key="--until-time")
+
+
 @pytest.mark.parametrize(("start", "until", "says"), [
     ("2026-01-30T10:00:00Z", "2026-01-30T10:00:00Z", "is empty"), ("2026-01-30T11:00:00Z", "2026-01-30T10:00:00Z", "runs backwards"),
     ("-1h", "-2h", "runs backwards"), ("-1h", "-60m", "is empty"), ("-5", "-5", "is empty"), ("-5", "-10", "runs backwards")])

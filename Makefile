@@ -58,7 +58,7 @@ test-brokers: setup ## every release of Kafka and Jafka, each with its own produ
 test-airflow: setup ## the DAGs on Airflow 3.3 and 2.11, each in an environment of its own (700 MB each, made once); AIRFLOW="--airflow 3.3" for one
 	@$(BIN)/python -m tests.on_airflow $(AIRFLOW)
 
-test-airflow-slow: setup ## a whole Airflow 3.3: a schedule, a backfill over it, a worker that is killed, and each record once
+test-airflow-slow: setup ## a whole Airflow 3.3: a schedule, a backfill over it, a worker that is killed, each record once; and the demo
 	@$(BIN)/python -m tests.on_airflow --airflow 3.3 -m long
 
 airflow-demo: setup ## a whole Airflow 3.3 in your browser, with the DAGs of this project on an embedded broker; Ctrl-C ends it

@@ -49,8 +49,6 @@ def made(version: str) -> Path:
             print(f"installing Airflow {version} into {folder}: 700 MB, a minute or two the first time", flush=True)
             venv.create(folder, with_pip=True, clear=True)
             pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-            # The constraints name everything, so pip need not find out what goes together; then it looks whether that is so.
-            subprocess.run([*pip, "install", "--no-deps", "--requirement", str(constraints)], check=True)
             subprocess.run([*pip, "install", "--constraint", str(constraints), *wanted], check=True)
             subprocess.run([*pip, "check"], check=True)
             stamp.touch()

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from etl.embedded.cluster import Cluster
-from etl.embedded.spark import jar_settings, set_spark_environment
+from etl.embedded.spark import SHORT_RUN, jar_settings, set_spark_environment
 
 
 class Broker:
@@ -94,7 +94,8 @@ def main() -> int:
     with Cluster(folder=Path(sys.argv[1])) as cluster:
         broker = Broker(cluster)
         print(json.dumps({
-            "zookeeper": cluster.zookeeper_connect, "bootstrap": cluster.bootstrap, "spark": jar_settings("local[2]")}), flush=True)
+            "zookeeper": cluster.zookeeper_connect, "bootstrap": cluster.bootstrap, "spark": jar_settings("local[2]", SHORT_RUN)}),
+            flush=True)
         try:
             for line in sys.stdin:
                 asked = json.loads(line)

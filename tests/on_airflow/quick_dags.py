@@ -23,4 +23,5 @@ if os.environ.get("ETL_REAL_CONF"):
         conf, "* * * * *", dag_id="every_minute", toolkit=real, retries=5, retry_delay=soon, poke_interval_s=2, grace=timedelta(seconds=5))
     by_hand = ingest_dag(conf, "0 * * * *", dag_id="by_hand", toolkit=real, retries=5, retry_delay=timedelta(), poke_interval_s=1)
     proof = maintenance_dag(conf, "0 * * * *", dag_id="proof", toolkit=real)
-    patient = ingest_dag(conf, "0 0 1 * *", dag_id="patient", toolkit=real, retries=2, poke_interval_s=1, grace=timedelta(days=3650))
+    patient = ingest_dag(
+        conf, "0 0 1 * *", dag_id="patient", toolkit=real, retries=5, retry_delay=soon, poke_interval_s=10, grace=timedelta(days=3650))

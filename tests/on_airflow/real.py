@@ -19,7 +19,7 @@ group: on-airflow
 zookeeper: {{connect: "{zookeeper}"}}
 source: {{topics: {{allow: [clicks]}}, timeout_s: 20}}
 table: {{path: "{folder}/table"}}
-ownership: {{wait_for_driver_s: 5}}
+ownership: {{wait_for_driver_s: {wait_for_driver_s}}}
 report: {{path: "{folder}/reports"}}
 """
 PARTITIONS = 4
@@ -70,7 +70,7 @@ def python() -> str:
 
 
 @contextmanager
-def real_pipeline(folder: Path) -> Iterator[Real]:
+def real_pipeline(folder: Path, wait_for_driver_s: int = 5) -> Iterator[Real]:
     """The cluster, the topic and the conf."""
     with (folder / "broker.log").open("w") as log:
         process = subprocess.Popen(
@@ -81,7 +81,7 @@ def real_pipeline(folder: Path) -> Iterator[Real]:
         line = process.stdout.readline()
         assert line, (folder / "broker.log").read_text()
         real = Real(folder, process, json.loads(line))
-        real.conf.write_text(CONF.format(zookeeper=real.told["zookeeper"], folder=folder))
+        real.conf.write_text(CONF.format(zookeeper=real.told["zookeeper"], folder=folder, wait_for_driver_s=wait_for_driver_s))
         real.ask("topic", name="clicks", partitions=PARTITIONS)
         yield real
     finally:

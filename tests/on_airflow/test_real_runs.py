@@ -27,7 +27,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> LostWorkers:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory, workers: LostWorkers) -> Iterator[Real]:
-    with real_pipeline(tmp_path_factory.mktemp("real")) as running, pytest.MonkeyPatch.context() as patch:
+    with real_pipeline(tmp_path_factory.mktemp("real"), wait_for_driver_s=120) as running, pytest.MonkeyPatch.context() as patch:
         for name, value in {**running.environment, "ETL_REAL_PYTHON": str(workers.python)}.items():
             patch.setenv(name, value)
         yield running

@@ -1,0 +1,33 @@
+"""The DAG of maintenance: the table is proven first, and only one that is whole is maintained."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from etl.errors import VerifyFailed
+from tests.on_airflow.home import CONF
+from tests.on_airflow.running import run
+from tests.on_airflow.stand_in import StandIn
+
+pytestmark = pytest.mark.usefixtures("database")
+
+CLICKS = str(CONF / "clicks.yaml")
+WHOLE = {"document": {"incomplete": [], "says": "whole"}}
+
+
+def test_a_table_that_was_proven_is_maintained_behind_it_without_a_question(stand_in: StandIn) -> None:
+    stand_in.spark_submit({"document": {"is_right": True}}, {"document": {"small_files": 9, "large_files": 1}})
+    stand_in.command(WHOLE)
+    ran = run("maintain_clicks", datetime(2026, 11, 16, 1, tzinfo=UTC), task="maintain")
+    assert [asked.job for asked in stand_in.asked()] == [["verify.py", CLICKS, "--json"], ["maintain.py", CLICKS, "--yes", "--json"]]
+    assert (ran.state, ran.said) == ("success", {"small_files": 9, "large_files": 1})
+
+
+def test_a_table_that_lacks_something_is_left_as_it_is(stand_in: StandIn) -> None:
+    stand_in.spark_submit({"code": 5, "document": VerifyFailed("3 rows are missing").as_json()})
+    stand_in.command(WHOLE)
+    ran = run("maintain_clicks", datetime(2026, 11, 16, 2, tzinfo=UTC), task="missing_intervals")
+    assert [asked.job[0] for asked in stand_in.asked()] == ["verify.py"]
+    assert ran.state == "failed" and ran.tasks["maintain"][0] == "upstream_failed"

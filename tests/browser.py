@@ -83,9 +83,13 @@ class Shown:
         """The addresses that it asked for."""
         return [told["params"]["request"]["url"] for told in self._browser.events if told.get("method") == "Network.requestWillBeSent"]
 
-    def picture(self) -> bytes:
-        """All of the page as PNG."""
-        answer = self._browser.call("Page.captureScreenshot", self._session, format="png", captureBeyondViewport=True)
+    def picture(self, most_height: int | None = None) -> bytes:
+        """All of the page as PNG, or so much from its top."""
+        clip: dict[str, Any] = {}
+        if most_height is not None:
+            width, height = self.value("innerWidth"), min(most_height, int(self.value("document.documentElement.scrollHeight")))
+            clip = {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}
+        answer = self._browser.call("Page.captureScreenshot", self._session, format="png", captureBeyondViewport=True, **clip)
         return base64.b64decode(answer["data"])
 
     def close(self) -> None:

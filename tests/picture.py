@@ -1,6 +1,6 @@
 """The picture of a run's page in README: the demo is played, and the page of its largest run is shown to Chromium.
 
-    python -m tests.picture [--records 1000000] [--page PAGE] [--to docs/images/report.png]
+    python -m tests.picture [--records 200000] [--page PAGE] [--to docs/images/report.png]
 
 `--page` takes a page that is there instead, as `etl report CONF` makes it.
 """
@@ -37,7 +37,7 @@ def picture_of(page: Path) -> bytes:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--page", type=Path)
     parser.add_argument("--to", type=Path, default=ROOT / "docs" / "images" / "report.png")
     arguments = parser.parse_args()

@@ -22,7 +22,7 @@ def test_a_table_that_was_proven_is_maintained_behind_it_without_a_question(stan
     stand_in.command(WHOLE)
     ran = run("maintain_clicks", datetime(2026, 11, 16, 1, tzinfo=UTC), task="maintain")
     assert [asked.job for asked in stand_in.asked()] == [["verify.py", CLICKS, "--json"], ["maintain.py", CLICKS, "--yes", "--json"]]
-    assert (ran.state, ran.said) == ("success", {"small_files": 9, "large_files": 1})
+    assert ran.state == "success" and {"job": "maintain", "small_files": 9, "large_files": 1}.items() <= ran.said.items()
 
 
 def test_a_table_that_lacks_something_is_left_as_it_is(stand_in: StandIn) -> None:

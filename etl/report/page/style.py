@@ -52,7 +52,7 @@ line-height:1.5;white-space:nowrap}
 .says{font-size:1.125rem;line-height:1.5;margin-top:.5rem}
 section{margin-top:2.5rem}
 .card{background:var(--card);border:1px solid var(--line);border-radius:.75rem;padding:1.25rem}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:1px;background:var(--line);
+.tiles{display:grid;grid-template-columns:repeat(3,minmax(0,1fr));gap:1px;background:var(--line);
 border:1px solid var(--line);border-radius:.75rem;overflow:hidden}
 .tiles>div{background:var(--card);padding:1rem 1.15rem}
 .tiles dt{font-size:.8125rem;color:var(--soft)}

@@ -74,3 +74,17 @@ def test_the_page_runs_no_script_even_where_one_came_into_it(browser: Browser, t
 
 def rgb(colour: str) -> str:
     return "rgb({}, {}, {})".format(*(int(colour[i:i + 2], 16) for i in (1, 3, 5)))
+
+
+@pytest.mark.parametrize("width", [360, 700, 1100, 1280])
+def test_a_number_of_millions_is_not_broken_in_its_middle(browser: Browser, tmp_path: Path, width: int) -> None:
+    file = tmp_path / "page.html"
+    document = {**document_of(loaded(12, topics=3)), "records": 12_345_678, "records_per_second": 1_234_567}
+    file.write_text(page_of(document, RUNS), encoding="utf-8")
+    page = browser.show(file, width, "light")
+    try:
+        lines = ("[...document.querySelectorAll('.tiles dd')].map(one => {"
+                 " const text = document.createRange(); text.selectNode(one.firstChild); return text.getClientRects().length })")
+        assert page.value(lines) == [1] * 6
+    finally:
+        page.close()

@@ -6,7 +6,7 @@ nobody need find it out again; a reader that does not know that column asks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etl.model.bounds import NO_BOUNDS
@@ -33,40 +33,7 @@ def content_of(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
         "kept": [plan.positions[log] - plan.log_starts[log] if log in plan.log_starts else None for log in logs],
     }
     if form > 2:
-        known["epochs"] = {
-            "leader": [plan.leader_epochs.get(log) for log in logs], "record": [flat(plan.record_epochs.get(log, ())) for log in logs],
-            "log": [plan.log_epochs.get(log, 0) for log in logs]}
-        if plan.pending_starts:
-            away = sorted_items(plan.pending_starts)
-            known["pending_starts"] = {"logs": render_logs(log for log, _ in away), "at_ms": [moment for _, moment in away]}
-        if plan.took_over:
-            known["took_over"] = [plan.took_over.app_id, plan.took_over.number]
-        if plan.heir_of:
-            known["heir_of"] = [[one.app_id, one.number] for one in plan.heir_of]
-        if plan.table_version is not None:
-            known["table_version"] = plan.table_version
-        generations = {r.leader.broker: r.leader.broker.generation for r in plan.ranges if r.leader and r.leader.broker.generation}
-        if generations:
-            known["generations"] = [generations.get(broker) for broker in brokers]
-        if plan.tails:
-            known["tails"] = [
-                [index[log], plan.positions[log] - one.until_offset, one.size, one.digest] for log, one in sorted_items(plan.tails)]
-        if plan.log_topic_ids:
-            known["log_topic_ids"] = [[index[log], topic_id] for log, topic_id in sorted_items(plan.log_topic_ids)]
-        if plan.creation_ids:
-            known["creation_ids"] = dict(plan.creation_ids)
-        if plan.cluster_id is not None:
-            known["cluster_id"] = plan.cluster_id
-        if plan.bounds != NO_BOUNDS:
-            known["bounds"] = render_bounds(plan.bounds)
-        if plan.key_ends:
-            told = [(log, until) for log, until in sorted_items(plan.key_ends) if until is not None]
-            known["key_ends"] = [[index[log], until - plan.positions[log]] for log, until in told]
-            if len(told) < len(plan.key_ends):
-                known["key_open"] = render_logs(log for log, until in sorted_items(plan.key_ends) if until is None)
-        if plan.stood:
-            known["stood"] = [[index[log], rows] for log, rows in sorted_items(plan.stood)]
-        known["vanished"] = [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished]
+        known |= _since_format_3(plan, logs, index, brokers)
     return {
         **known, "format": form, "number": plan.number, "uid": plan.uid, "kind": plan.kind.value, "created_at_ms": plan.created_at_ms,
         "dialect": plan.dialect.value, "cluster": plan.cluster, "shape": plan.shape, "table_id": plan.table_id,
@@ -83,6 +50,36 @@ def content_of(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
             "epoch": [r.leader.epoch if r.leader else None for r in plan.ranges],
         },
         "losses": [loss[:_LOSS_COLUMNS.get(form)] for loss in losses],
+    }
+
+
+def _since_format_3(
+    plan: Plan, logs: Sequence[BrokerPartition], index: Mapping[BrokerPartition, int], brokers: Sequence[Broker],
+) -> dict[str, Any]:
+    """What earlier formats do not say. What few plans have is left out where it is not there: it is in nobody's hash then."""
+    away, ends = sorted_items(plan.pending_starts), sorted_items(plan.key_ends)
+    open_ends = [log for log, until in ends if until is None]
+    generations = {r.leader.broker: r.leader.broker.generation for r in plan.ranges if r.leader and r.leader.broker.generation}
+    of_few = {
+        "pending_starts": {"logs": render_logs(log for log, _ in away), "at_ms": [moment for _, moment in away]} if away else None,
+        "took_over": [plan.took_over.app_id, plan.took_over.number] if plan.took_over else None,
+        "heir_of": [[one.app_id, one.number] for one in plan.heir_of] or None,
+        "table_version": plan.table_version, "cluster_id": plan.cluster_id, "creation_ids": dict(plan.creation_ids) or None,
+        "generations": [generations.get(broker) for broker in brokers] if generations else None,
+        "tails": [[index[log], plan.positions[log] - one.until_offset, one.size, one.digest]
+                  for log, one in sorted_items(plan.tails)] or None,
+        "log_topic_ids": [[index[log], topic_id] for log, topic_id in sorted_items(plan.log_topic_ids)] or None,
+        "bounds": render_bounds(plan.bounds) if plan.bounds != NO_BOUNDS else None,
+        "key_ends": [[index[log], until - plan.positions[log]] for log, until in ends if until is not None] if ends else None,
+        "key_open": render_logs(open_ends) or None,
+        "stood": [[index[log], rows] for log, rows in sorted_items(plan.stood)] or None,
+    }
+    return {
+        "epochs": {
+            "leader": [plan.leader_epochs.get(log) for log in logs], "record": [flat(plan.record_epochs.get(log, ())) for log in logs],
+            "log": [plan.log_epochs.get(log, 0) for log in logs]},
+        "vanished": [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished],
+        **{name: value for name, value in of_few.items() if value is not None},
     }
 
 

@@ -38,32 +38,36 @@ def told_without_plan(done_before: KeptKey | None, remembered: KeptKey | None) -
 def told_open(plan: Plan) -> str:
     """In how many partitions nobody knows yet whether more comes that is older than the bound."""
     until, many = plan.bounds.until, plan.bounds.open_logs
-    logs = "1 partition has" if many == 1 else f"{many:,} partitions have"
     return (
-        f"plan {plan.number}: {logs} no record at or after {until.said if until else ''} yet and {'is' if many == 1 else 'are'} read to "
-        "the end; what comes there later and is older goes into a later run")
+        f"plan {plan.number}: {_have(many)} no record at or after {until.said if until else ''} yet and {'is' if many == 1 else 'are'} "
+        "read to the end; what comes there later and is older goes into a later run")
 
 
 def told_open_without_plan(until: Bound, many: int) -> str:
     """The same of a run that had nothing to read."""
-    logs = "1 partition has" if many == 1 else f"{many:,} partitions have"
     return (
-        f"{logs} no record at or after {until.said} yet, and nothing that is not loaded; what comes there later and is older goes into a "
-        "later run")
+        f"{_have(many)} no record at or after {until.said} yet, and nothing that is not loaded; what comes there later and is older goes "
+        "into a later run")
 
 
 def told_left_of_key(key: str, left: Collection[BrokerPartition]) -> str:
     """The logs that could not be read under a key: one is named, as each is under its own outcome."""
-    logs = f"{min(left)}" + (f" and {len(left) - 1:,} more partitions" if len(left) > 1 else "")
     return (
-        f"run key {key} left {logs}, which could not be read: asked for again once it can, the key loads what "
+        f"run key {key} left {_first_of(left)}, which could not be read: asked for again once it can, the key loads what "
         f"{'they have' if len(left) > 1 else 'it has'} up to its bound")
 
 
 def told_beyond(beyond: Mapping[BrokerPartition, int], said: str) -> str:
     """What an earlier run loaded behind the bound of this one."""
-    logs = f"{min(beyond)}" + (f" and {len(beyond) - 1:,} more partitions" if len(beyond) > 1 else "")
-    return f"{logs}: an earlier run has loaded {sum(beyond.values()):,} offsets beyond {said}"
+    return f"{_first_of(beyond)}: an earlier run has loaded {sum(beyond.values()):,} offsets beyond {said}"
+
+
+def _have(many: int) -> str:
+    return "1 partition has" if many == 1 else f"{many:,} partitions have"
+
+
+def _first_of(logs: Collection[BrokerPartition]) -> str:
+    return f"{min(logs)}" + (f" and {len(logs) - 1:,} more partitions" if len(logs) > 1 else "")
 
 
 def describe_asked(request: Request | None) -> dict[str, object]:

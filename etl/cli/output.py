@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from etl.decisions.scheduled_runs import DOCUMENT_FILE
 from etl.errors import EtlError, SettingsError, Stopped
 
 if TYPE_CHECKING:
@@ -141,11 +142,6 @@ class Output:
 def unwritable(refused: OSError) -> SettingsError:
     check = "the file or disk that it goes to; what the command did is done, and a run's report is in report.path"
     return SettingsError(f"standard output cannot be written: {refused.strerror}", check=check)
-
-
-DOCUMENT_FILE = "ETL_DOCUMENT_FILE"
-"""The variable that names a file which the document is written to as well. Whoever starts a command through something that mixes its
-standard output with other lines, as spark-submit does under a scheduler, reads it there."""
 
 
 def print_json(document: Any) -> None:

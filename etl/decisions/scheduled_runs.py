@@ -26,6 +26,9 @@ from etl.errors import EtlError, SettingsError, family
 HOW_TO_SAY = (
     "how the run was started: give both params, from_time and until_time; or by the REST API a logical date with data_interval_start and "
     "data_interval_end; or leave it to the schedule, and old intervals to `airflow backfill create`")
+DOCUMENT_FILE = "ETL_DOCUMENT_FILE"
+"""The variable that names a file which a command writes its document to as well. Whoever starts a command through something that mixes its
+standard output with other lines, as spark-submit does under a scheduler, reads it there."""
 
 
 def interval_of_run(

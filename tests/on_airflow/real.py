@@ -60,7 +60,8 @@ class Real:
         """By which DAG files find it."""
         spark = {**self.told["spark"], "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
                  "spark.driver.bindAddress": "127.0.0.1",
-                 "spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
+                 "spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1",
+                 "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2"}  # VACUUM lists by so many tasks: 10,000 unless told
         return {"ETL_REAL_CONF": str(self.conf), "ETL_REAL_SUBMIT": json.dumps({"conf": spark})}
 
 

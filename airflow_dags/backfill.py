@@ -1,4 +1,4 @@
-"""Backfill by hand: an Airflow DAG for each conf file, which loads what lies before the pipeline's start."""
+"""Backfill by hand: an Airflow DAG for each conf file, which loads an interval that the pipeline never loaded."""
 
 import os
 from pathlib import Path

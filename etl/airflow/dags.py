@@ -20,7 +20,7 @@ from etl.airflow.pipeline import Pipeline, pipeline_of
 from etl.airflow.sdk import DAG, CronDataIntervalTimetable, Param
 from etl.airflow.submit import EtlSubmitOperator
 from etl.airflow.toolkit import Toolkit, toolkit_from_environment
-from etl.decisions.scheduled_runs import range_arguments, run_arguments
+from etl.decisions.scheduled_runs import backfill_arguments, range_arguments, run_arguments
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _A_TIME = {"type": ["null", "string"], "format": "date-time"}
@@ -71,13 +71,18 @@ def replay_dag(conf: str | Path, *, toolkit: Toolkit | None = None, pool: str | 
 
 
 def backfill_dag(conf: str | Path, *, toolkit: Toolkit | None = None, pool: str | None = None, **dag: Any) -> DAG:
-    """`backfill_CONF`, started by hand: loads what lies before the pipeline's start. A retry resumes it where it ended."""
+    """`backfill_CONF`, started by hand: loads an interval that the pipeline never loaded, beside its runs.
+
+    from and until are offsets, or times. A retry goes on where the try before it ended; with `missing` only what nobody has loaded or will
+    load is loaded.
+    """
     pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
     made = _by_hand("backfill", pipeline, {
-        "name": Param(type="string", pattern="^[A-Za-z0-9._-]+$"), "from": Param(type="string"), "until": Param(type="string")}, dag)
+        "name": Param(type="string", pattern="^[A-Za-z0-9._-]+$"), "from": Param(type=["string", "integer"]),
+        "until": Param(type=["string", "integer"]), "topic": Param(None, type=["null", "string"]),
+        "partition": Param(None, type=["null", "integer", "string"]), "missing": Param(False, type="boolean")}, dag)
     with made:
-        _job("backfill", "backfill", pipeline, toolkit, lambda context: [
-            pipeline.conf, "--name", str(context["params"]["name"]), *range_arguments(context["params"]), "--json"], pool=pool)
+        _job("backfill", "backfill", pipeline, toolkit, lambda context: backfill_arguments(pipeline.conf, context["params"]), pool=pool)
     return made
 
 

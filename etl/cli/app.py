@@ -11,6 +11,7 @@ from etl import __version__
 from etl.cli.arguments import (
     AsJson, Commands, Conf, ConfOrFolder, FromTime, Quiet, RunKey, UntilTime, request_of, run_context, settings_of,
 )
+from etl.cli.backfill import backfill
 from etl.cli.init import init, schema
 from etl.cli.intervals import complete, intervals
 from etl.cli.log_format import CommandGroup
@@ -31,6 +32,7 @@ app = Commands(name="etl", cls=CommandGroup, add_completion=False, pretty_except
 app.add_typer(offsets, name="offsets")
 app.add_typer(plans, name="plans")
 app.add_typer(pipelines, name="pipelines")
+app.add_typer(backfill, name="backfill")
 
 
 def _print_version(wanted: bool) -> None:

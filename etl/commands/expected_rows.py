@@ -121,12 +121,12 @@ def expected_rows(
     losses: dict[AuditedLog, set[Loss]] = {}
     for loss in lost:
         audited = AuditedLog(loss.log, loss.log_epoch)
-        losses.setdefault(audited, set()).update(_still_lost(loss, expected.setdefault(audited, Expected())))
+        losses.setdefault(audited, set()).update(still_lost(loss, expected.setdefault(audited, Expected())))
     notes += told_vanished((*told.coverage.vanished, *(gone for one in loaded for gone in one.plan.vanished)))
     return expected, losses, tuple(notes)
 
 
-def _still_lost(loss: Loss, expected: Expected) -> list[Loss]:
+def still_lost(loss: Loss, expected: Expected) -> list[Loss]:
     """What of a loss was not loaded after all: an operator may have set the position back before it."""
     loaded = [*((one.from_offset, one.until_offset) for one in expected.coverage),
               *((r.from_offset, r.until_offset) for r, _ in expected.applied)]

@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from etl.audit.findings import AuditedLog, Expected
-from etl.commands.expected_rows import expected_rows, loaded_plans, read_both_ledgers
+from etl.commands.expected_rows import loaded_plans, read_both_ledgers
+from etl.commands.rows_beside import expected_of_all
 from etl.decisions.missing_intervals import Excused, IncompleteStretch, excused, incomplete_stretches
 from etl.decisions.time_intervals import TimeInterval, divided
 from etl.edges.brokers.cluster import Cluster
@@ -120,8 +121,8 @@ def _loaded(world: LiveWorld) -> dict[AuditedLog, _Told]:
     if told.table is None:
         return {}
     loaded, led = loaded_plans(world, told, told.table)
-    expected, losses, _ = expected_rows(world, told, told.table, loaded, led)
-    return {audited: _offsets(found, losses.get(audited, ())) for audited, found in expected.items()}
+    of_all = expected_of_all(world, told, told.table, loaded, led)
+    return {audited: _offsets(found, of_all.losses.get(audited, ())) for audited, found in of_all.rows.items()}
 
 
 def _offsets(found: Expected, losses: Sequence[Loss] | set[Loss]) -> _Told:

@@ -10,6 +10,7 @@ import re
 from enum import Enum
 from typing import Any
 
+from etl.commands.backfills import backfills_beside
 from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
 from etl.decisions.refusals import refuse_shared_topics
@@ -116,6 +117,7 @@ def _described(
         "planned_at": at(plan.created_at_ms) if plan else None, "age_s": max(0, now - plan.created_at_ms) / 1000 if plan else None,
         "driver": str(driver) if driver else None, "topics": sorted(ledger.topics()),
         "table_id": theirs, "table": table_path if theirs and theirs == table_id else None,
+        "backfills": [{"name": one["name"], "state": one["state"]} for one in backfills_beside(ledger)],
         "retired": retirement.reason if retirement else None, "retired_at": at(retirement.at_ms) if retirement else None}
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from etl.commands.backfills import refuse_unfinished
 from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
 from etl.decisions.next_step import repair_of, repaired
@@ -55,6 +56,8 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
             return withdrawn
         other = _the_one(place, _pipelines_of(world, snapshot.table))
         with naming_table(settings), _resting(world, other.app_id, run_id) as theirs:
+            if theirs:
+                refuse_unfinished(theirs)
             other = _the_one(other.app_id, _pipelines_of(world, snapshot.table))  # as it is now that it rests
             left = _left_to(other, settings)
             is_us = _is_us(other.app_id, settings)

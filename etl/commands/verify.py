@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from etl.audit.explain import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
 from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings
-from etl.commands.expected_rows import BothLedgers, Loaded, audited_as, expected_rows, loaded_plans, read_both_ledgers
+from etl.commands.expected_rows import BothLedgers, Loaded, audited_as, loaded_plans, read_both_ledgers
 from etl.commands.neighbours import refuse_lost_ledger, refuse_what_others_loaded, stops_a_run, without_others
+from etl.commands.rows_beside import expected_of_all
 from etl.commands.run import new_run_id
 from etl.decisions.acceptance import accepted_version
 from etl.decisions.foreign_commits import is_let_pass, unacknowledged
@@ -59,8 +60,9 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
         by_others = tuple(
             found for found in unacknowledged(table, ledger.acknowledged)
             if stops_a_run(found, ledger) and not is_let_pass(found, settings.table.on_rows_removed))
-        loaded, led = loaded_plans(world, told, table)
-        expected, losses, notes = expected_rows(world, told, table, loaded, led)
+        of_ours, led = loaded_plans(world, told, table)
+        of_all = expected_of_all(world, told, table, of_ours, led)
+        loaded, expected, losses, notes = of_all.loaded, of_all.rows, of_all.losses, of_all.notes
         spark = world.spark()
         scan = (EntryScan if settings.source.is_physical else Scan)(spark, settings.table.path, table.version)
         found, others_rows = without_others(world, ledger, table, expected, tuple(scan.findings(expected)))

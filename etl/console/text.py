@@ -209,6 +209,8 @@ def show_pipelines(rows: Sequence[Mapping[str, Any]]) -> None:
         for what in ("driver", "retired"):
             if r[what]:
                 screen.print(f"{r['group']}/{r['pipeline']}: {r['state']}, {r[what]}", markup=False)
+        for one in r["backfills"]:
+            screen.print(f"{r['group']}/{r['pipeline']}: backfill {one['name']} is {one['state']}", markup=False)
 
 
 def show_plan(document: Mapping[str, Any]) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from etl.decisions.backfill_plans import next_backfill_plan
+from etl.decisions.claiming import refuse_claimed
 from etl.decisions.expiry import Expiring, expiring
 from etl.decisions.ownership import leave_to_owners, refuse_owned_ranges
 from etl.decisions.plan import plan_next
@@ -111,8 +113,8 @@ class NextStep:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a cap keeps the plan that it makes from the bound of the run's key, so that another one follows."""
-        return self.action is Action.STORE and self.is_cut
+        """Whether another plan follows the one that it makes: a cap keeps that from the bound of the run's key, or it is a backfill's."""
+        return self.action is Action.STORE and (self.is_cut or self.snapshot.backfill is not None)
 
     @property
     def is_cut(self) -> bool:
@@ -198,6 +200,11 @@ def _planned(step: NextStep, state: Settled, settings: Settings, *, now_ms: int,
         action, plan = Action.REPLAY, state.plan
     elif isinstance(state, Supersede):
         action, plan, reason = Action.SUPERSEDE, plan_superseding(state, snapshot, settings, now_ms=now_ms), state.reason
+    elif snapshot.backfill:
+        next_part = next_backfill_plan(snapshot.backfill, state, snapshot, settings, now_ms=now_ms) if isinstance(state, UpToDate) else None
+        if next_part is None:
+            return replace(step, action=Action.NOTHING)
+        action, plan = Action.STORE, with_id(next_part)
     else:
         last = state.last if isinstance(state, UpToDate) else None
         done = done_before(snapshot.asked, last, snapshot)
@@ -209,6 +216,8 @@ def _planned(step: NextStep, state: Settled, settings: Settings, *, now_ms: int,
             return _without_plan(step, last)
         action, plan = Action.STORE, with_id(found)
         step = replace(step, left_of_key={log: end for log, end in plan.key_ends.items() if log not in snapshot.extents})
+    if action is not Action.REPLAY:
+        refuse_claimed(plan, snapshot.ledger.newest, snapshot.claims)
     soon = expiring(plan.ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms)
     return replace(step, action=action, plan=plan, reason=reason, expires_soon=soon)
 

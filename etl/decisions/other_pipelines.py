@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from etl.errors import LedgersDisagree
+from etl.model.claims import live_and_name
 from etl.model.plans import Plan
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import OtherPipeline, Table
@@ -42,7 +43,8 @@ def app_id_of(cluster: str, group: str, pipeline: str) -> str:
 def name_of(app_id: str) -> str:
     """A pipeline's application id for a person."""
     _, cluster, group, pipeline = app_id.split("/", 3) if app_id.count("/") >= 3 else ("", "unknown", "unknown", app_id)
-    return f"pipeline {pipeline} of group {group} on cluster {cluster}"
+    live, name = live_and_name(pipeline)
+    return f"{f'backfill {name} of ' if name else ''}pipeline {live} of group {group} on cluster {cluster}"
 
 
 def take_over_command(app_id: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from etl.decisions.backfill_plans import backfill_plan_instead
 from etl.decisions.misplaced_offsets import refuse_named
 from etl.decisions.plan import plan_from
 from etl.decisions.run_keys import asking_again
@@ -26,6 +27,8 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
     be read now the position stays, and what the old plan let go behind it is for the plan to say that reads it. Raises as `plan_next`,
     and SettingsError when `skipped` names offsets that it does not read.
     """
+    if snapshot.backfill:
+        return backfill_plan_instead(snapshot.backfill, state, snapshot, settings, now_ms=now_ms)
     old, among = state.plan, let_go_among(state.plan)
     earlier = [loss for loss in among if loss.log in snapshot.extents]
     kept = [loss for loss in old.losses if loss in earlier or loss not in among]
@@ -57,8 +60,12 @@ def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
     count = sum(loss.until_offset - loss.from_offset for loss in missing)
     first = f"{missing[0].log} from {missing[0].from_offset}"
     return replace(
-        plan, ranges=ranges, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms, supersedes=plan.id,
+        plan, ranges=ranges, kind=_kind_of(plan, ranges), created_at_ms=now_ms, supersedes=plan.id,
         reason=f"{count:,} of its offsets are missing from the logs, the first of them {first}", losses=(*plan.losses, *missing), id="")
+
+
+def _kind_of(plan: Plan, ranges: Sequence[OffsetRange]) -> PlanKind:
+    return plan.kind if plan.kind is PlanKind.BACKFILL else PlanKind.INGEST if ranges else PlanKind.START
 
 
 def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterable[OffsetRange]:

@@ -29,6 +29,7 @@ from etl.decisions.shape import shape_of_rows
 from etl.decisions.tasks import cut_ranges
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
 from etl.model.bounds import NO_BOUNDS
+from etl.model.claims import Claims
 from etl.model.ledger import Coverage
 from etl.model.logs import BrokerPartition
 from etl.model.plans import NOTHING_COMMITTED, OffsetRange, Plan, PlanKind
@@ -121,7 +122,7 @@ def intervals_of(
         elif lost_from is not None:
             raise _expired(log, lost_from, start)
         if low < high:
-            _refuse_unloaded(log, low, high, last, loaded)
+            _refuse_unloaded(log, low, high, last, loaded, snapshot.claims)
             refuse_named(log, low, snapshot, key="--from")
             refuse_named(log, high, snapshot, key="--until")
             intervals[log] = low, high
@@ -153,7 +154,7 @@ def _expired(log: BrokerPartition, low: int, start: int) -> DataLoss:
     return DataLoss(what, **log.place, offset=low, check=check)
 
 
-def _refuse_unloaded(log: BrokerPartition, low: int, high: int, last: Plan, loaded: Coverage) -> None:
+def _refuse_unloaded(log: BrokerPartition, low: int, high: int, last: Plan, loaded: Coverage, claims: Claims) -> None:
     position, life = last.positions[log], last.log_epochs.get(log, 0)
     if high > position:
         what = f"this partition is loaded up to offset {position}, and the interval ends at {high}"
@@ -164,6 +165,10 @@ def _refuse_unloaded(log: BrokerPartition, low: int, high: int, last: Plan, load
         return
     what = f"offsets {hole[0]} to {hole[1]} of it were never loaded by this pipeline"
     check = "the parts around them, each by a replay of its own; what was never loaded takes a backfill"
+    by = next((one.name for one in claims for start, until in one.stretches.get(log, ()) if start < hole[1] and hole[0] < until), None)
+    if by:
+        what = f"offsets {hole[0]} to {hole[1]} of it were loaded by backfill {by}, or will be, and a replay is of what runs have loaded"
+        check = "the parts around them, each by a replay of its own; or --into another table, of what runs have loaded"
     if any(one.log_epoch != life and one.from_offset < hole[1] and hole[0] < one.until_offset for one in held):
         what = f"the rows of offsets {hole[0]} to {hole[1]} are of an earlier life of the log (log_epoch), before it was cut or made again"
         check = "the offsets from where the log of now was read; rows of an earlier life cannot be read again"

@@ -72,6 +72,12 @@ def range_arguments(params: Mapping[str, object]) -> list[str]:
     return [word for name, told in given.items() if told for word in (f"--{name}", told)]
 
 
+def backfill_arguments(conf: str, params: Mapping[str, object]) -> list[str]:
+    """Those of `etl backfill`. The same name in each retry: it goes on where the one before ended."""
+    missing = ["--missing"] if params.get("missing") else []
+    return [conf, "--name", str(params["name"]), *range_arguments(params), *missing, "--json"]
+
+
 class Verdict(str, Enum):
     """What a scheduler does with a run that ended."""
 

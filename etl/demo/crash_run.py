@@ -1,5 +1,5 @@
-"""`python -m etl.demo.crash_run CONF VERB [SIGNAL [replay WORD...]]`: an `etl run`, or `etl replay`, that sends itself a signal at the
-moment it would begin VERB.
+"""`python -m etl.demo.crash_run CONF VERB [SIGNAL [replay WORD...]]`: an `etl run`, or `etl replay` or `etl backfill`, that sends itself a
+signal at the moment it would begin VERB.
 
 For the demo and for tests: the real command with real edges, ended by SIGKILL as a power cut would end it, or by another signal
 of `signal.Signals` (INT, TERM, STOP) after which it goes on as that signal lets it. VERB is a method of `world.World` (observe,
@@ -70,7 +70,7 @@ class Dying:
 
 def main(conf: str, verb: str, kind: str = "KILL", door: str = "run", *words: str) -> None:
     """Run the pipeline of `conf` and die; exits with the command's exit code where the signal leaves one."""
-    from etl.commands import replay, run
+    from etl.commands import backfill, replay, run
 
     around: list[Dying] = []
 
@@ -82,6 +82,7 @@ def main(conf: str, verb: str, kind: str = "KILL", door: str = "run", *words: st
     # the command as it is, errors and exit codes included, with one thing exchanged
     setattr(run, "run", functools.partial(run.run, around=dying))
     setattr(replay, "replay_rows", functools.partial(replay.replay_rows, around=dying))
+    setattr(backfill, "run_backfill", functools.partial(backfill.run_backfill, around=dying))
     sys.argv = ["etl", door, conf, *words, "--json"]
     runpy.run_module("etl", run_name="__main__")
 

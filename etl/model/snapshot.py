@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from etl.model.bounds import KeptKey, Request
+from etl.model.claims import NO_CLAIMS, Claim, Claims
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, EpochEnd, Extent, Leader, LookedAt, OpenTransaction, Retention, Tail
 from etl.model.losses import Loss
@@ -60,6 +61,10 @@ class Snapshot:
     """The id of a cluster that goes by the conf's name (`decisions.cluster_name`)."""
     asked: Asked | None = None
     """None: the run is asked for nothing beside its conf."""
+    claims: Claims = NO_CLAIMS
+    """What backfills claim beside this pipeline."""
+    backfill: Claim | None = None
+    """What this pipeline claims, which is a backfill's; None: it is a live one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.decisions.lag import Reached, lag_of, reached
+from etl.model.claims import Claim
 from etl.model.logs import BrokerPartition, OldestRecord
 from etl.model.plans import Plan
 from etl.model.snapshot import PipelineState, Snapshot
@@ -43,6 +44,11 @@ class Looks:
         self._count += 1
         self._last = _Look(snapshot)
         self._first = self._first or self._last
+
+    @property
+    def claim(self) -> Claim | None:
+        """What the pipeline claims, by the last look: a backfill's."""
+        return self._last.snapshot.backfill if self._last else None
 
     def stands(self, state: PipelineState, settings: Settings) -> None:
         """Where the pipeline stood at that look."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from etl.model.bounds import Request
+from etl.model.claims import live_and_name
 from etl.model.plans import Plan
 from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import Snapshot
@@ -68,7 +69,9 @@ def write_settings(settings: Settings) -> dict[str, Any]:
 
 def read_settings(found: dict[str, Any]) -> Settings:
     """Settings that decide as those did which `write_settings` wrote. They lead nowhere."""
-    return Settings.model_validate({**found, "zookeeper": {"connect": "left-out:2181"}})
+    live = live_and_name(found["pipeline"])[0]  # no conf has a backfill's name
+    conf = Settings.model_validate({**found, "pipeline": live, "zookeeper": {"connect": "left-out:2181"}})
+    return conf.model_copy(update={"pipeline": found["pipeline"]})
 
 
 def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:

@@ -16,6 +16,8 @@ def told_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
     if plan.kind is PlanKind.RESET:
         yield Outcome.RESET, decided
         yield from ((Outcome.RESET, sentence) for sentence in told_vanished(plan.vanished))
+    elif plan.kind is PlanKind.BACKFILL and not plan.losses:
+        yield Outcome.CLOSED, f"plan {plan.number} closes the backfill: {plan.reason}"
     elif plan.kind is PlanKind.SET:
         yield Outcome.SET, decided
     elif plan.took_over and plan.kind is PlanKind.TAKE_OVER:

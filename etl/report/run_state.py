@@ -24,6 +24,8 @@ class Outcome(str, Enum):
     RESET = "went on with another log"
     SET = "position set"
     NOT_MIRRORED = "not mirrored"
+    BACKFILLED = "backfilled"
+    CLOSED = "closed"
     TOOK_OVER = "took over"
     REPLACED = "replaced rows"
     NOTHING_NEW = "nothing new"

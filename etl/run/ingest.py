@@ -162,13 +162,17 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | None:
     elif step.action is Action.SUPERSEDE:
         world.supersede(plan, step.snapshot.ledger)
         report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}")
-    elif plan.kind not in (PlanKind.RESET, PlanKind.SET):  # those nobody has executed before: an operator's command stored them
+    elif plan.kind not in (PlanKind.RESET, PlanKind.SET) and not _begins_backfill(plan):  # stored by a command, and not executed before
         report.add(Outcome.REPLAYED, f"plan {plan.number} was stored and not in the table: it is executed again, word for word")
     report.called(plan, step.snapshot.ledger.newest)
     report.planned(plan, goes_on=step.is_cut)
     for one in step.expires_soon:
         report.add(Outcome.EXPIRES_SOON, str(one))
     return plan
+
+
+def _begins_backfill(plan: Plan) -> bool:
+    return plan.kind is PlanKind.BACKFILL and plan.number == 1
 
 
 def _load(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report) -> tuple[Plan, Applied | None]:

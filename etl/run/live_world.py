@@ -38,6 +38,7 @@ from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.reader.following import Following
 from etl.report.phases import Phases, Stopwatch, Verb
 from etl.run.adopt import adopt_commits
+from etl.run.claims import BackfillVerbs, ClaimsOfRun
 from etl.run.context import RunContext, now_ms
 from etl.run.discovery import Discovery
 from etl.run.formats import format_rows, try_on_no_rows
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class LiveWorld(LoadedRows):
+class LiveWorld(LoadedRows, BackfillVerbs):
     """`world.World` on real ZooKeeper, brokers, Spark and Delta."""
 
     def __init__(
@@ -68,6 +69,7 @@ class LiveWorld(LoadedRows):
         self.ledger, self._lock, self._owners = PlanLedger(*place), DriverLock(*place), Owners(*place)
         self._discovery = Discovery(settings, zookeeper)
         self._observer = Observer(settings, zookeeper, self.group, self.ledger, now_ms=now_ms, request=request)
+        self.claims = ClaimsOfRun(settings, zookeeper)
         self._cluster_name, self._seen_ledger = "", Ledger()
         self._pipelines_version: int | None = None
         self._reading: Following | None = None
@@ -92,6 +94,7 @@ class LiveWorld(LoadedRows):
         """See `world.World`; `named` are offsets that an operator names."""
         seen = self._observer.observe(named)
         self._cluster_name, self._seen_ledger, self._pipelines_version = seen.snapshot.cluster, seen.snapshot.ledger, seen.pipelines_version
+        self.claims.saw(seen)
         return seen.snapshot
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
@@ -108,10 +111,11 @@ class LiveWorld(LoadedRows):
 
     def store(self, plan: Plan) -> None:
         """See `world.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""
-        self._refuse_unwritable(plan)
+        self.refuse_unwritable(plan)
         if self.settings.transform and writer_of(plan, self.settings).writer.takes is Takes.DATA_FRAME:
             try_on_no_rows(self.spark(), self.settings)  # stored, the plan would bind the conf to a transform that never works
-        self.ledger.store_plan(plan, beside=self._pipelines_version)
+        self.ledger.store_plan(plan, beside=self._pipelines_version, also=self.claims.writes(plan))
+        self.claims.stored(plan)
 
     def remember(self, key: KeptKey, *, behind: int) -> None:
         """See `world.World`."""
@@ -121,8 +125,9 @@ class LiveWorld(LoadedRows):
         """See `world.World`."""
         if ledger.newest_version is None:
             raise LedgersDisagree(f"there is no plan {plan.number} to supersede", check="`etl plans list`")
-        self._refuse_unwritable(plan)
-        self.ledger.supersede_plan(plan, ledger.newest_version, beside=self._pipelines_version)
+        self.refuse_unwritable(plan)
+        self.ledger.supersede_plan(plan, ledger.newest_version, beside=self._pipelines_version, also=self.claims.writes(plan))
+        self.claims.stored(plan)
 
     def adopt(self, plan: Plan) -> Ledger:
         """See `world.World`."""
@@ -219,7 +224,7 @@ class LiveWorld(LoadedRows):
         """The session of this run, built when it is first needed; one that was there before is used and left alone."""
         return self._spark.session()
 
-    def _refuse_unwritable(self, plan: Plan) -> None:
+    def refuse_unwritable(self, plan: Plan) -> None:
         """What could not be finished is not stored: stored, the plan would bind the pipeline."""
         render_commit_metadata(plan, self.app_id, self.run_id)
         writer_of(plan, self.settings)

@@ -56,6 +56,11 @@ class LoadedRows:
         """What the table of today holds of the plan's ranges, whoever put it there."""
         return count_again(plan, None, self.settings)
 
+    def rows_of(self, plan: Plan) -> int | None:
+        """See `world.World`."""
+        counted = self.rows_of_today(plan)
+        return None if counted.uncounted else sum(receipt.rows or 0 for receipt in counted.receipts)
+
     def loaded(self) -> Coverage:
         """See `world.World`."""
         return coverage.read_all_coverage(self.ledger)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etl.decisions.acceptance import is_waiting_for_a_table
 from etl.decisions.cluster_name import ClusterName
@@ -14,7 +14,7 @@ from etl.decisions.ownership import members_as_owners
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.refusals import refuse_another_dialect, refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decisions.replay import topics_left_to_read
-from etl.decisions.start import moments_to_ask
+from etl.decisions.start import moments_to_ask, starts_of
 from etl.decisions.tails import end_places, known_places
 from etl.edges.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
 from etl.edges.brokers.offsets import Extents
@@ -23,12 +23,14 @@ from etl.edges.delta import state
 from etl.edges.delta.others import with_others
 from etl.edges.delta.shape import check_shape
 from etl.edges.spark.session import parallelism_of
+from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.model.bounds import Request
+from etl.model.claims import NO_CLAIMS, Claimed, live_and_name
 from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition, Retention, Tail
+from etl.model.logs import BrokerPartition, KafkaGroup, Retention, Tail
 from etl.model.plans import Plan
 from etl.model.raw_table import arrow_schema
 from etl.model.snapshot import Snapshot
@@ -48,6 +50,8 @@ class Seen:
     snapshot: Snapshot
     pipelines_version: int | None
     """See `PlanLedger.pipelines_version`: that of the moment before the other pipelines were looked at."""
+    claimed: Claimed | None = None
+    """What this pipeline claims, a backfill's, as it was before all else was looked at."""
 
 
 class Observer:
@@ -60,6 +64,8 @@ class Observer:
         self._request = request
         self._settings, self._zookeeper, self._group, self._ledger, self._now_ms = settings, zookeeper, group, ledger, now_ms
         self._discovery = Discovery(settings, zookeeper)
+        self._live, self._backfill = live_and_name(settings.pipeline)
+        self._claims = ClaimsBeside(zookeeper, settings.group, self._live)
 
     def observe(self, named: Named = none_named) -> Seen:
         """Look, and look again when another driver planned meanwhile: what was seen of the ledger is then older than the rest.
@@ -101,9 +107,15 @@ class Observer:
     def _look(self, named: Named) -> Seen:
         """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that is asked for after it."""
         source = self._settings.source
+        claims = self._claims.read() if self._backfill is None else NO_CLAIMS  # before the ledger: what is stored then is stored at them
+        claimed = None if self._backfill is None else self._claims.read_one(self._backfill)
         ledger = self._ledger.read_ledger()
+        if claimed:  # what others did to the table is accepted for all that load it; of one plan it says nothing to another pipeline
+            said = self._ledger.beside(self._live).read_acknowledgement()
+            ledger = replace(ledger, acknowledged=replace(said, number=-1) if said else None)
         refuse_another_dialect(ledger.newest, self._settings)  # else these brokers would be asked for logs that they do not have
-        pipelines_version, other_pipelines = self._ledger.pipelines_version(), self._ledger.other_pipelines()  # in this order
+        pipelines_version = self._ledger.pipelines_version()  # before the others
+        other_pipelines = {} if self._backfill else self._ledger.other_pipelines()
         left = topics_left_to_read(ledger)
         with self._discovery.open_cluster(self._known_logs(ledger)) as cluster:
             described = self._discovery.describe(cluster, left)
@@ -112,9 +124,9 @@ class Observer:
             refuse_missing_topics(self._settings, metadata.topics, lambda: names_of_topics(cluster), gone=gone, read=read)
             refuse_topic_that_reads_as_null(self._settings, metadata.topics)
             called = self._discovery.name_of(metadata, ledger.newest)
-            logs = [p.log for topic in metadata.topics.values() for p in topic.partitions]
-            committed = self._group.committed({*logs, *(ledger.newest.positions if ledger.newest else ())})
-            table = self._table(called.name, ledger, metadata.topics)
+            logs = [p.log for topic in metadata.topics.values() for p in topic.partitions if _is_read(p.log, claimed, ledger)]
+            committed = {} if self._backfill else self._group.committed({*logs, *(ledger.newest.positions if ledger.newest else ())})
+            table = self._table(called.name, ledger, () if self._backfill else metadata.topics)
             found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
             in_force = plan_in_force(ledger, table)
             looked_at = cluster.looked_at(doubted_offsets(in_force, table, committed, found.extents, named), found.leaders)
@@ -133,18 +145,19 @@ class Observer:
             retention, retained_from = self._ask_retention(cluster, found, ledger, kept)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
-            members = cluster.members_of(self._settings.group, metadata.brokers.values())
+            members = KafkaGroup() if self._backfill else cluster.members_of(self._settings.group, metadata.brokers.values())
         creation_ids = self._discovery.creation_ids(metadata)
         return Seen(Snapshot(
             cluster=called.name, cluster_id=called.cluster_id, extents=found.extents, leaders=found.leaders, leaderless=found.leaderless,
             topic_ids={**creation_ids, **metadata.topic_ids}, creation_ids=creation_ids,
             bytes_per_offset=sizes, committed=committed, starts=starts,
-            owners={**members_as_owners(members, logs), **self._group.owners(metadata.topics)},
-            live_consumers=(*self._group.live_consumers(), *sorted(members.members)),
+            owners={} if self._backfill else {**members_as_owners(members, logs), **self._group.owners(metadata.topics)},
+            live_consumers=() if self._backfill else (*self._group.live_consumers(), *sorted(members.members)),
             ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, retained_from=retained_from,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends, tails=tails,
             gone_topics=gone, parallelism=parallelism_of(self._settings.spark), looked_at=looked_at, asked=asked,
-        ), pipelines_version)
+            claims=claims, backfill=claimed.claim if claimed else None,
+        ), pipelines_version, claimed)
 
     def _ask_tails(self, cluster: Cluster, found: Extents, plan: Plan | None) -> dict[BrokerPartition, tuple[Tail, ...]]:
         """What physical logs hold before their ends, and where the plan knows them: that last, so that it vouches for the other."""
@@ -185,6 +198,14 @@ class Observer:
             return set()
         planned = {*ledger.newest.positions, *ledger.newest.pending_starts} if ledger.newest else set()
         return planned | self._group.logs_with_offsets(self._settings.source.topics.admits)
+
+
+def _is_read(log: BrokerPartition, claimed: Claimed | None, ledger: Ledger) -> bool:
+    """Of a backfill, whether it has something left to read there, or a plan of it that is stored has."""
+    if claimed is None:
+        return True
+    newest = ledger.newest
+    return log in claimed.claim.left_from(starts_of(newest) if newest else {})
 
 
 def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | None:

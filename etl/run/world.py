@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from etl.decisions.doubted_offsets import Named, none_named
 from etl.decisions.replaced import Span
 from etl.model.bounds import KeptKey
+from etl.model.claims import Claim, Claimed
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Committed, Plan
@@ -83,11 +84,32 @@ class World(Protocol):
     def loaded(self) -> Coverage:
         """All that the recorded plans of this pipeline loaded, and what of it was given up."""
 
+    def claim(self) -> Claimed | None:
+        """What this pipeline claims, where it is a backfill that somebody began."""
+
+    def stored_plans(self) -> Sequence[tuple[Plan, bool]]:
+        """The plans that are kept, ascending, and whether it is recorded what came of each."""
+
+    def begin_backfill(self, claim: Claim, plan: Plan) -> None:
+        """Store a backfill's claim with its first plan, beside this pipeline. Raises Owned where somebody claimed since the last look."""
+
+    def close_backfill(self, claim: Claim, plan: Plan, ledger: Ledger) -> None:
+        """Store the plan that closes this backfill, and its claim, of which no other plan is stored from then on.
+
+        The plan takes the place of the ledger's newest one, or comes behind it. Raises Owned where one was stored since the last look.
+        """
+
+    def settle_backfill(self, claim: Claim) -> None:
+        """Write what a backfill that was closed keeps. Raises Owned where somebody else did since the last look."""
+
     def first_at(self, moments: Collection[tuple[BrokerPartition, int]]) -> Mapping[tuple[BrokerPartition, int], int]:
         """The first offset of each log whose record is at its moment, in milliseconds, or later; its end where there is none."""
 
     def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
         """How many rows of the table lie in each span, whoever wrote them; one span for each log. Raises where nobody may replace rows."""
+
+    def rows_of(self, plan: Plan) -> int | None:
+        """How many rows of its ranges the table of today holds, whoever put them there; None where nobody can count them."""
 
     def tidy(self) -> None:
         """Fold old plans into coverage."""

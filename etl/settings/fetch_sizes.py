@@ -10,6 +10,8 @@ FETCH_LIMIT_BYTES = 256 * MIB
 MAX_RECORD_BYTES = 32 * MIB
 """A JVM with the default memory takes a record of 64 MiB and dies of one of 120 MiB."""
 TARGET_TASK_BYTES = 256 * MIB
+BACKFILL_PLAN_BYTES = 4096 * MIB
+"""What one plan of a backfill takes on."""
 TIMEOUT_S = 30.0
 """Deadline of one request to a broker."""
 

@@ -94,10 +94,14 @@ class Driver:
 
     def kill_all(self) -> None:
         """SIGKILL for all of them, as a power cut."""
+        self.killed()
+
+    def killed(self) -> Said:
+        """The same, and what was said until then."""
         self.pause_all()  # so that none does anything between two of these signals
         for pid in self.processes():
             send(pid, signal.SIGKILL)
-        self.wait()
+        return self.wait()
 
     def pause(self) -> None:
         """SIGSTOP for the driver alone."""

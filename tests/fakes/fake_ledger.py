@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from etl.decisions.claiming import claimed_anew, refuse_claimed
 from etl.decisions.coverage import ancestry, fold
 from etl.decisions.run_keys import is_reached, kept_key, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
 from etl.model.bounds import KeptKey
+from etl.model.claims import Claim, Claimed, Claims
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import NOTHING_COMMITTED, Committed, Plan
 from etl.model.receipts import Applied
 from etl.protocol.zookeeper import ledger_documents, plan_documents
+from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
 from tests.fakes.fake_table import receipt_of
-from tests.fakes.outside import FakeCommit, Outside
+from tests.fakes.outside import Beside, FakeCommit, Outside
 
 
 def read_ledger(out: Outside) -> Ledger:
@@ -40,11 +44,84 @@ def store_uid(out: Outside, uid: str) -> None:
     out.uid = uid
 
 
-def store_plan(out: Outside, plan: Plan) -> None:
+def read_claims(out: Outside) -> Claims:
+    """The fence, and behind it what backfills claim."""
+    claimed = [read_claim(one) for _, one in sorted(out.backfills.items())]
+    return Claims(out.fence, tuple(one for one in claimed if one)) if out.fence is not None else Claims()
+
+
+def read_claim(out: Outside) -> Claimed | None:
+    if not isinstance(out, Beside) or out.claim is None:
+        return None
+    return Claimed(parse_claim(out.claim, path="claim"), out.claim_version)
+
+
+def begin_backfill(out: Outside, claim: Claim, plan: Plan, fence: int | None) -> None:
+    """Claim, first plan and fence in one transaction."""
+    there = out.beside(claim.name)
+    if there.claim is not None or out.fence != fence:
+        raise Owned("offsets were claimed at this moment")
+    store_plan(there, plan)
+    there.claim, out.fence = render_claim(claim), _moved(fence)
+
+
+def settle_claim(out: Outside, claim: Claim, version: int) -> None:
+    assert isinstance(out, Beside)
+    if out.claim_version != version:
+        raise Owned("somebody else changed the backfill at this moment")
+    out.claim, out.claim_version = render_claim(claim), version + 1
+
+
+def close_backfill(out: Outside, claim: Claim, plan: Plan, version: int, *, stored: int | None) -> None:
+    """The plan that closes it and the claim in one transaction; `stored`: the version of the plan whose place it takes."""
+    assert isinstance(out, Beside)
+    if out.claim_version != version:
+        raise Owned("somebody else changed the backfill at this moment")
+    if stored is None:
+        store_plan(out, plan)
+    else:
+        replace_plan(out, plan, stored)
+    settle_claim(out, claim, version)
+
+
+def _moved(version: int | None) -> int:
+    return 0 if version is None else version + 1
+
+
+def writes_beside(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
+    """What is written in one transaction with a plan of this pipeline. Raises Owned where somebody else wrote it since it was seen."""
+    if isinstance(out, Beside):
+        if claims.own is None or out.claim_version != claims.own.version:
+            raise Owned("somebody else changed the backfill at this moment")
+        out.claim_version += 1
+        claims.own = replace(claims.own, version=out.claim_version)
+    elif claimed_anew(plan, claims.newest):
+        refuse_claimed(plan, claims.newest, claims.seen)
+        if out.fence != claims.seen.fence:
+            raise Owned("offsets were claimed at this moment")
+        out.fence = _moved(out.fence)
+        claims.seen = replace(claims.seen, fence=out.fence)
+
+
+@dataclass
+class ClaimsSeen:
+    """As `etl.run.claims.ClaimsOfRun`."""
+
+    seen: Claims = Claims()
+    own: Claimed | None = None
+    newest: Plan | None = None
+
+
+def store_plan(out: Outside, plan: Plan, claims: ClaimsSeen | None = None) -> None:
     store_uid(out, plan.uid)
-    kept = out.plans.setdefault(plan.number, plan_documents.render_plan(plan))
-    if plan_documents.parse_plan(kept, path="plans").id != plan.id:
-        raise Owned("another driver stored this number")
+    if plan.number in out.plans:
+        if not _is_stored(out, plan.number, plan.id):
+            raise Owned("another driver stored this number")
+        return
+    if claims:
+        writes_beside(out, plan, claims)
+        claims.newest = plan
+    out.plans[plan.number] = plan_documents.render_plan(plan)
 
 
 def find_key(out: Outside, key: str, newest: int) -> tuple[Plan | None, KeptKey | None]:
@@ -66,10 +143,13 @@ def prune(out: Outside) -> None:
         out.kept_keys = with_key(out.kept_keys, kept_key(plan))
 
 
-def replace_plan(out: Outside, plan: Plan, version: int | None) -> None:
+def replace_plan(out: Outside, plan: Plan, version: int | None, claims: ClaimsSeen | None = None) -> None:
     if version is None:
         raise LedgersDisagree(f"there is no plan {plan.number} to supersede")
     if plan.number in out.plans and out.plan_versions.get(plan.number, 0) == version:
+        if claims:
+            writes_beside(out, plan, claims)
+            claims.newest = plan
         out.plans[plan.number] = plan_documents.render_plan(plan)
         out.plan_versions[plan.number] = version + 1
     elif not _is_stored(out, plan.number, plan.id):  # the answer may have been lost, and not the write
@@ -82,7 +162,7 @@ def _is_stored(out: Outside, number: int, plan_id: str) -> bool:
 
 def commits_to_adopt(out: Outside) -> list[tuple[int, FakeCommit]]:
     """Version and commit, oldest first, of each plan after the newest that the ledger has with its record."""
-    commits = list(enumerate(out.table or (), 1))
+    commits = out.commits()
     known = [place for place, (_, one) in enumerate(commits)
              if _is_stored(out, one.number, one.plan_id) and _record_of(out, one.number, one.plan_id)]
     return commits[max(known) + 1:] if known else commits
@@ -124,6 +204,12 @@ def commit_request(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) ->
             raise Owned(f"another driver went on to plan {newest}")
         raise OffsetMoved("somebody else moved the offset during the run")
     raise CommitUnknown("the offsets did not reach ZooKeeper")
+
+
+def stored_plans(out: Outside) -> list[tuple[Plan, bool]]:
+    """The stored plans, and whether each has a record."""
+    plans = [plan_documents.parse_plan(payload, path="plans") for _, payload in sorted(out.plans.items())]
+    return [(plan, _record_of(out, plan.number, plan.id) is not None) for plan in plans]
 
 
 def loaded(out: Outside) -> Coverage:

@@ -16,7 +16,7 @@ from etl.model.table import CommitMetadata, Table
 from etl.protocol.stretches import render_stretches
 from etl.protocol.zookeeper import plan_documents
 from tests.fakes.fake_log import Place, offset_of
-from tests.fakes.outside import APP_ID, FakeCommit, Outside
+from tests.fakes.outside import FakeCommit, Outside
 
 Row = tuple[BrokerPartition, Place]
 
@@ -25,14 +25,14 @@ def read_table(out: Outside) -> Table | None:
     commits = out.table
     if commits is None:
         return None
-    last, version = (commits[-1] if commits else None), len(commits)
-    metadata = _stamp(last, version) if last and not out.forgotten_commits else None
-    return Table(out.table_id, version, last.number if last else None, metadata, out.foreign, out.others)
+    at, last = out.commits()[-1] if out.commits() else (0, None)
+    metadata = _stamp(last, at, out.app_id) if last and not out.forgotten_commits else None
+    return Table(out.table_id, len(commits), last.number if last else None, metadata, out.foreign, out.others)
 
 
-def _stamp(commit: FakeCommit, version: int) -> CommitMetadata:
+def _stamp(commit: FakeCommit, version: int, app_id: str) -> CommitMetadata:
     plan = commit.plan
-    return CommitMetadata(version, APP_ID, plan.uid, plan.number, plan.id, document=plan_documents.render_plan(plan), run_id=commit.run_id)
+    return CommitMetadata(version, app_id, plan.uid, plan.number, plan.id, document=plan_documents.render_plan(plan), run_id=commit.run_id)
 
 
 def open_table(out: Outside, plan: Plan) -> Table | None:
@@ -74,7 +74,7 @@ def write(out: Outside, plan: Plan, ranges: Sequence[OffsetRange], *, opened: Ta
     lives = tuple(out.logs[log].life_of(offset_of(place)) for log, place in read)
     epochs = tuple(out.logs[r.log].epochs_in(r.from_offset, r.until_offset) for r in plan.ranges)
     before = [_without(commit, plan) for commit in out.table or ()] if plan.kind is PlanKind.REPLAY else out.table or ()
-    out.table = [*before, FakeCommit(plan, read, run_id, lives, epochs)]
+    out.table = [*before, FakeCommit(plan, read, run_id, out.app_id, lives, epochs)]
     return True
 
 

@@ -34,6 +34,8 @@ class FakeCommit:
     plan: Plan
     rows: tuple[tuple[BrokerPartition, Place], ...]
     run_id: str = "run-1"
+    app_id: str = ""
+    """Whose it is; the live pipeline's, where nobody says otherwise."""
     lives: tuple[int, ...] = ()
     """Of each row's record, which life of its log it was of."""
     epochs: tuple[tuple[tuple[int, int], ...], ...] = ()
@@ -95,6 +97,18 @@ class Outside:
     owners: dict[BrokerPartition, str] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
     creation_ids: dict[str, str] = field(default_factory=dict)
+    fence: int | None = None
+    """The version of its znode."""
+    backfills: dict[str, Beside] = field(default_factory=dict)
+    app_id: str = APP_ID
+
+    def commits(self) -> list[tuple[int, FakeCommit]]:
+        """Version and commit of each that is ours, oldest first."""
+        return [(version, one) for version, one in enumerate(self.table or (), 1) if (one.app_id or APP_ID) == self.app_id]
+
+    def beside(self, name: str) -> Beside:
+        """A backfill beside this pipeline, whether or not somebody began it."""
+        return self.backfills.setdefault(name, Beside(self, name))
 
     def rows(self) -> Counter[tuple[BrokerPartition, Place]]:
         """How often the table holds each offset of each log; of a physical one, each message of each entry."""
@@ -115,7 +129,7 @@ class Outside:
 
     def transaction_version(self) -> int:
         """The commit bit, 0 for none."""
-        return max((commit.number for commit in self.table or ()), default=0)
+        return max((commit.number for _, commit in self.commits()), default=0)
 
     def move_offset(self, log: BrokerPartition, offset: int) -> None:
         """Somebody else writes an offset."""
@@ -128,3 +142,32 @@ class Outside:
     def newest_plan(self) -> Plan | None:
         """The plan with the highest number."""
         return plan_documents.parse_plan(self.plans[max(self.plans)], path="plans") if self.plans else None
+
+
+class Beside(Outside):
+    """What outlives a driver of a backfill: plans of its own, logs and a table that are the live pipeline's."""
+
+    def __init__(self, live: Outside, name: str) -> None:
+        self.live = live
+        self.uid: str | None = None
+        self.plans: dict[int, bytes] = {}
+        self.plan_versions: dict[int, int] = {}
+        self.removals: list[ForeignCommit] = []
+        self.kept_keys: tuple[KeptKey, ...] = ()
+        self.applied: dict[int, bytes] = {}
+        self.losses: list[tuple[int, Loss]] = []
+        self.offsets: dict[BrokerPartition, tuple[int, int]] = {}
+        self.owners: dict[BrokerPartition, str] = {}
+        self.app_id = f"{APP_ID}@{name}"
+        self.claim: bytes | None = None
+        self.claim_version = 0
+
+
+def _shared(name: str) -> property:
+    """What is the live pipeline's."""
+    return property(lambda self: getattr(self.live, name), lambda self, value: setattr(self.live, name, value))
+
+
+for _name in ("logs", "table", "table_id", "foreign", "tells", "topic_ids", "creation_ids", "now_ms", "uids_made", "forgotten_commits",
+              "fence", "backfills"):
+    setattr(Beside, _name, _shared(_name))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -19,10 +20,11 @@ from etl.decisions.log_identity import epochs_to_ask
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.replaced import Span
 from etl.decisions.run_keys import bounds_to_find
-from etl.decisions.start import moments_to_ask
+from etl.decisions.start import moments_to_ask, starts_of
 from etl.decisions.tails import end_places, known_places
 from etl.errors import Owned
 from etl.model.bounds import KeptKey, Request
+from etl.model.claims import NO_CLAIMS, Claim, Claimed
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Committed, OffsetRange, Plan
@@ -71,6 +73,7 @@ class FakeWorld:
         us = payloads.DriverNode("127.0.0.1", next(_processes), None, run_id)
         self._name = payloads.render_owner(GROUP, payloads.OwnerNode(PIPELINE, us)).decode()
         self._at = at
+        self.claims = fake_ledger.ClaimsSeen()
         self._logs_per_request = logs_per_request
         self.steps: list[str] = []
 
@@ -83,11 +86,18 @@ class FakeWorld:
 
     def observe(self, named: Named = none_named) -> Snapshot:
         """See World; `named` are offsets that an operator names."""
-        return self._do("observe", lambda: self._snapshot(named))  # type: ignore[no-any-return]
+        claimed = fake_ledger.read_claims(self.outside), fake_ledger.read_claim(self.outside)
+        self.claims = fake_ledger.ClaimsSeen(*claimed)
+        found: Snapshot = self._do("observe", lambda: self._snapshot(named))
+        self.claims.newest = found.ledger.newest
+        own = self.claims.own
+        return replace(found, claims=NO_CLAIMS if own else self.claims.seen, backfill=own.claim if own else None)
 
     def _snapshot(self, named: Named = none_named) -> Snapshot:
         out = self.outside
-        ours = {log: found for log, found in out.logs.items() if self._topics.admits(log.topic)}
+        own = self.claims.own
+        ours = {log: found for log, found in out.logs.items() if self._topics.admits(log.topic) and (
+            own is None or log in own.claim.left_from(self._begins()))}
         logs = {log: found for log, found in ours.items() if found.has_leader}
         ledger, table = self._ledger(), self._table()
         moments = moments_to_ask(logs, plan_in_force(ledger, table), self._settings, out.committed())
@@ -119,6 +129,10 @@ class FakeWorld:
                  for bound in (bounds.start, bounds.until)]
         return Asked(self._request, kept, plan, *found)
 
+    def _begins(self) -> Mapping[BrokerPartition, int]:
+        newest = self._ledger().newest
+        return starts_of(newest) if newest else {}
+
     def _ledger(self) -> Ledger:
         return fake_ledger.read_ledger(self.outside)
 
@@ -145,7 +159,7 @@ class FakeWorld:
 
     def store(self, plan: Plan) -> None:
         """See World."""
-        self._do("store plan", lambda: fake_ledger.store_plan(self.outside, plan))
+        self._do("store plan", lambda: fake_ledger.store_plan(self.outside, plan, self.claims))
 
     def remember(self, key: KeptKey, *, behind: int) -> None:
         """See World."""
@@ -153,7 +167,7 @@ class FakeWorld:
 
     def supersede(self, plan: Plan, ledger: Ledger) -> None:
         """See World."""
-        self._do("supersede", lambda: fake_ledger.replace_plan(self.outside, plan, ledger.newest_version))
+        self._do("supersede", lambda: fake_ledger.replace_plan(self.outside, plan, ledger.newest_version, self.claims))
 
     def adopt(self, plan: Plan) -> Ledger:
         """See World; oldest first, so that a crash on the way leaves a ledger that is only behind."""
@@ -250,6 +264,32 @@ class FakeWorld:
         """See World."""
         return fake_ledger.loaded(self.outside)
 
+    def claim(self) -> Claimed | None:
+        """See World."""
+        return fake_ledger.read_claim(self.outside)
+
+    def stored_plans(self) -> list[tuple[Plan, bool]]:
+        """See World."""
+        return fake_ledger.stored_plans(self.outside)
+
+    def begin_backfill(self, claim: Claim, plan: Plan) -> None:
+        """See World."""
+        self._do("begin", lambda: fake_ledger.begin_backfill(self.outside, claim, plan, self.claims.seen.fence))
+
+    def close_backfill(self, claim: Claim, plan: Plan, ledger: Ledger) -> None:
+        """See World."""
+        assert self.claims.own
+        version = self.claims.own.version
+        self._do("close", lambda: fake_ledger.close_backfill(
+            self.outside, claim, plan, version, stored=ledger.newest_version if plan.supersedes else None))
+        self.claims.own = Claimed(claim, version + 1)
+
+    def settle_backfill(self, claim: Claim) -> None:
+        """See World."""
+        assert self.claims.own
+        version = self.claims.own.version
+        self._do("settle", lambda: fake_ledger.settle_claim(self.outside, claim, version))
+
     def first_at(self, moments: Collection[tuple[BrokerPartition, int]]) -> Mapping[tuple[BrokerPartition, int], int]:
         """See World."""
         return {(log, moment): self.outside.logs[log].first_at(moment) for log, moment in moments}
@@ -257,6 +297,10 @@ class FakeWorld:
     def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
         """See World."""
         return self._do("count rows", lambda: fake_table.rows_there(self.outside, spans))  # type: ignore[no-any-return]
+
+    def rows_of(self, plan: Plan) -> int | None:
+        """See World."""
+        return sum(self.rows_there([Span(r.log, r.from_offset, r.until_offset, plan.log_epochs.get(r.log, 0))])[r.log] for r in plan.ranges)
 
     def tidy(self) -> None:
         """See World."""

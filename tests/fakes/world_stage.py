@@ -31,6 +31,9 @@ class Stage(Protocol):
     def world(self, run_id: str = "run-1", request: Request | None = None) -> World:
         """A driver, with a session of its own; all of them drive the one pipeline. `request`: what its run is asked for beside the conf."""
 
+    def backfill(self, name: str, run_id: str = "run-1") -> World:
+        """A driver of a backfill beside that pipeline, whether or not somebody has begun it."""
+
     def rows(self) -> list[tuple[BrokerPartition, int]]:
         """Log and offset of each row of the table, in order."""
 

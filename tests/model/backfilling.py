@@ -11,6 +11,9 @@ read. The live pipeline claims with the plan that decides its start (or by which
 backfill that is given up keeps the claim of what it loaded; what a forgotten driver may still store or append it gives away only behind a
 plan without offsets that takes that one's number, in the ledger and in the table.
 
+ZooKeeper and the table are not read at one moment. So each plan of a backfill is stored at the version of its claim that was read before
+both, and moves it: whoever closes the claim knows that nothing was stored since it looked, and that nothing will be.
+
 Laws: the table holds each offset at most once; claims are disjoint; and a backfill that is left alone comes to its end.
 """
 
@@ -34,7 +37,7 @@ LIVE = 2
 class At(IntEnum):
     """What a driver does next."""
 
-    IDLE, READ, CLAIM, LOOK, STORE, APPEND, CLOSE, SETTLE, RELEASE = range(9)
+    IDLE, READ, CLAIM, LOOK, STORE, APPEND, CLOSE, SHUT, SETTLE, RELEASE = range(10)
 
 
 class Plan(NamedTuple):
@@ -62,6 +65,8 @@ class Load(NamedTuple):
     plan: Plan | None = None
     commits: tuple[Plan, ...] = ()
     lock: int | None = None
+    version: int = 0
+    """Of the claim's znode."""
 
     @property
     def bit(self) -> int:
@@ -86,6 +91,8 @@ class Driver(NamedTuple):
     """What it read of the others' claims."""
     plan: Plan | None = None
     gives_up: bool = False
+    version: int = 0
+    """That of the claim when it looked."""
 
 
 class State(NamedTuple):
@@ -124,6 +131,9 @@ def _begin(s: State, i: int) -> Iterator[tuple[str, State]]:
             yield f"driver {i} begins for {of}", _put(begun, i, Driver(at, of, s.fence))
             if s.given_up and of != LIVE and load.claim:
                 yield f"{i} gives up {of}", _put(begun, i, Driver(At.CLOSE, of, gives_up=True))._replace(given_up=s.given_up - 1)
+        elif load.lock is None and s.runs and load.claim:
+            begun = _load(s, of, load._replace(lock=i))._replace(runs=s.runs - 1)
+            yield f"driver {i} goes on giving up {of}", _put(begun, i, Driver(At.LOOK, of, gives_up=True))
 
 
 def _load(s: State, of: int, load: Load) -> State:
@@ -167,21 +177,33 @@ def _look(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, S
     assert load.claim is not None
     if load.plan and load.plan.number > load.bit:
         yield f"{i} replays {load.plan.number} of {driver.of}", _put(s, i, driver._replace(at=At.APPEND, plan=load.plan))
+    elif driver.gives_up:
+        yield f"{i} finds {driver.of} closed", _put(s, i, driver._replace(at=At.SETTLE))
     elif load.position >= load.claim.until or not load.claim.is_open:
         yield f"{i} finds {driver.of} done", _ended(s, i)
     else:
         plan = Plan(load.bit + 1, load.position)
-        yield f"{i} plans {plan.number} of {driver.of}", _put(s, i, driver._replace(at=At.STORE, plan=plan))
+        planned = driver._replace(at=At.STORE, plan=plan, version=load.version)
+        yield f"{i} plans {plan.number} of {driver.of}", _put(s, i, planned)
 
 
 def _store(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
-    """Put-if-absent. Who closes the backfill takes the number that anybody would store under who looked before."""
+    """Put-if-absent, of a backfill at the version of its claim that was read when it looked."""
     assert driver.plan is not None
-    if load.plan and load.plan.number >= driver.plan.number:
+    if load.plan and load.plan.number >= driver.plan.number or is_changed(load, driver):
         yield f"{i} stores nothing", _ended(s, i)
     else:
-        stored = _load(s, driver.of, load._replace(plan=driver.plan))
+        stored = _load(s, driver.of, load._replace(plan=driver.plan, version=_moved(load, driver.of)))
         yield f"{i} stores {driver.plan.number} of {driver.of}", _put(stored, i, driver._replace(at=At.APPEND))
+
+
+def is_changed(load: Load, driver: Driver) -> bool:
+    """Whether somebody stored a plan of the backfill, or closed it, since this driver looked."""
+    return driver.of != LIVE and load.version != driver.version
+
+
+def _moved(load: Load, of: int) -> int:
+    return load.version if of == LIVE else load.version + 1
 
 
 def _append(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
@@ -193,15 +215,20 @@ def _append(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str,
 
 
 def _close(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
-    """A plan without offsets, in the place of a stored one that is not in the table, or as the next one; from here on nothing is stored."""
-    assert load.claim is not None
-    if load.lock != i:
-        yield f"{i} notices that its session is lost", _ended(s, i)
-        return
+    """Which number the plan without offsets takes: that of a stored one that is not in the table, or the next."""
     is_left = load.plan is not None and load.plan.number > load.bit
     closing = Plan(load.plan.number if load.plan and is_left else load.bit + 1, None)
-    closed = _load(s, driver.of, load._replace(plan=closing, claim=load.claim._replace(is_open=False)))
-    yield f"{i} closes {driver.of}", _put(closed, i, driver._replace(at=At.APPEND, plan=closing))
+    yield f"{i} looks what to close of {driver.of}", _put(s, i, driver._replace(at=At.SHUT, plan=closing, version=load.version))
+
+
+def _shut(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
+    """The plan and the claim's end in one transaction: from here on nothing is stored."""
+    assert load.claim is not None
+    if is_changed(load, driver):
+        yield f"{i} closes nothing: {driver.of} went on", _ended(s, i)
+        return
+    closed = _load(s, driver.of, load._replace(plan=driver.plan, claim=load.claim._replace(is_open=False), version=load.version + 1))
+    yield f"{i} closes {driver.of}", _put(closed, i, driver._replace(at=At.APPEND))
 
 
 def _settle(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
@@ -217,8 +244,8 @@ def _release(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str
 
 
 DOES: dict[At, Callable[[State, int, Driver, Load], Iterator[tuple[str, State]]]] = {
-    At.READ: _read, At.CLAIM: _claim, At.LOOK: _look, At.STORE: _store, At.APPEND: _append, At.CLOSE: _close, At.SETTLE: _settle,
-    At.RELEASE: _release,
+    At.READ: _read, At.CLAIM: _claim, At.LOOK: _look, At.STORE: _store, At.APPEND: _append, At.CLOSE: _close, At.SHUT: _shut,
+    At.SETTLE: _settle, At.RELEASE: _release,
 }
 
 

@@ -26,6 +26,7 @@ from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
+from etl.settings.backfills import settings_of_backfill
 from etl.settings.address import split_address
 from tests.builders import plain_settings
 from tests.conftest import TopicFactory
@@ -54,6 +55,9 @@ class RealStage:
 
     def world(self, run_id: str = "run-1", request: Request | None = None) -> LiveWorld:
         return LiveWorld(self.settings, self._session(), RunContext(), run_id, request=request)
+
+    def backfill(self, name: str, run_id: str = "run-1") -> LiveWorld:
+        return LiveWorld(settings_of_backfill(self.settings, name), self._session(), RunContext(), run_id)
 
     def _session(self) -> ZooKeeper:
         return self._opened.enter_context(ZooKeeper(self._connect))
@@ -114,6 +118,10 @@ class SoaksStage(RealStage):
     def world(self, run_id: str = "run-1", request: Request | None = None) -> MemoryWorld:
         return MemoryWorld(
             self.settings, self._session(), run_id=run_id, uid="uid1", now_ms=lambda: 1_700_000_000_000, request=request)
+
+    def backfill(self, name: str, run_id: str = "run-1") -> MemoryWorld:
+        return MemoryWorld(
+            settings_of_backfill(self.settings, name), self._session(), run_id=run_id, uid="uid2", now_ms=lambda: 1_700_000_000_000)
 
     def expire(self, log: BrokerPartition, until: int) -> None:
         self._memory[log].log_start = until

@@ -32,7 +32,7 @@ def test_a_backfill_that_is_given_up_with_no_plan_in_the_way_of_a_forgotten_driv
         closed = backfilling._load(s, driver.of, load._replace(claim=load.claim._replace(is_open=False)))
         yield "it is closed", backfilling._put(closed, i, driver._replace(at=At.RELEASE))
 
-    monkeypatch.setitem(backfilling.DOES, At.CLOSE, close)
+    monkeypatch.setitem(backfilling.DOES, At.SHUT, close)
     assert explore(LARGER)[1]
 
 
@@ -41,6 +41,11 @@ def test_a_backfill_that_gives_its_claim_back_before_its_last_plan_is_settled_is
         for what, after in _as_it_is(s, i, driver, load):
             yield what, backfilling._put(after, i, after.drivers[i]._replace(at=At.RELEASE)) if after.drivers[i].at is At.APPEND else after
 
-    _as_it_is = backfilling._close
-    monkeypatch.setitem(backfilling.DOES, At.CLOSE, close)
+    _as_it_is = backfilling._shut
+    monkeypatch.setitem(backfilling.DOES, At.SHUT, close)
+    assert "twice" in (explore(GIVEN_UP)[1] or "")
+
+
+def test_a_plan_that_is_stored_whatever_became_of_its_claim_meanwhile_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backfilling, "is_changed", lambda load, driver: False)
     assert "twice" in (explore(GIVEN_UP)[1] or "")

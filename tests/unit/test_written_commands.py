@@ -61,6 +61,9 @@ def wrong_with(command: str) -> str | None:
     words = shlex.split(whole.replace("LOG...", "LOG"))
     found, is_cut = COMMAND, "..." in words
     while words and hasattr(found, "commands"):
+        if words[0] not in found.commands and hasattr(found, "default_command"):
+            found = found.commands[found.default_command]
+            break
         name = words.pop(0)
         if name not in found.commands:
             return None if name == "..." else f"there is no {name}"

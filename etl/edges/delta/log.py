@@ -21,6 +21,7 @@ from pyarrow import fs
 
 from etl.decisions.foreign_commits import RESTORE
 from etl.errors import TableUnreachable
+from etl.model.claims import is_beside
 from etl.model.table import ForeignCommit
 
 
@@ -155,12 +156,12 @@ def parse_shape(table_id: str, schema_json: str, partition_by: Any) -> Shape:
 
 
 def judge(commit: Commit, app_id: str, before: Shape | None) -> ForeignCommit | None:
-    """What this commit did to rows or columns of ours, or None when it is ours or did them no harm.
+    """What this commit did to rows or columns of ours, or None when it is ours, or beside us, or did them no harm.
 
     `before` is the table's shape before the commit; None when nobody knows it any more, and then no shape is judged.
     A RESTORE always counts: one that only brings files back removes none, and yet rows may be there twice after it.
     """
-    if app_id in commit.transactions:
+    if any(is_beside(one, app_id) for one in commit.transactions):
         return None
     if before is not None and commit.shape is not None and not _kept(before, commit.shape):
         return ForeignCommit(commit.version, commit.operation, "redefined the table")

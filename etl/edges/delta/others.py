@@ -18,6 +18,7 @@ from etl.edges.delta.failures import unreachable
 from etl.edges.delta.log import Commit, adds_rows, open_log, parse_commit, read_commit_file, walk_back
 from etl.edges.delta.path import open_table, rust_path
 from etl.errors import LedgersDisagree, NeedsDecision
+from etl.model.claims import is_beside
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan, TookOver
 from etl.model.table import ForeignCommit, OtherPipeline, Table
@@ -39,13 +40,14 @@ def none_of_ours(topic: str) -> bool:
 
 
 def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
-    """Every pipeline but ours that the table has a commit of, by its newest one. Raises TableUnreachable."""
+    """Every pipeline but ours and what is beside it that the table has a commit of, by its newest one. Raises TableUnreachable."""
     table = open_table(path)
     if table is None:
         return ()
     files = open_log(rust_path(path))
     try:
-        wanted = {one: version for one, version in _transactions(files, table.version()).items() if one.startswith(OURS) and one != app_id}
+        there = _transactions(files, table.version()).items()
+        wanted = {one: version for one, version in there if one.startswith(OURS) and not is_beside(one, app_id)}
     except OSError as error:
         raise unreachable(error, path, "read") from error
     found: dict[str, OtherPipeline] = {}
@@ -83,7 +85,7 @@ def is_of_others_alone(path: str, app_id: str) -> bool:
         if content is None:
             return False
         by = {one for one in parse_commit(version, content).transactions if one.startswith(OURS)}
-        if app_id in by or not by and adds_rows(content):
+        if any(is_beside(one, app_id) for one in by) or not by and adds_rows(content):
             return False
     return True
 
@@ -140,7 +142,9 @@ def _after_the_taken(
 
 def _load(commit: Commit, app_id: str, taken: Mapping[str, int], is_ours: IsOurs) -> Iterator[ForeignCommit]:
     for one in sorted(commit.transactions):
-        if not one.startswith(OURS) or one == app_id or commit.transactions[one] <= taken.get(one, -1):
+        if not one.startswith(OURS) or is_beside(one, app_id) or commit.transactions[one] <= taken.get(one, -1):
+            continue
+        if any(is_beside(one, other) for other in taken.keys() - {one}):  # what was backfilled beside a pipeline whose place was taken
             continue
         plan = plan_of(commit.user_metadata, commit.version)
         is_our_place = bool(plan and plan.took_over and {app_id, *taken} & plan.taken.keys())

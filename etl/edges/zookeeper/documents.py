@@ -11,6 +11,8 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from kazoo.client import TransactionRequest
+
 from etl.edges.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import LedgersDisagree
 from etl.protocol.zookeeper.paths import PipelinePaths
@@ -26,6 +28,23 @@ class _Index:
     digest: str
     count: int
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What a znode is to hold."""
+
+    path: str
+    payload: bytes
+    version: int | None
+    """The one that it has now; None: it is not there."""
+
+    def add_to(self, request: TransactionRequest) -> None:
+        """As a part of a transaction."""
+        if self.version is None:
+            request.create(self.path, self.payload)
+        else:
+            request.set_data(self.path, self.payload, version=self.version)
 
 
 class Documents:

@@ -5,12 +5,15 @@ How a document lies in znodes belongs to `documents`; what plans leave behind th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kazoo.client import TransactionRequest
 
 from etl.decisions.coverage import is_better
-from etl.edges.zookeeper.documents import Documents
+from etl.edges.zookeeper.documents import Documents, Write
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, ZooKeeperUnreachable
+from etl.model.claims import MARK
 from etl.model.ledger import Acknowledgement, Coverage, Ledger, Retirement
 from etl.model.plans import Plan
 from etl.model.receipts import Applied
@@ -61,17 +64,13 @@ class PlanLedger:
 
     def other_pipelines(self) -> dict[str, frozenset[str]]:
         """The group's other pipelines at work, those that have made a plan and are not retired, and the topics that they know."""
-        found = {}
-        for name in self.pipelines():
-            other = self.beside(name)
-            topics = other.topics() if name != self.paths.pipeline and not other.read_retirement() else None
-            if topics:
-                found[name] = topics
-        return found
+        others = ((name, self.beside(name)) for name in self.pipelines() if name != self.paths.pipeline)
+        found = ((name, other.topics()) for name, other in others if not other.read_retirement())
+        return {name: topics for name, topics in found if topics}
 
     def pipelines(self) -> list[str]:
-        """Names of all pipelines of the group."""
-        return sorted(self.zookeeper.children(self._pipelines) or ())
+        """Names of all pipelines of the group, backfills left out."""
+        return sorted(name for name in self.zookeeper.children(self._pipelines) or () if MARK not in name)
 
     def groups(self) -> list[str]:
         """Names of all groups of this ZooKeeper that have a pipeline."""
@@ -84,8 +83,7 @@ class PlanLedger:
         return _topics_of(plan) if plan else frozenset()
 
     def pipelines_version(self) -> int | None:
-        """A version that changes when a pipeline of the group takes a topic. Read before `other_pipelines`, it lets `store_plan`
-        find out that another one took the same topic since."""
+        """Changes when a pipeline takes a topic. Read before `other_pipelines`, it lets `store_plan` find out that one did since."""
         found = self.zookeeper.read(self._pipelines)
         return found[1] if found else None
 
@@ -134,27 +132,27 @@ class PlanLedger:
         if not found or found[0] or not self.zookeeper.replace(self.paths.root, uid.encode("ascii"), version=found[1]):
             raise Owned("another driver named this pipeline at this moment", znode=self.paths.root, check="nothing; run again")
 
-    def store_plan(self, plan: Plan, *, beside: int | None = None) -> None:
-        """Write plan N ahead of its first fetch, put-if-absent, and with it the uid of a new pipeline: all or nothing.
+    def store_plan(self, plan: Plan, *, beside: int | None = None, also: Sequence[Write] = ()) -> None:
+        """Write plan N ahead of its first fetch, put-if-absent, and with it the uid of a new pipeline and `also`: all or nothing.
 
         A plan that takes a topic is stored only while `pipelines_version` is `beside`, where that is given. Raises Owned when another
-        driver stored another plan N, or another pipeline of the group took a topic meanwhile.
+        driver stored another plan N, another pipeline of the group took a topic, or a znode of `also` was written meanwhile.
         """
         head = self.documents.head(plan_documents.render_plan(plan))
         self.zookeeper.ensure(self.paths.root)
         request = self.zookeeper.client.transaction()
         self._add_uid(request, plan.uid)
-        self._add_topics(request, plan, beside)
+        self._add_others(request, plan, beside, also)
         if self.zookeeper.children(self.paths.plans) is None:
             request.create(self.paths.plans, b"")
         request.create(self.paths.plan(plan.number), head)
         self._transact_plan(request, plan)
 
-    def supersede_plan(self, plan: Plan, version: int, *, beside: int | None = None) -> None:
+    def supersede_plan(self, plan: Plan, version: int, *, beside: int | None = None, also: Sequence[Write] = ()) -> None:
         """Put another plan in the place of one, if its znode still has that version. Raises Owned when it has not, and as `store_plan`."""
         head = self.documents.head(plan_documents.render_plan(plan))
         request = self.zookeeper.client.transaction()
-        self._add_topics(request, plan, beside)
+        self._add_others(request, plan, beside, also)
         request.set_data(self.paths.plan(plan.number), head, version=version)
         self._transact_plan(request, plan)
 
@@ -172,8 +170,10 @@ class PlanLedger:
         elif found and found[0] != uid.encode("ascii"):
             raise Owned("another driver named this pipeline at this moment", znode=self.paths.root, check="nothing; run again")
 
-    def _add_topics(self, request: TransactionRequest, plan: Plan, beside: int | None) -> None:
-        """Two pipelines that take topics at the same moment write the same znode: one of them is refused."""
+    def _add_others(self, request: TransactionRequest, plan: Plan, beside: int | None, also: Sequence[Write]) -> None:
+        """Two pipelines that take topics at the same moment, or two who claim offsets, write the same znode: one of them is refused."""
+        for one in also:
+            one.add_to(request)
         if beside is not None and _topics_of(plan) - self.topics():
             request.set_data(self._pipelines, b"", version=beside)
 
@@ -186,7 +186,7 @@ class PlanLedger:
             if not self._is_stored(plan):  # the answer may be lost, and not the write
                 raise
         if not self._is_stored(plan):
-            what = "another pipeline of this group took a topic at this moment"
+            what = "another pipeline of this group took a topic at this moment, or offsets of this one were claimed"
             if self.read_plan(plan.number):
                 what = f"another driver stored or changed plan {plan.number} at this moment, or {what}"
             raise Owned(what, znode=path, check="nothing; the next run goes on from what is stored")

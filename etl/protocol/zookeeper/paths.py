@@ -18,6 +18,9 @@
     /consumers/<group>/etl/<pipeline>/coverage     the loaded intervals that pruned plans leave
     /consumers/<group>/etl/<pipeline>/acknowledged what others did to the table and an operator accepted, the last time
     /consumers/<group>/etl/<pipeline>/retired      why this pipeline loads no more
+    /consumers/<group>/etl/<pipeline>/fence        nothing; written by whoever claims offsets: the pipeline, or a backfill beside it
+    /consumers/<group>/etl/<pipeline>@<name>       a backfill: all of the above but the fence, and
+    /consumers/<group>/etl/<pipeline>@<name>/claim which offsets it claims
 
 `<key>` is `<partition>` from Kafka 0.8 on and `<broker>-<partition>` on the 0.7 family. All paths are relative to the
 chroot of the connection string. Parents that were made on the way hold no data.
@@ -126,6 +129,16 @@ class PipelinePaths:
     def retired(self) -> str:
         """That it loads no more."""
         return f"{self.root}/retired"
+
+    @property
+    def fence(self) -> str:
+        """Its version moves with each claim of offsets; of a live pipeline."""
+        return f"{self.root}/fence"
+
+    @property
+    def claim(self) -> str:
+        """What it claims; of a backfill."""
+        return f"{self.root}/claim"
 
     def plan(self, number: int) -> str:
         """Plan `number`."""

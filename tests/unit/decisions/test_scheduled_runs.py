@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from etl.decisions.scheduled_runs import Verdict, interval_of_run, range_arguments, run_arguments, verdict_of
+from etl.decisions.scheduled_runs import Verdict, backfill_arguments, interval_of_run, range_arguments, run_arguments, verdict_of
 from etl.decisions.time_intervals import interval_between
 from etl.errors import EtlError, SettingsError, family
 
@@ -107,3 +107,11 @@ def test_a_command_that_is_not_there_or_says_by_its_code_alone_that_it_is_useles
 @pytest.mark.parametrize("code", [4, 6, 7, 130])
 def test_a_code_that_is_retriable_is_tried_again_without_a_document_too(code: int) -> None:
     assert verdict_of(code, None) is Verdict.RETRY
+
+
+def test_a_backfill_has_its_name_in_each_retry_and_fills_what_is_missing_on_request() -> None:
+    given = {"name": "old", "from": "2026-01-01T00:00:00Z", "until": 500}
+    words = ["conf.yaml", "--name", "old", "--from", "2026-01-01T00:00:00Z", "--until", "500"]
+    assert backfill_arguments("conf.yaml", given) == [*words, "--json"]
+    assert backfill_arguments("conf.yaml", {**given, "missing": False, "topic": None}) == [*words, "--json"]
+    assert backfill_arguments("conf.yaml", {**given, "missing": True}) == [*words, "--missing", "--json"]

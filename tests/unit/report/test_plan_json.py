@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etl.model.claims import Claim, Claimed, Claims, ClaimState
 from etl.model.ledger import Acknowledgement, Ledger, Retirement
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Leader, OpenTransaction, Retention, Tail
 from etl.model.plans import Committed, Plan, TookOver
@@ -17,6 +18,7 @@ from etl.model.snapshot import Snapshot
 from etl.model.table import CommitMetadata, ForeignCommit, OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan
 from etl.report.plan_json import read_plan, read_settings, read_snapshot, write_plan, write_settings, write_snapshot
+from etl.settings.backfills import settings_of_backfill
 from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
 from tests.builders import plain_snapshot
@@ -47,6 +49,9 @@ TABLES = st.builds(
     st.lists(FOREIGN, max_size=2).map(tuple),
     st.lists(st.builds(OtherPipeline, WORDS, SMALL, st.none() | SMALL, st.none() | plans()), max_size=1).map(tuple),
     st.frozensets(TOPICS, max_size=2), st.booleans(), NAMES)
+CLAIMS = st.builds(
+    Claim, WORDS, by_log(st.lists(st.tuples(OFFSETS, OFFSETS), min_size=1, max_size=2).map(tuple)), by_log(SMALL), WORDS, OFFSETS,
+    st.sampled_from(ClaimState), NAMES)
 SNAPSHOTS = st.builds(
     Snapshot, cluster=WORDS, extents=EXTENTS, leaders=by_log(LEADERS), leaderless=st.frozensets(LOGS, max_size=3),
     topic_ids=st.dictionaries(TOPICS, WORDS, max_size=2), bytes_per_offset=by_log(st.floats(0, 1e9)), committed=by_log(COMMITTED),
@@ -56,7 +61,9 @@ SNAPSHOTS = st.builds(
     leader_epochs=by_log(SMALL), epoch_ends=by_log(st.builds(EpochEnd, SMALL, SMALL, OFFSETS)), retained_from=by_log(OFFSETS),
     open_transactions=by_log(st.builds(OpenTransaction, SMALL, OFFSETS, NAMES, st.none() | OFFSETS)), extents_of_owned=EXTENTS,
     gone_topics=st.frozensets(TOPICS, max_size=2), parallelism=st.none() | SMALL,
-    tails=by_log(st.lists(st.builds(Tail, OFFSETS, SMALL, WORDS), min_size=1, max_size=2).map(tuple)))
+    tails=by_log(st.lists(st.builds(Tail, OFFSETS, SMALL, WORDS), min_size=1, max_size=2).map(tuple)),
+    claims=st.builds(Claims, st.none() | SMALL, st.lists(st.builds(Claimed, CLAIMS, SMALL), max_size=2).map(tuple)),
+    backfill=st.none() | CLAIMS)
 
 
 def through_json(value: Any) -> Any:
@@ -172,6 +179,12 @@ def test_settings_that_decide_come_back_and_no_secret_is_told() -> None:
     assert write_settings(read_settings(document)) == document
     assert "secret" not in json.dumps(document)
     assert keys_of(document) == keys_of(conf.model_dump(warnings=False)) - LEFT_OUT
+
+
+def test_settings_of_a_backfill_come_back_under_its_name() -> None:
+    own = settings_of_backfill(parse_settings({**CONF, "limits": {}}), "old")
+    found = read_settings(through_json(write_settings(own)))
+    assert (found.pipeline, found.limits) == (own.pipeline, own.limits)
 
 
 def test_a_start_by_time_is_the_same_moment_when_it_comes_back() -> None:

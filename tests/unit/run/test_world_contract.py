@@ -9,6 +9,7 @@ from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.plan_documents import parse_plan
+from etl.settings.backfills import settings_of_backfill
 from tests.builders import plain_settings
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import GROUP, PIPELINE, Outside
@@ -28,6 +29,9 @@ class FakeStage:
 
     def world(self, run_id: str = "run-1", request: Request | None = None) -> FakeWorld:
         return FakeWorld(self._outside, SETTINGS, run_id=run_id, request=request)
+
+    def backfill(self, name: str, run_id: str = "run-1") -> FakeWorld:
+        return FakeWorld(self._outside.beside(name), settings_of_backfill(SETTINGS, name), run_id=run_id)
 
     def rows(self) -> list[tuple[BrokerPartition, int]]:
         return sorted((log, offset_of(place)) for log, place in self._outside.rows().elements())

@@ -1,0 +1,113 @@
+"""`etl backfill list` and `show`: the backfills beside a pipeline, how far each is, and when it may be done. Brokers are not asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+from etl.edges.zookeeper.claims import ClaimsBeside
+from etl.edges.zookeeper.driver_lock import DriverLock
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.errors import NeedsDecision, SettingsError
+from etl.model.claims import Claim, ClaimState
+from etl.model.plans import Plan
+from etl.report.backfill_progress import loaded_before
+from etl.report.words import at
+from etl.run.backfill import left_of
+from etl.run.context import ALONE
+from etl.run.wiring import open_world
+from etl.settings.sections import Settings
+
+PACE_PLANS = 10
+"""The pace is that of the last so many plans: a backfill may have stood still before."""
+
+
+class State(str, Enum):
+    """How far a backfill is."""
+
+    AT_WORK = "at work"
+    STOPPED = "stopped"
+    """Something is left of it, and nobody is at work: `etl backfill resume`."""
+    WHOLE = "whole"
+    CLOSING = "being given up"
+    GIVEN_UP = "given up"
+
+
+def list_backfills(settings: Settings) -> list[dict[str, Any]]:
+    """The backfills of the pipeline by name, each with its state, what it was asked for, and how much of it is loaded."""
+    with open_world(settings, ALONE) as live:
+        return backfills_beside(live.ledger)
+
+
+def backfills_beside(ledger: PlanLedger) -> list[dict[str, Any]]:
+    """The same by the ledger of the live pipeline."""
+    beside = ClaimsBeside(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
+    return [described(ledger, beside, claim) for claim in beside.read()]
+
+
+def refuse_unfinished(live: PlanLedger) -> None:
+    """Refuse to take the place of a pipeline while a backfill beside it may still load. Raises NeedsDecision."""
+    for one in backfills_beside(live):
+        if one["state"] not in (State.WHOLE.value, State.GIVEN_UP.value):
+            what = f"backfill {one['name']} beside that pipeline is {one['state']}, and would load beside nobody"
+            check = f"with that pipeline's conf `etl backfill resume CONF --name {one['name']}`, or `etl backfill abandon`, and then this"
+            raise NeedsDecision(what, check=check)
+
+
+def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
+    """One of them, with each stretch of it and its plans. Raises SettingsError where there is none of that name."""
+    with open_world(settings, ALONE) as live:
+        found = live.claims.beside.read_one(name)
+        if found is None:
+            raise SettingsError("nobody has begun a backfill of this name", key="--name", check="`etl backfill list CONF`")
+        ledger = live.claims.beside.ledger_of(name)
+        plans = [(plan, ledger.read_record_of(plan)) for plan in ledger.read_plans()]
+        left = _left(found.claim, [(plan, record is not None) for plan, record in plans])
+        return {
+            **described(live.ledger, live.claims.beside, found.claim),
+            "stretches": [
+                {**log.place, "from": start, "until": until, "log_epoch": found.claim.life_of(log),
+                 "left": sum(max(0, min(until, end) - max(start, low)) for low, end in left.get(log, ()))}
+                for log, parts in sorted(found.claim.stretches.items()) for start, until in parts],
+            "plans": [
+                {"number": plan.number, "id": plan.id, "made_at": at(plan.created_at_ms), "offsets": sum(r.size for r in plan.ranges),
+                 "rows": record.rows if record else None, "delta_version": record.delta_version if record else None,
+                 "reason": plan.reason} for plan, record in plans]}
+
+
+def described(live: PlanLedger, beside: ClaimsBeside, claim: Claim) -> dict[str, Any]:
+    """One backfill in the document of `etl backfill list`."""
+    ledger = beside.ledger_of(claim.name)
+    stored = [(plan, ledger.read_record_of(plan) is not None) for plan in ledger.read_plans()]
+    driver = DriverLock(live.zookeeper, live.paths.group, ledger.pipeline).driver()
+    left = sum(until - start for parts in _left(claim, stored).values() for start, until in parts)
+    pace = pace_of(claim, [plan for plan, _ in stored])
+    return {
+        "name": claim.name, "state": _state(claim, left, is_driven=driver is not None).value, "asked": claim.asked,
+        "begun_at": at(claim.made_at_ms), "offsets": claim.offsets, "loaded": claim.offsets - left, "left": left,
+        "newest_plan": stored[-1][0].number if stored else None, "driver": str(driver) if driver else None,
+        "offsets_per_second": pace, "seconds_left": left / pace if pace and left else None, "reason": claim.reason}
+
+
+def pace_of(claim: Claim, plans: Sequence[Plan]) -> float | None:
+    """Offsets a second between the last plans; None before there are two."""
+    some = plans[-PACE_PLANS:]
+    if len(some) < 2 or some[-1].created_at_ms <= some[0].created_at_ms:
+        return None
+    done = loaded_before(claim, some[-1]) - loaded_before(claim, some[0])
+    return done * 1000 / (some[-1].created_at_ms - some[0].created_at_ms) or None
+
+
+def _left(claim: Claim, stored: Sequence[tuple[Plan, bool]]) -> dict[Any, tuple[tuple[int, int], ...]]:
+    return {} if claim.state is ClaimState.GIVEN_UP else left_of(claim, stored)
+
+
+def _state(claim: Claim, left: int, *, is_driven: bool) -> State:
+    if claim.state is ClaimState.GIVEN_UP:
+        return State.GIVEN_UP
+    if is_driven:
+        return State.AT_WORK
+    if claim.state is ClaimState.CLOSING:
+        return State.CLOSING
+    return State.STOPPED if left else State.WHOLE

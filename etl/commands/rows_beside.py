@@ -1,0 +1,54 @@
+"""What the table should hold, by the ledgers of the pipeline and of the backfills beside it, at one version of the table.
+
+A backfill's ledger is read after that version is known: each plan of it is stored before its commit, so every commit up to there is known
+to it. What it committed since is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from etl.audit.findings import AuditedLog, Expected
+from etl.commands.expected_rows import BothLedgers, Loaded, expected_rows, loaded_plans, read_both_ledgers, still_lost
+from etl.decisions.coverage import Ancestry
+from etl.model.losses import Loss
+from etl.model.table import Table
+from etl.run.context import ALONE
+from etl.run.live_world import LiveWorld
+from etl.settings.backfills import settings_of_backfill
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedOfAll:
+    """The same of the pipeline and its backfills together."""
+
+    loaded: tuple[Loaded, ...]
+    rows: dict[AuditedLog, Expected]
+    losses: dict[AuditedLog, set[Loss]]
+    """Without what was loaded after all, be it by a backfill."""
+    notes: tuple[str, ...]
+
+
+def expected_of_all(world: LiveWorld, told: BothLedgers, table: Table, loaded: Sequence[Loaded], led: Ancestry) -> ExpectedOfAll:
+    """What all of them should have put into the table. Raises as `expected_rows`."""
+    rows, losses, notes = expected_rows(world, told, table, loaded, led)
+    every = list(loaded)
+    for claim in world.claims.beside.read():
+        own = LiveWorld(settings_of_backfill(world.settings, claim.name), world.zookeeper, ALONE, world.run_id)
+        theirs = read_both_ledgers(own)
+        if theirs.table is None or theirs.table.id != table.id:
+            continue
+        plans, led_there = loaded_plans(own, theirs, theirs.table)
+        plans = [one for one in plans if one.applied.delta_version <= table.version]
+        more, lost, _ = expected_rows(own, theirs, theirs.table, plans, led_there)
+        every += plans
+        for audited, found in more.items():
+            known = rows.get(audited, Expected())
+            rows[audited] = Expected(
+                (*known.applied, *found.applied), (*known.coverage, *found.coverage), (*known.given_up, *found.given_up))
+        for audited, some in lost.items():
+            losses[audited] = losses.get(audited, set()) | some
+    left = {audited: {part for loss in some for part in still_lost(loss, rows.get(audited, Expected()))}
+            for audited, some in losses.items()}
+    return ExpectedOfAll(tuple(every), rows, left, notes)

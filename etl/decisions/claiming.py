@@ -1,0 +1,95 @@
+"""Who may load which offsets of a log: the live pipeline, or one of the backfills beside it. Pure functions of values.
+
+    who                what it claims
+    ----------------   ----------------------------------------------------------------------------------------------------------
+    a backfill         its stretches, from when it is begun; once it is given up, what of them it has loaded
+    the live pipeline  all that its plans have loaded, and everything from where the newest plan that is in the table ends
+
+What lies before the live pipeline's end and was never loaded (before its start, expired, passed over by hand) is nobody's, until a backfill
+claims it or an operator sets the position back over it. Both write the fence, at the version that they read before the others' claims: of
+two at the same moment one is refused (ADR 22). A plan that goes on where the one before ended claims nothing anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from etl.decisions.coverage import OFFSETS_END
+from etl.decisions.start import starts_of
+from etl.errors import NeedsDecision, Owned
+from etl.model.claims import Claims, ClaimState
+from etl.model.ledger import Coverage
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan, PlanKind
+from etl.model.snapshot import Replay, Supersede, UpToDate
+
+Stretches = Mapping[BrokerPartition, Sequence[tuple[int, int]]]
+_MOVES = (PlanKind.RESET, PlanKind.SET, PlanKind.TAKE_OVER)
+
+
+def claimed_anew(plan: Plan, last: Plan | None) -> dict[BrokerPartition, int]:
+    """From where on a plan of the live pipeline claims logs that the plan before it did not: new ones, other lives, and set back.
+
+    `last` is the newest stored plan, in the table or not, whose place this one may take.
+    """
+    before = starts_of(last) if last else {}
+    lives = last.log_epochs if last else {}
+    return {
+        log: start for log, start in starts_of(plan).items()
+        if log not in before or plan.log_epochs.get(log, 0) != lives.get(log, 0) or start < before[log]}
+
+
+def refuse_claimed(plan: Plan, last: Plan | None, claims: Claims) -> None:
+    """Refuse a plan of the live pipeline that begins before or inside of what a backfill claims. Raises NeedsDecision."""
+    for log, start in sorted(claimed_anew(plan, last).items()):
+        for claim in claims:
+            parts = claim.stretches.get(log, ()) if claim.life_of(log) == plan.log_epochs.get(log, 0) else ()
+            met = [part for part in parts if start < part[1]]
+            if not met:
+                continue
+            low, high = met[0]
+            what = f"the pipeline would begin at offset {start}, and backfill {claim.name} has claimed {max(low, start)} to {high}"
+            check = f"`etl backfill show CONF --name {claim.name}`; a position behind {met[-1][1]}"
+            if claim.state is ClaimState.OPEN:
+                check += f", or `etl backfill abandon CONF --name {claim.name} --reason ...`, which gives back what it has not loaded"
+            raise NeedsDecision(what, **log.place, offset=start, check=check)
+
+
+def held_by_live(
+    state: UpToDate | Replay | Supersede, before: Plan | None, coverage: Coverage, unrecorded: Sequence[Plan],
+) -> dict[BrokerPartition, list[tuple[int, int]]]:
+    """What the live pipeline claims, of the life that each log has now.
+
+    `before`: the plan before the newest, where anybody has it; `coverage`: all that is recorded; `unrecorded`: the other stored plans.
+    Raises Owned where a stored plan must be executed first.
+    """
+    newest = state.last if isinstance(state, UpToDate) else state.plan
+    ends = newest.positions if isinstance(state, UpToDate) else _settled(newest, before)
+    held = {log: [(end, OFFSETS_END)] for log, end in ends.items()}
+    for log, intervals in coverage.intervals.items():
+        held.setdefault(log, []).extend(
+            (one.from_offset, one.until_offset) for one in intervals if one.log_epoch == newest.log_epochs.get(log, 0))
+    for plan in (*unrecorded, newest):
+        for r in plan.ranges:
+            if plan.log_epochs.get(r.log, 0) == newest.log_epochs.get(r.log, 0):
+                held.setdefault(r.log, []).append((r.from_offset, r.until_offset))
+    return {log: joined(parts) for log, parts in held.items()}
+
+
+def joined(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same offsets in order, those that touch or overlap as one."""
+    found = list[tuple[int, int]]()
+    for start, until in sorted(parts):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], until)
+        else:
+            found.append((start, until))
+    return found
+
+
+def _settled(stored: Plan, before: Plan | None) -> dict[BrokerPartition, int]:
+    """Where each log ended before a plan that is not in the table: another one in its place may begin there."""
+    if stored.kind in _MOVES or before is None or before.id != stored.previous:
+        what = f"plan {stored.number} of the pipeline is stored and not in the table"
+        raise Owned(what, check="`etl run CONF`, which executes it; then say this again")
+    return {log: min(start, before.positions.get(log, 0)) for log, start in starts_of(stored).items()}

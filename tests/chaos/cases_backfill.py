@@ -1,0 +1,112 @@
+"""Row 32: a backfill is killed at each point of its way, and ten times in a row, while the live pipeline runs and a producer keeps writing.
+
+The live pipeline began at the end of what was there. So what lies below its start is the backfill's alone, and in the end each record of
+the topic is in the table once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import time
+from collections import Counter
+from functools import partial
+
+from tests.chaos.driver import Driver
+from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.system.driving import Pipeline
+
+PARTITIONS, RECORDS, PLANS = 4, 400, 10
+KILLS = 10
+NAME = "old"
+
+
+def door_of(records: int) -> tuple[str, ...]:
+    """The words of the command, for so many records in all partitions together."""
+    return "backfill", "--name", NAME, "--from", "0", "--until", str(records // PARTITIONS)
+
+
+def at_verb(stage: Stage, *, verb: str) -> Told:
+    """Killed before a verb of its plan; the pipeline's next run is as if nothing were, and the same command ends it."""
+    pipeline = begun_late(stage.pipeline(PARTITIONS), RECORDS)
+    with stage.writing(pipeline) as writer:
+        writer.wait_for(20)
+        with Driver(pipeline, sends=(signal.SIGKILL, verb), door=door_of(RECORDS)) as driver:
+            said = driver.wait()
+            assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+        after = held(pipeline)
+        next_run = pipeline.ran()
+        assert pipeline.door("verify").code == 0
+    with Driver(pipeline, door=door_of(RECORDS)) as driver:
+        last = driver.wait()
+    assert last.code == 0, last.err
+    assert pipeline.door("verify").code == 0
+    return stage.finish(pipeline, after=after, next_run=f"{said_in_short(next_run)}; the backfill: {said_in_short(last)}")
+
+
+def many_times(stage: Stage) -> Told:
+    """Killed, with its JVM and workers, at ten random moments; then once more to its end. No range is fetched again but by a kill."""
+    pipeline = begun_late(stage.pipeline(PARTITIONS), RECORDS)
+    found, last = killed_at_random(pipeline, RECORDS, KILLS)
+    assert pipeline.door("verify").code == 0
+    told = f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: {last}"
+    return stage.finish(pipeline, after=held(pipeline), next_run=told)
+
+
+def begun_late(pipeline: Pipeline, records: int, *, is_there: bool = False) -> Pipeline:
+    """A pipeline that began behind these records, so that all of them are left, in `PLANS` plans."""
+    pipeline.settings["source"] = {**pipeline.settings.get("source", {}), "start": "latest"}
+    pipeline.settings["limits"] = {"max_records_per_run": records // PLANS}
+    if not is_there:
+        pipeline.produce(records, partitions=PARTITIONS)
+    pipeline.ran()
+    return pipeline
+
+
+def killed_at_random(pipeline: Pipeline, records: int, kills: int, *, whole_s: float = 20.0) -> tuple[Counter[str], str]:
+    """What came of the kills, and what the last run said. Raises AssertionError where a range was fetched again without a kill."""
+    chance, found, begun = random.Random(11), Counter[str](), list[list[int]]()
+    door = (*door_of(records), "--log-format", "json")
+    for _ in range(kills):
+        with Driver(pipeline, door=door) as driver:
+            time.sleep(chance.uniform(2.0, whole_s))  # the moment of a kill is what is played; nothing waits for anything
+            is_killed = driver.process.poll() is None
+            said = driver.killed() if is_killed else driver.wait()
+        begun.append(plans_begun(said.err))
+        found["killed" if is_killed else "ended before"] += 1
+    with Driver(pipeline, door=door) as driver:
+        last = driver.wait()
+    assert last.code == 0, last.err
+    begun.append(plans_begun(last.err))
+    for number, some in enumerate(begun):
+        later = {plan for others in begun[number + 1:] for plan in others}
+        assert not later & set(some[:-1]), f"a plan that was in the table was fetched again: {begun}"
+    found["plans"] = len({plan for some in begun for plan in some})
+    found["fetches"] = sum(map(len, begun))
+    return found, said_in_short(last)
+
+
+def plans_begun(lines: str) -> list[int]:
+    """The plans that a run began to fetch, in order, by its log: one object a line, of which a kill may have cut the last."""
+    found = []
+    for line in lines.splitlines():
+        with contextlib.suppress(ValueError):
+            told = json.loads(line)
+            if told.get("message") == "fetch begins":
+                found.append(told["plan"])
+    return found
+
+
+CASES: tuple[Case, ...] = (
+    Case(32, "a backfill killed before its first fetch", "a backfill: SIGKILL before the first fetch of its first plan",
+         partial(at_verb, verb="fetch")),
+    Case(32, "a backfill killed before it writes", "a backfill: SIGKILL before a file is written", partial(at_verb, verb="append")),
+    Case(32, "a backfill killed after its commit", "a backfill: SIGKILL after the Delta commit, before anything is written to ZooKeeper",
+         partial(at_verb, verb="record")),
+    Case(32, "a backfill killed before its next plan is stored", "a backfill: SIGKILL before its second plan is stored",
+         partial(at_verb, verb="store")),
+    Case(32, "a backfill killed ten times",
+         "a backfill: SIGKILL for the whole process group at 10 random moments, each time begun anew", many_times),
+)

@@ -1,0 +1,130 @@
+"""The sentences of `world_contract` on claims: who begins a backfill, closes it, or claims for the live pipeline, is alone at that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from etl.errors import NeedsDecision, Owned
+from etl.model.claims import Claim, Claimed, ClaimState
+from etl.model.ledger import Ledger
+from etl.model.plans import Plan, PlanKind
+from etl.run.world import World
+from tests.fakes.world_stage import Stage, another, append, loaded, plan_for, stored
+
+
+def claim_of(stage: Stage, start: int = 0, until: int = 2, name: str = "old") -> Claim:
+    return Claim(name, {stage.logs[0]: ((start, until),)}, {}, "asked", 5)
+
+
+def first_plan(world: World, stage: Stage, uid: str = "uid2") -> Plan:
+    """Plan 1 of a backfill, which reads nothing."""
+    changes = {"kind": PlanKind.BACKFILL, "number": 1, "uid": uid, "previous": None, "moves_offsets": False}
+    return plan_for(world, {stage.logs[0]: 0}, ranges=(), positions={stage.logs[0]: 0}, **changes)
+
+
+class BackfillContract:
+    """What a run may rely on of the fence and of claims."""
+
+    def test_a_claim_and_its_first_plan_are_there_together_for_all_to_see(self, stage: Stage) -> None:
+        live, own = stage.world(), stage.backfill("old")
+        loaded(live, {stage.logs[0]: 3}, ranges=())
+        seen = live.observe()
+        assert list(seen.claims) == [] and own.claim() is None and seen.backfill is None
+        claim, plan = claim_of(stage), first_plan(live, stage)
+        live.begin_backfill(claim, plan)
+        assert list(live.observe().claims) == [claim] and own.claim() == Claimed(claim, 0)
+        seen = own.observe()
+        assert (seen.backfill, seen.ledger) == (claim, Ledger("uid2", plan, newest_version=0))
+        assert list(seen.extents) == [stage.logs[0]] and (seen.committed, seen.owners, list(seen.claims)) == ({}, {}, [])
+
+    def test_of_two_who_claim_by_the_same_look_the_second_is_refused_and_has_stored_nothing(self, stage: Stage) -> None:
+        first, second = stage.world(), stage.world("run-2")
+        loaded(first, {stage.logs[0]: 3}, ranges=())
+        plan = first_plan(first, stage)
+        second.observe()
+        first.begin_backfill(claim_of(stage), plan)
+        with pytest.raises(Owned):
+            second.begin_backfill(claim_of(stage, 1, 3, "new"), first_plan_of(plan, "uid3"))
+        assert stage.backfill("new").claim() is None and stage.backfill("new").read_ledger().newest is None
+
+    def test_nobody_claims_by_a_look_from_before_the_pipeline_began_a_log(self, stage: Stage) -> None:
+        live, other = stage.world(), stage.world("run-2")
+        loaded(live, {stage.logs[0]: 3}, ranges=())
+        plan = first_plan(other, stage)
+        stored(live, {stage.logs[1]: 0}, ranges=())
+        with pytest.raises(Owned):
+            other.begin_backfill(claim_of(stage), plan)
+
+    def test_a_plan_that_goes_on_claims_nothing_and_one_that_begins_anew_does_it_by_its_own_look(self, stage: Stage) -> None:
+        live, other = stage.world(), stage.world("run-2")
+        loaded(live, {stage.logs[0]: 3}, ranges=())
+        claiming = first_plan(other, stage)
+        stored(live, {stage.logs[0]: 4}, ranges=())
+        begins = plan_for(live, {stage.logs[1]: 0}, ranges=())
+        other.begin_backfill(claim_of(stage), claiming)
+        with pytest.raises(Owned):
+            live.store(begins)
+        assert 3 not in stage.plans()
+        stored(live, {stage.logs[1]: 0}, ranges=())
+
+    def test_a_plan_that_begins_where_a_backfill_claims_is_not_stored(self, stage: Stage) -> None:
+        live = stage.world()
+        loaded(live, {stage.logs[0]: 3}, ranges=())
+        live.begin_backfill(claim_of(stage), first_plan(live, stage))
+        with pytest.raises(NeedsDecision, match="backfill old has claimed 1 to 2"):
+            stored(live, {stage.logs[0]: 1}, ranges=())
+        assert sorted(stage.plans()) == [1]
+        stored(live, {stage.logs[0]: 2}, ranges=())
+
+    def test_another_plan_takes_the_place_of_one_that_claimed_by_the_same_look(self, stage: Stage) -> None:
+        live = stage.world()
+        plan = stored(live, {stage.logs[0]: 3}, ranges=())
+        live.supersede(another(plan), live.read_ledger())
+        assert live.read_ledger().newest == another(plan)
+
+    def test_a_plan_of_a_backfill_is_stored_at_the_claim_that_was_seen_and_moves_it(self, stage: Stage) -> None:
+        own, plan = begun(stage)
+        own.supersede(another(plan), own.observe().ledger)
+        own.supersede(another(plan, reason="once more"), own.read_ledger())
+        assert own.claim() == Claimed(claim_of(stage), 2)
+
+    def test_what_was_closed_since_the_look_takes_no_plan_any_more(self, stage: Stage) -> None:
+        own, plan = begun(stage)
+        append(own, plan)
+        forgotten = stage.backfill("old", "run-2")
+        following = plan_for(forgotten, {stage.logs[0]: 0}, ranges=(), kind=PlanKind.BACKFILL, moves_offsets=False)
+        ledger = own.observe().ledger
+        closing, closed = another(plan), replace(claim_of(stage), state=ClaimState.CLOSING, reason="no")
+        own.close_backfill(closed, closing, ledger)
+        assert own.claim() == Claimed(closed, 1) and own.read_ledger().newest == closing
+        with pytest.raises(Owned):
+            forgotten.store(following)
+        with pytest.raises(Owned):
+            forgotten.close_backfill(closed, following, own.read_ledger())
+        assert own.read_ledger().newest == closing
+
+    def test_a_claim_is_settled_once_by_one_look(self, stage: Stage) -> None:
+        own, other = begun(stage)[0], stage.backfill("old", "run-2")
+        own.observe()
+        other.observe()
+        settled = replace(claim_of(stage), state=ClaimState.GIVEN_UP, stretches={})
+        own.settle_backfill(settled)
+        with pytest.raises(Owned):
+            other.settle_backfill(settled)
+        assert own.claim() == Claimed(settled, 1)
+
+
+def first_plan_of(plan: Plan, uid: str) -> Plan:
+    """The same of another backfill."""
+    return another(plan, uid=uid, supersedes=None, reason=None)
+
+
+def begun(stage: Stage) -> tuple[World, Plan]:
+    """A backfill, and its first plan."""
+    live = stage.world()
+    loaded(live, {stage.logs[0]: 3}, ranges=())
+    plan = first_plan(live, stage)
+    live.begin_backfill(claim_of(stage), plan)
+    return stage.backfill("old"), plan

@@ -1,0 +1,108 @@
+"""`etl backfill` on real ZooKeeper, Kafka, Spark and Delta: what the pipeline never loaded is there once, and all know it as ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from etl.commands.backfill import parse_asked, run_backfill
+from etl.settings.loader import load_settings
+from tests.said import refused
+from tests.system.driving import Before, BrokenOff, Pipeline
+
+INTERVAL = ("--from", "0", "--until", "100")
+
+
+@pytest.fixture
+def late(pipeline: Pipeline) -> Pipeline:
+    """A pipeline of four partitions that began at offset 100 of each, and has loaded 50 more of each."""
+    pipeline.settings = {"source": {"start": "latest"}}
+    pipeline.produce(400)
+    pipeline.ran()
+    pipeline.produce(200)
+    pipeline.ran()
+    pipeline.settings["limits"] = {"max_records_per_run": 160}
+    return pipeline
+
+
+def backfill(pipeline: Pipeline, *words: str) -> Any:
+    return pipeline.door("backfill", after=words)
+
+
+def test_what_lies_before_the_start_is_loaded_once_in_bounded_plans_and_verify_and_the_next_run_know_it(late: Pipeline) -> None:
+    pipeline, offsets = late, late.committed()
+    shown = backfill(pipeline, "--name", "old", *INTERVAL, "--dry-run")
+    assert (shown.code, shown.document["offsets"], len(shown.document["loads"])) == (0, 400, 4), shown.err
+    assert pipeline.door("backfill", "list").document == []
+
+    said = backfill(pipeline, "--name", "old", *INTERVAL)
+    assert said.code == 0, said.err
+    assert said.outcomes == ["ingested", "ingested", "ingested", "backfilled"]
+    assert said.document["outcomes"][-1]["says"] == "backfill old is whole: 400 offsets of 4 partitions"
+    assert pipeline.is_whole() and pipeline.committed() == offsets
+    assert backfill(pipeline, "--name", "old", *INTERVAL).outcomes == ["already applied"]
+    assert pipeline.door("backfill", "resume", after=("--name", "old")).outcomes == ["already applied"]
+    [row] = pipeline.door("backfill", "list").document
+    assert (row["state"], row["loaded"], row["left"], row["newest_plan"]) == ("whole", 400, 0, 3)
+
+    assert pipeline.ran().outcomes == ["nothing new"]
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["found_rows"]) == (0, 600), proof.err
+    pipeline.produce(40)
+    assert pipeline.ran().outcomes == ["ingested"]
+    assert pipeline.door("verify").document["found_rows"] == 640 and pipeline.is_whole()
+    assert pipeline.door("doctor").code == 0
+    [listed] = pipeline.door("pipelines", "list").document
+    assert (listed["pipeline"], listed["backfills"]) == ("clicks", [{"name": "old", "state": "whole"}])
+
+
+@pytest.mark.parametrize("verb", ["fetch", "record"])
+def test_a_backfill_that_broke_off_goes_on_beside_runs_of_the_pipeline(late: Pipeline, verb: str) -> None:
+    def break_off() -> None:
+        raise BrokenOff
+
+    settings = load_settings(late.conf)
+    with pytest.raises(BrokenOff):
+        run_backfill(settings, "old", parse_asked("0", "100", None, ()), around=Before(verb, break_off))
+    assert late.door("backfill", "list").document[0]["state"] == "stopped"
+    assert late.door("verify").code == 0
+    [told] = [line for line in late.door("doctor").document["lines"] if line["name"] == "backfills"]
+    assert told["verdict"] == "advice" and "old is stopped" in told["found"], told
+    late.produce(40)
+    assert late.ran().outcomes == ["ingested"]
+    assert late.door("backfill", "resume", after=("--name", "old")).code == 0
+    assert late.is_whole() and late.door("verify").document["found_rows"] == 640
+
+
+def test_one_that_is_given_up_keeps_what_it_loaded_and_another_one_fills_the_rest(late: Pipeline) -> None:
+    def break_off() -> None:
+        raise BrokenOff
+
+    with pytest.raises(BrokenOff):
+        run_backfill(load_settings(late.conf), "old", parse_asked("0", "100", None, ()), around=Before("record", break_off))
+    rows = DeltaTable(str(late.table)).to_pyarrow_table(columns=["offset"]).num_rows
+    given_up = late.door("backfill", "abandon", after=("--name", "old", "--reason", "too slow", "--yes"))
+    assert given_up.code == 0, given_up.err
+    [row] = late.door("backfill", "list").document
+    assert (row["state"], row["loaded"], row["reason"]) == ("given up", rows - 200, "too slow")
+    refused(backfill(late, "--name", "old", *INTERVAL), 2, "was given up: too slow")
+    assert backfill(late, "--name", "rest", *INTERVAL, "--missing").code == 0
+    assert late.is_whole() and late.door("verify").document["found_rows"] == 600
+
+
+def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_claimed(late: Pipeline) -> None:
+    beyond = backfill(late, "--name", "a", "--from", "0", "--until", "120")
+    refused(beyond, 2, "the pipeline loads this partition from offset 100 on", "--missing")
+    refused(backfill(late, "--name", "a", "--from", "10", "--until", "10"), 2, "the interval is empty")
+    refused(backfill(late, "--name", "a", "--from", "10", "--until", "9"), 2, "the interval runs backwards")
+    refused(backfill(late, "--name", "a", "--from", "0", "--until", "999"), 2, "the interval ends at 999, and the log at ")
+    refused(backfill(late, "--name", "a", "--from", "2035-01-01T00:00:00Z", "--until", "2035-01-02T00:00:00Z"), 6, "is not over")
+    refused(backfill(late, "--name", "a/b", *INTERVAL), 2, "is no name for a backfill")
+    refused(backfill(late, "--name", "a", *INTERVAL, "-p", "0"), 2, "a partition is one of a topic")
+    refused(late.door("backfill", "resume", after=("--name", "a")), 2, "nobody has begun a backfill of this name")
+    assert late.door("backfill", "list").document == []
+    assert backfill(late, "--name", "b", "--from", "10", "--until", "20").code == 0
+    refused(backfill(late, "--name", "b", "--from", "10", "--until", "21"), 2, "backfill b was begun from 10 until 20")
+    refused(backfill(late, "--name", "c", "--from", "0", "--until", "15"), 2, "backfill b has loaded offsets 10 to 15, or will")

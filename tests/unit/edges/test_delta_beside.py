@@ -1,0 +1,44 @@
+"""What a backfill commits is no stranger's deed to its pipeline, and what the pipeline replaces is none to the backfill."""
+
+from __future__ import annotations
+
+import json
+
+from etl.edges.delta.log import judge, parse_commit
+from etl.edges.delta.others import loads_of_others
+from etl.model.claims import backfill_pipeline
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange
+from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
+from etl.protocol.zookeeper.plan_documents import with_id
+from tests.builders import plain_plan
+from tests.fakes.outside import APP_ID
+
+BESIDE = backfill_pipeline(APP_ID, "old")
+LOG = BrokerPartition("clicks", 0)
+
+
+def commit_of(app_id: str, *, removes: bool = False) -> bytes:
+    plan = with_id(plain_plan(3, positions={LOG: 9}, ranges=(OffsetRange(LOG, 0, 9),)))
+    actions = [
+        {"commitInfo": {"operation": "WRITE", "userMetadata": render_commit_metadata(plan, app_id)}},
+        {"txn": {"appId": app_id, "version": 3}}, *([{"remove": {"path": "f", "dataChange": True}}] if removes else [])]
+    return "\n".join(map(json.dumps, actions)).encode()
+
+
+def loads_seen(app_id: str, by: str) -> int:
+    since = [parse_commit(5, commit_of(by))]
+    found = loads_of_others(  # the files are asked for what was taken over alone
+        None, 5, app_id, lambda topic: True, plan=None, since=since, made_at=None, newest={})
+    return len(found)
+
+
+def test_what_is_loaded_beside_us_is_told_of_nobody_else() -> None:
+    assert loads_seen(APP_ID, BESIDE) == loads_seen(BESIDE, APP_ID) == loads_seen(BESIDE, backfill_pipeline(APP_ID, "new")) == 0
+    assert loads_seen(APP_ID, APP_ID + "-2") == loads_seen(BESIDE, APP_ID + "-2") == 1
+
+
+def test_a_replay_of_the_pipeline_removes_no_rows_of_a_backfill() -> None:
+    replayed = parse_commit(5, commit_of(APP_ID, removes=True))
+    assert judge(replayed, BESIDE, None) is None and judge(replayed, APP_ID, None) is None
+    assert judge(replayed, APP_ID + "-2", None) is not None

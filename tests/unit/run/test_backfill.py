@@ -1,0 +1,468 @@
+"""The story of a backfill on a fake outside: each offset is in the table once, wherever it is killed and whoever works beside it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from etl.decisions.accepting import parse_named
+from etl.decisions.backfilling import Asked
+from etl.decisions.replaying import Wanted
+from etl.errors import DataLoss, EtlError, NeedsDecision, NotYetReadable, Owned, SettingsError
+from etl.model.claims import Claim, ClaimState
+from etl.model.logs import BrokerPartition
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
+from etl.run.backfill import abandon, backfill
+from etl.run.replay import replay
+from etl.settings.backfills import settings_of_backfill
+from etl.settings.sections import Settings
+from etl.settings.source import Timestamp
+from tests.fakes.fake_log import FakeLog, offset_of
+from tests.fakes.outside import Outside
+from tests.fakes.stories import (
+    LOGS, PHYSICAL_LOGS, At, accept, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, physical_outside_of, run, set_to,
+    settings_of,
+)
+from tests.fakes.world import Crash, FakeWorld, When
+
+CAPPED = settings_of(start="latest", limits={"max_records_per_run": 4})
+"""The live pipeline begins at the ends, and no plan has more than four offsets."""
+
+
+def asked(from_: Any = 0, until: Any = 5, *names: str, only_retained: bool = False, only_missing: bool = False) -> Asked:
+    named = tuple(map(parse_named, names))
+    return Asked(named, from_, until, only_retained, f"from {from_} until {until} {names} {only_missing}", only_missing)
+
+
+def live(*ends: int, settings: Settings = CAPPED) -> Outside:
+    """A pipeline that began at these ends, and has loaded two offsets more of each."""
+    outside = outside_of(*ends)
+    run(outside, settings)
+    grow(outside, *(2 for _ in range(3)))
+    run(outside, settings)
+    while outcomes(run(outside, settings)) != [Outcome.NOTHING_NEW]:
+        pass
+    return outside
+
+
+def started(*ends: int) -> Outside:
+    """A pipeline that began at these ends, and has loaded nothing yet."""
+    outside = outside_of(*ends)
+    run(outside, CAPPED)
+    return outside
+
+
+def nothing(step: str, when: When) -> None:
+    del step, when
+
+
+def filled(
+    outside: Outside, what: Asked | None = asked(), at: At = nothing, *, name: str = "old", settings: Settings = CAPPED,
+    report: Report | None = None, run_id: str = "run-1",
+) -> Claim | None:
+    own = settings_of_backfill(settings, name)
+    world = FakeWorld(outside.beside(name), own, at, run_id=run_id)
+    return backfill(world, FakeWorld(outside, settings, at), own, settings, report or new_report(), what)
+
+
+def given_up(outside: Outside, at: At = nothing, *, name: str = "old", settings: Settings = CAPPED) -> Claim:
+    own = settings_of_backfill(settings, name)
+    return abandon(FakeWorld(outside.beside(name), own, at), own, new_report(), "not needed")
+
+
+def refuse_twice(outside: Outside) -> None:
+    """What must hold at every moment."""
+    assert not [row for row, times in outside.rows().items() if times > 1]
+
+
+def refuse_lacking(outside: Outside, first: int = 0) -> None:
+    """Each record from `first` on is in the table once."""
+    refuse_twice(outside)
+    there = {(log, at) for log, found in outside.logs.items() for at in range(first, found.end)}
+    assert set(outside.rows()) == there
+
+
+def test_a_backfill_loads_what_lies_before_the_start_in_bounded_plans_and_moves_no_offset() -> None:
+    outside = live(5, 5, 5)
+    offsets, report = dict(outside.offsets), new_report()
+    filled(outside, report=report)
+    refuse_lacking(outside)
+    assert outside.offsets == offsets
+    assert sorted(outside.beside("old").plans) == [1, 2, 3, 4], "fifteen offsets, four at most in each"
+    assert report.outcomes[-1] == (Outcome.BACKFILLED, "backfill old is whole: 15 offsets of 3 partitions")
+    grow(outside, 1, 1, 1)
+    run(outside, CAPPED)
+    refuse_lacking(outside)
+
+
+def moments_of(story: Any) -> list[tuple[str, When]]:
+    """Every change of a story, in order."""
+    seen = list[tuple[str, When]]()
+    story(lambda step, when: seen.append((step, when)))
+    return seen
+
+
+MOMENTS = len(moments_of(lambda at: filled(live(3, 3, 3), asked(0, 3), at)))
+STEPS = {"observe", "count rows", "begin", "fetch", "open table", "append", "record", "tidy", "store plan"}
+
+
+def test_a_backfill_takes_these_steps() -> None:
+    """A new one is in the crash laws below by its number; that it is there should be meant."""
+    assert {step for step, _ in moments_of(lambda at: filled(live(3, 3, 3), asked(0, 3), at))} == STEPS
+
+
+@pytest.mark.parametrize("moment", range(MOMENTS))
+def test_killed_at_any_change_it_is_resumed_and_loads_each_offset_once(moment: int) -> None:
+    outside = live(3, 3, 3)
+    with pytest.raises(Crash):
+        filled(outside, asked(0, 3), crash_at_moment(moment))
+    refuse_twice(outside)
+    grow(outside, 1, 0, 2)
+    run(outside, CAPPED)
+    run(outside, CAPPED)
+    filled(outside, asked(0, 3))
+    refuse_lacking(outside)
+    report = new_report()
+    filled(outside, asked(0, 3), report=report)
+    assert outcomes(report) == [Outcome.ALREADY_APPLIED], "a retry after success loads nothing"
+
+
+@pytest.mark.parametrize("first", range(0, MOMENTS, 5))
+def test_crashes_one_after_the_other_lose_and_double_nothing_of_a_backfill(first: int) -> None:
+    for second in range(0, MOMENTS, 4):
+        outside = live(3, 3, 3)
+        for moment in (first, second):
+            with contextlib.suppress(Crash):
+                filled(outside, asked(0, 3), crash_at_moment(moment))
+            refuse_twice(outside)
+        filled(outside, asked(0, 3))
+        refuse_lacking(outside)
+
+
+@pytest.mark.parametrize("moment", range(MOMENTS))
+@pytest.mark.parametrize("other", ["the same", "one that overlaps", "the live pipeline", "set back"])
+def test_whoever_works_in_the_middle_of_a_backfill_no_offset_is_loaded_twice(moment: int, other: str) -> None:
+    outside, done, at_moment = started(3, 3, 3) if other == "set back" else live(3, 3, 3), list[int](), iter(range(10_000))
+
+    def beside(step: str, when: When) -> None:
+        if next(at_moment) == moment and not done:
+            done.append(1)
+            with contextlib.suppress(EtlError):
+                if other == "the same":
+                    filled(outside, asked(0, 3))
+                elif other == "one that overlaps":
+                    filled(outside, asked(1, 3), name="new")
+                elif other == "set back":
+                    set_to(outside, CAPPED, a=1)
+                    run(outside, CAPPED)
+                else:
+                    grow(outside, 1, 0, 2)
+                    run(outside, CAPPED)
+
+    with contextlib.suppress(EtlError):
+        filled(outside, asked(0, 3), beside)
+    refuse_twice(outside)
+    for name, what in (("old", asked(0, 3)), ("new", asked(1, 3))):
+        with contextlib.suppress(EtlError):
+            filled(outside, what, name=name)
+    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    while outcomes(run(outside, CAPPED)) != [Outcome.NOTHING_NEW]:
+        refuse_twice(outside)
+    assert done
+    refuse_lacking(outside)
+
+
+@pytest.mark.parametrize("stop", ["store plan", "append"])
+@pytest.mark.parametrize("moment", range(14))
+def test_given_up_at_any_moment_what_was_loaded_stays_claimed_and_the_rest_is_free(stop: str, moment: int) -> None:
+    outside = live(3, 3, 3)
+    with pytest.raises(Crash):
+        filled(outside, asked(0, 3), crash_at(stop, When.AFTER))
+    with contextlib.suppress(Crash):
+        given_up(outside, crash_at_moment(moment))
+    refuse_twice(outside)
+    claim = given_up(outside)
+    assert claim.state is ClaimState.GIVEN_UP
+    in_table = {(log, at) for log, at in outside.rows() if offset_of(at) < 3}
+    assert {(log, at) for log, parts in claim.stretches.items() for start, until in parts for at in range(start, until)} == in_table
+    with pytest.raises(SettingsError, match="was given up: not needed"):
+        filled(outside, asked(0, 3))
+    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    refuse_lacking(outside)
+
+
+@pytest.mark.parametrize("moment", range(MOMENTS))
+def test_a_forgotten_driver_of_a_backfill_that_was_given_up_doubles_nothing(moment: int) -> None:
+    """It stands still at a moment, its session is lost, the backfill is given up, another one takes the rest, and it goes on."""
+    outside, done, at_moment = live(3, 3, 3), list[int](), iter(range(10_000))
+
+    def meanwhile(step: str, when: When) -> None:
+        if next(at_moment) == moment and not done:
+            done.append(1)
+            with contextlib.suppress(SettingsError):
+                given_up(outside)
+            filled(outside, asked(0, 3, only_missing=True), name="rest")
+
+    with contextlib.suppress(EtlError):
+        filled(outside, asked(0, 3), meanwhile)
+    assert done
+    refuse_lacking(outside)
+
+
+def test_rows_of_a_backfill_are_no_replays_to_make_again() -> None:
+    outside = live(5, 5, 5)
+    filled(outside, asked(1, 3))
+    wanted = Wanted((parse_named("clicks:0"),), 1, 6)
+    with pytest.raises(SettingsError, match="offsets 1 to 5 of it were loaded by backfill old, or will be"):
+        replay(FakeWorld(outside, CAPPED), CAPPED, new_report(), wanted, None)
+
+
+def test_what_is_whole_is_not_given_up() -> None:
+    outside = live(3, 3, 3)
+    filled(outside, asked(0, 3))
+    with pytest.raises(SettingsError, match="is whole: 9 offsets of 3 partitions: there is nothing to give up"):
+        given_up(outside)
+
+
+def test_another_interval_under_the_same_name_is_refused() -> None:
+    outside = live(5, 5, 5)
+    filled(outside)
+    with pytest.raises(SettingsError, match="backfill old was begun from 0 until 5.*, and now it is asked for from 0 until 4"):
+        filled(outside, asked(0, 4))
+
+
+def test_one_that_nobody_began_cannot_go_on() -> None:
+    outside = live(5, 5, 5)
+    with pytest.raises(SettingsError, match="nobody has begun a backfill of this name"):
+        filled(outside, None)
+    with pytest.raises(SettingsError, match="nobody has begun a backfill of this name"):
+        given_up(outside)
+
+
+def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_out_on_request() -> None:
+    outside = live(5, 5, 5)
+    with pytest.raises(SettingsError, match="the pipeline loads this partition from offset 5 on, and the interval is 0 to 9"):
+        grow(outside, 2, 2, 2)
+        filled(outside, asked(0, 9))
+    with pytest.raises(SettingsError, match="the pipeline loads this partition from offset 5 on, and the interval is 2 to 6") as refused:
+        filled(outside, asked(2, 6))
+    assert refused.value.check and "`--missing` fills only what nobody else loads (2 to 5)" in refused.value.check
+    filled(outside, asked(2, 4))
+    with pytest.raises(SettingsError, match="backfill old has loaded offsets 2 to 4, or will"):
+        filled(outside, asked(0, 5), name="new")
+    claim = filled(outside, asked(0, 9, only_missing=True), name="new")
+    assert claim and set(claim.stretches.values()) == {((0, 2), (4, 5))}
+    report = new_report()
+    assert filled(outside, asked(0, 9, only_missing=True), name="none", report=report) is None
+    assert outcomes(report) == [Outcome.NOTHING_NEW] and outside.beside("none").claim is None
+    run(outside, CAPPED)
+    run(outside, CAPPED)
+    refuse_lacking(outside)
+
+
+@pytest.mark.parametrize(("from_", "until", "says"), [(3, 3, "the interval is empty"), (3, 1, "the interval runs backwards")])
+def test_a_backfill_of_an_interval_that_is_empty_or_runs_backwards_is_refused(from_: int, until: int, says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        asked(from_, until)
+
+
+def _time(seconds: int) -> Timestamp:
+    return Timestamp.model_validate({"timestamp": f"1970-01-01T00:{seconds // 60:02}:{seconds % 60:02}+00:00"})
+
+
+def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
+    outside = live(5, 5, 5)
+    for log in LOGS:
+        outside.logs[log].later = {n: 10_000 + n for n in range(2, 5)} | {n: 90_000 for n in range(5, 9)}
+    claim = filled(outside, asked(_time(10), _time(60)))
+    assert claim and set(claim.stretches.values()) == {((2, 5),)}
+    refuse_lacking(outside, 2)
+
+
+@pytest.mark.parametrize(("what", "error", "says"), [
+    pytest.param(asked(_time(3_000), _time(3_500)), SettingsError, "no record of these logs lies in the interval", id="after-the-end"),
+    pytest.param(asked(0, Timestamp.model_validate({"timestamp": "2040-01-01T00:00:00Z"})), NotYetReadable, "is not over", id="future"),
+    pytest.param(asked(0, 99), SettingsError, "the interval ends at 99, and the log at 7", id="above-the-end"),
+    pytest.param(asked(0, 3, "views"), SettingsError, "the brokers have no views", id="another-topic"),
+    pytest.param(asked(0, 3, "clicks:9"), SettingsError, "the brokers have no clicks:9", id="another-partition"),
+])
+def test_what_cannot_be_backfilled_is_refused_and_nothing_is_claimed(what: Asked, error: type[EtlError], says: str) -> None:
+    outside = live(5, 5, 5)
+    with pytest.raises(error, match=says):
+        filled(outside, what)
+    assert outside.beside("old").claim is None and not outside.beside("old").plans
+
+
+@pytest.mark.parametrize("from_", [0, _time(1)], ids=["an offset", "a time"])
+def test_what_lies_before_the_log_start_is_told_and_left_out_on_request(from_: Any) -> None:
+    outside = live(5, 5, 5)
+    outside.logs[LOGS[0]].log_start = 2
+    outside.logs[LOGS[1]].log_start = 5
+    for log in LOGS:
+        outside.logs[log].later = dict.fromkeys(range(9), 90_000)
+    with pytest.raises(DataLoss, match="the log starts at 2"):
+        filled(outside, asked(from_, 5))
+    claim = filled(outside, asked(from_, 5, only_retained=True))
+    assert claim and dict(claim.stretches) == {LOGS[0]: ((2, 5),), LOGS[2]: ((0, 5),)}
+
+
+def test_before_the_first_run_nothing_is_backfilled() -> None:
+    with pytest.raises(SettingsError, match="the pipeline has loaded nothing yet"):
+        filled(outside_of(3, 3, 3))
+
+
+def test_a_partition_that_the_pipeline_has_not_begun_is_refused() -> None:
+    outside = live(5, 5, 5)
+    outside.logs[BrokerPartition("clicks", 3)] = FakeLog(9)
+    with pytest.raises(SettingsError, match="the pipeline has not begun this partition"):
+        filled(outside)
+
+
+def test_a_position_is_not_set_back_into_what_a_backfill_has_claimed() -> None:
+    outside = started(5, 5, 5)
+    with pytest.raises(Crash):
+        filled(outside, asked(2, 4), crash_at("begin", When.AFTER))
+    with pytest.raises(NeedsDecision, match="would begin at offset 3, and backfill old has claimed 3 to 4") as refused:
+        set_to(outside, CAPPED, a=3)
+    assert refused.value.check and "`etl backfill abandon CONF --name old --reason ...`" in refused.value.check
+    set_to(outside, CAPPED, a=4)
+    given_up(outside)
+    set_to(outside, CAPPED, b=0)
+    run(outside, CAPPED)
+    refuse_twice(outside)
+
+
+def test_a_pipeline_that_begins_inside_of_a_claim_is_refused_before_it_stores_anything() -> None:
+    outside = live(5, 5, 5)
+    with pytest.raises(Crash):
+        filled(outside, asked(2, 4), crash_at("begin", When.AFTER))
+    outside.plans.clear()  # ZooKeeper lost the pipeline's ledger, and the table is another one
+    outside.applied.clear()
+    outside.table, outside.uid, outside.offsets = None, None, {}
+    with pytest.raises(NeedsDecision, match="would begin at offset 0, and backfill old has claimed 2 to 4"):
+        run(outside, settings_of())
+    assert not outside.plans
+
+
+def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None:
+    outside = live(5, 5, 5)
+    with pytest.raises(Crash):
+        filled(outside, at=crash_at("begin", When.AFTER))
+    outside.logs[LOGS[0]].log_start = 2
+    with pytest.raises(DataLoss):
+        filled(outside)
+    skipping = settings_of(start="latest", on_data_loss="skip", limits={"max_records_per_run": 4})
+    filled(outside, settings=skipping)
+    refuse_twice(outside)
+    assert {(LOGS[0], at) for at in (2, 3, 4)} <= set(outside.rows())
+    assert [loss.until_offset for _, loss in outside.beside("old").losses] == [2]
+
+
+def test_offsets_that_are_missing_are_let_go_by_policy_in_a_plan_of_the_backfill() -> None:
+    skipping = settings_of(start="latest", on_data_loss="skip", limits={"max_records_per_run": 4})
+    outside = live(5, 5, 5, settings=skipping)
+    outside.logs[LOGS[0]].lost = {1}
+    filled(outside, settings=skipping)
+    refuse_twice(outside)
+    assert len(outside.rows()) == 20
+
+
+def test_a_log_that_was_made_again_is_no_backfills_to_go_on_with() -> None:
+    outside = live(5, 5, 5)
+    with pytest.raises(Crash):
+        filled(outside, asked(0, 3), crash_at("store plan", When.AFTER))
+    outside.logs[LOGS[0]].cut(1)
+    outside.logs[LOGS[0]].grow(9)
+    with pytest.raises(EtlError):
+        filled(outside, asked(0, 3))
+    accept(outside, "clicks:0", settings=CAPPED)
+    run(outside, CAPPED)
+    assert given_up(outside).state is ClaimState.GIVEN_UP
+    refuse_twice(outside)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_one_whose_table_is_another_by_now_is_given_up_and_claims_nothing(is_there: bool) -> None:
+    outside = live(5, 5, 5)
+    with pytest.raises(Crash):
+        filled(outside, asked(0, 3), crash_at("store plan", When.AFTER))
+    outside.table, outside.table_id = ([] if is_there else None), "another"
+    with pytest.raises(EtlError):
+        filled(outside, asked(0, 3))
+    claim = given_up(outside)
+    assert (claim.state, dict(claim.stretches)) == (ClaimState.GIVEN_UP, {})
+
+
+def test_physical_logs_are_backfilled_by_offsets_at_which_a_message_begins() -> None:
+    settings = settings_of(dialect="jafka", start="latest")
+    outside = physical_outside_of(5, 5)
+    run(outside, settings)
+    ends = {log: found.end for log, found in outside.logs.items()}
+    for log in PHYSICAL_LOGS[:2]:
+        outside.logs[log].grow(1)
+    run(outside, settings)
+    claim = filled(outside, asked(0, ends[PHYSICAL_LOGS[0]], "clicks:1-0"), settings=settings)
+    assert claim and list(claim.stretches) == [PHYSICAL_LOGS[0]]
+    assert {place for log, place in outside.rows() if log == PHYSICAL_LOGS[0]} == set(
+        outside.logs[PHYSICAL_LOGS[0]].read(0, outside.logs[PHYSICAL_LOGS[0]].end))
+
+
+def test_of_two_who_claim_at_one_moment_the_second_is_refused() -> None:
+    outside = live(5, 5, 5)
+
+    def beside(step: str, when: When) -> None:
+        if (step, when) == ("begin", When.BEFORE) and not outside.beside("new").plans:
+            filled(outside, asked(1, 3), name="new")
+
+    with pytest.raises(Owned, match="offsets were claimed at this moment"):
+        filled(outside, asked(0, 3), beside)
+    assert outside.beside("old").claim is None
+    refuse_twice(outside)
+
+
+def test_what_a_stored_plan_of_the_pipeline_may_still_read_is_its_own() -> None:
+    outside = started(5, 5, 5)
+    grow(outside, 4, 0, 0)
+    with pytest.raises(Crash):
+        run(outside, CAPPED, crash_at("store plan", When.AFTER))
+    assert outside.newest_plan() and outside.transaction_version() == 1
+    with pytest.raises(SettingsError, match="the pipeline loads this partition from offset 5 on"):
+        filled(outside, asked(0, 6, "clicks:0"))
+    filled(outside, asked(0, 5))
+    run(outside, CAPPED)
+    refuse_lacking(outside)
+
+
+def test_what_a_plan_in_the_place_of_another_leaves_out_is_not_free_before_it_is_in_the_table() -> None:
+    """Whoever works on the other one may find the missing records again, and append them."""
+    settings = settings_of(start="latest", on_data_loss="skip")
+    outside = outside_of(5, 5, 5)
+    run(outside, settings)
+    grow(outside, 4, 0, 0)
+    outside.logs[LOGS[0]].lost = {6}
+    with pytest.raises(Crash):
+        run(outside, settings, crash_at("supersede", When.AFTER))
+    outside.logs[LOGS[0]].lost = set()
+    with pytest.raises(SettingsError, match="the pipeline loads this partition from offset 5 on"):
+        filled(outside, asked(6, 7, "clicks:0"), settings=settings)
+    run(outside, settings)
+    filled(outside, asked(6, 7, "clicks:0"), settings=settings)
+    assert {offset_of(at) for log, at in outside.rows() if log == LOGS[0]} == set(range(5, 9))
+    refuse_twice(outside)
+
+
+def test_behind_a_stored_plan_that_sets_positions_nobody_claims() -> None:
+    outside = started(5, 5, 5)
+    grow(outside, 4, 4, 4)
+    set_to(outside, CAPPED, a=7)
+    with pytest.raises(Owned, match="plan 2 of the pipeline is stored and not in the table"):
+        filled(outside, asked(0, 7, "clicks:0"))
+    run(outside, CAPPED)
+    filled(outside, asked(0, 7, "clicks:0"))
+    while outcomes(run(outside, CAPPED)) != [Outcome.NOTHING_NEW]:
+        pass
+    refuse_twice(outside)
+    assert {offset_of(at) for log, at in outside.rows() if log == LOGS[0]} == set(range(9)), "what was skipped by hand is loaded after all"

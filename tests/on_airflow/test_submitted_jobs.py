@@ -106,8 +106,6 @@ def test_what_a_person_must_decide_fails_in_its_first_try(stand_in: StandIn) -> 
 
 def test_a_replay_names_the_range_of_its_params_and_says_yes(stand_in: StandIn) -> None:
     stand_in.spark_submit({"document": {"rows": 5, "exit_code": 0}})
-    if not (ROOT / "jobs" / "replay.py").exists():
-        pytest.skip("there is no job that replays yet")
     ran = run("replay_clicks", now(), {"topic": "clicks", "partition": 3, "from": "10", "until": "20"}, task="replay")
     assert ran.state == "success"
     assert stand_in.asked()[0].job == [
@@ -116,8 +114,6 @@ def test_a_replay_names_the_range_of_its_params_and_says_yes(stand_in: StandIn) 
 
 def test_a_backfill_has_a_name_by_which_a_retry_resumes_it(stand_in: StandIn) -> None:
     stand_in.spark_submit({"document": {"exit_code": 0}})
-    if not (ROOT / "jobs" / "backfill.py").exists():
-        pytest.skip("there is no job that backfills yet")
     ran = run("backfill_clicks", now(), {"name": "old", "from": FIVE, "until": SIX}, task="backfill")
     assert ran.state == "success"
     assert stand_in.asked()[0].job == ["backfill.py", CLICKS, "--name", "old", "--from", FIVE, "--until", SIX, "--json"]

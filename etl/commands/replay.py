@@ -47,7 +47,13 @@ class ReplayPreview:
         if not any(r.log.is_physical for r in self.plan.ranges):
             come = f"at most {sum(r.size for r in self.plan.ranges):,} come"
         first = f"plan {self.left.number}, which is stored and not in the table, is executed first; then " if self.left else ""
-        return f"{first}{go:,} rows of {self.table} go, and {come}, in one commit of plan {self.plan.number}"
+        more = " and those that it brings there" if self._is_brought_more() else ""
+        return f"{first}{go:,} rows of {self.table}{more} go, and {come}, in one commit of plan {self.plan.number}"
+
+    def _is_brought_more(self) -> bool:
+        """Whether the plan that is executed first loads some of these offsets."""
+        left = self.left.advancing if self.left else ()
+        return any(span.log == r.log and span.meets(r.from_offset, r.until_offset) for span in spans_of(self.plan) for r in left)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from etl.decisions.coverage import fold
 from etl.decisions.next_step import NextStep, repaired
 from etl.decisions.replaced import spans_of
 from etl.decisions.replaying import Wanted, intervals_of, moments_of, plan_replay, wanted_logs
 from etl.errors import NeedsDecision, Owned, SettingsError
+from etl.model.ledger import Coverage, Ledger
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import FirstRun, RebuildFromTable, Replay, Supersede, UpToDate
 from etl.protocol.zookeeper.plan_documents import with_id
@@ -70,8 +72,14 @@ def next_replay(world: World, step: NextStep, settings: Settings, wanted: Wanted
     snapshot = repaired(step.snapshot, step.repair)
     logs = wanted_logs(wanted, state.last, snapshot)
     found = world.first_at(moments_of(wanted, logs))
-    intervals = intervals_of(wanted, logs, found, state.last, snapshot, world.loaded())
+    intervals = intervals_of(wanted, logs, found, state.last, snapshot, _loaded(world, snapshot.ledger))
     return plan_replay(state, intervals, snapshot, settings, reason=reason, now_ms=world.now_ms())
+
+
+def _loaded(world: World, ledger: Ledger) -> Coverage:
+    """What the pipeline has loaded, or, where it is only foreseen that its newest plan is executed, will have by then."""
+    found, newest, applied = world.loaded(), ledger.newest, ledger.applied
+    return fold(found, newest, applied) if newest and applied and applied.is_of(newest) else found
 
 
 def _refuse_another(shown: Plan | None, plan: Plan) -> None:

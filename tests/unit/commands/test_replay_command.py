@@ -57,6 +57,20 @@ def test_a_dry_run_names_the_plan_that_is_executed_first() -> None:
     assert found.says.startswith("plan 2, which is stored and not in the table, is executed first; then 4 rows of clicks go")
 
 
+def test_a_dry_run_may_reach_into_what_the_plan_loads_that_is_executed_first() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    for log in LOGS:
+        outside.logs[log].grow(3)
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("fetch", When.AFTER))
+    world = FakeWorld(outside, SETTINGS)
+    found = preview_of(world, world.observe(), SETTINGS, parse_wanted("clicks", ("0",), "4", "7"))
+    assert found.says == (
+        "plan 2, which is stored and not in the table, is executed first; then 1 rows of clicks and those that it brings there go, and at "
+        "most 3 come, in one commit of plan 3")
+
+
 @pytest.mark.parametrize(("text", "bound"), [
     ("0", 0), ("1200", 1200), ("1970-01-01T00:00:09Z", 9_000), ("1970-01-01T02:00:00+02:00", 0)])
 def test_a_bound_is_an_offset_or_a_time_with_its_zone(text: str, bound: int) -> None:

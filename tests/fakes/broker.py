@@ -61,6 +61,9 @@ KAFKA_3_9 = {PRODUCE: (0, 11), FETCH: (0, 17), LIST_OFFSETS: (0, 9), METADATA: (
              FIND_COORDINATOR: (0, 6), GROUPS: (0, 5), API_VERSIONS: (0, 4), LEADER_EPOCHS: (2, 4), CONFIGS: (1, 4), LOG_DIRS: (0, 4),
              PRODUCERS: (0, 0), TRANSACTIONS: (0, 0), TRANSACTION_LIST: (0, 1)}
 
+_LARGEST_TIME = -3
+"""Instead of a time: the record with the largest one (KIP-734)."""
+_MAGIC_AT = 16
 _SMALLEST_REQUEST = 10
 """Key, version, correlation id, client id: a real broker hangs up on less."""
 
@@ -284,12 +287,20 @@ class FakeBroker:
             partitions = []
             for each in topic.partitions:
                 log, code = self._led(topic.name, each.partition_index)
-                if log is not None and log.segments is not None and version and each.timestamp >= 0:
+                is_largest = each.timestamp == _LARGEST_TIME
+                if log is not None and log.segments is not None and version and (each.timestamp >= 0 or is_largest):
                     code = 43
+                if log is not None and is_largest and any(batch[_MAGIC_AT] == 0 for batch in log.batches):
+                    code = 43
+                largest = max((_time_of(batch) for batch in log.batches), default=-1) if log and is_largest and not code else -1
                 offset = -1 if log is None or code else _offset_at(log, each.timestamp, request.isolation_level)
+                if is_largest and log and not code:
+                    assert version >= 7, "a broker before 3.0 takes it for a time before all others"
+                    offset = next((_base_offset(batch) for batch in log.batches if _time_of(batch) == largest), -1)
                 old = [] if log is None or code else _segments_before(log, each.timestamp, offset)[:each.max_num_offsets]
                 partitions.append(topic_kind.ListOffsetsPartitionResponse(
-                    partition_index=each.partition_index, error_code=code, timestamp=-1, offset=offset, old_style_offsets=old,
+                    partition_index=each.partition_index, error_code=code, timestamp=largest, offset=offset,
+                    old_style_offsets=old,
                     leader_epoch=-1 if log is None or code or version < 4 else log.leader_epoch))
             topics.append(topic_kind(name=topic.name, partitions=partitions))
         return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
@@ -537,6 +548,11 @@ def _last_offset(batch: bytes) -> int:
     return _base_offset(batch) + int(struct.unpack_from(">i", batch, 23)[0])
 
 
+def _time_of(batch: bytes) -> int:
+    """The largest timestamp of a record batch, or that of a message."""
+    return int(struct.unpack_from(">q", batch, 35 if batch[_MAGIC_AT] == 2 else 18)[0])
+
+
 def _offset_at(log: FakeLog, when: int, isolation: int) -> int:
     if when == -1:
         return log.readable_end(isolation)
@@ -544,7 +560,7 @@ def _offset_at(log: FakeLog, when: int, isolation: int) -> int:
         return log.log_start
     if log.finds_no_time:
         return -1
-    found = next((_base_offset(batch) for batch in log.batches if struct.unpack_from(">q", batch, 35)[0] >= when), -1)
+    found = next((_base_offset(batch) for batch in log.batches if _time_of(batch) >= when), -1)
     return found if found < log.readable_end(isolation) else -1  # as Kafka does: "none" for a record behind an open transaction
 
 

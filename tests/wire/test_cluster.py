@@ -153,7 +153,7 @@ def test_describe_of_everything_names_leaders_and_the_cluster(brokers: tuple[Fak
 def test_a_time_is_an_offset_and_the_end_where_no_record_is_that_late(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
     brokers[1].append("demo", 3, encode(Batch(30, [Rec(0)], max_timestamp=1_800_000_000_000)))
     assert cluster.offsets_at(dict.fromkeys(LOGS, 1_750_000_000_000)) == {LOGS[0]: 0, LOGS[1]: 10, LOGS[2]: 20, LOGS[3]: 30}
-    assert asked(brokers, LIST_OFFSETS) == [2, 2]
+    assert asked(brokers, LIST_OFFSETS) == [3, 3], "the time, the end, and the largest time"
 
 
 def test_a_time_behind_an_open_transaction_is_its_records_offset_and_not_the_end_below_it(

@@ -141,7 +141,7 @@ def test_a_broker_that_answers_nothing_is_unreachable_within_the_deadline_of_the
         assert time.monotonic() - began < 2
 
 
-@pytest.mark.parametrize(("generation", "version"), [("kafka-0.10.0", 0), ("kafka-0.10.1", 1), ("kafka-0.11", 2), ("kafka-4.1", 5)])
+@pytest.mark.parametrize(("generation", "version"), [("kafka-0.10.0", 0), ("kafka-0.10.1", 1), ("kafka-0.11", 2), ("kafka-4.1", 7)])
 def test_a_release_that_was_told_is_greeted_with_a_question_that_it_understands(generation: str, version: int) -> None:
     with FakeBroker() as broker, consumer_of(broker, generation) as consumer:
         assert consumer.introduction().startswith(f"Kafka, spoken to as {generation[6:]}, ")

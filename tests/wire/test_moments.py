@@ -10,7 +10,7 @@ from etl.edges.brokers.cluster import Cluster
 from etl.errors import SettingsError
 from etl.model.logs import BrokerPartition, Isolation
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, FakeLog
+from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, FakeLog, as_it_is
 from tests.fakes.message_sets import Msg, encode_logical
 
 LOG, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
@@ -43,16 +43,39 @@ def asked(broker: FakeBroker, key: int) -> int:
     return [each for each, _ in broker.requests].count(key)
 
 
+BEFORE_3_0 = (0, 6)
+"""The versions of ListOffsets that know no largest timestamp."""
+
+
 @pytest.mark.parametrize("last_ms", [NOON, NOON + 5, -1], ids=["as late", "later", "no timestamp"])
 @pytest.mark.parametrize("isolation", Isolation)
+@pytest.mark.parametrize("spoken", [(0, 9), BEFORE_3_0], ids=["3.9", "2.8"])
 def test_a_word_that_nothing_is_that_late_is_not_believed_where_the_last_record_may_be(
-        broker: FakeBroker, cluster: Cluster, last_ms: int, isolation: Isolation) -> None:
+        broker: FakeBroker, cluster: Cluster, last_ms: int, isolation: Isolation, spoken: tuple[int, int]) -> None:
+    broker.versions[LIST_OFFSETS] = spoken
     fill(broker, -1, -1, NOON + 5, last_ms).finds_no_time = True
     with pytest.raises(SettingsError, match="does not bear it out") as raised:
         cluster.offsets_at({LOG: NOON})
     assert (raised.value.exit_code, raised.value.where["partition"]) == (2, 0)
     with pytest.raises(SettingsError, match="does not bear it out"):
         cluster.first_at({LOG: NOON}, isolation=isolation)
+
+
+def test_a_word_is_not_believed_where_a_record_is_as_late_though_the_last_one_is_earlier(broker: FakeBroker, cluster: Cluster) -> None:
+    fill(broker, -1, NOON + 5, NOON - 9).finds_no_time = True
+    with pytest.raises(SettingsError, match="does not bear it out"):
+        cluster.offsets_at({LOG: NOON})
+    with pytest.raises(SettingsError, match="does not bear it out"):
+        cluster.first_at({LOG: NOON})
+    assert cluster.offsets_at({LOG: NOON}, may_be_earlier=True) == {LOG: 0}
+
+
+def test_a_word_is_believed_where_no_record_is_that_late_though_the_last_one_has_no_timestamp(
+        broker: FakeBroker, cluster: Cluster) -> None:
+    fill(broker, NOON - 9, -1)
+    fill(broker, -1, -1, partition=1)
+    assert cluster.offsets_at({LOG: NOON, OTHER: NOON}) == {LOG: 2, OTHER: 2}
+    assert asked(broker, FETCH) == 0, "nothing is read where the broker tells"
 
 
 def test_a_last_message_of_a_format_without_timestamps_bears_nothing_out(broker: FakeBroker, cluster: Cluster) -> None:
@@ -85,7 +108,11 @@ def test_a_word_is_believed_where_the_last_record_is_earlier_or_none_is_left(bro
     assert cluster.offsets_at({LOG: NOON}) == {LOG: 2}
 
 
-def test_a_record_that_came_while_it_was_asked_for_is_found(broker: FakeBroker, cluster: Cluster) -> None:
+@pytest.mark.parametrize(("spoken", "answers"), [
+    (BEFORE_3_0, {FETCH: 0}), ((0, 9), {LIST_OFFSETS: 2})], ids=["behind the look at the end", "behind the largest time"])
+def test_a_record_that_came_while_it_was_asked_for_is_found(
+        broker: FakeBroker, cluster: Cluster, spoken: tuple[int, int], answers: dict[int, int]) -> None:
+    broker.versions[LIST_OFFSETS] = spoken
     log = fill(broker, NOON - 1)
     log.finds_no_time = True
 
@@ -94,7 +121,8 @@ def test_a_record_that_came_while_it_was_asked_for_is_found(broker: FakeBroker, 
         connection.sendall(frame)  # type: ignore[attr-defined]
 
     fill(broker, NOON + 5)
-    broker.script[FETCH].append(is_found_then)
+    for key, before in answers.items():
+        broker.script[key].extend([as_it_is] * before + [is_found_then])
     assert cluster.offsets_at({LOG: NOON}) == {LOG: 1}
 
 
@@ -104,14 +132,16 @@ def test_a_record_behind_an_open_transaction_makes_no_word_doubtful(broker: Fake
 
 
 def test_the_ends_of_many_logs_are_looked_at_in_one_request_and_large_ones_alone(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.versions[LIST_OFFSETS] = BEFORE_3_0
     logs = {BrokerPartition("demo", number): NOON for number in range(20)}
     for log in logs:
         fill(broker, NOON - 2, partition=log.partition, size=2 * MIB if log.partition in (3, 4) else 9)
     assert cluster.offsets_at(logs) == dict.fromkeys(logs, 1)
-    assert asked(broker, FETCH) <= 3
+    assert 1 <= asked(broker, FETCH) <= 3
 
 
 def test_ends_are_looked_at_again_where_the_broker_throttles(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.versions[LIST_OFFSETS] = BEFORE_3_0
     fill(broker, NOON - 2)
     broker.throttle.append(1)
     assert cluster.offsets_at({LOG: NOON}) == {LOG: 1}

@@ -1,9 +1,11 @@
-"""The timestamp of what lies right below the ends of logs: one multifetch for many, and only what is larger is asked for alone."""
+"""How late logs are: their largest timestamp where the broker tells it (KIP-734), else that of what lies right below their ends: one
+multifetch for many, and only what is larger is asked for alone.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable
@@ -15,6 +17,22 @@ from etl.protocol.refusal import Meaning
 _ROUNDS = ((64 * 1024, 256), (1024 * 1024, 16), (1024 * 1024, 1))
 """Bytes of each log, and logs in one request: what does not fit is asked for in the next round, and alone it comes whole (KIP-74)."""
 _PATIENCE_S = 30.0
+_NEVER = -1
+
+
+def largest_times(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int | None]:
+    """The largest timestamp, in milliseconds, of each of these logs, which this broker leads; one below all times where no record has any.
+
+    Left out are logs of which the broker cannot tell: it is from before Kafka 3.0, or their messages are of a format without timestamps.
+    Raises what a broker's refusal means.
+    """
+    found = dict[BrokerPartition, int | None]()
+    for log, told in (consumer.largest_times(logs) or {}).items():
+        if told.refusal is None:
+            found[log] = _NEVER if told.timestamp_ms is None else told.timestamp_ms
+        elif told.refusal.meaning is not Meaning.NO_SEARCH:
+            raise told.refusal.error("tell the largest timestamp", **log.place, broker=consumer.address)
+    return found
 
 
 def last_times(consumer: SimpleConsumer, ends: Mapping[BrokerPartition, int]) -> dict[BrokerPartition, int | None]:

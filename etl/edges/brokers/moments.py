@@ -2,14 +2,15 @@
 
 A broker looks for the first segment whose largest timestamp is not below the time, and searches that one alone. Of a segment whose
 records have no timestamps it takes the time at which the file was last written: so one of these answers "none", and what is in later
-segments is not looked at (seen on Kafka 0.10.2, 2.8 and 4.1). Such an answer is believed where the end of the log bears it out.
+segments is not looked at (seen on Kafka 0.10.2, 2.8 and 4.1). Such an answer is believed where the log bears it out: by its largest
+timestamp, which brokers tell from Kafka 3.0 on (KIP-734), of others by the last of its records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from etl.edges.brokers.last_times import last_times
+from etl.edges.brokers.last_times import largest_times, last_times
 from etl.edges.brokers.offsets import LEADER_WITHIN_S, Listed, LogOffsets
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, EtlError, OtherRelease, SettingsError
@@ -30,7 +31,7 @@ class LogMoments(LogOffsets):
         not there, and the end that they then tell lies below records that are older. Logs that stay without a leader are left out.
 
         SettingsError where a log cannot be searched: by brokers before 0.10.1, in a message format without timestamps, or where "none" is
-        not borne out by the log's end. Unless it `may_be_earlier`: then it is the start of the last segment that was written by then, or
+        not borne out by the log. Unless it `may_be_earlier`: then it is the start of the last segment that was written by then, or
         of the log.
         """
         try:
@@ -86,9 +87,11 @@ class LogMoments(LogOffsets):
     def _borne_out(
         self, late: Mapping[BrokerPartition, int], highs: Mapping[BrokerPartition, int], leaders: Mapping[BrokerPartition, Leader],
     ) -> set[BrokerPartition]:
-        """The logs that have nothing below the high watermark, or something earlier right there."""
+        """The logs that have nothing that late by their largest timestamp; where nobody tells that, those that have nothing below the high
+        watermark, or something earlier right there."""
         def ask(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int | None]:
-            return last_times(consumer, {log: highs[log] for log in logs})
+            told = largest_times(consumer, logs)
+            return {**told, **last_times(consumer, {log: highs[log] for log in logs if log not in told})}
 
         filled = {log: leaders[log] for log, high in highs.items() if high}
         times = {log: when for answer in self.of_each(filled, ask) for log, when in answer.items()}
@@ -112,7 +115,7 @@ def _late(times: Mapping[BrokerPartition, int], found: Listed) -> dict[BrokerPar
 
 def _doubted(log: BrokerPartition, leader: Leader) -> SettingsError:
     return SettingsError(
-        "the broker finds no record that late, but the log's end does not bear it out: what lies there is as late, or has no timestamp. "
-        "Records without timestamps keep a broker from finding later ones",
+        "the broker finds no record that late, but the log does not bear it out: it has one, or its last record has no timestamp. Records "
+        "without timestamps keep a broker from finding later ones",
         **log.place, broker=leader.broker,
         check="where reading is to start or stop by a time: earliest and offsets hold for this log (a committed one of the group, too)")

@@ -8,7 +8,7 @@ short forms raise them.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from etl.edges.brokers.group_offsets import GroupOffsets
 from etl.errors import BrokerUnreachable, CorruptData, OtherRelease, SettingsError
@@ -97,6 +97,17 @@ class SimpleConsumer(GroupOffsets):
         """
         listed = self._ask(lambda dialect: dialect.list_offsets(times, isolation, epochs or {}))
         if set(listed) != set(times):
+            raise CorruptData("the answer to ListOffsets names other partitions than were asked for", broker=self.address)
+        return listed
+
+    def largest_times(
+        self, logs: Collection[BrokerPartition], *, epochs: Mapping[BrokerPartition, int | None] | None = None,
+    ) -> dict[BrokerPartition, ListedOffset] | None:
+        """The largest timestamp of each log, wherever it lies, in one request; None: this broker cannot tell (Kafka before 3.0, Jafka)."""
+        if not self._dialect().tells_largest_times:
+            return None
+        listed = self._ask(lambda dialect: dialect.largest_times(logs, epochs or {}))
+        if set(listed) != set(logs):
             raise CorruptData("the answer to ListOffsets names other partitions than were asked for", broker=self.address)
         return listed
 

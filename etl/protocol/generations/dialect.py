@@ -99,6 +99,17 @@ class Dialect(Protocol):
 
         return Request(request.frame, read, request.answers, request.check_if_cut)
 
+    @property
+    def tells_largest_times(self) -> bool:
+        """Whether the broker can tell the largest timestamp of a log, wherever in it that is (KIP-734)."""
+        return False
+
+    def largest_times(
+        self, logs: Collection[BrokerPartition], epochs: Mapping[BrokerPartition, int | None],
+    ) -> Request[dict[BrokerPartition, ListedOffset]]:
+        """The largest timestamp in each log, and where a record with it is; without a timestamp where no record has one."""
+        self._cannot("tell the largest timestamp of a log")
+
     def segments_before(self, log: BrokerPartition, time_ms: int) -> Request[tuple[int, ...] | Refusal]:
         """Where the newest segment of one log begins that was written by then, by its broker's clock; nothing where none was."""
         self._cannot("tell when segments were written")

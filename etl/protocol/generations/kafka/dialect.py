@@ -33,6 +33,8 @@ _OLDER_CORRELATION_ID = 0x0A0D0A0D
 PATIENCE_S = 1.0
 """How long brokers may think about ApiVersions before it is looked whether they will ever answer. Only time is lost by a wrong guess."""
 _TELLS_ITSELF = "kafka"
+_FIRST_WITH_LARGEST_TIMES = 7
+"""The version of ListOffsets (KIP-734). A broker before Kafka 3.0 takes the question for a time before all others."""
 
 
 class Kafka(Generation):
@@ -156,6 +158,16 @@ class KafkaDialect(Dialect):
         is_stable = isolation is Isolation.READ_COMMITTED and version >= 2
         return self._request(
             Api.LIST_OFFSETS, fields, lambda response: small_messages.parse_list_offsets(response, is_last_stable=is_stable))
+
+    @property
+    def tells_largest_times(self) -> bool:
+        return versions.newest_of(Api.LIST_OFFSETS, self._spoken) >= _FIRST_WITH_LARGEST_TIMES
+
+    def largest_times(
+        self, logs: Collection[BrokerPartition], epochs: Mapping[BrokerPartition, int | None],
+    ) -> Request[dict[BrokerPartition, ListedOffset]]:
+        fields = small_messages.list_offsets_fields(dict.fromkeys(logs, small_messages.MAX_TIMESTAMP), Isolation.READ_UNCOMMITTED, epochs)
+        return self._request(Api.LIST_OFFSETS, fields, small_messages.parse_list_offsets, least=_FIRST_WITH_LARGEST_TIMES)
 
     def segments_before(self, log: BrokerPartition, time_ms: int) -> Request[tuple[int, ...] | Refusal]:
         """Version 0, which brokers before 4.0 speak, knows segments only."""

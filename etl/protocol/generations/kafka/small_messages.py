@@ -115,6 +115,10 @@ def _parse_partition(topic: str, found: Any, brokers: Mapping[int, Broker]) -> P
     return PartitionMetadata(BrokerPartition(topic, found.partition_index), refusal_of(found.error_code), leader)
 
 
+MAX_TIMESTAMP = -3
+"""Instead of a time: the record with the largest timestamp, wherever it lies; -1 in the answer where none has one (KIP-734, version 7)."""
+
+
 def list_offsets_fields(times: Mapping[BrokerPartition, int], isolation: Isolation,
                         epochs: Mapping[BrokerPartition, int | None], most: int = 1) -> dict[str, Any]:
     """One request for many logs; `times` holds LATEST, EARLIEST or milliseconds since 1970. Version 0 names up to `most` offsets each."""

@@ -20,7 +20,7 @@ class Api(Enum):
 
     PRODUCE = (0, 0, 8)
     FETCH = (1, 0, 13)
-    LIST_OFFSETS = (2, 0, 5)
+    LIST_OFFSETS = (2, 0, 7)
     METADATA = (3, 0, 12)
     OFFSET_COMMIT = (8, 0, 7)
     OFFSET_FETCH = (9, 0, 5)
@@ -58,6 +58,11 @@ def choose_version(api: Api, spoken: ApiVersions, *, least: int = 0, most: int |
         raise SettingsError(f"the broker speaks no version of {api.name} from {lowest} to {highest} (it speaks {says})",
                             check="the broker's version, and broker_version where it is given", **place)
     return min(highest, theirs[1])
+
+
+def newest_of(api: Api, spoken: ApiVersions) -> int:
+    """The highest version of this request that the broker speaks; -1: none."""
+    return spoken.get(api.key, (0, -1))[1]
 
 
 def not_spoken(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str, ...]:

@@ -86,11 +86,11 @@ class State(NamedTuple):
     under K behind such an end, and what that loads is as right as what any later run loads."""
     is_done: bool = False
     """A run of K has ended with exit 0 and left nothing; nobody reads it either."""
-    runs: int = 3
+    runs: int = 2
     others: int = 1
     """How many runs without a key there may be."""
     crashes: int = 1
-    losses: int = 1
+    losses: int = 0
     supersedes: int = 1
     prunes: int = 1
     absences: int = 1
@@ -350,7 +350,13 @@ def explore(start: State = State()) -> tuple[int, str | None]:
     return explored(start, steps, broken_law)
 
 
+LOST = State(others=0, crashes=0, losses=1, prunes=0)
+"""All at once is more than a machine keeps; lost sessions are looked at with plans that are superseded and logs that are away."""
+
+
 if __name__ == "__main__":
-    states, law = explore()
-    print(f"{states:,} states", law or "every law holds")
-    sys.exit(law is not None)
+    for start in (State(), LOST):
+        states, law = explore(start)
+        print(f"{states:,} states", law or "every law holds")
+        if law:
+            sys.exit(1)

@@ -60,7 +60,8 @@ class StandaloneAirflow:
         self.url = url
         self.environment = {**os.environ, **environment, **{
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # it starts its parts by the name `airflow`
-            "AIRFLOW_HOME": str(home), "AIRFLOW__API__BASE_URL": url,
+            "AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
+            "AIRFLOW__API__BASE_URL": url,
             "AIRFLOW__API__HOST": "127.0.0.1", "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/", "AIRFLOW__API__WORKERS": "1",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True", "AIRFLOW__CORE__PARALLELISM": "4",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.commands.operator import Ruling
+from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
 from etl.decisions.next_step import Repair, repaired
 from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL
@@ -75,7 +75,7 @@ def restore(settings: Settings, foreseen: Restorable, reason: str, run_context: 
             plan = _behind_rows(world, snapshot, foreseen, reason)
         else:
             plan = from_commits(world, snapshot, settings, reason, run_id)
-    says = [f"plan {plan.number} ({plan.id}) is stored, and the next run executes it: {reason}", *foreseen.says]
+    says = [*told_stored(plan, reason), *foreseen.says]
     return Ruling("\n".join(says), {"says": says, "restored": foreseen.lost.value, "plan": describe_plan(plan, None)})
 
 
@@ -144,8 +144,5 @@ def _behind_rows(world: LiveWorld, snapshot: Snapshot, foreseen: Restorable, rea
     made = with_id(plan_taking_over(taken, state, snapshot, settings, **plan))
     known = state.plan.positions.keys() if isinstance(state, (Replay, Supersede)) else set()
     take_in(world.ledger, None, taken.positions, table_id=made.table_id or "", known=known, lives=taken.log_epochs)
-    if isinstance(state, (Replay, Supersede)):
-        world.supersede(made, ledger)
-    else:
-        world.store(made)
+    store_decided(world, made, state, ledger)
     return made

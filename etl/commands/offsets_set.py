@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.commands.expected_rows import expected_rows, loaded_plans, read_both_ledgers
-from etl.commands.operator import Ruling
+from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
 from etl.decisions.accepting import Named
 from etl.decisions.coverage import without
@@ -111,13 +111,8 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
             raise Owned("a run went on since the positions were looked at", check="nothing; say it again, and look at what it says")
         _refuse_loaded(world, moves, stands, snapshot)
         plan = with_id(plan_set(stands, moves, snapshot, settings, reason=reason, now_ms=now_ms()))
-        if isinstance(stands.state, Replay):
-            world.supersede(plan, snapshot.ledger)
-        else:
-            world.store(plan)
-    says = [f"plan {plan.number} ({plan.id}) is stored, and the next run executes it: {reason}"]
-    if plan.supersedes:
-        says.append(f"it takes the place of {plan.supersedes}, which was not in the table")
+        store_decided(world, plan, stands.state, snapshot.ledger)
+    says = told_stored(plan, reason)
     says += foreseen.says
     return Ruling("\n".join(says), {"says": says, "moves": foreseen.as_json(), "plan": describe_plan(plan, None)})
 

@@ -49,6 +49,20 @@ class Ruling:
     document: dict[str, Any]
 
 
+def store_decided(world: LiveWorld, plan: Plan, state: PipelineState | None, ledger: Ledger) -> None:
+    """Store what an operator decided, in the place of a plan that is stored and not in the table."""
+    if isinstance(state, (Replay, Supersede)):
+        world.supersede(plan, ledger)
+    else:
+        world.store(plan)
+
+
+def told_stored(plan: Plan, reason: str) -> list[str]:
+    """Which plan it is, and whose place it takes."""
+    replaced = [f"it takes the place of {plan.supersedes}, which was not in the table"] if plan.supersedes else []
+    return [f"plan {plan.number} ({plan.id}) is stored, and the next run executes it: {reason}", *replaced]
+
+
 def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     """Accept the table as it is at `version` (or `none`: that there is none), and go on from ZooKeeper's positions.
 
@@ -157,13 +171,8 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
         finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
         snapshot = repaired(snapshot, repair)
         plan = with_id(plan_reset(state, snapshot, settings, wanted, now_ms=now_ms()))
-        if isinstance(state, Replay):
-            world.supersede(plan, snapshot.ledger)
-        else:
-            world.store(plan)
-    says = [f"plan {plan.number} ({plan.id}) is stored, and the next run executes it: {reason}"]
-    if plan.supersedes:
-        says.append(f"it takes the place of {plan.supersedes}, which was not in the table")
+        store_decided(world, plan, state, snapshot.ledger)
+    says = told_stored(plan, reason)
     says += [f"{log} goes on from {plan.positions[log]}" for log in sorted(_moved_logs(plan, state))]
     says += told_of(state.last if isinstance(state, UpToDate) else state.plan, plan, snapshot)
     return Ruling("\n".join([*says, *told_vanished(plan.vanished)]), {"says": says, "plan": describe_plan(plan, None)})

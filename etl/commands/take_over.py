@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from etl.commands.backfills import refuse_unfinished
-from etl.commands.operator import Ruling
+from etl.commands.operator import Ruling, store_decided
 from etl.commands.run import new_run_id
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan_of
@@ -26,7 +26,7 @@ from etl.errors import NeedsDecision, SettingsError
 from etl.model.ledger import Coverage, Retirement
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import FirstRun, PipelineState, Replay, Snapshot, Supersede, UpToDate
+from etl.model.snapshot import FirstRun, PipelineState, Snapshot, UpToDate
 from etl.model.table import OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_plan
@@ -75,10 +75,7 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
             _hand_over(world, None if left else theirs, snapshot, reason)
             known = set() if state is None or isinstance(state, FirstRun) else plan_of(state).positions.keys()
             take_in(world.ledger, coverage, taken.positions, table_id=plan.table_id or "", known=known, lives=taken.log_epochs)
-            if isinstance(state, (Replay, Supersede)):
-                world.supersede(plan, snapshot.ledger)
-            else:
-                world.store(plan)
+            store_decided(world, plan, state, snapshot.ledger)
     given_up = {log: offset for log, offset in plan.positions.items() if is_apart and offset > taken.positions.get(log, 0)}
     return _ruling(plan, other, len(taken.positions), left, given_up, is_retired=bool(theirs) and not left)
 

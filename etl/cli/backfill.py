@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from etl.cli.arguments import AsJson, Commands, Conf, Quiet, Reason, Yes, run_context, settings_of
-from etl.cli.output import confirm, show
+from etl.cli.output import ask, confirm, is_attended, show
 
 if TYPE_CHECKING:
     from etl.decisions.backfilling import Asked
@@ -60,7 +59,7 @@ def backfill_begin(
 
     settings, context = settings_of(conf), run_context(quiet=quiet, as_json=as_json)
     asked = parse_asked(from_, until, topic, tuple(partition or ()), only_retained=only_retained, only_missing=missing)
-    is_asked = not yes and not as_json and sys.stdin.isatty() and sys.stdout.isatty()
+    is_asked = not yes and is_attended(as_json=as_json)
     if (dry_run or is_asked) and not _agreed(settings, name, asked, context, dry_run=dry_run, as_json=as_json):
         return
     _tell(run_backfill(settings, name, asked, context, conf=str(conf)), as_json=as_json)
@@ -128,7 +127,7 @@ def _agreed(settings: Settings, name: str, asked: Asked, context: RunContext, *,
     if dry_run:
         return False
     if preview.beginning.claim.stretches:
-        typer.confirm("load them?", abort=True)
+        ask("load them?")
     return True
 
 

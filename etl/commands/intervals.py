@@ -18,12 +18,11 @@ from etl.model.logs import BrokerPartition, in_order
 from etl.model.losses import Loss
 from etl.report.words import counted
 from etl.run.context import ALONE
+from etl.run.discovery import Discovery
 from etl.run.live_world import LiveWorld
-from etl.run.wiring import open_discovery, open_world
+from etl.run.wiring import open_world
 from etl.settings.sections import Settings
 
-ASKED_MAX = 10_000
-"""Each end of an interval is a question to every leader."""
 LOGS_TOLD = 20
 
 
@@ -80,13 +79,11 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
         raise SettingsError("messages of these brokers have no times, so nobody knows which interval they are of",
                             key="source.dialect", check="`etl verify CONF` and `etl lag CONF`, which go by offsets")
     asked = list(divided(whole, every))
-    if len(asked) > ASKED_MAX:
-        raise SettingsError(f"these are {len(asked):,} intervals, and {ASKED_MAX:,} at most are asked for", check="--every, or shorter")
     with open_world(settings, ALONE) as world:
         snapshot = world.observe()
         loaded = _loaded(world)
-    with open_discovery(settings) as discovery, discovery.open_cluster() as cluster:
-        bounds = _bounds(cluster, list(snapshot.extents), asked)
+        with Discovery(settings, world.zookeeper).open_cluster() as cluster:
+            bounds = _bounds(cluster, list(snapshot.extents), asked)
     starts = {log: extent.log_start_offset for log, extent in snapshot.extents.items()}
     newest = snapshot.ledger.newest
     of_now = {log: loaded.get(AuditedLog(log, newest.log_epochs.get(log, 0) if newest else 0), _NOTHING) for log in bounds}

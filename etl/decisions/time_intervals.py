@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 from etl.errors import SettingsError
 
-INTERVALS_MAX = 100_000
-"""More of them than anybody looks at: a period was meant in hours and written in seconds."""
+INTERVALS_MAX = 10_000
+"""More of them than anybody looks at: a period was meant in hours and written in seconds. Each is a question to every leader."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

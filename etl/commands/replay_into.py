@@ -16,6 +16,7 @@ from etl.decisions.other_pipelines import name_of
 from etl.decisions.replaced import spans_of
 from etl.decisions.replaying import Wanted
 from etl.edges.delta.others import other_pipelines
+from etl.edges.delta.path import open_table
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import SettingsError, VerifyFailed
 from etl.model.plans import Plan
@@ -25,7 +26,12 @@ from etl.run.context import ALONE, RunContext
 from etl.run.loaded_rows import PutInto
 from etl.run.replay import next_replay
 from etl.run.wiring import open_world
+from etl.settings.places import check_place, lies_in, place_of
 from etl.settings.sections import Settings
+
+
+_MADE_BY = "offset-range-etl replay"
+_FREE = "a path where nothing is, or a table that an earlier --into made"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +60,15 @@ def replay_into(settings: Settings, wanted: Wanted, path: str, run_context: RunC
 
     Raises SettingsError for a table that a pipeline loads, VerifyFailed where not as many rows are there as were read, and as a replay.
     """
+    path = _place(settings, path)
+    refuse_foreign(path)
     into = settings.model_copy(update={"table": settings.table.model_copy(update={"path": path})})
-    _refuse_loaded(settings, into)
     watch, run_id = Stopwatch(), new_run_id()
     opened = open_world(settings, run_context, name=f"{run_id}-into", phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         step, _ = step_behind_left(world.observe(wanted.offsets_of), settings)
         plan = with_id(next_replay(world, step, settings, wanted, None))
-        said = {"app": "offset-range-etl replay", "pipeline": settings.pipeline, "group": settings.group, "run_id": run_id,
+        said = {"app": _MADE_BY, "pipeline": settings.pipeline, "group": settings.group, "run_id": run_id,
                 "offsets": _offsets(plan)}
         counts = world.put_into(plan, step.snapshot, into, json.dumps(said))
     if settings.transform is None and counts.read not in (None, counts.there):
@@ -70,15 +77,34 @@ def replay_into(settings: Settings, wanted: Wanted, path: str, run_context: RunC
     return Copied(path, plan, counts)
 
 
-def _refuse_loaded(settings: Settings, into: Settings) -> None:
-    """Nobody who keeps a ledger of a table may find rows in it that it does not know. Raises SettingsError."""
-    if into.table.place == settings.table.place:
+def _place(settings: Settings, path: str) -> str:
+    """The same place, whole; a folder is seen from where the command runs. Raises SettingsError for one in the folder of another table."""
+    try:
+        place = place_of(check_place(path))
+    except ValueError as error:
+        raise SettingsError(f"this names no place: {error}", key="--into", path=path, check=_FREE) from error
+    if place == settings.table.place:
         raise SettingsError("this is the pipeline's own table", key="--into", check="the same without --into replaces its rows by a plan")
-    loaders = other_pipelines(into.table.path, "")
+    for other, whose in ((settings.table.path, "the table"), (settings.table.losses_at, "the losses table")):
+        if lies_in(place, other) or lies_in(other, place):
+            what = f"this and the folder of {whose} lie one inside the other: VACUUM takes a table in another one for rubbish"
+            raise SettingsError(what, key="--into", path=place, check=_FREE)
+    return place
+
+
+def refuse_foreign(path: str) -> None:
+    """Rows may be replaced in a table of ours alone, and nobody who keeps a ledger of one may find rows in it that it does not know.
+
+    Raises SettingsError.
+    """
+    loaders = other_pipelines(path, "")
     if loaders:
         what = f"pipeline {name_of(loaders[0].app_id)} loads into this table, and would find rows that it does not know"
-        check = "a path where nothing is, or a table that an earlier --into made"
-        raise SettingsError(what, key="--into", path=into.table.path, check=check)
+        raise SettingsError(what, key="--into", path=path, check=_FREE)
+    table = open_table(path)
+    if table is not None and not any(_MADE_BY in str(commit.get("userMetadata")) for commit in table.history()):
+        what = "there is a table that no earlier --into made, and its rows of these offsets would be replaced"
+        raise SettingsError(what, key="--into", path=path, check=_FREE)
 
 
 def _offsets(plan: Plan) -> list[dict[str, Any]]:

@@ -36,16 +36,17 @@ def not_apart(table: str, losses: str, reports: str, metrics: str | None = None)
     A report in the folder of a table to be makes it a folder that is no table, and VACUUM takes another table in it for rubbish.
     """
     for place, whose in ((table, "the table"), (losses, "the losses table")):
-        if _is_in(reports, place):
+        if lies_in(reports, place):
             return "report.path", f"the reports' folder is in the folder of {whose}, {place}"
-        if metrics and _is_in(metrics, place):
+        if metrics and lies_in(metrics, place):
             return "metrics_path", f"the metrics are in the folder of {whose}, {place}"
-    if _is_in(losses, table) or _is_in(table, losses):
+    if lies_in(losses, table) or lies_in(table, losses):
         return "table.losses_path", f"the losses table and the table are in one folder, {table}"
     return None
 
 
-def _is_in(path: str, other: str) -> bool:
+def lies_in(path: str, other: str) -> bool:
+    """Whether a path is that other place, or in its folder."""
     place, outer = place_of(path), place_of(other)
     return place == outer or place.startswith(outer.rstrip("/") + "/")
 
@@ -58,6 +59,8 @@ def check_place(path: str) -> str:
         raise ValueError("it begins with ~, which only a shell knows; write the folder out")
     if _ONE_SLASH.match(path) or (is_url(path) and not _URL.match(path)):
         raise ValueError("it is no URL: those are SCHEME://PLACE")
+    if "\\" in path and not is_url(path):
+        raise ValueError("it holds a backslash, which delta-rs takes for a slash, and Spark does not")
     if path.startswith("memory:"):
         raise ValueError("it is a store that is gone with the process")
     if path.startswith("file:") and not re.match("file:/(?!/)|file:///", path):

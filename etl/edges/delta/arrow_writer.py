@@ -47,6 +47,8 @@ class ArrowWriter:
     physical: bool = False
     """The rows are of physical logs (`BrokerPartition.is_physical`)."""
     codec: Codec = DEFAULT_CODEC
+    gives_way: bool = False
+    """The conf leaves the choice to us (`auto`): the next run takes Spark's writer where this one cannot be."""
 
     @property
     def name(self) -> str:
@@ -78,13 +80,24 @@ class ArrowWriter:
             table = open_table(to.path)
             if holds(plan, table, to.app_id) or table is None:
                 return
-            self._wanted(table, to)
+            self._refuse_unfit(table, to)
         receipts = {i: receipt for one in written for i, receipt in one.receipts.items()}
         in_order = tuple(receipts[i] for i in range(len(plan.ranges))) if len(receipts) == len(plan.ranges) else None
         try:
             self._commit(plan, files, table, with_receipts(metadata, plan, in_order) if in_order else metadata, to)
         except OSError as error:  # delta-rs raises it for all that a file system or a store says
             raise unreachable(error, to.path, "written") from error
+
+    def _refuse_unfit(self, table: DeltaTable, to: Destination) -> None:
+        """Tasks wrote for a table that takes such files no more. Raises NotOurTable, or TableUnreachable where another run is enough."""
+        try:
+            self._wanted(table, to)
+        except NotOurTable as unfit:
+            if not self.gives_way:
+                raise
+            check = "nothing: nothing was committed, and the next run takes Spark's writer, under which it may be"
+            what = f"the table became unfit while tasks wrote its files: {unfit.what}"
+            raise TableUnreachable(what, path=to.path, check=check) from unfit
 
     def _wanted(self, table: DeltaTable | None, to: Destination) -> FilesWanted:
         root = local_path(to.path)

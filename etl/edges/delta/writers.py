@@ -118,23 +118,26 @@ def _of_rows(plan: Plan, settings: Settings, look: Callable[[], DeltaTable | Non
     wanted, codec = settings.table.writer, settings.table.codec
     if wanted is WriterName.SPARK:
         return Chosen(SparkWriter(codec), "table.writer says so")
-    refusal = refusal_of_arrow(settings, look, is_new=plan.table_id is None, replaces_rows=plan.kind is PlanKind.REPLAY)
+    if plan.kind is PlanKind.REPLAY:
+        return Chosen(SparkWriter(codec), "the plan puts rows in the place of others, which it alone can")
+    refusal = refusal_of_arrow(settings, look, is_new=plan.table_id is None)
     if refusal is None:
-        return Chosen(ArrowWriter(settings.source.is_physical, codec or DEFAULT_CODEC), f"table.writer is {wanted.value}")
+        arrow = ArrowWriter(settings.source.is_physical, codec or DEFAULT_CODEC, gives_way=wanted is WriterName.AUTO)
+        return Chosen(arrow, f"table.writer is {wanted.value}")
     if wanted is WriterName.ARROW:
         raise refusal
     return Chosen(SparkWriter(codec), f"table.writer is auto, and {refusal.what}")
 
 
 def refusal_of_arrow(
-    settings: Settings, look: Callable[[], DeltaTable | None], *, is_new: bool, replaces_rows: bool = False,
+    settings: Settings, look: Callable[[], DeltaTable | None], *, is_new: bool,
 ) -> EtlError | None:
     """Why tasks cannot write the files, as the error that says so; None where they can. What is a matter of the table is asked last.
 
-    `is_new`: the table is not there yet. `replaces_rows`: the rows come in the place of others.
+    `is_new`: the table is not there yet.
     """
     where = {"path": settings.table.path, "key": "table.writer", "check": "table.writer: spark, or auto, which takes spark where it must"}
-    why = "the plan puts rows in the place of others" if replaces_rows else why_not_arrow(settings, is_new=is_new)
+    why = why_not_arrow(settings, is_new=is_new)
     if why:
         return SettingsError(f"the arrow writer cannot be: {why}", **where)
     table = None if is_new else look()

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from etl.cli import main
 from etl.cli.output import ask
 from etl.commands.replay import parse_bound, parse_wanted, preview_of
 from etl.commands import replay_into
-from etl.commands.replay_into import Copied
+from etl.commands.replay_into import Copied, refuse_foreign
 from etl.errors import DataLoss, SettingsError, Stopped
 from etl.model.logs import Retention
 from etl.run.loaded_rows import PutInto
+from etl.settings.loader import load_settings
 from etl.settings.source import Timestamp
 from tests.fakes.stories import LOGS, SETTINGS, crash_at, outside_of, run
 from tests.fakes.world import Crash, FakeWorld, When
@@ -110,6 +115,33 @@ def test_a_dry_run_of_another_table_has_nothing_to_show(capsys: pytest.CaptureFi
     words = ["--topic", "clicks", "--from", "0", "--until", "9", "--into", "x", "--dry-run"]
     assert main(["replay", "conf/clicks.yaml", *words]) == 2
     assert "--into takes no row out of the pipeline's table" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("into", "why"), [
+    ("~/again", "begins with ~"), ("s3:/bucket/again", "it is no URL"), ("tables/clicks", "the pipeline's own table"),
+    ("tables/clicks/again", "inside the other"), ("tables", "inside the other"), ("tables/clicks_losses", "inside the other"),
+])
+def test_a_place_that_is_another_than_was_meant_or_belongs_to_another_table_is_refused(into: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "clicks.yaml").write_text(
+        "{version: 1, pipeline: clicks, group: g, zookeeper: {connect: '127.0.0.1:1/x'}, source: {topics: {allow: [clicks]}}, "
+        "table: {path: tables/clicks}}")
+    settings = load_settings(tmp_path / "clicks.yaml")
+    place = into if ":" in into or "~" in into else str(tmp_path / into)
+    with pytest.raises(SettingsError, match=why) as raised:
+        replay_into.replay_into(settings, parse_wanted("clicks", (), "0", "9"), place)
+    assert raised.value.where["key"] == "--into"
+
+
+def test_a_table_that_no_earlier_replay_made_is_left_alone(tmp_path: Path) -> None:
+    copy, ours = str(tmp_path / "copy"), str(tmp_path / "ours")
+    write_deltalake(copy, pa.table({"offset": [1]}))
+    said = json.dumps({"app": "offset-range-etl replay"})
+    write_deltalake(ours, pa.table({"offset": [1]}), commit_properties=CommitProperties(custom_metadata={"userMetadata": said}))
+    DeltaTable(ours).optimize.compact()
+    with pytest.raises(SettingsError, match="no earlier --into made"):
+        refuse_foreign(copy)
+    refuse_foreign(ours)
+    refuse_foreign(str(tmp_path / "nothing"))
 
 
 class Terminal(io.StringIO):

@@ -180,6 +180,16 @@ def test_a_table_that_becomes_unfit_while_tasks_write_is_refused_and_nothing_is_
     assert len(offsets(path)) == 15
 
 
+def test_under_auto_a_table_that_becomes_unfit_while_tasks_write_asks_for_another_run_and_for_no_setting(path: str) -> None:
+    appended(path, plan_of())
+    plan = plan_of(2, table_id=id_of(path))
+    tasks = Tasks(plan, meanwhile=lambda: DeltaTable(path).alter.add_constraint({"small": "partition < 9"}))
+    with pytest.raises(TableUnreachable, match="the next run takes Spark's") as raised:
+        append(Load(ArrowWriter(gives_way=True), tasks), plan, Destination(path, APP))
+    assert "constraint small" in raised.value.what and "table.writer" not in str(raised.value)
+    assert len(offsets(path)) == 15
+
+
 def test_a_commit_says_that_it_adds_rows_and_looked_at_none_as_those_of_spark_do(path: str) -> None:
     appended(path, plan_of())
     appended(path, plan_of(2, table_id=id_of(path)))

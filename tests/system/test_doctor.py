@@ -132,7 +132,8 @@ def test_a_zookeeper_that_does_not_answer_is_named_and_what_needs_it_is_not_chec
     pipeline = make_pipeline(zookeeper={"connect": f"127.0.0.1:{nobody}/kafka", "connect_timeout_s": 1})
     said = failing(pipeline, "ZooKeeper", 6, f"127.0.0.1:{nobody}", "zookeeper.connect")
     skipped = {line["name"] for line in said.document["lines"] if line["verdict"] == "not checked"}
-    assert skipped == {"request limit", "chroot", "znode permissions", "cluster", "broker", "topics", "group", "ledger and table"}
+    assert skipped == {
+        "request limit", "chroot", "znode permissions", "cluster", "broker", "topics", "group", "backfills", "ledger and table"}
     assert said.document["not_checked"] == len(skipped)
 
 

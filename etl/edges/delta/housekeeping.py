@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 _LOGS_VACUUM = "spark.databricks.delta.vacuum.logging.enabled"
 """Only a commit of its own tells afterwards how much VACUUM removed."""
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_SPARKS_LISTING_TASKS = "10000"
+"""What Spark has unless it is told: VACUUM begins so many tasks for a table of three files, too, and takes minutes for it on two cores."""
+_TASKS_A_CORE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ def compact(spark: SparkSession, path: str) -> Compacted:
 
 def unneeded(spark: SparkSession, path: str, kept: timedelta) -> int:
     """How many files VACUUM would remove; Spark counts up to a thousand."""
-    with _translated(path):
+    with _translated(path), _set(spark, _listing(spark)):
         return spark.sql(_vacuum(path, kept, "DRY RUN")).count()
 
 
@@ -69,14 +73,9 @@ def vacuum(spark: SparkSession, path: str, kept: timedelta) -> int:
     """Remove the files that no version of the time `kept` needs; how many that were. Raises as `compact`."""
     from delta.tables import DeltaTable
 
-    before = spark.conf.get(_LOGS_VACUUM, None)
-    spark.conf.set(_LOGS_VACUUM, "true")
-    try:
-        with _translated(path):
-            spark.sql(_vacuum(path, kept, "")).collect()
-            [last] = DeltaTable.forPath(spark, spark_path(path)).history(1).collect()
-    finally:
-        spark.conf.unset(_LOGS_VACUUM) if before is None else spark.conf.set(_LOGS_VACUUM, before)
+    with _translated(path), _set(spark, {_LOGS_VACUUM: "true", **_listing(spark)}):
+        spark.sql(_vacuum(path, kept, "")).collect()
+        [last] = DeltaTable.forPath(spark, spark_path(path)).history(1).collect()
     return int((last["operationMetrics"] or {}).get("numDeletedFiles", 0))
 
 
@@ -93,6 +92,26 @@ def write_checkpoint(spark: SparkSession, path: str) -> int:
 def _vacuum(path: str, kept: timedelta, how: str) -> str:
     named = spark_path(path).replace("`", "``")
     return f"VACUUM delta.`{named}` RETAIN {math.ceil(kept.total_seconds() / 3600)} HOURS {how}"
+
+
+def _listing(spark: SparkSession) -> dict[str, str]:
+    """As many tasks to list files by as the session's cores can use, unless somebody said how many."""
+    if spark.conf.get(_LISTING_TASKS) != _SPARKS_LISTING_TASKS:
+        return {}
+    return {_LISTING_TASKS: str(_TASKS_A_CORE * spark.sparkContext.defaultParallelism)}
+
+
+@contextlib.contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Inside, the session has these settings."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, was in before.items():
+            spark.conf.unset(key) if was is None else spark.conf.set(key, was)
 
 
 @contextlib.contextmanager

@@ -90,6 +90,7 @@ def _inside(
     if offset is None or not extent.log_start_offset < offset < extent.end_offset or offset in ours:
         return
     named = extent.boundaries or (extent.log_start_offset,)
-    nearest = named[bisect_right(named, offset) - 1]
-    if nearest != offset:
-        yield DoubtedOffset(log, offset, max([nearest, *(each for each in ours if each < offset)]), extent.end_offset, is_kept)
+    above = bisect_right(named, offset)
+    if named[above - 1] != offset:
+        walk_from = max([named[above - 1], *(each for each in ours if each < offset)])
+        yield DoubtedOffset(log, offset, walk_from, min([extent.end_offset, *named[above:above + 1]]), is_kept)

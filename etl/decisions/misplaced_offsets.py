@@ -37,7 +37,7 @@ def look_at(log: BrokerPartition, offset: int | None, snapshot: Snapshot) -> Loo
 
 
 def refuse_named(log: BrokerPartition, offset: int, snapshot: Snapshot, *, key: str) -> None:
-    """Refuse an offset that an operator names of a physical log, where it lies above the log's end or no entry begins there.
+    """Refuse an offset that an operator names of a physical log, above the log's end or where no entry is known to begin.
 
     `key` is the option that names it. Raises SettingsError.
     """
@@ -46,9 +46,10 @@ def refuse_named(log: BrokerPartition, offset: int, snapshot: Snapshot, *, key: 
     if log.is_physical and log not in snapshot.leaderless and offset > end:
         what = f"offset {offset} lies above {end}, where the log ends"
         raise SettingsError(what, key=key, **log.place, check="`etl offsets show CONF`")
-    if extent and looked and looked.is_entry is False:
+    if extent and looked and not looked.is_entry:
         before, after = _around(looked, extent)
-        what = f"no message begins at {offset}: {looked.wrong}"
+        told = "nobody can tell whether a" if looked.is_entry is None else "no"
+        what = f"{told} message begins at {offset}: {looked.wrong}"
         check = f"where one begins (etl peek); the broker names {before} below it and {after} above it"
         if looked.before is not None:
             what = f"no message begins at {offset}: it lies inside the one from {before} to {after}"

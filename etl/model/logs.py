@@ -134,8 +134,8 @@ class DoubtedOffset:
     offset: int
     walk_from: int
     """The nearest offset at or below it at which an entry begins for sure."""
-    end_offset: int
-    """Of the log."""
+    until_offset: int
+    """The nearest offset above it at which an entry ends for sure: where its segment does, or the log."""
     is_kept: bool = False
     """A plan that is stored keeps it: it was looked at when that was made, so its own bytes will do."""
 

@@ -28,7 +28,7 @@ The position moves on when `feed` is called, so the next request can be sent whi
   cleaner writes a record batch again.
 - Messages of formats v0 and v1 are no other case: each is its own record batch, and a wrapper is one. What is missing in front
   of them is told by the decoder, because where a wrapper begins only its inside tells.
-- Where offsets are byte positions, a range begins and ends where entries do, and nothing is missing in between.
+- Where offsets are byte positions, a range begins and ends where entries do, and nothing is missing in between. What stays cut off is none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from etl.model.raw_table import raw_columns
 from etl.model.receipts import GAPS_KEPT, Receipt
 from etl.protocol.messages import EntryLayout, FetchedPartition
 from etl.protocol.records.decode import Walk, decode, walk
-from etl.protocol.records.selection import MAX_UNPACKED_BYTES, Counts, Selection
+from etl.protocol.records.message_kernel import PHYSICAL_ENTRY_BYTES
+from etl.protocol.records.selection import MAX_UNPACKED_BYTES, Counts, Selection, no_message_at
 from etl.protocol.records.tally import Tally
 from etl.protocol.refusal import Meaning, Refusal
 from etl.reader.passed_batches import MISSING_MAX, PassedBatches
@@ -71,7 +72,7 @@ class Cursor:
         self._columns = raw_columns(columns, physical=range.log.is_physical)
         self._log_epoch, self._max_unpacked_bytes, self._max_record_bytes = log_epoch, max_unpacked_bytes, max_record_bytes
         self._tally, self._counts = Tally(range.from_offset), Counts()
-        self._fetched_bytes, self._empty_answers, self._decoding = 0, 0, False
+        self._fetched_bytes, self._empty_answers, self._decoding, self._cut_off = 0, 0, False, (-1, 0)
         self._passed, self.cleanup = PassedBatches(range, explains_missing=cleanup.explains_missing), cleanup
         self.position = range.from_offset
         """The next offset to ask."""
@@ -181,14 +182,20 @@ class Cursor:
             raise CorruptData(
                 f"a record batch claims {needed} bytes, but the answer ends after {len(fetched.records)} of the {self.max_bytes} asked for",
                 check="whether something between broker and reader cuts answers, and the log on the broker", **self._place)
-        if fetched.layout is EntryLayout.PHYSICAL and len(fetched.records) < min(self.max_bytes, needed):
-            self.starved = True  # it has no more of it: more bytes would not help
+        if fetched.layout is EntryLayout.PHYSICAL and len(fetched.records) < min(self.max_bytes, max(needed, PHYSICAL_ENTRY_BYTES)):
+            self._note_cut_off(fetched, (self.position, len(fetched.records)))
             return
         if needed > self._limit or self.max_bytes >= self._limit:
             raise MessageTooLarge(
                 f"a record batch does not fit into the largest fetch, {self._limit} bytes" + (f"; it has {needed}" if needed > 1 else ""),
                 check="max.message.bytes of the topic", **self._place)
         self.max_bytes = min(self._limit, max(2 * self.max_bytes, needed))
+
+    def _note_cut_off(self, fetched: FetchedPartition, found: tuple[int, int]) -> None:
+        """It has no more of it, and more bytes would not help. An end of the log below `until` is told before it is asked again."""
+        if self._cut_off == found:
+            raise no_message_at(fetched, self.position, f"it would be cut off, for its segment has {found[1]} bytes from there on")
+        self._cut_off, self.starved = found, True
 
     @property
     def _place(self) -> dict[str, object]:

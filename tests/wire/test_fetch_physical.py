@@ -11,13 +11,15 @@ import pytest
 
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.tails import read_tails
-from etl.errors import BrokerUnreachable, CorruptData, DataLoss, EtlError, LogTruncated, NotYetReadable, RanOutBeforeUntil
+from etl.errors import (
+    BrokerUnreachable, CorruptData, DataLoss, EtlError, LogTruncated, NotYetReadable, OffsetInsideMessage, RanOutBeforeUntil,
+)
 from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, Leader, Tail
 from etl.model.plans import OffsetRange
 from etl.model.receipts import Receipt
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.reader.fetch import read_ranges
-from tests.fakes.broker import Act, hang_up
+from tests.fakes.broker import hang_up
 from tests.fakes.jafka import FETCH, MULTIFETCH, OFFSETS, JafkaBroker, entry, wrapped
 
 ONE, TWO = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
@@ -133,17 +135,29 @@ def some_bytes(connection: socket.socket, frame: bytes) -> None:
     connection.sendall(b"\0\0\0\x08" + frame[4:12])
 
 
-@pytest.mark.parametrize("answer", [nothing, some_bytes])
 @pytest.mark.parametrize("fails_on_loss", [True, False])
 def test_a_log_that_reaches_far_enough_and_gives_nothing_is_out_of_reach_and_nothing_of_it_counts_as_gone(
-        brokers: tuple[JafkaBroker, JafkaBroker], fails_on_loss: bool, answer: Act) -> None:
-    brokers[1].script[FETCH].extend([answer] * 1000)
+        brokers: tuple[JafkaBroker, JafkaBroker], fails_on_loss: bool) -> None:
+    brokers[1].script[FETCH].extend([nothing] * 1000)
     receipts: dict[int, Receipt] = {}
     with pytest.raises(NotYetReadable, match="gave no message for 0.2 s") as refused:
         list(read_ranges([whole(TWO, brokers)], isolation=Isolation.READ_UNCOMMITTED, on_receipt=receipts.__setitem__, timeout_s=5,
                          deadline_s=0.2, fails_on_loss=fails_on_loss))
     assert not receipts and refused.value.where == {"topic": "clicks", "partition": 0, "broker_id": 2, "offset": 0}
     assert refused.value.retriable and not any(word in str(refused.value) for word in ("quota", "leader", "transaction"))
+
+
+@pytest.mark.parametrize("fails_on_loss", [True, False])
+def test_a_log_that_reaches_far_enough_and_gives_the_same_piece_of_a_message_again_has_none_there(
+        brokers: tuple[JafkaBroker, JafkaBroker], fails_on_loss: bool) -> None:
+    brokers[1].script[FETCH].extend([some_bytes] * 1000)
+    with pytest.raises(OffsetInsideMessage, match="its segment has 6 bytes from there on"):
+        read([whole(TWO, brokers)], deadline_s=60, fails_on_loss=fails_on_loss)
+
+
+def test_a_piece_of_a_message_that_comes_once_is_asked_for_again(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    brokers[1].script[FETCH].append(some_bytes)
+    assert len(read([whole(TWO, brokers)])[0]) == 100
 
 
 def test_a_log_has_an_extent_with_the_boundaries_that_its_broker_names(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
@@ -202,3 +216,14 @@ def test_bytes_that_expired_while_their_log_was_read_prove_nothing_against_it(br
         assert read_tails(cluster, {ONE: (cut, 10)}, {ONE: led}) == {}
     rows, _ = read([OffsetRange(ONE, cut, end, led)], tails=planned)
     assert [row["value"] for row in rows] == [b"a3"]
+
+
+@pytest.mark.parametrize("back", [1, 2, 3, 54])
+def test_a_range_that_begins_in_the_last_bytes_of_a_segment_is_an_error(brokers: tuple[JafkaBroker, JafkaBroker], back: int) -> None:
+    """Bytes that claim more than the segment has left: neither a larger fetch nor waiting would bring them."""
+    segment = brokers[1].append("clicks", 0, entry((6000).to_bytes(4, "big") + b"\0" * 50))
+    brokers[1].logs["clicks", 0].roll()
+    end = brokers[1].append("clicks", 0, *[entry(b"c" * 1000)] * 9)
+    with pytest.raises(OffsetInsideMessage, match=f"its segment has {back} bytes from there on") as caught:
+        read([OffsetRange(TWO, segment - back, end, leader(TWO, brokers))], deadline_s=60)
+    assert (caught.value.exit_code, caught.value.where["offset"]) == (5, segment - back)

@@ -23,8 +23,10 @@ def broker() -> Iterator[JafkaBroker]:
         yield running
 
 
-def looked(broker: JafkaBroker, *offsets: int, log: BrokerPartition = LOG, walk_from: int = 0, is_kept: bool = False) -> list[LookedAt]:
-    end = broker.logs[log.topic, log.partition].end
+def looked(
+    broker: JafkaBroker, *offsets: int, log: BrokerPartition = LOG, walk_from: int = 0, until: int | None = None, is_kept: bool = False,
+) -> list[LookedAt]:
+    end = until or broker.logs[log.topic, log.partition].end
     with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
         found = look_at(consumer, [DoubtedOffset(log, offset, walk_from, end, is_kept) for offset in offsets])
     return sorted((one for _, one in found), key=lambda one: one.offset)
@@ -82,6 +84,37 @@ def test_a_message_that_is_larger_than_the_first_look_is_looked_at_whole(broker:
     assert len(large) < bytes_asked(broker) < 3 * len(large)
 
 
+def test_bytes_that_are_too_few_to_be_a_message_are_none_however_far_the_walk_would_be(
+        broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "WALKED_BYTES_MAX", 5000)
+    end = broker.append("clicks", 0, entry(b"x" * 6000), entry(b"\0" * 30))
+    for one in looked(broker, *range(end - 8, end)):
+        assert (one.is_entry, one.wrong) == (False, f"there are {end - one.offset} bytes before {end}, and none is so small")
+
+
+def test_no_message_reaches_beyond_its_segment(broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "WALKED_BYTES_MAX", 5000)
+    claims_more = (4000).to_bytes(4, "big") + b"\0" * 50
+    broker.append("clicks", 0, entry(b"x" * 6000), entry(claims_more))
+    broker.logs["clicks", 0].roll()
+    segment = broker.append("clicks", 0, entry(b"x" * 4990)) - 5000
+    inside = segment - len(claims_more)
+    [one] = looked(broker, inside, until=segment)
+    assert (one.is_entry, one.wrong) == (False, f"it would reach to {inside + 4004}, beyond {segment}, where its segment or the log ends")
+    for unseen in (inside, segment - 1, segment - 3):  # the broker named the log's end alone
+        [one] = looked(broker, unseen)
+        assert (one.is_entry, one.wrong) == (False, f"there are {segment - unseen} bytes before its segment ends, and no whole message")
+
+
+def test_of_a_message_that_would_be_larger_than_what_is_looked_at_nobody_can_tell_unless_it_is_walked_to(
+        broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "WALKED_BYTES_MAX", 5000)
+    large = entry(b"x" * 6000)
+    broker.append("clicks", 0, entry(TEXT), large, large)
+    at = len(entry(TEXT)), len(entry(TEXT)) + len(large)
+    assert looked(broker, *at) == [LookedAt(at[0], True), LookedAt(at[1], None, "it would have 6,010 bytes, and 5,000 are looked at")]
+
+
 def test_damage_before_a_position_does_not_make_it_a_bad_one(broker: JafkaBroker) -> None:
     broker.append("clicks", 0, *(entry(TEXT) for _ in range(4)))
     broker.logs["clicks", 0].content[len(entry(TEXT)) + 3] ^= 0xFF  # the second one's length
@@ -91,7 +124,7 @@ def test_damage_before_a_position_does_not_make_it_a_bad_one(broker: JafkaBroker
 def test_where_a_broker_gives_nothing_nobody_knows(broker: JafkaBroker) -> None:
     broker.flush_every = 100
     broker.append("clicks", 0, entry(TEXT), entry(TEXT))
-    assert looked(broker, 5) == [LookedAt(5, None)]
+    assert looked(broker, 5) == [LookedAt(5, None, "its broker gives nothing from there")]
 
 
 def test_the_start_of_a_stored_plan_is_not_walked_to_where_its_bytes_are_a_message(broker: JafkaBroker) -> None:

@@ -2,8 +2,9 @@
 
 Two looks, for the first one is cheap and the second one is proof:
 
-- The bytes at the offset must be an entry whose checksum holds. One request for all logs, a few KiB of each. A payload that holds messages
-  (a copy of a log) looks just so.
+- The bytes at the offset must be an entry whose checksum holds, and which ends where its segment does or before. One request for all logs,
+  a few KiB of each. A payload that holds messages (a copy of a log) looks just so. Of one that would be larger than what is looked at,
+  this look tells nothing.
 - From an offset at which an entry begins for sure it is walked, by lengths alone, to the offset: an entry ends there, or it lies inside of
   one, and where that one begins and ends is known then. It takes all bytes in between, so it is bounded for all logs of a broker together,
   some of the bad ones first and then the nearest. What is further from a segment's start than that has its checksum alone.
@@ -27,6 +28,7 @@ WALKED_BYTES_MAX = 64 * MIB
 _LOGS_AT_A_TIME, _ANSWER_BYTES_MAX = 1000, 16 * MIB
 _BAD_ONES_WALKED = 16
 """One of them is told."""
+_NOTHING_GIVEN = "its broker gives nothing from there"
 _LENGTH_BYTES = 4
 
 
@@ -40,7 +42,7 @@ def look_at(consumer: SimpleConsumer, doubted: Collection[DoubtedOffset]) -> lis
 def _to_walk(found: Mapping[DoubtedOffset, LookedAt]) -> list[DoubtedOffset]:
     """Those that are walked to: some of the bad ones, in order, so that the one that is told is told in full; then the nearest."""
     bad = sorted(one for one, looked in found.items() if looked.is_entry is False)[:_BAD_ONES_WALKED]
-    good = [one for one, looked in found.items() if looked.is_entry and not one.is_kept]
+    good = [one for one, looked in found.items() if looked.is_entry is not False and not one.is_kept]
     left, chosen = WALKED_BYTES_MAX, list[DoubtedOffset]()
     for one in (*bad, *sorted(good, key=lambda one: (one.offset - one.walk_from, one))):
         if one.offset - one.walk_from <= left:
@@ -55,8 +57,8 @@ def _checked(consumer: SimpleConsumer, doubted: Collection[DoubtedOffset]) -> It
     while waiting:
         asked = _of_different_logs(waiting)
         for one, fetched in zip(asked, _fetched(consumer, [(one, one.offset, waiting[one]) for one in asked]), strict=True):
-            looked, needed = _checked_one(one, fetched)
-            if LOOK_BYTES < needed <= WALKED_BYTES_MAX and waiting[one] < needed:
+            looked, needed = _checked_one(one, fetched, waiting[one])
+            if waiting[one] < needed:
                 waiting[one] = needed
                 continue
             del waiting[one]
@@ -74,23 +76,37 @@ def _of_different_logs(waiting: dict[DoubtedOffset, int]) -> list[DoubtedOffset]
     return list(asked.values())
 
 
-def _checked_one(one: DoubtedOffset, fetched: FetchedPartition | None) -> tuple[LookedAt, int]:
+def _checked_one(one: DoubtedOffset, fetched: FetchedPartition | None, asked_bytes: int) -> tuple[LookedAt, int]:
     """What the bytes say, and how many are needed where these are too few."""
+    from etl.protocol.records.message_kernel import PHYSICAL_ENTRY_BYTES, SMALLEST_PHYSICAL  # which only who decodes needs
+
+    left = one.until_offset - one.offset
+    if left < PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL:
+        return LookedAt(one.offset, False, f"there are {left} bytes before {one.until_offset}, and none is so small"), 0
     if fetched is None:
-        return LookedAt(one.offset, None), 0
+        return LookedAt(one.offset, None, _NOTHING_GIVEN), 0
     try:
         messages = fetched.messages()
-        needed = messages.needed_bytes
-        if needed > one.end_offset - one.offset:
-            return LookedAt(one.offset, False, f"it would reach to {one.offset + needed}, beyond the log's end at {one.end_offset}"), 0
-        if not needed:
-            next(iter(messages), None)
+        if needed := messages.needed_bytes:
+            return _cut_off(one, len(fetched.records), asked_bytes, needed)
+        next(iter(messages), None)
     except OffsetInsideMessage as inside:
         if inside.where.get("offset") == one.offset:
             return LookedAt(one.offset, False, inside.what), 0
-        needed = 0
     except EtlError:
-        needed = 0  # it begins there, and is damaged: whoever reads it tells
+        pass  # it begins there, and is damaged: whoever reads it tells
+    return LookedAt(one.offset, True), 0
+
+
+def _cut_off(one: DoubtedOffset, given_bytes: int, asked_bytes: int, needed: int) -> tuple[LookedAt, int]:
+    """The same of an answer without a whole entry. One that is shorter than what was asked for ends where the segment does."""
+    if needed > one.until_offset - one.offset:
+        wrong = f"it would reach to {one.offset + needed}, beyond {one.until_offset}, where its segment or the log ends"
+        return LookedAt(one.offset, False, wrong), 0
+    if given_bytes < asked_bytes:
+        return LookedAt(one.offset, False, f"there are {given_bytes} bytes before its segment ends, and no whole message"), 0
+    if needed > WALKED_BYTES_MAX:
+        return LookedAt(one.offset, None, f"it would have {needed:,} bytes, and {WALKED_BYTES_MAX:,} are looked at"), 0
     return LookedAt(one.offset, True), needed
 
 
@@ -133,10 +149,10 @@ def _inside(consumer: SimpleConsumer, one: DoubtedOffset, begins: int, looked: L
     if header is None or len(header.records) < _LENGTH_BYTES:
         return looked
     ends = begins + _LENGTH_BYTES + int.from_bytes(header.records, "big", signed=True)
-    if not begins < one.offset < ends <= min(one.end_offset, begins + WALKED_BYTES_MAX):
+    if not begins < one.offset < ends <= min(one.until_offset, begins + WALKED_BYTES_MAX):
         return looked
     around = replace(one, offset=begins)
-    is_whole = _checked_one(around, _fetched(consumer, [(around, begins, ends - begins)])[0])[0].is_entry
+    is_whole = _checked_one(around, _fetched(consumer, [(around, begins, ends - begins)])[0], ends - begins)[0].is_entry
     return LookedAt(one.offset, False, looked.wrong or wrong, begins, ends) if is_whole else looked
 
 

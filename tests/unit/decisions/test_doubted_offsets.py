@@ -83,6 +83,11 @@ def test_an_offset_that_was_moved_is_looked_at_and_none_at_which_a_plan_of_ours_
     assert doubted_offsets(plan, Table("t", 1, 4), {ONE: Committed(60, 3)}, {ONE: EXTENT}) == (DoubtedOffset(ONE, 60, 55, 100),)
 
 
+def test_an_offset_that_is_looked_at_comes_with_where_its_segment_ends() -> None:
+    assert doubted_offsets(None, None, {ONE: Committed(17, 3)}, {ONE: EXTENT}) == (DoubtedOffset(ONE, 17, 0, 40),)
+    assert doubted_offsets(None, None, {ONE: Committed(60, 3)}, {ONE: EXTENT}) == (DoubtedOffset(ONE, 60, 40, 100),)
+
+
 def test_of_a_plan_that_is_left_its_start_is_looked_at_and_the_offset_of_now() -> None:
     plan = plain_plan(4, positions={ONE: 90}, ranges=(OffsetRange(ONE, 50, 90),), losses=(Loss(ONE, 45, 50, LossReason.MOVED),))
     assert doubted(plan, 50, in_table=False) == [50]

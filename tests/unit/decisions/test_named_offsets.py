@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from etl.decisions.misplaced_offsets import refuse_named
 from etl.decisions.next_step import plan_superseding
 from etl.errors import OffsetInsideMessage, SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.logs import BrokerPartition, LookedAt
 from etl.model.losses import Loss, LossReason
 from etl.model.plans import Plan
 from etl.model.snapshot import Supersede
@@ -63,6 +64,17 @@ def test_an_offset_that_an_operator_names_inside_a_message_is_refused_with_the_o
         accept(outside, "clicks:2-0", at_offset=starts[1] + 3)
     assert (refused.value.exit_code, refused.value.where["key"], outside.plans) == (2, "--at", before)
     assert accept(outside, "clicks:2-0", at_offset=starts[1]).positions[TWO] == starts[1]
+
+
+def test_an_offset_of_which_nobody_can_tell_is_refused_with_those_that_the_broker_names() -> None:
+    outside = undecided(entries=30)
+    seen = FakeWorld(outside, PHYSICAL_SETTINGS).observe()
+    bounds = seen.extents[TWO].boundaries
+    assert bounds
+    untold = LookedAt(bounds[1] + 3, None, "its broker gives nothing from there")
+    with pytest.raises(SettingsError, match="nobody can tell whether a message begins at .*: its broker gives nothing") as refused:
+        refuse_named(TWO, untold.offset, replace(seen, looked_at={TWO: (untold,)}), key="--at")
+    assert f"the broker names {bounds[1]} below it and {bounds[2]} above it" in refused.value.check
 
 
 def test_an_offset_above_the_end_of_an_undecided_log_is_refused() -> None:

@@ -132,6 +132,23 @@ def test_a_message_larger_than_any_fetch_may_be_is_named_with_its_size() -> None
     assert caught.value.where == {**PLACE, "offset": 1000}
 
 
+@pytest.mark.parametrize("there", [NIHAO[:1], NIHAO[:3], NIHAO[:9]])
+def test_a_message_that_stays_cut_off_where_the_log_goes_on_is_none(there: bytes) -> None:
+    """Its segment ends there. Once it may be a broker's slip."""
+    cursor = physical_cursor(1000, 2000)
+    assert physical_rows_in(cursor, there) == [] and cursor.starved
+    with pytest.raises(OffsetInsideMessage, match=f"no message is at this .*its segment has {len(there)} bytes from") as caught:
+        physical_rows_in(cursor, there)
+    assert caught.value.where == {**PLACE, "offset": 1000}
+
+
+def test_a_message_that_is_cut_off_once_or_grows_is_waited_for() -> None:
+    cursor = physical_cursor(1000, 1016)
+    for size in (3, 7, 9):
+        assert physical_rows_in(cursor, NIHAO[:size]) == [] and cursor.starved
+    assert len(physical_rows_in(cursor, NIHAO)) == 1 and cursor.done and not cursor.starved
+
+
 def test_an_empty_answer_below_the_end_of_a_range_is_waited_for() -> None:
     cursor = physical_cursor(1000, 1015)
     assert physical_rows_in(cursor, b"") == [] and cursor.starved and not cursor.done

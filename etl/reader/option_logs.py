@@ -108,9 +108,17 @@ def parse_number(said: object, name: str) -> int:
     return int(text)
 
 
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError for a name that is there twice: of two lists for one topic nobody knows which is meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"{next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))!r} is named twice")
+    return found
+
+
 def _from_json(text: str, option: str, form: str, build: Callable[[Any], T]) -> T:
     """What `build` makes of a JSON text. Raises SettingsError with the form."""
     try:
-        return build(json.loads(text))
+        return build(json.loads(text, object_pairs_hook=_each_once))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise SettingsError(f"the option cannot be read: {error!r}"[:200], option=option, check=f"the form is {form}") from error

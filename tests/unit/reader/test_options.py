@@ -35,6 +35,16 @@ def test_ranges_are_written_as_json() -> None:
 
 
 @pytest.mark.parametrize("options, named", [
+    ({"bootstrap": "h:1", "assign": '{"clicks": [0], "clicks": [1]}'}, "clicks"),
+    ({**LEAST, "startingOffsets": '{"clicks": {"0": 5, "0": 9}}'}, "0"),
+    ({"bootstrap": "h:1", "ranges": '[{"topic": "clicks", "partition": 0, "from": 5, "from": 1, "until": 9}]'}, "from"),
+])
+def test_what_is_named_twice_in_an_option_is_refused_for_nobody_knows_which_is_meant(options: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingsError, match=f"'{named}' is named twice"):
+        parse_options(options)
+
+
+@pytest.mark.parametrize("options, named", [
     ({"bootstrap": "h:1", "topics": "t", "topicz": "t"}, "topicz"),
     ({"bootstrap": "h:1"}, "topics"),
     ({"bootstrap": "h:1", "topics": "t", "ranges": "[]"}, "topics"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.commands.replay import parse_bound
 from etl.commands.run import reported
-from etl.decisions.accepting import parse_named
+from etl.decisions.accepting import parse_named, parse_partition
 from etl.decisions.backfilling import Asked
 from etl.decisions.tasks import cost_of
 from etl.edges.spark.failures import translating_spark_errors
@@ -36,8 +37,9 @@ def parse_asked(
         raise SettingsError("a partition is one of a topic", key="--partition", check="--topic TOPIC --partition PARTITION")
     whole = parse_named(topic) if topic is not None else None
     if whole and whole.log is not None:
-        raise SettingsError(f"{topic!r} is a partition, and no topic", key="--topic", check=f"--topic {whole.topic} -p {whole.log.key}")
-    named = tuple(parse_named(f"{topic}:{one}") for one in partitions) or ((whole,) if whole else ())
+        check = f"--topic {shlex.quote(whole.topic)} -p {whole.log.key}"
+        raise SettingsError(f"{topic!r} is a partition, and no topic", key="--topic", check=check)
+    named = tuple(parse_partition(whole.topic, one) for one in partitions if whole) or ((whole,) if whole else ())
     bounds = parse_bound(from_, key="--from"), parse_bound(until, key="--until")
     # so long before now is another moment an hour later: it is the same where it is said in the same words
     words = [text.strip() if text.startswith("-") else str(b) if isinstance(b, int) else str(at(b.ms))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.commands.run import reported
-from etl.decisions.accepting import parse_named
+from etl.decisions.accepting import parse_named, parse_partition
 from etl.decisions.expiry import cleanup_of
 from etl.decisions.next_step import NextStep, foreseen, next_step
 from etl.decisions.replaced import spans_of
@@ -76,9 +77,9 @@ def parse_wanted(topic: str, partitions: tuple[str, ...], from_: str, until: str
     """What the options say. Raises SettingsError."""
     whole = parse_named(topic)
     if whole.log is not None:
-        check = f"--topic {whole.topic} --partition {whole.log.key}"
+        check = f"--topic {shlex.quote(whole.topic)} --partition {whole.log.key}"
         raise SettingsError(f"{topic!r} is a partition, and no topic", key="--topic", check=check)
-    named = tuple(parse_named(f"{topic}:{one}") for one in partitions)
+    named = tuple(parse_partition(whole.topic, one) for one in partitions)
     return Wanted(named or (whole,), parse_bound(from_, key="--from"), parse_bound(until, key="--until"), only_retained)
 
 

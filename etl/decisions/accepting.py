@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from etl.errors import SettingsError
 from etl.model.logs import BrokerPartition
-from etl.protocol.stretches import FORM_OF_PARTITION, parse_log, render_log
+from etl.protocol.stretches import FORM_OF_PARTITION, may_be_topic, parse_log, render_log
+from etl.protocol.zookeeper.payloads import parse_partition_key
 
-_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
+_MISSPELT = re.compile(r".*:[0-9-]*|:.*", re.DOTALL)
+"""No topic's name, though one might be called so, for what is meant is a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,17 @@ class Accepting:
 
 def parse_named(text: str) -> Named:
     """`TOPIC` or `TOPIC:PARTITION`. Raises SettingsError."""
-    if _TOPIC.fullmatch(text):
-        return Named(text)
     log = parse_log(text)
-    if log is None:
+    if log is not None:
+        return Named(log.topic, log)
+    if not may_be_topic(text) or _MISSPELT.fullmatch(text):
         raise SettingsError(f"{text!r} names no log", key="LOG", check=f"the form TOPIC or TOPIC:PARTITION; {FORM_OF_PARTITION}")
-    return Named(log.topic, log)
+    return Named(text)
+
+
+def parse_partition(topic: str, text: str) -> Named:
+    """A partition of a topic. Raises SettingsError."""
+    log = parse_partition_key(topic, text)
+    if log is None:
+        raise SettingsError(f"{text!r} names no partition", key="--partition", check=FORM_OF_PARTITION)
+    return Named(topic, log)

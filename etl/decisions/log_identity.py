@@ -24,7 +24,7 @@ from etl.model.logs import BrokerPartition, Lineage
 from etl.model.plans import Plan
 from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
-from etl.protocol.stretches import render_log
+from etl.protocol.stretches import quoted_log
 
 EPOCHS_KEPT = 16
 """How many leader epochs of a log are remembered, the newest: of a range by its receipt, of a log by a plan."""
@@ -52,7 +52,7 @@ class Cut:
         if self.holds_others:
             before = self.left_until + 1
             what = f"the log holds other bytes before offset {before} than were read or planned, and we were at {self.position}{more}"
-        named = render_log(self.log)
+        named = quoted_log(self.log)
         check = "whether an unclean leader was elected, or a broker lost its disk; to go on from there: "
         if self.log.is_physical:
             check = ("whether its broker lost the end of its disk, or the topic was deleted and made again on that broker alone; to go on "

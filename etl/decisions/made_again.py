@@ -9,6 +9,7 @@ of the topic's others; one of which nothing was read need not be decided.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from etl.decisions.tails import holds_what_was_read
@@ -16,7 +17,7 @@ from etl.errors import NeedsDecision, TopicMadeAgain
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
-from etl.protocol.stretches import render_log
+from etl.protocol.stretches import quoted_log, render_log
 from etl.protocol.zookeeper.payloads import CREATION_ID
 
 _NAMED = 20
@@ -171,9 +172,9 @@ def ways_out(logs: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) ->
 def named(logs: Sequence[BrokerPartition]) -> str:
     """The logs as an operator names them, the first of many."""
     more = f" and {len(logs) - _NAMED:,} more" if logs[_NAMED:] else ""
-    return " ".join(map(render_log, logs[:_NAMED])) + more
+    return " ".join(map(quoted_log, logs[:_NAMED])) + more
 
 
 def accept_command(names: Iterable[str], *options: str) -> str:
     """The command that leads out, as messages name it."""
-    return f"etl plans accept-log CONF {' '.join([*names, *options])} --reason ..."
+    return f"etl plans accept-log CONF {' '.join([*map(shlex.quote, names), *options])} --reason ..."

@@ -6,6 +6,7 @@ Which positions are looked at is decided in `doubted_offsets`. Pure functions of
 
 from __future__ import annotations
 
+import shlex
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from etl.model.logs import BrokerPartition, Extent, LookedAt
 from etl.model.losses import Loss, LossReason
 from etl.model.plans import NOTHING_COMMITTED, Committed, Plan, PlanKind
 from etl.model.snapshot import Snapshot
-from etl.protocol.stretches import render_log, render_stretches
+from etl.protocol.stretches import quoted_log, render_log, render_stretches
 
 
 def refuse_inside_entries(positions: Mapping[BrokerPartition, int], snapshot: Snapshot, last: Plan | None, *, is_left: bool) -> None:
@@ -134,7 +135,7 @@ def _inside_entry(log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, la
             if ours is None and last.number > 1:
                 check += (
                     ". If nobody set it: where the log is another one, or lost its end and was written on since (compare its records with "
-                    f"the table's by etl peek), {accept_command([render_log(log), '--at OFFSET'])} goes on from up to where they are the "
+                    f"the table's by etl peek), {accept_command([render_log(log)], '--at OFFSET')} goes on from up to where they are the "
                     "same, from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is")
     return OffsetInsideMessage(what, check=check, **log.place, offset=looked.offset)
 
@@ -142,11 +143,11 @@ def _inside_entry(log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, la
 def _of_a_reset(log: BrokerPartition, looked: LookedAt, extent: Extent, plan: Plan) -> str:
     """What leads out where `accept-log --at` was believed by an earlier version."""
     before, after = _around(looked, extent)
-    skip = render_stretches([(log, looked.offset, after)])
+    skip = shlex.quote(render_stretches([(log, looked.offset, after)]))
     return (
         f"up to where the log's records are those in the table (etl peek): if up to {after}, `etl plans supersede CONF {plan.number} "
         f"--skip {skip} --reason ...`; "
-        f"if up to {before} or below, `etl plans accept-log CONF {render_log(log)} --at OFFSET --reason ...`")
+        f"if up to {before} or below, `etl plans accept-log CONF {quoted_log(log)} --at OFFSET --reason ...`")
 
 
 def _ours(log: BrokerPartition, offset: int, last: Plan | None, *, is_left: bool) -> int | None:

@@ -16,6 +16,7 @@ let go there (it is loaded, if the log still has it), and whether anything is mi
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
@@ -118,7 +119,8 @@ def told_rows(
     log = min(until)
     said.append(
         "of a topic that was deleted and made again since, and is longer by now, records before these offsets would be passed over: "
-        f"compare the last rows with what the logs hold there, e.g. `etl peek CONF {log.topic} {log.key} --from {until[log][1] - 1} -n 1`")
+        f"compare the last rows with what the logs hold there, e.g. `etl peek CONF {shlex.quote(log.topic)} {log.key} "
+        f"--from {until[log][1] - 1} -n 1`")
     said.append("rows that were deleted at the end of a partition come again, what was let go there is loaded if the log has it, and "
                 "nobody can tell any more whether something is missing further down")
     if others:

@@ -11,6 +11,7 @@ nobody can tell that any more, and a run goes first.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -159,7 +160,8 @@ def refuse_loaded(moves: Iterable[Move], loaded: Stretches, rows: Mapping[Broker
         what = f"the table has been given offsets before {until} already" if among else f"the table holds {count:,} rows of these offsets"
         what += f": read again from {move.to_offset}, their rows would be there twice"
         stretch = render_stretches([(move.log, move.to_offset, move.from_offset)])
-        named = f"etl replay CONF --topic {move.log.topic} --partition {move.log.key} --from {move.to_offset} --until {move.from_offset}"
+        named = (f"etl replay CONF --topic {shlex.quote(move.log.topic)} --partition {move.log.key} --from {move.to_offset} "
+                 f"--until {move.from_offset}")
         check = (f"only a replay reads such offsets ({stretch}) again, for it replaces their rows: `{named}`; the position stays at "
                  f"{move.from_offset}")
         if among and until < move.from_offset:

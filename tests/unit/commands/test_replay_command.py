@@ -95,7 +95,7 @@ def test_anything_else_is_refused_with_an_example(text: str) -> None:
         parse_bound(text, key="--until")
 
 
-@pytest.mark.parametrize(("topic", "partitions"), [("clicks", ("x",)), ("clicks:3", ()), ("", ()), ("cl icks", ("1",))])
+@pytest.mark.parametrize(("topic", "partitions"), [("clicks", ("x",)), ("clicks:3", ()), ("", ()), ("cl/icks", ("1",))])
 def test_a_topic_or_partition_that_is_none_is_refused(topic: str, partitions: tuple[str, ...]) -> None:
     with pytest.raises(SettingsError):
         parse_wanted(topic, partitions, "0", "9")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import shlex
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from etl.decisions.accepted_logs import told_of
+from etl.commands.backfill import parse_asked
+from etl.commands.replay import parse_wanted
 from etl.decisions.accepting import Named, parse_named
+from etl.decisions.made_again import accept_command
 from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Vanished
@@ -430,17 +434,33 @@ def test_two_operators_cannot_both_take_a_plans_place() -> None:
 
 @pytest.mark.parametrize(("text", "named"), [
     ("clicks", Named("clicks")), ("a.b-c_d:12", Named("a.b-c_d", BrokerPartition("a.b-c_d", 12))),
-    ("clicks:1-0", Named("clicks", BrokerPartition("clicks", 0, 1)))])
+    ("clicks:1-0", Named("clicks", BrokerPartition("clicks", 0, 1))), ("page views", Named("page views")),
+    ("user:clicks", Named("user:clicks")),
+    ("user:clicks:1-0", Named("user:clicks", BrokerPartition("user:clicks", 0, 1)))])
 def test_a_log_is_named_by_its_topic_and_partition(text: str, named: Named) -> None:
     assert parse_named(text) == named
     assert str(named) == text
 
 
 @pytest.mark.parametrize("text", [
-    "", "clicks:", "clicks:x", ":1", "a b", "clicks:1:2", "clicks:1234567890", "clicks:1-", "clicks:1-0-0", "clicks:01"])
+    "", "clicks:", ":1", "a/b", "a\nb", ".", "..", "..:1", "clicks:1234567890", "clicks:1-", "clicks:1-0-0", "clicks:01"])
 def test_what_names_no_log_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="names no log"):
         parse_named(text)
+
+
+@pytest.mark.parametrize("key", ["x", "", "01", "1-", "3:4"])
+def test_a_partition_that_is_none_is_refused_and_no_topic_by_that_name_is_meant(key: str) -> None:
+    with pytest.raises(SettingsError, match="names no partition"):
+        parse_wanted("clicks", (key,), "0", "9")
+    with pytest.raises(SettingsError, match="names no partition"):
+        parse_asked("0", "9", "clicks", (key,))
+    assert parse_wanted("user:clicks", ("1-0",), "0", "9").named == (Named("user:clicks", BrokerPartition("user:clicks", 0, 1)),)
+
+
+def test_the_command_that_leads_out_names_logs_as_a_shell_takes_them() -> None:
+    command = accept_command(["page views", "it's:1-0", "clicks"], "--at OFFSET")
+    assert shlex.split(command)[4:] == ["page views", "it's:1-0", "clicks", "--at", "OFFSET", "--reason", "..."]
 
 
 def test_a_named_topic_covers_all_its_partitions_and_no_other() -> None:

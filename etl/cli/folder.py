@@ -40,7 +40,7 @@ def run_folder(context: typer.Context, folder: Path, *, as_json: bool) -> None:
     def start(conf: Path) -> ConfRun:
         if not as_json:
             screen.print(f"{conf}:", style="bold")
-        code, printed = started(["run", *(str(conf) if word is None else word for word in words), "--json"])
+        code, printed = started(["run", "--json", *(str(conf) if word is None else word for word in words)])
         if code == _STOPPED:
             raise KeyboardInterrupt
         return ended(conf, code, printed)

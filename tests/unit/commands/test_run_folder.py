@@ -122,6 +122,13 @@ def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its
     assert shown.code == 2 and "b.yaml" in shown.out and "exit code" in shown.out
 
 
+def test_a_folder_behind_two_dashes_is_run_as_any_other(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text("pipeline: b")
+    for words in (["--", str(tmp_path)], [str(tmp_path), "--"]):
+        said = said_by("run", "--json", *words)
+        assert [one["error"]["where"]["path"] for one in said.document["runs"]] == [str(tmp_path / "b.yaml")]
+
+
 def test_a_folder_without_a_conf_is_refused_and_other_commands_take_no_folder(tmp_path: Path) -> None:
     refused(said_by("run", str(tmp_path), "--json"), 2, "there is no conf in this folder", str(tmp_path))
     refused(said_by("plan", str(tmp_path), "--json"), 2, "etl run", str(tmp_path))

@@ -72,9 +72,12 @@ class Messages:
         """
         if self.needed_bytes:
             needs = f"it takes {self.needed_bytes:,}" if self.needed_bytes > 1 else "how many it takes, they do not tell"
+            check = f"max_bytes, which may be up to {FETCH_LIMIT_BYTES_MOST:,}"
+            if self._fetched.layout is EntryLayout.PHYSICAL:
+                check += "; if more bytes bring no more, no message begins at this offset"
             raise MessageTooLarge(
                 f"a message does not fit into a fetch of {len(self._fetched.records):,} bytes; {needs}",
-                check=f"max_bytes, which may be up to {FETCH_LIMIT_BYTES_MOST:,}", topic=self._fetched.topic,
+                check=check, topic=self._fetched.topic,
                 partition=self._fetched.partition, broker_id=self._fetched.broker_id, offset=self._fetched.asked_offset)
         # One after the other, so that those before a damaged one are given.
         aborted = AbortedTransactions(self._fetched.aborted)

@@ -56,7 +56,7 @@ def next_backfill_plan(claim: Claim, state: UpToDate, snapshot: Snapshot, settin
     NotYetReadable.
     """
     left = claim.left_from(state.last.positions)
-    if claim.state is not ClaimState.OPEN or not left:
+    if claim.state is not ClaimState.OPEN or state.last.closes or not left:
         return None
     if not snapshot.extents.keys() & left.keys() and settings.source.on_no_leader is OnNoLeader.SKIP and left.keys() <= snapshot.leaderless:
         return None
@@ -80,7 +80,7 @@ def closing_plan(last: Plan, *, is_stored: bool, snapshot: Snapshot, reason: str
     """The plan that reads nothing and closes a backfill, without its id: in the place of one that is not in the table, or the next."""
     table = snapshot.table
     plan = replace(
-        last, ranges=(), created_at_ms=now_ms, reason=reason, losses=(), id="", supersedes=last.id if is_stored else None,
+        last, ranges=(), created_at_ms=now_ms, reason=reason, losses=(), id="", supersedes=last.id if is_stored else None, closes=True,
         positions=starts_of(last) if is_stored else last.positions)
     if is_stored:
         return plan

@@ -141,6 +141,8 @@ class Plan:
     """The id that the brokers of a cluster told which goes by the conf's name, since it told none before (`decisions.cluster_name`)."""
     stood: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Of a replay: how many rows of each log the table had in its ranges when the plan was made."""
+    closes: bool = False
+    """Of a backfill: it was given up with this plan, whatever an older copy of its claim says."""
 
     @property
     def advancing(self) -> tuple[OffsetRange, ...]:

@@ -104,6 +104,7 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
         if asked:
             refuse_other_bounds(claim, asked.asked)
         refuse_given_up(claim)
+        _refuse_closed(claim, world)
         if not left_of(claim, world.stored_plans()):
             report.add(Outcome.ALREADY_APPLIED, told_whole(claim))
             return claim
@@ -118,6 +119,7 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
     ingest(world, own, report)
     if claim is None:
         return None
+    _refuse_closed(claim, world)
     left = left_of(claim, world.stored_plans())
     if left:
         log = min(left)
@@ -151,6 +153,13 @@ def refuse_given_up(claim: Claim) -> None:
         raise SettingsError(what, key="--name", check=check)
 
 
+def _refuse_closed(claim: Claim, world: World) -> None:
+    """The same where only the newest plan tells: ZooKeeper was restored from a copy from before. Raises SettingsError."""
+    newest = world.read_ledger().newest
+    if newest and newest.closes:
+        refuse_given_up(replace(claim, state=ClaimState.CLOSING, reason=newest.reason))
+
+
 def abandon(world: World, own: Settings, report: Report, reason: str) -> Claim:
     """Give a backfill up: what it loaded stays, and stays claimed; the rest is free. What it claims then.
 
@@ -179,6 +188,8 @@ def abandon(world: World, own: Settings, report: Report, reason: str) -> Claim:
         newest = state.plan if isinstance(state, (Replay, Supersede, RebuildFromTable)) else snapshot.ledger.newest
         if newest is None:
             raise Owned("the backfill has no plan", check="nothing; say it again")
+        if newest.closes:  # in an older copy of ZooKeeper the claim may be open again
+            claim = replace(claim, state=ClaimState.CLOSING, reason=newest.reason)
         if claim.state is ClaimState.CLOSING:
             if not left:
                 kept = replace(claim, state=ClaimState.GIVEN_UP, stretches=_loaded(world))

@@ -52,7 +52,7 @@ def plans(draw: st.DrawFn) -> Plan:
         created_at_ms=draw(st.integers(0)), dialect=draw(st.sampled_from(Dialect)), cluster=draw(st.text(max_size=8)),
         shape=draw(st.text(max_size=8)), ranges=tuple(ranges), positions=positions, seen={log: draw(COMMITTED) for log in logs},
         table_id=draw(NAMES), topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)), previous=draw(NAMES),
-        supersedes=draw(NAMES), reason=draw(NAMES), moves_offsets=draw(st.booleans()), run_key=draw(NAMES),
+        supersedes=draw(NAMES), reason=draw(NAMES), moves_offsets=draw(st.booleans()), closes=draw(st.booleans()), run_key=draw(NAMES),
         losses=tuple(Loss(log, gone[0], gone[1], draw(st.sampled_from(LossReason)), draw(st.integers(0, 2))) for log in logs[:1]),
         table_transaction_version=draw(st.integers(0, 9)), log_starts={log: draw(OFFSETS) for log in logs[1:]},
         leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]}, record_epochs={log: draw(LINEAGES) for log in logs[1:]},

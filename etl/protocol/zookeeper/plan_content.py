@@ -72,7 +72,7 @@ def _since_format_3(
         "bounds": render_bounds(plan.bounds) if plan.bounds != NO_BOUNDS else None,
         "key_ends": [[index[log], until - plan.positions[log]] for log, until in ends if until is not None] if ends else None,
         "key_open": render_logs(open_ends) or None,
-        "stood": [[index[log], rows] for log, rows in sorted_items(plan.stood)] or None,
+        "stood": [[index[log], rows] for log, rows in sorted_items(plan.stood)] or None, "closes": plan.closes or None,
     }
     return {
         "epochs": {
@@ -122,7 +122,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
         key_ends={
             **{logs[i]: positions[i] + further for i, further in document.get("key_ends", ())},
             **dict.fromkeys(parse_logs(document.get("key_open", {})))},
-        stood={logs[i]: rows for i, rows in document.get("stood", ())},
+        stood={logs[i]: rows for i, rows in document.get("stood", ())}, closes=bool(document.get("closes")),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any
 
 import pytest
@@ -209,6 +210,25 @@ def test_a_forgotten_driver_of_a_backfill_that_was_given_up_doubles_nothing(mome
     with contextlib.suppress(EtlError):
         filled(outside, asked(0, 3), meanwhile)
     assert done
+    refuse_lacking(outside)
+
+
+def test_one_that_was_given_up_stays_so_in_an_older_copy_of_zookeeper() -> None:
+    """The copy has an open claim; that it was given up is told by the plan in the table."""
+    outside = live(3, 3, 3)
+    with pytest.raises(Crash):
+        filled(outside, asked(0, 3), crash_at("record", When.AFTER))
+    kept = {name: copy.deepcopy(getattr(outside.beside("old"), name)) for name in ("plans", "plan_versions", "applied", "claim")}
+    given_up(outside)
+    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    for name, value in kept.items():
+        setattr(outside.beside("old"), name, value)
+    for what in (asked(0, 3), None):
+        with pytest.raises(SettingsError, match="backfill old was given up: not needed"):
+            filled(outside, what)
+        refuse_lacking(outside)
+    claim = given_up(outside)
+    assert claim.state is ClaimState.GIVEN_UP and claim.reason == "not needed" and claim.offsets < 9
     refuse_lacking(outside)
 
 

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 from etl.commands.run import new_run_id
 from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.maintenance import kept_for, refuse_what_is_not_ours, small_files
+from etl.decisions.reconcile import compare, naming_table, refuse_another_era
 from etl.decisions.refusals import refuse_another_dialect
 from etl.edges.delta import housekeeping
 from etl.edges.delta.housekeeping import Compacted
 from etl.edges.delta.path import open_table
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import Owned
+from etl.model.ledger import Ledger
+from etl.model.table import Table
 from etl.report.phases import Stopwatch
 from etl.report.progress import size_in_words
 from etl.report.words import counted
@@ -113,8 +116,8 @@ def foresee(settings: Settings, run_context: RunContext = ALONE, *, keep: timede
 def maintain(settings: Settings, run_context: RunContext = ALONE, *, keep: timedelta | None = None) -> Maintained:
     """Do it. `keep`: how long files stay that no version needs, at least a week; None for the table's property, or a week.
 
-    Raises LedgersDisagree where a run would stop for what others did, NotOurTable for a table that this pipeline has not loaded,
-    SettingsError for too short a time, TableUnreachable.
+    Raises LedgersDisagree where a run would stop, for what others did or for another table, SettingsError for too short a time,
+    NotOurTable for a table that this pipeline has not loaded, TableUnreachable.
     """
     watch, name = Stopwatch(), f"{new_run_id()}-maintain"
     opened = open_world(settings, run_context, name=name, phases=watch)
@@ -131,12 +134,21 @@ def _looked_at(world: LiveWorld, settings: Settings, keep: timedelta | None, *, 
     refuse_another_dialect(ledger.newest, settings)
     table, found = world.read_table(ledger), open_table(settings.table.path)
     refuse_what_is_not_ours(table, settings.table.path)
-    refuse_what_others_did(table, ledger.acknowledged, settings.table.on_rows_removed)
+    refuse_what_stops_a_run(ledger, table, settings)
     if table is None or found is None:
         raise LookupError("a table that was there is gone a moment later")
     if notes:
         world.note_removals([one for one in table.foreign if not one.by])
     return table.version, kept_for(found.metadata().configuration, keep)
+
+
+def refuse_what_stops_a_run(ledger: Ledger, table: Table | None, settings: Settings) -> None:
+    """Refuse what others did, and a table that is not the ledger's: of an older copy the newer files are needed by no version. Raises
+    LedgersDisagree."""
+    with naming_table(settings):
+        refuse_another_era(ledger, table)
+        refuse_what_others_did(table, ledger.acknowledged, settings.table.on_rows_removed)
+        compare(ledger, table, settings.table.place)
 
 
 def _kept_house(spark: SparkSession, path: str, kept: timedelta) -> tuple[Compacted, int, timedelta, int]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from etl.audit.findings import AuditedLog, Expected, LogFindings
-from etl.decisions.other_pipelines import name_of, plan_of, refuse_topics_of_others
+from etl.decisions.other_pipelines import is_taken, name_of, plan_of, refuse_topics_of_others
 from etl.decisions.reconcile import compare
 from etl.edges.delta.others import other_pipelines
 from etl.errors import LedgersDisagree
@@ -44,7 +44,7 @@ def refuse_what_others_loaded(world: LiveWorld, state: PipelineState, table: Tab
 
 def _may_have_loaded(other: OtherPipeline, plan: Plan | None, known: Collection[str], world: LiveWorld) -> bool:
     if other.topics is None:
-        return not (known and plan and other.app_id in plan.taken)
+        return not (known and plan and is_taken(other, plan))
     return any(world.settings.source.topics.admits(topic) for topic in other.topics - set(known))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etl.errors import LedgersDisagree
-from etl.model.claims import live_and_name
+from etl.model.claims import is_beside, live_and_name
 from etl.model.plans import Plan
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import OtherPipeline, Table
@@ -19,10 +19,15 @@ def refuse_topics_of_others(state: PipelineState, snapshot: Snapshot) -> None:
     known = {log.topic for log in plan.positions} if plan and is_known else set()
     unknown = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)} - known
     for other in table.others if table else ():
-        taken = {log.topic for log in plan.positions} if plan and other.app_id in plan.taken else set[str]()
+        taken = {log.topic for log in plan.positions} if plan and is_taken(other, plan) else set[str]()
         shared = (unknown & (topics_loaded_by(other, table) if table else frozenset())) - taken
         if shared:
             raise _loaded_by(other, min(shared), is_physical=any(log.is_physical for log in (*snapshot.extents, *snapshot.leaderless)))
+
+
+def is_taken(other: OtherPipeline, plan: Plan) -> bool:
+    """Whether its place was taken, or that of the pipeline that it is a backfill of."""
+    return any(is_beside(other.app_id, one) for one in plan.taken)
 
 
 def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
@@ -52,7 +57,8 @@ def take_over_command(app_id: str) -> str:
 
 
 def names_in_command(app_id: str) -> str:
-    return "/".join(app_id.split("/")[2:]) or app_id
+    """Of a backfill those of the pipeline that it is beside: it has no place of its own."""
+    return "/".join(live_and_name(app_id)[0].split("/")[2:]) or app_id
 
 
 ROWS_DO_NOT_TELL = "rows tell where a message begins and not where it ends"

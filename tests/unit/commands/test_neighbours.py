@@ -87,6 +87,7 @@ def test_the_brokers_are_not_asked_where_every_topic_of_others_is_known_or_is_no
         monkeypatch.setattr(neighbours, "other_pipelines", lambda path, app_id, topics=topics: (old_pipeline(topics),))
         refuse_what_others_loaded(World(), UpToDate(plan, plan.positions), TABLE, Ledger("u", plan))  # type: ignore[arg-type]
     forgotten = OtherPipeline(OLD, 4)
-    monkeypatch.setattr(neighbours, "other_pipelines", lambda path, app_id: (forgotten,))
     heir = replace(plan, heir_of=(TookOver(OLD, 4),))
-    refuse_what_others_loaded(World(), UpToDate(heir, heir.positions), TABLE, Ledger("u", heir))  # type: ignore[arg-type]
+    for other in forgotten, OtherPipeline(f"{OLD}@jan", 4):
+        monkeypatch.setattr(neighbours, "other_pipelines", lambda path, app_id, other=other: (other,))
+        refuse_what_others_loaded(World(), UpToDate(heir, heir.positions), TABLE, Ledger("u", heir))  # type: ignore[arg-type]

@@ -52,6 +52,24 @@ def test_a_start_that_the_other_decided_and_could_not_read_is_taken_over() -> No
     assert [offset for log, offset in outside.rows() if log == late] == [3]
 
 
+def test_what_was_backfilled_beside_a_pipeline_is_taken_over_with_it() -> None:
+    outside = loaded_by_another(6, 6, 6)
+    outside.others = (*outside.others, replace(old_pipeline(), app_id=f"{OLD}@jan"))
+    run(ruled(outside))
+    refuse_doubled(outside)
+
+
+@pytest.mark.parametrize("plan", [old_pipeline().plan, None])
+def test_nobody_is_told_to_take_the_place_of_a_backfill_but_of_the_pipeline_that_it_is_beside(plan: Plan | None) -> None:
+    outside = loaded_by_another(6, 6, 6)
+    snapshot = snapshot_of(outside)
+    assert snapshot.table
+    table = replace(snapshot.table, others=(OtherPipeline(f"{OLD}@jan", 4, 9, plan),), topics_with_rows=frozenset({"clicks"}))
+    with pytest.raises(LedgersDisagree, match="backfill jan of pipeline clicks of group old-group") as refused:
+        where_we_stand(replace(snapshot, table=table), SETTINGS)
+    assert "--from old-group/clicks --reason" in str(refused.value.check)
+
+
 def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_any_first_run() -> None:
     late = BrokerPartition("clicks-late", 0)
     outside = loaded_by_another(6, 6, 6)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from etl.audit.findings import AuditedLog, Expected
 from etl.commands.expected_rows import BothLedgers, Loaded, expected_rows, loaded_plans, read_both_ledgers, still_lost
 from etl.decisions.coverage import Ancestry
+from etl.decisions.reconcile import is_of_another_era
 from etl.model.losses import Loss
 from etl.model.table import Table
 from etl.run.context import ALONE
@@ -37,7 +38,7 @@ def expected_of_all(world: LiveWorld, told: BothLedgers, table: Table, loaded: S
     for claim in world.claims.beside.read():
         own = LiveWorld(settings_of_backfill(world.settings, claim.name), world.zookeeper, ALONE, world.run_id)
         theirs = read_both_ledgers(own)
-        if theirs.table is None or theirs.table.id != table.id:
+        if theirs.table is None or theirs.table.id != table.id or is_of_another_era(theirs.ledger, theirs.table):
             continue
         plans, led_there = loaded_plans(own, theirs, theirs.table)
         plans = [one for one in plans if one.applied.delta_version <= table.version]

@@ -13,7 +13,7 @@ from etl.decisions.backfill_plans import closing_plan, first_backfill_plan
 from etl.decisions.backfilling import Asked, intervals_of, logs_of, refuse_other_bounds, stretches_of
 from etl.decisions.claiming import held_by_live, joined
 from etl.decisions.next_step import repair_of, repaired
-from etl.decisions.reconcile import compare, naming_table, reconciled
+from etl.decisions.reconcile import compare, is_of_another_era, naming_table, reconciled
 from etl.decisions.refusals import refuse_another_dialect, refuse_retired
 from etl.decisions.replaying import moments_of
 from etl.decisions.start import starts_of
@@ -59,6 +59,11 @@ def look_ahead(live: World, settings: Settings, own: Settings, asked: Asked) -> 
         if isinstance(state, RebuildFromTable):
             what = "ZooKeeper does not know the pipeline's newest plan, which the table holds"
         raise SettingsError(what, check="`etl run CONF`; then say this again")
+    name = live_and_name(own.pipeline)[1] or ""
+    held_there = live.backfill_in_table(name)
+    if held_there:
+        what = f"the table holds plan {held_there} of a backfill of this name, and no ledger tells of it: ZooKeeper lost it"
+        raise SettingsError(what, key="--name", check="another --name: of plans under this one the table takes none")
     newest = state.last if isinstance(state, UpToDate) else state.plan
     logs = logs_of(asked, newest, snapshot)
     moments = moments_of(asked, logs)
@@ -68,7 +73,6 @@ def look_ahead(live: World, settings: Settings, own: Settings, asked: Asked) -> 
     held = held_by_live(state, before, live.loaded(), [plan for plan, is_recorded in stored if not is_recorded])
     stretches = stretches_of(asked, intervals, held, newest.log_epochs, snapshot.claims)
     lives = {log: life for log, life in newest.log_epochs.items() if log in stretches}
-    name = live_and_name(own.pipeline)[1] or ""
     claim = Claim(name, stretches, lives, asked.asked, live.now_ms())
     plan = first_backfill_plan(claim, newest, snapshot, own, uid=live.new_uid(), now_ms=live.now_ms()) if stretches else None
     if plan:
@@ -179,6 +183,10 @@ def abandon(world: World, own: Settings, report: Report, reason: str) -> Claim:
             kept = replace(claim, state=ClaimState.GIVEN_UP, stretches={}, reason=reason)
             world.settle_backfill(kept)  # the table that is there takes none of its plans, and has none
             return kept
+        if _is_shut_out(world, snapshot):
+            kept = replace(claim, state=ClaimState.GIVEN_UP, stretches={}, reason=reason)
+            world.settle_backfill(kept)
+            return kept
         with naming_table(own):
             state = reconciled(snapshot, own)
         repair = repair_of(state, snapshot)
@@ -205,6 +213,14 @@ def abandon(world: World, own: Settings, report: Report, reason: str) -> Claim:
         report.planned(plan)
         execute(world, plan, snapshot, own, report)
     raise Owned("another driver worked at the same moments", check="who else runs this backfill; then say it again")
+
+
+def _is_shut_out(world: World, snapshot: Snapshot) -> bool:
+    """Whether another ledger of this name has taken all numbers of this one's plans in the table, so that none is there, or will be."""
+    stored, table = snapshot.ledger.newest, snapshot.table
+    if stored is None or table is None or not is_of_another_era(snapshot.ledger, table):
+        return False
+    return stored.number <= (table.transaction_version or 0) and not any(is_recorded for _, is_recorded in world.stored_plans())
 
 
 def _loaded(world: World) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:

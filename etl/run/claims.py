@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from etl.decisions.claiming import claimed_anew, refuse_claimed
+from etl.edges.delta.path import open_table
 from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.documents import Write
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
-from etl.model.claims import NO_CLAIMS, Claim, Claimed, Claims, live_and_name
+from etl.model.claims import NO_CLAIMS, Claim, Claimed, Claims, backfill_pipeline, live_and_name
 from etl.model.ledger import Ledger
 from etl.model.plans import Plan
 from etl.run.observe import Seen
@@ -74,6 +75,16 @@ class BackfillVerbs:
         """See `world.World`."""
         self.refuse_unwritable(plan)
         self.claims.beside.begin(claim, plan, self.claims.seen.fence)
+
+    @property
+    def app_id(self) -> str:
+        """The table's application id of this pipeline."""
+        raise NotImplementedError
+
+    def backfill_in_table(self, name: str) -> int | None:
+        """See `world.World`."""
+        table = open_table(self.settings.table.path)
+        return table.transaction_version(backfill_pipeline(self.app_id, name)) if table else None
 
     def close_backfill(self, claim: Claim, plan: Plan, ledger: Ledger) -> None:
         """See `world.World`."""

@@ -93,6 +93,9 @@ class World(Protocol):
     def begin_backfill(self, claim: Claim, plan: Plan) -> None:
         """Store a backfill's claim with its first plan, beside this pipeline. Raises Owned where somebody claimed since the last look."""
 
+    def backfill_in_table(self, name: str) -> int | None:
+        """The newest plan that the table holds of a backfill of that name beside this pipeline, of whatever ledger; None for none."""
+
     def close_backfill(self, claim: Claim, plan: Plan, ledger: Ledger) -> None:
         """Store the plan that closes this backfill, and its claim, of which no other plan is stored from then on.
 

@@ -276,6 +276,10 @@ class FakeWorld:
         """See World."""
         self._do("begin", lambda: fake_ledger.begin_backfill(self.outside, claim, plan, self.claims.seen.fence))
 
+    def backfill_in_table(self, name: str) -> int | None:
+        """See World."""
+        return self.outside.beside(name).transaction_version() or None
+
     def close_backfill(self, claim: Claim, plan: Plan, ledger: Ledger) -> None:
         """See World."""
         assert self.claims.own

@@ -11,7 +11,7 @@ import pytest
 from etl.decisions.accepting import parse_named
 from etl.decisions.backfilling import Asked
 from etl.decisions.replaying import Wanted
-from etl.errors import DataLoss, EtlError, NeedsDecision, NotYetReadable, Owned, SettingsError
+from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, NotYetReadable, Owned, SettingsError
 from etl.model.claims import Claim, ClaimState
 from etl.model.logs import BrokerPartition
 from etl.report.run_report import Report
@@ -229,6 +229,38 @@ def test_one_that_was_given_up_stays_so_in_an_older_copy_of_zookeeper() -> None:
         refuse_lacking(outside)
     claim = given_up(outside)
     assert claim.state is ClaimState.GIVEN_UP and claim.reason == "not needed" and claim.offsets < 9
+    refuse_lacking(outside)
+
+
+def begun_and_given_up_without_a_ledger() -> Outside:
+    """The table has the plan that closed it and no row of it, and ZooKeeper knows of no backfill."""
+    outside = live(3, 3, 3)
+    with pytest.raises(Crash):
+        filled(outside, asked(0, 3), crash_at("begin", When.AFTER))
+    given_up(outside)
+    outside.backfills.clear()
+    return outside
+
+
+def test_a_name_whose_plans_are_in_the_table_is_refused_before_anything_is_stored() -> None:
+    outside = begun_and_given_up_without_a_ledger()
+    with pytest.raises(SettingsError, match="the table holds plan 1 of a backfill of this name, and no ledger tells of it") as refused:
+        filled(outside, asked(0, 3))
+    assert refused.value.check and refused.value.check.startswith("another --name")
+    assert outside.beside("old").claim is None and not outside.beside("old").plans
+    filled(outside, asked(0, 3), name="again")
+    refuse_lacking(outside)
+
+
+def test_a_ledger_whose_plans_can_never_be_in_the_table_is_given_up_and_claims_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier version began a backfill under a name that the table knew."""
+    outside = begun_and_given_up_without_a_ledger()
+    monkeypatch.setattr(FakeWorld, "backfill_in_table", lambda self, name: None)
+    with pytest.raises(LedgersDisagree, match="written by another pipeline of the same name"):
+        filled(outside, asked(0, 3))
+    claim = given_up(outside)
+    assert (claim.state, dict(claim.stretches)) == (ClaimState.GIVEN_UP, {})
+    filled(outside, asked(0, 3), name="again")
     refuse_lacking(outside)
 
 

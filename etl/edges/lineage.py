@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from etl import __version__
 from etl.report.lineage import lineage_of
 from etl.report.run_report import Report
@@ -18,9 +20,10 @@ def tell_lineage(report: Report, settings: Settings, namespace: str) -> None:
     from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet
 
     said = lineage_of(report, settings, namespace)
-    failed = {"errorMessage": ErrorMessageRunFacet(said.error, "PYTHON")} if said.error else {}
-    version = {"version": DatasetVersionDatasetFacet(str(said.version))} if said.version is not None else {}
-    rows = {"outputStatistics": OutputStatisticsOutputDatasetFacet(rowCount=said.records)} if said.records is not None else {}
+    failed: dict[str, Any] = {"errorMessage": ErrorMessageRunFacet(said.error, "PYTHON")} if said.error else {}
+    version: dict[str, Any] = {"version": DatasetVersionDatasetFacet(str(said.version))} if said.version is not None else {}
+    counted = said.records is not None
+    rows: dict[str, Any] = {"outputStatistics": OutputStatisticsOutputDatasetFacet(rowCount=said.records)} if counted else {}
     moment = report.started_at_ms if report.finished_at_ms is None else report.finished_at_ms
     client = OpenLineageClient()
     client.emit(RunEvent(

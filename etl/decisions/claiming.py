@@ -42,7 +42,7 @@ def claimed_anew(plan: Plan, last: Plan | None) -> dict[BrokerPartition, int]:
 def refuse_claimed(plan: Plan, last: Plan | None, claims: Claims) -> None:
     """Refuse a plan of the live pipeline that begins before or inside of what a backfill claims. Raises NeedsDecision."""
     for log, start in sorted(claimed_anew(plan, last).items()):
-        for claim in claims:
+        for claim in claims.of(plan.table_id):
             parts = claim.stretches.get(log, ()) if claim.life_of(log) == plan.log_epochs.get(log, 0) else ()
             met = [part for part in parts if start < part[1]]
             if not met:

@@ -41,6 +41,12 @@ class Claim:
     state: ClaimState = ClaimState.OPEN
     reason: str | None = None
     """Why it was given up."""
+    table_id: str | None = None
+    """Of the table that it was begun for; None: it is from before this was kept."""
+
+    def is_of(self, table_id: str | None) -> bool:
+        """Whether it may be of that table; of one that took its place it claims nothing."""
+        return None in (self.table_id, table_id) or self.table_id == table_id
 
     @property
     def offsets(self) -> int:
@@ -78,6 +84,10 @@ class Claims:
 
     def __iter__(self) -> Iterator[Claim]:
         return (one.claim for one in self.backfills)
+
+    def of(self, table_id: str | None) -> Claims:
+        """Those that may be of that table."""
+        return Claims(self.fence, tuple(one for one in self.backfills if one.claim.is_of(table_id)))
 
     def named(self, name: str) -> Claimed | None:
         """The one of that name."""

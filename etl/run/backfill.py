@@ -71,9 +71,9 @@ def look_ahead(live: World, settings: Settings, own: Settings, asked: Asked) -> 
     stored = live.stored_plans()
     before = next((plan for plan, _ in stored if plan.number == newest.number - 1), None)
     held = held_by_live(state, before, live.loaded(), [plan for plan, is_recorded in stored if not is_recorded])
-    stretches = stretches_of(asked, intervals, held, newest.log_epochs, snapshot.claims)
+    stretches = stretches_of(asked, intervals, held, newest.log_epochs, snapshot.claims.of(snapshot.table.id))
     lives = {log: life for log, life in newest.log_epochs.items() if log in stretches}
-    claim = Claim(name, stretches, lives, asked.asked, live.now_ms())
+    claim = Claim(name, stretches, lives, asked.asked, live.now_ms(), table_id=snapshot.table.id)
     plan = first_backfill_plan(claim, newest, snapshot, own, uid=live.new_uid(), now_ms=live.now_ms()) if stretches else None
     if plan:
         _refuse_rows(live, claim, plan, own)
@@ -110,6 +110,8 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
         refuse_given_up(claim)
         _refuse_closed(claim, world)
         if not left_of(claim, world.stored_plans()):
+            with naming_table(own):
+                reconciled(world.observe(), own)  # what is whole is so in the table that it was loaded into
             report.add(Outcome.ALREADY_APPLIED, told_whole(claim))
             return claim
     elif asked:
@@ -176,13 +178,14 @@ def abandon(world: World, own: Settings, report: Report, reason: str) -> Claim:
         claim = snapshot.backfill
         if claim is None:
             raise SettingsError("nobody has begun a backfill of this name", key="--name", check="`etl backfill list CONF`")
-        if claim.state is ClaimState.GIVEN_UP:
-            return claim
         stored = snapshot.ledger.newest
         if stored and (snapshot.table is None or snapshot.table.id != stored.table_id):
-            kept = replace(claim, state=ClaimState.GIVEN_UP, stretches={}, reason=reason)
+            _refuse_unaccepted(snapshot, own)
+            kept = replace(claim, state=ClaimState.GIVEN_UP, stretches={}, reason=claim.reason or reason)
             world.settle_backfill(kept)  # the table that is there takes none of its plans, and has none
             return kept
+        if claim.state is ClaimState.GIVEN_UP:
+            return claim
         if _is_shut_out(world, snapshot):
             kept = replace(claim, state=ClaimState.GIVEN_UP, stretches={}, reason=reason)
             world.settle_backfill(kept)
@@ -213,6 +216,17 @@ def abandon(world: World, own: Settings, report: Report, reason: str) -> Claim:
         report.planned(plan)
         execute(world, plan, snapshot, own, report)
     raise Owned("another driver worked at the same moments", check="who else runs this backfill; then say it again")
+
+
+def _refuse_unaccepted(snapshot: Snapshot, own: Settings) -> None:
+    """Refuse to give back what may be loaded, where the path may be wrong, or not mounted. Raises NeedsDecision."""
+    table, said = snapshot.table, snapshot.ledger.acknowledged
+    if said is None or said.table_id != (table.id if table else None):
+        what = "the table at this path is not the one that the backfill has loaded into" if table else "there is no table at this path"
+        check = (
+            "table.path, and that what it lies on is mounted; where that table is gone for good: "
+            f"`etl plans acknowledge CONF {table.version if table else 'none'} --reason ...`, and then this again")
+        raise NeedsDecision(what, path=own.table.path, check=check)
 
 
 def _is_shut_out(world: World, snapshot: Snapshot) -> bool:

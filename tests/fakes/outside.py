@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from etl.model.bounds import KeptKey
 from etl.model.ledger import Acknowledgement
@@ -163,6 +163,12 @@ class Beside(Outside):
         self.claim_version = 0
 
 
+def _accepted(beside: Beside) -> Acknowledgement | None:
+    """What was accepted for the pipeline holds for all that load its table; of a plan it says nothing to a backfill."""
+    said = beside.live.acknowledged
+    return replace(said, number=-1) if said else None
+
+
 def _shared(name: str) -> property:
     """What is the live pipeline's."""
     return property(lambda self: getattr(self.live, name), lambda self, value: setattr(self.live, name, value))
@@ -171,3 +177,4 @@ def _shared(name: str) -> property:
 for _name in ("logs", "table", "table_id", "foreign", "tells", "topic_ids", "creation_ids", "now_ms", "uids_made", "forgotten_commits",
               "fence", "backfills"):
     setattr(Beside, _name, _shared(_name))
+setattr(Beside, "acknowledged", property(_accepted))

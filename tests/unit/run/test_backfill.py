@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from etl.decisions.backfilling import Asked
 from etl.decisions.replaying import Wanted
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, NotYetReadable, Owned, SettingsError
 from etl.model.claims import Claim, ClaimState
+from etl.model.ledger import Acknowledgement
 from etl.model.logs import BrokerPartition
+from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.backfill import abandon, backfill
@@ -22,7 +25,7 @@ from etl.settings.backfills import settings_of_backfill
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 from tests.fakes.fake_log import FakeLog, offset_of
-from tests.fakes.outside import Outside
+from tests.fakes.outside import FakeCommit, Outside
 from tests.fakes.stories import (
     LOGS, PHYSICAL_LOGS, At, accept, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, physical_outside_of, run, set_to,
     settings_of,
@@ -444,8 +447,40 @@ def test_one_whose_table_is_another_by_now_is_given_up_and_claims_nothing(is_the
     outside.table, outside.table_id = ([] if is_there else None), "another"
     with pytest.raises(EtlError):
         filled(outside, asked(0, 3))
+    before = outside.beside("old").claim
+    with pytest.raises(NeedsDecision, match="the table at this path is not" if is_there else "there is no table at this path") as refused:
+        given_up(outside)
+    assert outside.beside("old").claim == before, "the path may be wrong, or not mounted"
+    assert f"`etl plans acknowledge CONF {0 if is_there else 'none'} --reason ...`" in str(refused.value.check)
+    outside.acknowledged = Acknowledgement("another" if is_there else None, None, -1, "made again", 1)
     claim = given_up(outside)
     assert (claim.state, dict(claim.stretches)) == (ClaimState.GIVEN_UP, {})
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_what_was_loaded_into_another_table_is_claimed_of_nobody(is_whole: bool) -> None:
+    outside = live(3, 3, 3)
+    if is_whole:
+        filled(outside, asked(0, 3))
+    else:
+        with pytest.raises(Crash):
+            filled(outside, asked(0, 3), crash_at("record", When.AFTER))
+        given_up(outside)
+    plan = outside.newest_plan()
+    assert plan and outside.table
+    outside.table_id = "another"  # made again, and accepted: it holds what the pipeline has loaded since
+    again = with_id(replace(plan, number=plan.number + 1, previous=plan.id, table_id="another", ranges=()))
+    outside.table = [FakeCommit(again, ())]
+    outside.plans[again.number] = render_plan(again)
+    if is_whole:
+        with pytest.raises(LedgersDisagree, match="the table at this path has id another"):
+            filled(outside, asked(0, 3))
+    claim = filled(outside, asked(0, 3, only_missing=True), name="rest")
+    assert claim and claim.offsets == 9
+    assert {offset_of(at) for _, at in outside.rows()} == {0, 1, 2}
+    outside.acknowledged = Acknowledgement("another", None, -1, "made again", 1)
+    assert dict(given_up(outside).stretches) == {}
+    refuse_twice(outside)
 
 
 def test_physical_logs_are_backfilled_by_offsets_at_which_a_message_begins() -> None:

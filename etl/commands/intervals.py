@@ -46,7 +46,8 @@ class Intervals:
         if self.excused.let_go:
             said += f", but {counted(self.excused.let_go, 'offset')} that were let go or given up, as the plans tell"
         if self.excused.before_start:
-            said += f"; {counted(self.excused.before_start, 'offset')} more lie before where this pipeline began"
+            more = counted(self.excused.before_start, "offset")
+            said += f"; {more} more lie before where this pipeline began, or began again after a cut"
         return said + (f"; {self._named} without a leader, and nobody can tell of them" if self.unled else "")
 
     @property

@@ -71,7 +71,7 @@ class Excused:
     let_go: int
     """Policy or an operator let them go, an operator gave them up, or a pipeline loaded them whose place was taken."""
     before_start: int
-    """They lie before where this pipeline began their logs."""
+    """They lie before where this pipeline began their logs, or began again with logs that were cut or made again."""
 
 
 def excused(

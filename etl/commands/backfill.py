@@ -113,7 +113,7 @@ def run_backfill(
     def story(world: LiveWorld, report: Report) -> None:
         begun.append(report)
         live = LiveWorld(settings, world.zookeeper, run_context, report.run_id)
-        with _leading_out(name):
+        with _leading_out(name, lambda: world.claim() is not None):
             backfill(around(world), live, own, settings, report, asked)
 
     def progress(doing: Callable[[], Doing]) -> contextlib.AbstractContextManager[None]:
@@ -137,17 +137,18 @@ def abandon_backfill(settings: Settings, name: str, reason: str, run_context: Ru
 
 
 @contextlib.contextmanager
-def _leading_out(name: str) -> Iterator[None]:
+def _leading_out(name: str, is_begun: Callable[[], bool]) -> Iterator[None]:
     """What a run of the pipeline itself would be told leads nowhere where plans are a backfill's."""
     try:
         yield
     except (NeedsDecision, DataLoss, LedgersDisagree) as error:
-        error.check = _check_of(error, name)
+        if is_begun():
+            error.check = _check_of(error, name)
         raise
 
 
 def _check_of(error: EtlError, name: str) -> str:
     give_up = f"`etl backfill abandon CONF --name {name} --reason ...` gives it up and keeps what it has loaded"
-    if not error.check or "plans supersede" in error.check:
+    if not error.check or "plans supersede" in error.check or "accept-log" in error.check:  # the pipeline's, once nothing is left of this
         return give_up
     return error.check if "backfill abandon" in error.check or "--missing" in error.check else f"{error.check}; {give_up}"

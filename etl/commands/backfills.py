@@ -11,6 +11,7 @@ from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.claims import Claim, ClaimState
+from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
 from etl.report.backfill_progress import loaded_before
 from etl.report.words import at
@@ -46,6 +47,12 @@ def backfills_beside(ledger: PlanLedger) -> list[dict[str, Any]]:
     return [described(ledger, beside, claim) for claim in beside.read()]
 
 
+def left_beside(live: PlanLedger) -> dict[str, dict[BrokerPartition, tuple[tuple[int, int], ...]]]:
+    """What each backfill of a pipeline has not loaded yet of what it claims, by name."""
+    beside = ClaimsBeside(live.zookeeper, live.paths.group, live.pipeline)
+    return {claim.name: _left(claim, _stored(beside.ledger_of(claim.name))) for claim in beside.read()}
+
+
 def refuse_unfinished(live: PlanLedger) -> None:
     """Refuse to take the place of a pipeline while a backfill beside it may still load. Raises NeedsDecision."""
     for one in backfills_beside(live):
@@ -79,7 +86,7 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
 def described(live: PlanLedger, beside: ClaimsBeside, claim: Claim) -> dict[str, Any]:
     """One backfill in the document of `etl backfill list`."""
     ledger = beside.ledger_of(claim.name)
-    stored = [(plan, ledger.read_record_of(plan) is not None) for plan in ledger.read_plans()]
+    stored = _stored(ledger)
     driver = DriverLock(live.zookeeper, live.paths.group, ledger.pipeline).driver()
     left = sum(until - start for parts in _left(claim, stored).values() for start, until in parts)
     pace = pace_of(claim, [plan for plan, _ in stored])
@@ -99,7 +106,11 @@ def pace_of(claim: Claim, plans: Sequence[Plan]) -> float | None:
     return done * 1000 / (some[-1].created_at_ms - some[0].created_at_ms) or None
 
 
-def _left(claim: Claim, stored: Sequence[tuple[Plan, bool]]) -> dict[Any, tuple[tuple[int, int], ...]]:
+def _stored(ledger: PlanLedger) -> list[tuple[Plan, bool]]:
+    return [(plan, ledger.read_record_of(plan) is not None) for plan in ledger.read_plans()]
+
+
+def _left(claim: Claim, stored: Sequence[tuple[Plan, bool]]) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
     return {} if claim.state is ClaimState.GIVEN_UP else left_of(claim, stored)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from etl.commands.backfills import left_beside
 from etl.commands.run import new_run_id
 from etl.decisions.acceptance import is_recorded, is_told
 from etl.decisions.accepted_logs import told_of
 from etl.decisions.accepting import Accepting, parse_named
+from etl.decisions.claiming import refuse_left_to_load
 from etl.decisions.foreign_commits import unacknowledged
 from etl.decisions.misplaced_offsets import put_right
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
@@ -153,7 +155,7 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
 
     `at` is for one partition of which the brokers cannot tell where it was cut. `is_same_log`: it is the topic's znode alone that was
     made anew, or this partition's broker kept its log. Raises SettingsError for a log with which nothing is wrong, and for one that is not
-    what it is said to be, NeedsDecision where a run must first take over the table's plan.
+    what it is said to be, NeedsDecision where a run must first take over the table's plan, or a backfill still has it to load.
     """
     wanted = Accepting(tuple(parse_named(name) for name in names), reason, at, is_same_log)
     run_id = new_run_id()
@@ -171,6 +173,7 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
         finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
         snapshot = repaired(snapshot, repair)
         plan = with_id(plan_reset(state, snapshot, settings, wanted, now_ms=now_ms()))
+        refuse_left_to_load(plan, state.last if isinstance(state, UpToDate) else state.plan, left_beside(world.ledger))
         store_decided(world, plan, state, snapshot.ledger)
     says = told_stored(plan, reason)
     says += [f"{log} goes on from {plan.positions[log]}" for log in sorted(_moved_logs(plan, state))]

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from etl.decisions.boundaries import boundaries_of
 from etl.decisions.caps import share_caps
+from etl.decisions.claiming import refuse_another_life
 from etl.decisions.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.plan import reading_of
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of
 from etl.decisions.tasks import cut_ranges
-from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable
+from etl.errors import BrokerUnreachable, LogTruncated, NeedsDecision, NotYetReadable
 from etl.model.bounds import NO_BOUNDS
 from etl.model.claims import Claim, ClaimState
 from etl.model.logs import BrokerPartition
@@ -94,9 +95,11 @@ def _part_of(
     claim: Claim, last: Plan, positions: Mapping[BrokerPartition, int], snapshot: Snapshot, settings: Settings, *, now_ms: int,
 ) -> Plan:
     """A plan behind `last` that reads on from these positions."""
+    refuse_another_life(snapshot, positions)
     refuse_other_logs(last, snapshot, positions)
     left = claim.left_from(positions)
     _refuse_away(left, snapshot, settings)
+    _refuse_cut(left, last, snapshot)
     readings, losses, ends = dict[BrokerPartition, _Part](), list[Loss](), dict[BrokerPartition, int]()
     for log in sorted(left.keys() & snapshot.extents.keys()):
         reading, lost = _readable(log, left[log], claim.life_of(log), snapshot, settings)
@@ -133,6 +136,19 @@ def _readable(
                 raise NotYetReadable(what, **log.place, offset=until, check="its leader, and open transactions; a retry goes on")
             return (found.position, until), lost
     return None, lost
+
+
+def _refuse_cut(left: Mapping[BrokerPartition, tuple[_Part, ...]], last: Plan, snapshot: Snapshot) -> None:
+    """Up to the end of what is claimed each log must be the one that was claimed: the leader then knew of no end before that."""
+    for log, parts in sorted(left.items()):
+        until, end, extent = parts[-1][1], snapshot.epoch_ends.get(log), snapshot.extents.get(log)
+        ends = [extent.end_offset + extent.held_back] if extent else []
+        if end and end.asked_epoch == last.leader_epochs.get(log):
+            ends.append(end.end_offset)
+        if ends and min(ends) < until:
+            what = f"the log was cut at offset {min(ends)}, and the backfill loads it up to {until}"
+            check = "whether an unclean leader was elected, or a broker lost its disk; `etl run CONF` says whether the pipeline can go on"
+            raise LogTruncated(what, **log.place, offset=until, check=check)
 
 
 def _refuse_away(left: Mapping[BrokerPartition, object], snapshot: Snapshot, settings: Settings) -> None:

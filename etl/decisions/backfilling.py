@@ -7,6 +7,7 @@
     is below the log's start                             DataLoss; left out where only what is retained is asked for
     is above the log's readable end                      SettingsError; NotYetReadable behind an open transaction, and for a time to come
     lies in a log that the live pipeline has not begun   SettingsError: a run first says where it begins
+    lies in a log that was cut or made again since       NeedsDecision, unless all of it is the live pipeline's in the life of now
 
 A bound by time is an offset from then on: the first record at that time or later, in each log.
 """
@@ -20,7 +21,7 @@ from etl.decisions.claiming import Stretches
 from etl.decisions.coverage import OFFSETS_END, without
 from etl.decisions.misplaced_offsets import refuse_named
 from etl.decisions.replaying import Found, Wanted
-from etl.errors import BrokerUnreachable, DataLoss, NotYetReadable, SettingsError
+from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.claims import Claim, Claims
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
@@ -119,11 +120,21 @@ def stretches_of(
         held += [(f"backfill {one.name}", part) for one in claims if one.life_of(log) == lives.get(log, 0)
                  for part in one.stretches.get(log, ())]
         left = without(interval, (part for _, part in held))
+        if left:
+            _refuse_another_life(log, lives.get(log, 0))
         if left != [interval] and not asked.only_missing:
             raise _held(log, interval, next(one for one in held if without(interval, [one[1]]) != [interval]), left)
         if left:
             stretches[log] = tuple(left)
     return stretches
+
+
+def _refuse_another_life(log: BrokerPartition, life: int) -> None:
+    """What the table has of a log under the lives before is told by no claim and by no row of the life of now."""
+    if life:
+        what = ("this partition was cut or made again since the pipeline began it, and what the table has of the interval from before "
+                "that cannot be told from what is missing")
+        raise NeedsDecision(what, **log.place, check="`--topic TOPIC --partition PARTITION`, which leaves this partition out")
 
 
 def _held(log: BrokerPartition, interval: tuple[int, int], by: tuple[str, tuple[int, int]], left: list[tuple[int, int]]) -> SettingsError:

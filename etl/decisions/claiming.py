@@ -12,16 +12,16 @@ two at the same moment one is refused (ADR 22). A plan that goes on where the on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from etl.decisions.coverage import OFFSETS_END
 from etl.decisions.start import starts_of
 from etl.errors import NeedsDecision, Owned
-from etl.model.claims import Claims, ClaimState
+from etl.model.claims import Claim, Claims, ClaimState
 from etl.model.ledger import Coverage
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan, PlanKind
-from etl.model.snapshot import Replay, Supersede, UpToDate
+from etl.model.snapshot import Replay, Snapshot, Supersede, UpToDate
 
 Stretches = Mapping[BrokerPartition, Sequence[tuple[int, int]]]
 _MOVES = (PlanKind.RESET, PlanKind.SET, PlanKind.TAKE_OVER)
@@ -43,8 +43,7 @@ def refuse_claimed(plan: Plan, last: Plan | None, claims: Claims) -> None:
     """Refuse a plan of the live pipeline that begins before or inside of what a backfill claims. Raises NeedsDecision."""
     for log, start in sorted(claimed_anew(plan, last).items()):
         for claim in claims.of(plan.table_id):
-            parts = claim.stretches.get(log, ()) if claim.life_of(log) == plan.log_epochs.get(log, 0) else ()
-            met = [part for part in parts if start < part[1]]
+            met = [part for part in _held_before(claim, log, plan, last) if start < part[1]]
             if not met:
                 continue
             low, high = met[0]
@@ -53,6 +52,28 @@ def refuse_claimed(plan: Plan, last: Plan | None, claims: Claims) -> None:
             if claim.state is ClaimState.OPEN:
                 check += f", or `etl backfill abandon CONF --name {claim.name} --reason ...`, which gives back what it has not loaded"
             raise NeedsDecision(what, **log.place, offset=start, check=check)
+
+
+def _held_before(claim: Claim, log: BrokerPartition, plan: Plan, last: Plan | None) -> list[tuple[int, int]]:
+    """What a claim holds of a log against a plan. One of an earlier life holds what lies before the position."""
+    life, parts = plan.log_epochs.get(log, 0), list(claim.stretches.get(log, ()))
+    if last is None or log not in last.positions or claim.life_of(log) == life:
+        return parts
+    stood = starts_of(last)[log] if last.log_epochs.get(log, 0) == life else 0
+    return [(start, min(until, stood)) for start, until in parts if start < stood]
+
+
+def refuse_left_to_load(plan: Plan, last: Plan, left: Mapping[str, Collection[BrokerPartition]]) -> None:
+    """Refuse a plan that begins another life of a log which a backfill has still to load. Raises NeedsDecision.
+
+    `left`: the logs of which each backfill has not loaded all that it claims. Read on, it would take other records for those.
+    """
+    begun = {log for log, life in plan.log_epochs.items() if life != last.log_epochs.get(log, 0)}
+    for name, logs in sorted(left.items()):
+        for log in sorted(begun.intersection(logs)):
+            what = f"backfill {name} has not loaded all that it claims of this partition, as it was before"
+            check = f"`etl backfill abandon CONF --name {name} --reason ...`, which keeps what it has loaded; then say this again"
+            raise NeedsDecision(what, **log.place, check=check)
 
 
 def held_by_live(
@@ -74,6 +95,21 @@ def held_by_live(
             if plan.log_epochs.get(r.log, 0) == newest.log_epochs.get(r.log, 0):
                 held.setdefault(r.log, []).append((r.from_offset, r.until_offset))
     return {log: joined(parts) for log, parts in held.items()}
+
+
+def lives_of(newest: Plan | None) -> dict[BrokerPartition, int]:
+    """Which life of each log the live pipeline has."""
+    return {log: newest.log_epochs.get(log, 0) for log in newest.positions} if newest else {}
+
+
+def refuse_another_life(snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> None:
+    """Refuse a backfill that would read on where the live pipeline reads another life of the log by now. Raises NeedsDecision."""
+    claim = snapshot.backfill
+    for log in sorted(claim.left_from(positions)) if claim else ():
+        if claim and snapshot.live_epochs.get(log, claim.life_of(log)) != claim.life_of(log):
+            what = "the pipeline goes on with this partition as one that was cut or made again, and the backfill was begun before that"
+            check = f"`etl backfill abandon CONF --name {claim.name} --reason ...`, which keeps what it has loaded"
+            raise NeedsDecision(what, **log.place, check=check)
 
 
 def joined(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

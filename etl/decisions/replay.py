@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from etl.decisions.claiming import refuse_another_life
 from etl.decisions.log_identity import refuse_other_logs
 from etl.decisions.misplaced_offsets import refuse_inside_entries
 from etl.decisions.plan import reading_of
@@ -29,6 +30,7 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
     if plan.kind is PlanKind.REPLAY and (why := why_given_up(plan, snapshot)):
         return Supersede(plan, why)
     _refuse_gone_topics(plan, snapshot)
+    refuse_another_life(snapshot, starts_of(plan))
     refuse_other_logs(plan, snapshot)
     refuse_inside_entries(starts_of(plan), snapshot, plan, is_left=True)
     _refuse_leaderless_ranges(plan, snapshot, settings)

@@ -65,6 +65,8 @@ class Snapshot:
     """What backfills claim beside this pipeline."""
     backfill: Claim | None = None
     """What this pipeline claims, which is a backfill's; None: it is a live one."""
+    live_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Of a backfill: which life of each log the newest plan of its live pipeline has."""
 
 
 @dataclass(frozen=True, slots=True)

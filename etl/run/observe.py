@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from etl.decisions.acceptance import is_waiting_for_a_table
+from etl.decisions.claiming import lives_of
 from etl.decisions.cluster_name import ClusterName
 from etl.decisions.doubted_offsets import Named, doubted_offsets, none_named
 from etl.decisions.log_identity import epochs_to_ask
@@ -110,9 +111,11 @@ class Observer:
         claims = self._claims.read() if self._backfill is None else NO_CLAIMS  # before the ledger: what is stored then is stored at them
         claimed = None if self._backfill is None else self._claims.read_one(self._backfill)
         ledger = self._ledger.read_ledger()
+        lives = dict[BrokerPartition, int]()
         if claimed:  # what others did to the table is accepted for all that load it; of one plan it says nothing to another pipeline
-            said = self._ledger.beside(self._live).read_acknowledgement()
-            ledger = replace(ledger, acknowledged=replace(said, number=-1) if said else None)
+            live = self._ledger.beside(self._live).read_ledger()
+            ledger = replace(ledger, acknowledged=replace(live.acknowledged, number=-1) if live.acknowledged else None)
+            lives = lives_of(live.newest)
         refuse_another_dialect(ledger.newest, self._settings)  # else these brokers would be asked for logs that they do not have
         pipelines_version = self._ledger.pipelines_version()  # before the others
         other_pipelines = {} if self._backfill else self._ledger.other_pipelines()
@@ -156,7 +159,7 @@ class Observer:
             ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, retained_from=retained_from,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends, tails=tails,
             gone_topics=gone, parallelism=parallelism_of(self._settings.spark), looked_at=looked_at, asked=asked,
-            claims=claims, backfill=claimed.claim if claimed else None,
+            claims=claims, backfill=claimed.claim if claimed else None, live_epochs=lives,
         ), pipelines_version, claimed)
 
     def _ask_tails(self, cluster: Cluster, found: Extents, plan: Plan | None) -> dict[BrokerPartition, tuple[Tail, ...]]:

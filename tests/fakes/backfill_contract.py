@@ -37,6 +37,7 @@ class BackfillContract:
         assert list(live.observe().claims) == [claim] and own.claim() == Claimed(claim, 0)
         seen = own.observe()
         assert (seen.backfill, seen.ledger) == (claim, Ledger("uid2", plan, newest_version=0))
+        assert seen.live_epochs == {stage.logs[0]: 0}
         assert list(seen.extents) == [stage.logs[0]] and (seen.committed, seen.owners, list(seen.claims)) == ({}, {}, [])
 
     def test_of_two_who_claim_by_the_same_look_the_second_is_refused_and_has_stored_nothing(self, stage: Stage) -> None:

@@ -8,21 +8,25 @@ from typing import Any
 
 import pytest
 
+from etl.decisions.claiming import refuse_left_to_load
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.accepting import Accepting, parse_named
 from etl.decisions.reset import plan_reset
 from etl.decisions.set_positions import moves_to, plan_set, refuse_loaded, standing, stretches_to_ask
+from etl.model.claims import ClaimState
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import Replay, UpToDate
 from etl.protocol.zookeeper.plan_documents import parse_plan, with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
+from etl.run.backfill import left_of
 from etl.run.ingest import ingest
 from etl.run.repair import finish_repair
 from etl.settings.sections import Settings
 from tests.builders import plain_settings
+from tests.fakes import fake_ledger
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import physical_log
@@ -158,6 +162,9 @@ def accept(
     finish_repair(world, repair, new_report())
     snapshot = repaired(snapshot, repair)
     plan = with_id(plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms()))
+    claims = {one.claim.name: one.claim for one in snapshot.claims.backfills if one.claim.state is not ClaimState.GIVEN_UP}
+    left = {name: left_of(claim, fake_ledger.stored_plans(outside.beside(name))) for name, claim in claims.items()}
+    refuse_left_to_load(plan, state.last if isinstance(state, UpToDate) else state.plan, left)
     if isinstance(state, Replay):
         world.supersede(plan, snapshot.ledger)
     else:

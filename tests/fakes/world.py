@@ -14,6 +14,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from etl.decisions.claiming import lives_of
 from etl.decisions.cluster_name import cluster_name
 from etl.decisions.doubted_offsets import Named, doubted_offsets, none_named
 from etl.decisions.log_identity import epochs_to_ask
@@ -37,7 +38,7 @@ from etl.settings.sections import Settings
 from etl.settings.source import TopicFilter
 from tests.fakes import fake_ledger, fake_table
 from tests.fakes.fake_log import FakeLog
-from tests.fakes.outside import CLUSTER, GROUP, PIPELINE, Outside, leader_of
+from tests.fakes.outside import CLUSTER, GROUP, PIPELINE, Beside, Outside, leader_of
 
 _processes = itertools.count(1)
 
@@ -91,7 +92,8 @@ class FakeWorld:
         found: Snapshot = self._do("observe", lambda: self._snapshot(named))
         self.claims.newest = found.ledger.newest
         own = self.claims.own
-        return replace(found, claims=NO_CLAIMS if own else self.claims.seen, backfill=own.claim if own else None)
+        lives = lives_of(self.outside.live.newest_plan()) if isinstance(self.outside, Beside) else {}
+        return replace(found, claims=NO_CLAIMS if own else self.claims.seen, backfill=own.claim if own else None, live_epochs=lives)
 
     def _snapshot(self, named: Named = none_named) -> Snapshot:
         out = self.outside

@@ -13,43 +13,21 @@ from etl.decisions.accepting import parse_named
 from etl.decisions.backfilling import Asked
 from etl.decisions.replaying import Wanted
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, NotYetReadable, Owned, SettingsError
-from etl.model.claims import Claim, ClaimState
+from etl.model.claims import ClaimState
 from etl.model.ledger import Acknowledgement
 from etl.model.logs import BrokerPartition
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
-from etl.report.run_report import Report
 from etl.report.run_state import Outcome
-from etl.run.backfill import abandon, backfill
 from etl.run.replay import replay
-from etl.settings.backfills import settings_of_backfill
-from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
+from tests.fakes.backfill_stories import CAPPED, asked, filled, given_up, live
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import FakeCommit, Outside
 from tests.fakes.stories import (
-    LOGS, PHYSICAL_LOGS, At, accept, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, physical_outside_of, run, set_to,
+    LOGS, PHYSICAL_LOGS, accept, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, physical_outside_of, run, set_to,
     settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
-
-CAPPED = settings_of(start="latest", limits={"max_records_per_run": 4})
-"""The live pipeline begins at the ends, and no plan has more than four offsets."""
-
-
-def asked(from_: Any = 0, until: Any = 5, *names: str, only_retained: bool = False, only_missing: bool = False) -> Asked:
-    named = tuple(map(parse_named, names))
-    return Asked(named, from_, until, only_retained, f"from {from_} until {until} {names} {only_missing}", only_missing)
-
-
-def live(*ends: int, settings: Settings = CAPPED) -> Outside:
-    """A pipeline that began at these ends, and has loaded two offsets more of each."""
-    outside = outside_of(*ends)
-    run(outside, settings)
-    grow(outside, *(2 for _ in range(3)))
-    run(outside, settings)
-    while outcomes(run(outside, settings)) != [Outcome.NOTHING_NEW]:
-        pass
-    return outside
 
 
 def started(*ends: int) -> Outside:
@@ -57,24 +35,6 @@ def started(*ends: int) -> Outside:
     outside = outside_of(*ends)
     run(outside, CAPPED)
     return outside
-
-
-def nothing(step: str, when: When) -> None:
-    del step, when
-
-
-def filled(
-    outside: Outside, what: Asked | None = asked(), at: At = nothing, *, name: str = "old", settings: Settings = CAPPED,
-    report: Report | None = None, run_id: str = "run-1",
-) -> Claim | None:
-    own = settings_of_backfill(settings, name)
-    world = FakeWorld(outside.beside(name), own, at, run_id=run_id)
-    return backfill(world, FakeWorld(outside, settings, at), own, settings, report or new_report(), what)
-
-
-def given_up(outside: Outside, at: At = nothing, *, name: str = "old", settings: Settings = CAPPED) -> Claim:
-    own = settings_of_backfill(settings, name)
-    return abandon(FakeWorld(outside.beside(name), own, at), own, new_report(), "not needed")
 
 
 def refuse_twice(outside: Outside) -> None:
@@ -433,9 +393,9 @@ def test_a_log_that_was_made_again_is_no_backfills_to_go_on_with() -> None:
     outside.logs[LOGS[0]].grow(9)
     with pytest.raises(EtlError):
         filled(outside, asked(0, 3))
+    assert given_up(outside).state is ClaimState.GIVEN_UP
     accept(outside, "clicks:0", settings=CAPPED)
     run(outside, CAPPED)
-    assert given_up(outside).state is ClaimState.GIVEN_UP
     refuse_twice(outside)
 
 

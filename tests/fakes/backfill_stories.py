@@ -1,0 +1,54 @@
+"""Backfills beside a pipeline on the fake world: begun, loaded, given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etl.decisions.accepting import parse_named
+from etl.decisions.backfilling import Asked
+from etl.model.claims import Claim
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
+from etl.run.backfill import abandon, backfill
+from etl.settings.backfills import settings_of_backfill
+from etl.settings.sections import Settings
+from tests.fakes.outside import Outside
+from tests.fakes.stories import At, grow, new_report, outcomes, outside_of, run, settings_of
+from tests.fakes.world import FakeWorld, When
+
+CAPPED = settings_of(start="latest", limits={"max_records_per_run": 4})
+"""The live pipeline begins at the ends, and no plan has more than four offsets."""
+
+
+def asked(from_: Any = 0, until: Any = 5, *names: str, only_retained: bool = False, only_missing: bool = False) -> Asked:
+    named = tuple(map(parse_named, names))
+    return Asked(named, from_, until, only_retained, f"from {from_} until {until} {names} {only_missing}", only_missing)
+
+
+def live(*ends: int, settings: Settings = CAPPED) -> Outside:
+    """A pipeline that began at these ends, and has loaded two offsets more of each."""
+    outside = outside_of(*ends)
+    run(outside, settings)
+    grow(outside, *(2 for _ in range(3)))
+    run(outside, settings)
+    while outcomes(run(outside, settings)) != [Outcome.NOTHING_NEW]:
+        pass
+    return outside
+
+
+def nothing(step: str, when: When) -> None:
+    del step, when
+
+
+def filled(
+    outside: Outside, what: Asked | None = asked(), at: At = nothing, *, name: str = "old", settings: Settings = CAPPED,
+    report: Report | None = None, run_id: str = "run-1",
+) -> Claim | None:
+    own = settings_of_backfill(settings, name)
+    world = FakeWorld(outside.beside(name), own, at, run_id=run_id)
+    return backfill(world, FakeWorld(outside, settings, at), own, settings, report or new_report(), what)
+
+
+def given_up(outside: Outside, at: At = nothing, *, name: str = "old", settings: Settings = CAPPED) -> Claim:
+    own = settings_of_backfill(settings, name)
+    return abandon(FakeWorld(outside.beside(name), own, at), own, new_report(), "not needed")

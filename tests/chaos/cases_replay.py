@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MARK = 7
 """A `timestampType` that no record has."""
 FROM, UNTIL, PARTITIONS = 20, 80, 4
+LOADED = 240
+"""Records of each of the two plans: batches of 20, as many in each partition."""
 KILLS = 20
 _DOOR = ("replay", "--from", str(FROM), "--until", str(UNTIL), "--yes")
 
@@ -82,7 +84,7 @@ def _loaded(stage: Stage) -> Pipeline:
     """Loaded by two plans, through both of which the interval goes; and from now on rows are marked."""
     pipeline = stage.pipeline(PARTITIONS)
     for _ in range(2):
-        pipeline.produce(200)
+        pipeline.produce(LOADED)
         pipeline.ran()
     pipeline.settings["transform"] = f"{__name__}:marked"
     return pipeline
@@ -95,9 +97,9 @@ def _door(pipeline: Pipeline) -> tuple[str, ...]:
 def _are_all_or_none(pipeline: Pipeline) -> bool:
     """Whether the rows of the interval are the new ones. Raises AssertionError for some of each, for others that are, and for lost ones."""
     rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["partition", "offset", "timestampType"]).to_pylist()
-    first = [row for row in rows if row["offset"] < 2 * 200 // PARTITIONS]  # what was loaded before rows were marked
+    first = [row for row in rows if row["offset"] < 2 * LOADED // PARTITIONS]  # what was loaded before rows were marked
     places = Counter((row["partition"], row["offset"]) for row in first)
-    assert len(places) == 400 and max(places.values()) == 1, f"{len(places)} places, {places.most_common(1)}"
+    assert len(places) == 2 * LOADED and max(places.values()) == 1, f"{len(places)} places, {places.most_common(1)}"
     new = {(row["partition"], row["offset"]) for row in first if row["timestampType"] == MARK}
     interval = {(partition, offset) for partition in range(PARTITIONS) for offset in range(FROM, UNTIL)}
     assert new in (set(), interval), f"{len(new)} rows are new, {len(new - interval)} of them outside of the interval"

@@ -38,6 +38,12 @@ Reason = Annotated[str, typer.Option(callback=_given, help="Why, for whoever rea
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking; needed where there is no terminal.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing on standard error while it goes on.")]
+From = Annotated[str, typer.Option(
+    "--from", metavar="OFFSET|TIME", help="The first offset, or the first record at a time.", show_default=False)]
+Until = Annotated[str, typer.Option(
+    "--until", metavar="OFFSET|TIME", help="Up to this offset or time, without it.", show_default=False)]
+Partitions = Annotated[list[str] | None, typer.Option(
+    "--partition", "-p", metavar="PARTITION", help="One partition of it, 3 or (Jafka) 0-3; may be given again. Default: all.")]
 
 UntilTime = Annotated[str | None, typer.Option(
     metavar="TIME", show_default=False, help="Read up to the first record at or after this time: 2026-01-31T00:00:00Z, milliseconds since "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from etl.cli.arguments import AsJson, Commands, Conf, Quiet, Reason, Yes, run_context, settings_of
+from etl.cli.arguments import AsJson, Commands, Conf, From, Partitions, Quiet, Reason, Until, Yes, run_context, settings_of
 from etl.cli.output import ask, confirm, is_attended, show
 
 if TYPE_CHECKING:
@@ -40,13 +40,10 @@ BackfillName = Annotated[str, typer.Option("--name", metavar="NAME", help="What 
 def backfill_begin(
     conf: Conf,
     name: Annotated[str, typer.Option(help="Names this backfill: said again under it, it goes on where it ended.", show_default=False)],
-    from_: Annotated[str, typer.Option(
-        "--from", metavar="OFFSET|TIME", help="The first offset, or the first record at a time.", show_default=False)],
-    until: Annotated[str, typer.Option(
-        "--until", metavar="OFFSET|TIME", help="Up to this offset or time, without it.", show_default=False)],
+    from_: From,
+    until: Until,
     topic: Annotated[str | None, typer.Option(help="One topic of the conf. Default: all.", show_default=False)] = None,
-    partition: Annotated[list[str] | None, typer.Option(
-        "--partition", "-p", metavar="PARTITION", help="One partition of it, 3 or (Jafka) 0-3; may be given again. Default: all.")] = None,
+    partition: Partitions = None,
     missing: Annotated[bool, typer.Option("--missing", help="Of the interval what nobody else has loaded or will load.")] = False,
     only_retained: Annotated[bool, typer.Option("--only-retained", help="Where retention took a part, load the rest.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be loaded; nothing is stored.")] = False,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from etl.cli.arguments import AsJson, Conf, Quiet, run_context, settings_of
+from etl.cli.arguments import AsJson, Conf, From, Partitions, Quiet, Until, run_context, settings_of
 from etl.cli.output import ask, is_attended, show
 from etl.errors import SettingsError
 
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
 def replay(
     conf: Conf,
     topic: Annotated[str, typer.Option(help="The topic whose rows are read again.", show_default=False)],
-    from_: Annotated[str, typer.Option(
-        "--from", metavar="OFFSET|TIME", help="The first offset, or the first record at a time.", show_default=False)],
-    until: Annotated[str, typer.Option(
-        "--until", metavar="OFFSET|TIME", help="Up to this offset or time, without it.", show_default=False)],
-    partition: Annotated[list[str] | None, typer.Option(
-        "--partition", "-p", metavar="PARTITION", help="One partition of it, 3 or (Jafka) 0-3; may be given again. Default: all.")] = None,
+    from_: From,
+    until: Until,
+    partition: Partitions = None,
     into: Annotated[str | None, typer.Option(metavar="PATH", help="Make the rows in another table; this one stays as it is.")] = None,
     only_retained: Annotated[bool, typer.Option(
         "--only-retained", help="Where retention took a part, replay the rest; rows of what is gone stay.")] = False,

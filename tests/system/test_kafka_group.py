@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from kafka import KafkaConsumer
 
-from etl.embedded.server import wait_until
 from tests.said import refused
 from tests.system.driving import Pipeline
-
-
-@contextlib.contextmanager
-def consuming(pipeline: Pipeline) -> Iterator[None]:
-    with contextlib.closing(KafkaConsumer(
-            pipeline.topic, bootstrap_servers=pipeline.cluster.bootstrap, group_id=pipeline.group, client_id="somebody")) as consumer:
-        assert wait_until(lambda: consumer.poll(timeout_ms=100) is not None and len(consumer.assignment()) == 2, 60)
-        yield
+from tests.system.live_consumers import consuming
 
 
 @pytest.mark.parametrize("policy", ["fail", "unowned"])
 def test_a_live_consumer_of_kafkas_own_group_is_refused_or_left_what_it_reads(make_pipeline: Callable[..., Pipeline], policy: str) -> None:
     pipeline = make_pipeline(partitions=2, ownership={"on_live_group": policy, "wait_for_driver_s": 0})
     pipeline.produce(40, partitions=2)
-    with consuming(pipeline):
+    with consuming(pipeline, pipeline.group, partitions=2):
         said, diagnosis = pipeline.run(), pipeline.door("doctor").document
         lines = [line for line in diagnosis["lines"] if line["name"] == "group"]
         if policy == "fail":

@@ -9,8 +9,8 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata
 
-from etl.embedded.server import wait_until
 from tests.system.driving import Pipeline
+from tests.system.live_consumers import consuming
 
 
 def offsets_of(pipeline: Pipeline, group: str) -> dict[int, tuple[int, str]]:
@@ -41,11 +41,7 @@ def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(pi
     assert offsets_of(pipeline, f"{mirrored}-2") == {**written, 1: (7, "mine")}
 
     pipeline.settings = {"mirror_group": mirrored}
-    with contextlib.closing(KafkaConsumer(
-            pipeline.topic, bootstrap_servers=pipeline.cluster.bootstrap, group_id=mirrored, enable_auto_commit=False,
-            session_timeout_ms=120_000)) as alive:
-        # A poll that ends before the group let its member in begins anew: the broker waits 3 s for more members of a new group.
-        assert wait_until(lambda: alive.poll(timeout_ms=10_000) is not None and len(alive.assignment()) == 4, 120)
+    with consuming(pipeline, mirrored, partitions=4):
         lines = {line["name"]: line for line in pipeline.door("doctor").document["lines"]}
         assert lines["mirror group"]["verdict"] == "advice" and "1 live consumers" in lines["mirror group"]["found"]
         pipeline.produce(80)

@@ -1,0 +1,26 @@
+"""A live consumer of Kafka's own groups, by another client, that holds its partitions while a test looks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from kafka import KafkaConsumer
+
+from etl.embedded.server import wait_until
+from tests.system.driving import Pipeline
+
+
+@contextlib.contextmanager
+def consuming(pipeline: Pipeline, group: str, *, partitions: int) -> Iterator[KafkaConsumer]:
+    """A member of `group` called `somebody` that has all `partitions` of the pipeline's topic, until the context ends.
+
+    A poll that ends before the group let its member in begins anew, and the broker waits 3 s for more members of a new
+    group: a short poll may never get in on a slow machine. A member that joined before it knew the topic's partitions
+    gets none, and joins again when it looks at the topics next, which by default is five minutes later.
+    """
+    with contextlib.closing(KafkaConsumer(
+            pipeline.topic, bootstrap_servers=pipeline.cluster.bootstrap, group_id=group, client_id="somebody", enable_auto_commit=False,
+            session_timeout_ms=120_000, metadata_max_age_ms=2_000)) as consumer:
+        assert wait_until(lambda: consumer.poll(timeout_ms=10_000) is not None and len(consumer.assignment()) == partitions, 180)
+        yield consumer

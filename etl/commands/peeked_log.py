@@ -31,6 +31,7 @@ class Ended(Enum):
     """Why there are no more records."""
 
     COUNT = "as many as were asked for"
+    INSIDE = "as many as were asked for, in the middle of a compressed message: a larger -n shows the rest of it"
     END = "the end of the log"
     TIME_OUT = "nothing more came in time"
     STOPPED = "stopped"
@@ -100,7 +101,7 @@ class PeekedLog:
             self.position = record.next_offset
             yield record
             if self.given == self._most:
-                self.ended = Ended.COUNT
+                self.ended = Ended.COUNT if record.next_offset > record.offset else Ended.INSIDE
                 return
         self.position, self._idle_since = messages.next_offset, time.monotonic()
 

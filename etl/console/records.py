@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.commands.decoders import Decoder, Undecoded
-from etl.commands.peeked_log import PeekedLog
+from etl.commands.peeked_log import Ended, PeekedLog
 from etl.errors import EtlError
 from etl.protocol.records.one_by_one import Record
 from etl.report.words import at, counted
@@ -51,7 +51,8 @@ class Lines:
 
     def end(self, peek: PeekedLog, failure: EtlError | None = None) -> None:
         """Behind the last record."""
-        why = f"; {peek.ended.value}; --from {peek.position} goes on" if peek.ended else ", up to what follows"
+        goes_on = "begins there again" if peek.ended is Ended.INSIDE else "goes on"
+        why = f"; {peek.ended.value}; --from {peek.position} {goes_on}" if peek.ended else ", up to what follows"
         self._say(f"{counted(peek.given, 'record')}{why}")
 
     def _field(self, content: bytes | None, decode: Decoder) -> str:

@@ -161,9 +161,14 @@ def test_a_log_of_a_jafka_is_named_with_its_broker_and_read_by_byte_positions(ja
     assert (log.ended, log.position) == (Ended.END, behind + 16)
 
 
-def test_in_the_middle_of_a_compressed_entry_it_goes_on_at_its_begin(jafka: JafkaBroker) -> None:
+@pytest.mark.parametrize(("most", "position", "ended"), [
+    (1, 15, Ended.COUNT), (2, 15, Ended.INSIDE), (3, 15 + len(wrapped(entry(b"a"), entry(b"b"))), Ended.COUNT)])
+def test_as_many_as_were_asked_for_may_end_inside_a_compressed_message_which_is_said(
+    jafka: JafkaBroker, most: int, position: int, ended: Ended,
+) -> None:
     jafka.append("clicks", 0, entry(b"hello"), wrapped(entry(b"a"), entry(b"b")))
-    assert peeked(jafka, "3-0", most=2)[1].position == 15
+    log = peeked(jafka, "3-0", most=most)[1]
+    assert (log.position, log.ended) == (position, ended)
 
 
 def test_the_log_of_a_jafka_is_followed_through_its_segments_though_it_never_waits(jafka: JafkaBroker) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from etl.airflow.sdk import AirflowFailException
-from etl.decisions.scheduled_runs import interval_of_run
-from etl.decisions.time_intervals import TimeInterval
+from etl.decisions.times.scheduled_runs import interval_of_run
+from etl.decisions.times.time_intervals import TimeInterval
 from etl.errors import SettingsError
 
 

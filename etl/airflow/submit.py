@@ -20,7 +20,7 @@ from etl.airflow.outcome import refuse_what_is_not_done
 from etl.airflow.pipeline import Pipeline
 from etl.airflow.sdk import AirflowException, AirflowFailException, AirflowNotFoundException, BaseHook
 from etl.airflow.toolkit import Toolkit, not_there, parsed, refuse_without_package
-from etl.decisions.scheduled_runs import DOCUMENT_FILE
+from etl.decisions.times.scheduled_runs import DOCUMENT_FILE
 from etl.errors import SettingsError
 
 

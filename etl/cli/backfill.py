@@ -11,7 +11,7 @@ from etl.cli.arguments import AsJson, Commands, Conf, From, Partitions, Quiet, R
 from etl.cli.output import ask, confirm, is_attended, show
 
 if TYPE_CHECKING:
-    from etl.decisions.backfilling import Asked
+    from etl.decisions.backfills.backfilling import Asked
     from etl.report.run_report import Report
     from etl.run.context import RunContext
     from etl.settings.sections import Settings

@@ -23,7 +23,7 @@ def complete(
     """Say whether the logs are complete up to a time: exit code 0 if they are, 6 if not yet; nothing is changed."""
     from etl.commands import complete as looking
     from etl.console.text import show_complete
-    from etl.decisions.time_intervals import milliseconds, moment
+    from etl.decisions.times.time_intervals import milliseconds, moment
 
     found = looking.complete(settings_of(conf), until_ms=milliseconds(moment(until_time, "--until-time")), grace_s=grace_s)
     show(as_json, found.as_json(), lambda: show_complete(found))
@@ -43,7 +43,7 @@ def intervals(
     Exit code 6 where a partition without a leader could not be asked."""
     from etl.commands import intervals as looking
     from etl.console.text import show_intervals
-    from etl.decisions.time_intervals import interval_between, length
+    from etl.decisions.times.time_intervals import interval_between, length
 
     found = looking.intervals(settings_of(conf), interval_between(from_time, until_time), length(every))
     show(as_json, found.as_json(), lambda: show_intervals(found))

@@ -61,7 +61,7 @@ def offsets_set(
     """Set positions: forwards past what is then told lost, or back over what was never loaded. The next run executes it."""
     from etl.commands import offsets_set as setting
     from etl.console.text import show_ruling
-    from etl.decisions.accepting import parse_named
+    from etl.decisions.identity.accepting import parse_named
 
     settings, wanted = settings_of(conf), setting.Wanted(parse_named(log), parse_position(to, "--to"))
     foreseen = setting.look(settings, wanted)

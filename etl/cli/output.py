@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from etl.decisions.scheduled_runs import DOCUMENT_FILE
+from etl.decisions.times.scheduled_runs import DOCUMENT_FILE
 from etl.errors import EtlError, SettingsError, Stopped
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 
 from etl.commands.replay import parse_bound
 from etl.commands.run import reported
-from etl.decisions.accepting import parse_named, parse_partition
-from etl.decisions.backfilling import Asked
+from etl.decisions.backfills.backfilling import Asked
+from etl.decisions.identity.accepting import parse_named, parse_partition
 from etl.decisions.tasks import cost_of
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, SettingsError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from etl.decisions.completeness import incomplete_logs
 from etl.decisions.refusals import refuse_missing_topics
+from etl.decisions.times.completeness import incomplete_logs
 from etl.edges.brokers.cluster import chosen_topics, names_of_topics
 from etl.errors import NotYetReadable
 from etl.model.logs import BrokerPartition, in_order

@@ -13,8 +13,8 @@ from typing import Any
 from etl.commands.expected_rows import expected_rows, loaded_plans, read_both_ledgers
 from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
-from etl.decisions.accepting import Named
 from etl.decisions.coverage import without
+from etl.decisions.identity.accepting import Named
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import where_we_stand

@@ -11,15 +11,15 @@ from typing import Any
 from etl.commands.backfills import left_beside
 from etl.commands.run import new_run_id
 from etl.decisions.acceptance import is_recorded, is_told
-from etl.decisions.accepted_logs import told_of
-from etl.decisions.accepting import Accepting, parse_named
-from etl.decisions.claiming import refuse_left_to_load
+from etl.decisions.backfills.claiming import refuse_left_to_load
+from etl.decisions.byte_positions.misplaced_offsets import put_right
 from etl.decisions.foreign_commits import unacknowledged
-from etl.decisions.misplaced_offsets import put_right
+from etl.decisions.identity.accepted_logs import told_of
+from etl.decisions.identity.accepting import Accepting, parse_named
+from etl.decisions.identity.reset import plan_reset
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import naming_table, refuse_another_era, where_we_stand
-from etl.decisions.reset import plan_reset
 from etl.edges.delta.log import hash_of_commit, open_log
 from etl.edges.delta.path import rust_path
 from etl.errors import NeedsDecision, SettingsError

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.commands.run import reported
-from etl.decisions.accepting import parse_named, parse_partition
 from etl.decisions.expiry import cleanup_of
+from etl.decisions.identity.accepting import parse_named, parse_partition
 from etl.decisions.next_step import NextStep, foreseen, next_step
 from etl.decisions.replaced import spans_of
 from etl.decisions.replaying import Bound, Wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
-from etl.decisions.boundaries import NONE_KNOWN, Boundaries, ends_between
+from etl.decisions.byte_positions.boundaries import NONE_KNOWN, Boundaries, ends_between
 from etl.decisions.tasks import cost_of
 from etl.model.logs import BrokerPartition
 from etl.settings.sections import Limits

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from etl.decisions.log_identity import other_logs, refuse_other_logs
+from etl.decisions.identity.log_identity import other_logs, refuse_other_logs
 from etl.decisions.start import start_of, starts_of
 from etl.errors import NeedsDecision
 from etl.model.logs import BrokerPartition

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from etl.decisions.backfill_plans import next_backfill_plan
-from etl.decisions.claiming import refuse_claimed
+from etl.decisions.backfills.backfill_plans import next_backfill_plan
+from etl.decisions.backfills.claiming import refuse_claimed
 from etl.decisions.expiry import Expiring, expiring
 from etl.decisions.ownership import leave_to_owners, refuse_owned_ranges
 from etl.decisions.plan import plan_next

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from etl.decisions.boundaries import boundaries_of, end_at_or_above
+from etl.decisions.byte_positions.boundaries import boundaries_of, end_at_or_above
+from etl.decisions.byte_positions.misplaced_offsets import refuse_inside_entries
 from etl.decisions.caps import share_caps
-from etl.decisions.log_identity import record_epochs, refuse_other_logs
-from etl.decisions.made_again import kept_creations, kept_ids
-from etl.decisions.misplaced_offsets import refuse_inside_entries
+from etl.decisions.identity.log_identity import record_epochs, refuse_other_logs
+from etl.decisions.identity.made_again import kept_creations, kept_ids
+from etl.decisions.identity.tails import kept_tails
 from etl.decisions.run_keys import NOTHING_ASKED, Asking, asking_of, left_of_key, refuse_start_by_offsets, refuse_unread_before
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, start_of
-from etl.decisions.tails import kept_tails
 from etl.decisions.tasks import cut_ranges
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
 from etl.model.logs import BrokerPartition, Lineage

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from etl.decisions.backfill_plans import backfill_plan_instead
-from etl.decisions.misplaced_offsets import refuse_named
+from etl.decisions.backfills.backfill_plans import backfill_plan_instead
+from etl.decisions.byte_positions.misplaced_offsets import refuse_named
 from etl.decisions.plan import plan_from
 from etl.decisions.run_keys import asking_again
 from etl.decisions.start import starts_of

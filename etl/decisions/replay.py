@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from etl.decisions.claiming import refuse_another_life
-from etl.decisions.log_identity import refuse_other_logs
-from etl.decisions.misplaced_offsets import refuse_inside_entries
+from etl.decisions.backfills.claiming import refuse_another_life
+from etl.decisions.byte_positions.misplaced_offsets import refuse_inside_entries
+from etl.decisions.identity.log_identity import refuse_other_logs
 from etl.decisions.plan import reading_of
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from etl.decisions.accepting import Named
-from etl.decisions.boundaries import boundaries_of
+from etl.decisions.byte_positions.boundaries import boundaries_of
+from etl.decisions.byte_positions.misplaced_offsets import refuse_named
 from etl.decisions.coverage import unloaded
-from etl.decisions.log_identity import record_epochs, refuse_other_logs
-from etl.decisions.misplaced_offsets import refuse_named
+from etl.decisions.identity.accepting import Named
+from etl.decisions.identity.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.ownership import owned_by
 from etl.decisions.replay import GIVEN_UP
 from etl.decisions.shape import shape_of_rows

@@ -16,13 +16,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.decisions.log_identity import record_epochs, refuse_other_logs
-from etl.decisions.misplaced_offsets import refuse_named
+from etl.decisions.byte_positions.misplaced_offsets import refuse_named
+from etl.decisions.identity.log_identity import record_epochs, refuse_other_logs
+from etl.decisions.identity.tails import kept_tails
 from etl.decisions.ownership import owned_by
 from etl.decisions.replacement import let_go_among
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of
-from etl.decisions.tails import kept_tails
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.bounds import NO_BOUNDS
 from etl.model.logs import BrokerPartition

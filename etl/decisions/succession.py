@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from etl.decisions.cluster_name import is_same_cluster, name_put_back
 from etl.decisions.coverage import unloaded
-from etl.decisions.log_identity import record_epochs
-from etl.decisions.made_again import is_creation_id, kept_creations, kept_ids
+from etl.decisions.identity.cluster_name import is_same_cluster, name_put_back
+from etl.decisions.identity.log_identity import record_epochs
+from etl.decisions.identity.made_again import is_creation_id, kept_creations, kept_ids
 from etl.decisions.other_pipelines import app_id_of, name_of
 from etl.decisions.reconcile import compare, is_of_another_era
 from etl.decisions.shape import shape_of_rows

@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from etl.decisions.boundaries import NONE_KNOWN, Boundaries, ends_between, nearest
+from etl.decisions.byte_positions.boundaries import NONE_KNOWN, Boundaries, ends_between, nearest
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from etl.decisions.log_identity import refuse_other_logs
+from etl.decisions.identity.log_identity import refuse_other_logs
 from etl.decisions.reconcile import plan_in_force, where_we_stand
 from etl.decisions.start import starts_of
 from etl.doctor.check import Findings, Line, Verdict, advice, ok

@@ -99,7 +99,7 @@ class Plan:
     """The Delta table's id before the append; None when there was no table."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     creation_ids: Mapping[str, str] = field(default_factory=dict)
-    """Beside a topic's own id that of its znode's creation (`decisions.made_again.compared_ids`)."""
+    """Beside a topic's own id that of its znode's creation (`decisions.identity.made_again.compared_ids`)."""
     previous: str | None = None
     supersedes: str | None = None
     reason: str | None = None
@@ -131,14 +131,14 @@ class Plan:
     tails: Mapping[BrokerPartition, Tail] = field(default_factory=dict)
     """Of physical logs: what lay before their ends when the plan was made, or an earlier one. It must still lie there."""
     log_topic_ids: Mapping[BrokerPartition, str] = field(default_factory=dict)
-    """Physical logs that were decided under another id of their topic than that of `topic_ids`, and that id (`decisions.made_again`)."""
+    """Physical logs that were decided under another id of their topic than that of `topic_ids`, and that id (`identity.made_again`)."""
     bounds: Bounds = NO_BOUNDS
     """What the run was asked to read that made this plan."""
     key_ends: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
     """Of a plan under a run key: the logs that it does not read up to the key's bound, and where that lies. A cap ended it before, or the
     log could not be read; None: never yet, so that nobody knows its bound."""
     cluster_id: str | None = None
-    """The id that the brokers of a cluster told which goes by the conf's name, since it told none before (`decisions.cluster_name`)."""
+    """The id that the brokers of a cluster told which goes by the conf's name, since it told none before (`identity.cluster_name`)."""
     stood: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Of a replay: how many rows of each log the table had in its ranges when the plan was made."""
     closes: bool = False

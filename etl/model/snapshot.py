@@ -58,7 +58,7 @@ class Snapshot:
     creation_ids: Mapping[str, str] = field(default_factory=dict)
     """What stands for the topics' ids in the brokers' ZooKeeper, also where these tell their own (`Plan.creation_ids`)."""
     cluster_id: str | None = None
-    """The id of a cluster that goes by the conf's name (`decisions.cluster_name`)."""
+    """The id of a cluster that goes by the conf's name (`decisions.identity.cluster_name`)."""
     asked: Asked | None = None
     """None: the run is asked for nothing beside its conf."""
     claims: Claims = NO_CLAIMS

@@ -6,7 +6,7 @@ where the error leaves the task.
 
 from __future__ import annotations
 
-from etl.decisions.made_again import accept_command
+from etl.decisions.identity.made_again import accept_command
 from etl.errors import DataLoss, EtlError, LogTruncated, MessageTooLarge, RanOutBeforeUntil, RecordTooLarge, TopicMadeAgain
 
 

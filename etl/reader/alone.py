@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from etl.decisions.boundaries import Boundaries, boundaries_of
+from etl.decisions.byte_positions.boundaries import Boundaries, boundaries_of
 from etl.decisions.expiry import cleanup_of
 from etl.decisions.tasks import cut_ranges, cut_to_offsets, pack_tasks, split_tasks
 from etl.errors import BrokerUnreachable

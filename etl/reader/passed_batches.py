@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etl.decisions.log_identity import EPOCHS_KEPT
+from etl.decisions.identity.log_identity import EPOCHS_KEPT
 from etl.model.plans import OffsetRange
 from etl.protocol.records.headers import NO_EPOCH, BatchHeader, Walk
 from etl.protocol.records.tally import MAX_HOLES

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from etl.decisions.backfill_plans import closing_plan, first_backfill_plan
-from etl.decisions.backfilling import Asked, intervals_of, logs_of, refuse_other_bounds, stretches_of
-from etl.decisions.claiming import held_by_live, joined
+from etl.decisions.backfills.backfill_plans import closing_plan, first_backfill_plan
+from etl.decisions.backfills.backfilling import Asked, intervals_of, logs_of, refuse_other_bounds, stretches_of
+from etl.decisions.backfills.claiming import held_by_live, joined
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.reconcile import compare, is_of_another_era, naming_table, reconciled
 from etl.decisions.refusals import refuse_another_dialect, refuse_retired
@@ -47,7 +47,7 @@ class Beginning:
 def look_ahead(live: World, settings: Settings, own: Settings, asked: Asked) -> Beginning:
     """What a backfill would claim; nothing is stored. `settings` are the live pipeline's, `own` the backfill's.
 
-    Raises what `decisions.backfilling` and `claiming` refuse, and LedgersDisagree for a table that is not the pipeline's.
+    Raises what `decisions.backfills.backfilling` and `claiming` refuse, and LedgersDisagree for a table that is not the pipeline's.
     """
     snapshot = live.observe(asked.offsets_of)
     refuse_retired(snapshot.ledger)

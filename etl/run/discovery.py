@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from etl.decisions.cluster_name import ClusterName, cluster_name
+from etl.decisions.identity.cluster_name import ClusterName, cluster_name
 from etl.decisions.other_pipelines import app_id_of
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.registry import are_registered, read_cluster_id, read_compacted, read_creation_ids, read_topics

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.decisions.doubted_offsets import Named, none_named
+from etl.decisions.byte_positions.doubted_offsets import Named, none_named
 from etl.decisions.foreign_commits import refuse_what_others_did
-from etl.decisions.made_again import creations_to_compare, refuse_made_again_since
+from etl.decisions.identity.made_again import creations_to_compare, refuse_made_again_since
 from etl.decisions.next_step import Action, NextStep, next_step
 from etl.decisions.ownership import owners_to_wait_for
 from etl.decisions.reconcile import naming_table

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etl.decisions.doubted_offsets import Named, none_named
+from etl.decisions.byte_positions.doubted_offsets import Named, none_named
 from etl.decisions.other_pipelines import app_id_of
 from etl.edges.delta import losses
 from etl.edges.delta.outcome import Outcome, Result, read_back

@@ -6,17 +6,17 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from etl.decisions.acceptance import is_waiting_for_a_table
-from etl.decisions.claiming import lives_of
-from etl.decisions.cluster_name import ClusterName
-from etl.decisions.doubted_offsets import Named, doubted_offsets, none_named
-from etl.decisions.log_identity import epochs_to_ask
+from etl.decisions.backfills.claiming import lives_of
+from etl.decisions.byte_positions.doubted_offsets import Named, doubted_offsets, none_named
+from etl.decisions.identity.cluster_name import ClusterName
+from etl.decisions.identity.log_identity import epochs_to_ask
+from etl.decisions.identity.tails import end_places, known_places
 from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.ownership import members_as_owners
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.refusals import refuse_another_dialect, refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decisions.replay import topics_left_to_read
 from etl.decisions.start import moments_to_ask, starts_of
-from etl.decisions.tails import end_places, known_places
 from etl.edges.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
 from etl.edges.brokers.offsets import Extents
 from etl.edges.brokers.tails import read_tails

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from etl.decisions.expiry import cleanup_of
-from etl.decisions.made_again import is_creation_id
+from etl.decisions.identity.made_again import is_creation_id
 from etl.decisions.plan_tasks import tasks_of_plan
 from etl.edges.delta.path import open_table
 from etl.edges.delta.taking import Takes

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from etl.decisions.doubted_offsets import Named, none_named
+from etl.decisions.byte_positions.doubted_offsets import Named, none_named
 from etl.decisions.replaced import Span
 from etl.model.bounds import KeptKey
 from etl.model.claims import Claim, Claimed

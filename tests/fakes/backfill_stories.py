@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.decisions.accepting import parse_named
-from etl.decisions.backfilling import Asked
+from etl.decisions.backfills.backfilling import Asked
+from etl.decisions.identity.accepting import parse_named
 from etl.model.claims import Claim
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from etl.decisions.claiming import claimed_anew, refuse_claimed
+from etl.decisions.backfills.claiming import claimed_anew, refuse_claimed
 from etl.decisions.coverage import ancestry, fold
 from etl.decisions.run_keys import is_reached, kept_key, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned

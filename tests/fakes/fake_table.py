@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from etl.decisions.log_identity import Cut
+from etl.decisions.identity.log_identity import Cut
 from etl.decisions.replaced import Span, spans_of
 from etl.errors import ExpiredOffsets, LedgersDisagree, MissingOffsets, TableAppeared, TableUnreachable
 from etl.model.logs import BrokerPartition

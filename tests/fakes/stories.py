@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.claiming import refuse_left_to_load
+from etl.decisions.backfills.claiming import refuse_left_to_load
+from etl.decisions.identity.accepting import Accepting, parse_named
+from etl.decisions.identity.reset import plan_reset
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.reconcile import where_we_stand
-from etl.decisions.accepting import Accepting, parse_named
-from etl.decisions.reset import plan_reset
 from etl.decisions.set_positions import moves_to, plan_set, refuse_loaded, standing, stretches_to_ask
 from etl.model.claims import ClaimState
 from etl.model.logs import BrokerPartition

@@ -14,15 +14,15 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from etl.decisions.claiming import lives_of
-from etl.decisions.cluster_name import cluster_name
-from etl.decisions.doubted_offsets import Named, doubted_offsets, none_named
-from etl.decisions.log_identity import epochs_to_ask
+from etl.decisions.backfills.claiming import lives_of
+from etl.decisions.byte_positions.doubted_offsets import Named, doubted_offsets, none_named
+from etl.decisions.identity.cluster_name import cluster_name
+from etl.decisions.identity.log_identity import epochs_to_ask
+from etl.decisions.identity.tails import end_places, known_places
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.replaced import Span
 from etl.decisions.run_keys import bounds_to_find
 from etl.decisions.start import moments_to_ask, starts_of
-from etl.decisions.tails import end_places, known_places
 from etl.errors import Owned
 from etl.model.bounds import KeptKey, Request
 from etl.model.claims import NO_CLAIMS, Claim, Claimed

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.accepting import parse_named
-from etl.decisions.backfilling import Asked
+from etl.decisions.backfills.backfilling import Asked
+from etl.decisions.identity.accepting import parse_named
 from etl.decisions.replaying import Wanted
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, NotYetReadable, Owned, SettingsError
 from etl.model.claims import ClaimState

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.accepting import parse_named
+from etl.decisions.identity.accepting import parse_named
 from etl.decisions.next_step import plan_superseding
 from etl.decisions.replaying import Wanted
 from etl.errors import DataLoss, EtlError, NeedsDecision, Owned, SettingsError

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.doubted_offsets import doubted_offsets, none_named
-from etl.decisions.misplaced_offsets import put_right, refuse_inside_entries
+from etl.decisions.byte_positions.doubted_offsets import doubted_offsets, none_named
+from etl.decisions.byte_positions.misplaced_offsets import put_right, refuse_inside_entries
 from etl.decisions.next_step import plan_superseding, steps_ahead
 from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
 from etl.model.logs import DoubtedOffset, Extent, LookedAt

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from etl.decisions.claiming import Stretches
+from etl.decisions.backfills.claiming import Stretches
+from etl.decisions.byte_positions.misplaced_offsets import refuse_named
 from etl.decisions.coverage import OFFSETS_END, without
-from etl.decisions.misplaced_offsets import refuse_named
 from etl.decisions.replaying import Found, Wanted
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.claims import Claim, Claims

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.decisions.boundaries import boundaries_of, end_at_or_above, ends_between, nearest
+from etl.decisions.byte_positions.boundaries import boundaries_of, end_at_or_above, ends_between, nearest
 from etl.decisions.caps import share_caps
 from etl.decisions.replacement import plan_instead
 from etl.decisions.tasks import cut_ranges, cut_to_offsets, split_range

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.time_intervals import TimeInterval, divided, interval_between, length, milliseconds, moment
+from etl.decisions.times.time_intervals import TimeInterval, divided, interval_between, length, milliseconds, moment
 from etl.errors import SettingsError
 
 FIVE, SIX = "2026-11-10T05:00:00+00:00", "2026-11-10T06:00:00+00:00"

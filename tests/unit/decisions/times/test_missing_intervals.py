@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from etl.commands.intervals import Intervals
-from etl.decisions.missing_intervals import Excused, IncompleteStretch, MissingOffsets, excused, incomplete_stretches, missing_of
-from etl.decisions.time_intervals import divided, interval_between
+from etl.decisions.times.missing_intervals import Excused, IncompleteStretch, MissingOffsets, excused, incomplete_stretches, missing_of
+from etl.decisions.times.time_intervals import divided, interval_between
 from etl.model.logs import BrokerPartition
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 
-from etl.decisions.made_again import accept_command
+from etl.decisions.identity.made_again import accept_command
 from etl.decisions.start import starts_of
 from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
 from etl.model.logs import BrokerPartition, Extent, LookedAt

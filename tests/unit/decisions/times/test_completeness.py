@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etl.commands.complete import Complete
-from etl.decisions.completeness import incomplete_logs
+from etl.decisions.times.completeness import incomplete_logs
 from etl.model.logs import BrokerPartition
 
 A, B, C = (BrokerPartition("clicks", number) for number in range(3))

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from etl.decisions.accepted_logs import Accepted, accepted_logs
-from etl.decisions.accepting import Accepting
-from etl.decisions.log_identity import Cut, cut_logs, record_epochs
-from etl.decisions.made_again import kept_creations, kept_ids
-from etl.decisions.misplaced_offsets import misplaced
+from etl.decisions.byte_positions.misplaced_offsets import misplaced
+from etl.decisions.identity.accepted_logs import Accepted, accepted_logs
+from etl.decisions.identity.accepting import Accepting
+from etl.decisions.identity.log_identity import Cut, cut_logs, record_epochs
+from etl.decisions.identity.made_again import kept_creations, kept_ids
+from etl.decisions.identity.tails import kept_tails
 from etl.decisions.replacement import let_go_among
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_anew, starts_of
-from etl.decisions.tails import kept_tails
 from etl.model.logs import BrokerPartition, Lineage, Tail
 from etl.model.losses import Loss, LossReason, Vanished
 from etl.model.plans import NOTHING_COMMITTED, Plan, PlanKind

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from etl.decisions.boundaries import boundaries_of
+from etl.decisions.backfills.claiming import refuse_another_life
+from etl.decisions.byte_positions.boundaries import boundaries_of
 from etl.decisions.caps import share_caps
-from etl.decisions.claiming import refuse_another_life
-from etl.decisions.log_identity import record_epochs, refuse_other_logs
+from etl.decisions.identity.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.plan import reading_of
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.decisions.accepting import Accepting, Named
-from etl.decisions.log_identity import Cut
-from etl.decisions.made_again import (
+from etl.decisions.byte_positions.misplaced_offsets import refuse_named
+from etl.decisions.identity.accepting import Accepting, Named
+from etl.decisions.identity.log_identity import Cut
+from etl.decisions.identity.made_again import (
     compared_ids, is_creation_id, is_what_was_read, named, topics_made_again, undecided_logs, waiting_logs, ways_out,
 )
-from etl.decisions.misplaced_offsets import refuse_named
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan

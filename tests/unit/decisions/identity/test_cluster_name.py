@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.preview import preview_of
-from etl.decisions.cluster_name import ClusterName, cluster_name
+from etl.decisions.identity.cluster_name import ClusterName, cluster_name
 from etl.decisions.succession import taken_from
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.plans import Plan

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 
-from etl.decisions.time_intervals import TimeInterval, interval_between
+from etl.decisions.times.time_intervals import TimeInterval, interval_between
 from etl.errors import EtlError, SettingsError, family
 
 HOW_TO_SAY = (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.log_identity import EPOCHS_KEPT, Cut, cut_logs, epochs_to_ask, joined, record_epochs, refuse_other_logs
+from etl.decisions.identity.log_identity import EPOCHS_KEPT, Cut, cut_logs, epochs_to_ask, joined, record_epochs, refuse_other_logs
 from etl.decisions.plan import plan_next
 from etl.errors import LogTruncated, NeedsDecision, NotYetReadable
 from etl.model.ledger import Ledger

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from etl.decisions.made_again import refuse_topics_made_again, topics_made_again, waiting_logs
-from etl.decisions.tails import holds_what_was_read
+from etl.decisions.identity.made_again import refuse_topics_made_again, topics_made_again, waiting_logs
+from etl.decisions.identity.tails import holds_what_was_read
 from etl.errors import LogTruncated
 from etl.model.logs import BrokerPartition, Lineage
 from etl.model.plans import Plan

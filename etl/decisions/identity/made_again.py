@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from etl.decisions.tails import holds_what_was_read
+from etl.decisions.identity.tails import holds_what_was_read
 from etl.errors import NeedsDecision, TopicMadeAgain
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan

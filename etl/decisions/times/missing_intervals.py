@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.decisions.coverage import unloaded, without
-from etl.decisions.time_intervals import TimeInterval
+from etl.decisions.times.time_intervals import TimeInterval
 from etl.model.logs import BrokerPartition, in_order
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from etl.commands.offsets import offsets_of
 from etl.commands.preview import preview_of
-from etl.decisions.accepted_logs import told_of
-from etl.decisions.made_again import kept_ids
+from etl.decisions.identity.accepted_logs import told_of
+from etl.decisions.identity.made_again import kept_ids
 from etl.errors import BrokerUnreachable, LogTruncated, NeedsDecision, OffsetInsideMessage, SettingsError
 from etl.model.logs import BrokerPartition, Tail
 from etl.model.losses import Vanished

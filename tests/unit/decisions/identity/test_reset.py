@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.accepted_logs import told_of
 from etl.commands.backfill import parse_asked
 from etl.commands.replay import parse_wanted
-from etl.decisions.accepting import Named, parse_named
-from etl.decisions.made_again import accept_command
+from etl.decisions.identity.accepted_logs import told_of
+from etl.decisions.identity.accepting import Named, parse_named
+from etl.decisions.identity.made_again import accept_command
 from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Vanished
@@ -22,8 +22,8 @@ from etl.model.plans import PlanKind
 from etl.report.run_state import Outcome
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
-from tests.fakes.world import Crash, FakeWorld, When
 from tests.fakes.stories import LOGS, accept, crash_at, outcomes, outside_of, run, settings_of
+from tests.fakes.world import Crash, FakeWorld, When
 
 A, B, C = LOGS
 

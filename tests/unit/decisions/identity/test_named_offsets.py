@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.misplaced_offsets import refuse_named
+from etl.decisions.byte_positions.misplaced_offsets import refuse_named
 from etl.decisions.next_step import plan_superseding
 from etl.errors import OffsetInsideMessage, SettingsError
 from etl.model.logs import BrokerPartition, LookedAt

@@ -1,0 +1,1 @@
+"""What backfills claim beside the live pipeline, and their plans."""

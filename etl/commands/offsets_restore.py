@@ -19,7 +19,8 @@ from etl.decisions.reconcile import plan_in_force
 from etl.decisions.refusals import refuse_another_dialect, refuse_retired
 from etl.decisions.restoring import Lost, apart, repair_from, told_apart, told_rows, what_is_lost
 from etl.decisions.set_positions import Standing, plan_set
-from etl.decisions.succession import plan_taking_over, state_of_itself, taken_from
+from etl.decisions.succession import plan_taking_over, state_of_itself
+from etl.decisions.taken import taken_from
 from etl.edges.delta.others import other_pipelines
 from etl.edges.zookeeper.coverage import take_in
 from etl.errors import NeedsDecision, Owned

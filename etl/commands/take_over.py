@@ -17,7 +17,8 @@ from etl.commands.run import new_run_id
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan_of
 from etl.decisions.reconcile import is_of_another_era, naming_table, reconciled
-from etl.decisions.succession import Loaded, Taken, plan_taking_over, refuse_what_neither_loaded, state_of_itself, taken_from
+from etl.decisions.succession import Loaded, plan_taking_over, refuse_what_neither_loaded, state_of_itself
+from etl.decisions.taken import Taken, taken_from
 from etl.edges.delta.others import loaded_by, other_pipelines
 from etl.edges.zookeeper.coverage import read_all_coverage, take_in
 from etl.edges.zookeeper.driver_lock import DriverLock

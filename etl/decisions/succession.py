@@ -7,17 +7,16 @@ ranges; it keeps the old one's positions under the new name. It is stored like a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from etl.decisions.coverage import unloaded
-from etl.decisions.identity.cluster_name import is_same_cluster, name_put_back
 from etl.decisions.identity.log_identity import record_epochs
-from etl.decisions.identity.made_again import is_creation_id, kept_creations, kept_ids
-from etl.decisions.other_pipelines import app_id_of, name_of
+from etl.decisions.identity.made_again import kept_creations, kept_ids
+from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.reconcile import compare, is_of_another_era
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, starts_of
+from etl.decisions.taken import Taken
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import NOTHING_COMMITTED, Plan, PlanKind, TookOver
@@ -28,36 +27,6 @@ from etl.settings.sections import Settings
 Known = TypeVar("Known")
 Loaded = Mapping[BrokerPartition, Sequence[tuple[int, int, int]]]
 """What a pipeline loaded: life of the log, from, until."""
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What is taken: the other pipeline, and where it ended in the topics that the conf names."""
-
-    other: OtherPipeline
-    positions: Mapping[BrokerPartition, int]
-    log_epochs: Mapping[BrokerPartition, int]
-
-
-def taken_from(
-    other: OtherPipeline, rows_until: Mapping[BrokerPartition, tuple[int, int]], snapshot: Snapshot, settings: Settings,
-) -> Taken:
-    """The other's positions in topics of ours; where nobody knows its plan any more, `rows_until`: the life of each log and where it ends.
-
-    Raises SettingsError when it has loaded no topic of ours, NeedsDecision when its topics were another cluster's.
-    """
-    found = other.plan.positions if other.plan else {log: until for log, (_, until) in rows_until.items()}
-    epochs = other.plan.log_epochs if other.plan else {log: epoch for log, (epoch, _) in rows_until.items() if epoch}
-    positions = {log: offset for log, offset in found.items() if settings.source.topics.admits(log.topic)}
-    if not positions:
-        what = f"{name_of(other.app_id)} has loaded no topic that this conf names"
-        raise SettingsError(what, key="--from", check="source.topics, and the pipelines that `etl plan CONF` names")
-    if other.plan and other.plan.dialect is not settings.source.dialect:
-        what = f"{name_of(other.app_id)} has loaded from {other.plan.dialect.value} brokers: its offsets and its rows' keys are others"
-        raise SettingsError(what, key="--from", check="the pipeline's name, and source.dialect; these brokers take a table of their own")
-    if other.plan and not is_same_cluster(other.plan, snapshot, settings.cluster):
-        _refuse_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
-    return Taken(other, positions, {log: epoch for log, epoch in epochs.items() if log in positions})
 
 
 def ours_apart(snapshot: Snapshot) -> UpToDate | Replay | None:
@@ -97,16 +66,10 @@ def plan_taking_over(
                   if log not in ours or (taken.log_epochs.get(log, 0), offset) > (lives.get(log, 0), ours[log])}
     positions = {**ours, **{log: offset for log, offset in taken.positions.items() if log in further_on}}
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
-    for log in sorted(theirs):
-        there = seen[log].offset
-        if there is not None and there > positions[log] and not sets_back:
-            what = f"the committed offset is {there}, and the rows in the table end at {positions[log]}"
-            check = f"who committed it; set it back to {positions[log]}, or the records between are never loaded"
-            raise OffsetMoved(what, **log.place, offset=there, check=check)
+    if not sets_back:
+        _refuse_committed_above(positions, {log: seen[log].offset for log in theirs})
     is_instead = isinstance(state, (Replay, Supersede))
-    told, topics = other.plan or snapshot, {log.topic for log in theirs}  # as the other read them: made again since, they are noticed
-    if last and other.plan is None and other.app_id == us:  # as we read them, unless rows tell that they were accepted as others since
-        topics -= {topic for topic in last.topic_ids if _life_of(topic, taken.log_epochs) <= _life_of(topic, lives)}
+    told, topics = other.plan or snapshot, _as_the_other_read(theirs, taken, last, us)
     topic_ids = {**(last.topic_ids if last else {}), **_among(topics, told.topic_ids)}
     ours_alone = _among(topic_ids.keys() - topics, last.creation_ids if last else {})
     return Plan(
@@ -129,6 +92,25 @@ def plan_taking_over(
             further_on),
         log_epochs=_joined(lives, taken.log_epochs, further_on), cluster_id=snapshot.cluster_id,
     )
+
+
+def _refuse_committed_above(positions: Mapping[BrokerPartition, int], committed: Mapping[BrokerPartition, int | None]) -> None:
+    for log, there in sorted(committed.items()):
+        if there is not None and there > positions[log]:
+            what = f"the committed offset is {there}, and the rows in the table end at {positions[log]}"
+            check = f"who committed it; set it back to {positions[log]}, or the records between are never loaded"
+            raise OffsetMoved(what, **log.place, offset=there, check=check)
+
+
+def _as_the_other_read(theirs: Collection[BrokerPartition], taken: Taken, last: Plan | None, us: str) -> set[str]:
+    """Topics whose ids are those that the other knows: made again since, they are noticed.
+
+    Where a pipeline takes over from itself by the table's rows its own ids count, unless rows tell that it accepted others since.
+    """
+    topics = {log.topic for log in theirs}
+    if last is None or taken.other.plan is not None or taken.other.app_id != us:
+        return topics
+    return topics - {topic for topic in last.topic_ids if _life_of(topic, taken.log_epochs) <= _life_of(topic, last.log_epochs)}
 
 
 def _heir_of(last: Plan | None, other: OtherPipeline, us: str) -> tuple[TookOver, ...]:
@@ -212,17 +194,6 @@ def _where(
         raise _run_first()
     in_table = (snapshot.table.transaction_version or 0) if snapshot.table else 0
     return state.last, state.last.positions, max(state.last.number, in_table) + 1
-
-
-def _refuse_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -> None:
-    """Refuse topics of another cluster: only under the same topic id is it the same cluster under a new name."""
-    for topic in topics:
-        known, found = plan.topic_ids.get(topic), snapshot.topic_ids.get(topic)
-        if known is None or known != found or is_creation_id(known):
-            what = f"the rows of this topic in the table are of cluster {plan.cluster}, and this one is {snapshot.cluster}"
-            check = "offsets of one cluster mean nothing on another, and their rows could not be told apart: another table.path"
-            check += "" if plan.cluster_id else f"; {name_put_back(plan.cluster)}"
-            raise NeedsDecision(what, topic=topic, check=check)
 
 
 def _outlived(taken: Taken, last: Plan | None) -> set[str]:

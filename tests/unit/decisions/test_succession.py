@@ -9,7 +9,8 @@ import pytest
 from etl.decisions.plan import plan_next
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.replacement import plan_instead
-from etl.decisions.succession import Loaded, ours_apart, plan_taking_over, refuse_what_neither_loaded, state_of_itself, taken_from
+from etl.decisions.succession import Loaded, ours_apart, plan_taking_over, refuse_what_neither_loaded, state_of_itself
+from etl.decisions.taken import taken_from
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Committed, Plan, PlanKind, TookOver

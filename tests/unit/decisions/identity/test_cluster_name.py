@@ -8,7 +8,7 @@ import pytest
 
 from etl.commands.preview import preview_of
 from etl.decisions.identity.cluster_name import ClusterName, cluster_name
-from etl.decisions.succession import taken_from
+from etl.decisions.taken import taken_from
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.plans import Plan
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id

@@ -10,7 +10,7 @@ import pytest
 from etl.commands.offsets import offsets_of
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.start import pending_starts
-from etl.decisions.succession import taken_from
+from etl.decisions.taken import taken_from
 from etl.errors import DataLoss, LedgersDisagree, LogTruncated, OffsetMoved, Owned, SettingsError
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.losses import Loss, LossReason, Vanished

@@ -15,7 +15,7 @@ from etl.airflow.assets import table_asset
 from etl.airflow.failure import on_failure, tell_from_environment
 from etl.airflow.interval import interval_of
 from etl.airflow.log_complete import LogCompleteSensor
-from etl.airflow.missing import MissingIntervalsOperator
+from etl.airflow.missing import BEHIND, MissingIntervalsOperator
 from etl.airflow.pipeline import Pipeline, pipeline_of
 from etl.airflow.sdk import DAG, CronDataIntervalTimetable, Param
 from etl.airflow.submit import EtlSubmitOperator
@@ -88,11 +88,12 @@ def backfill_dag(conf: str | Path, *, toolkit: Toolkit | None = None, pool: str 
 
 def maintenance_dag(
     conf: str | Path, schedule: str, *, toolkit: Toolkit | None = None, start_date: datetime = START,
-    back: timedelta = timedelta(days=7), every: str = "1h", **dag: Any,
+    back: timedelta = timedelta(days=7), every: str = "1h", behind: timedelta = BEHIND, **dag: Any,
 ) -> DAG:
     """`maintain_CONF`: proves that each record of every plan is in the table once, then keeps its house (`etl maintain`).
 
-    It also proves that no interval of the time `back` lacks any. A table that lacks something is left as it is: what tells why may lie in
+    It also proves that no interval of the time `back` lacks any, but for those that ended less than `behind` ago: let that be longer than the
+    pipeline's runs are apart. A table that lacks something is left as it is: what tells why may lie in
     files that would go.
     """
     pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
@@ -103,7 +104,8 @@ def maintenance_dag(
         proved = _job("verify", "verify", pipeline, toolkit, lambda _: [pipeline.conf, "--json"], outlets=[])
         proved >> _job("maintain", "maintain", pipeline, toolkit, lambda _: [pipeline.conf, "--yes", "--json"], outlets=[])
         if not pipeline.is_physical:
-            MissingIntervalsOperator(task_id="missing_intervals", toolkit=toolkit, pipeline=pipeline, back=back, every=every)
+            MissingIntervalsOperator(
+                task_id="missing_intervals", toolkit=toolkit, pipeline=pipeline, back=back, every=every, behind=behind)
     return made
 
 

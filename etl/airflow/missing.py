@@ -11,8 +11,11 @@ from etl.airflow.outcome import refuse_what_is_not_done
 from etl.airflow.pipeline import Pipeline
 from etl.airflow.sdk import AirflowFailException, BaseOperator
 from etl.airflow.toolkit import Toolkit, ask
+from etl.decisions.times.time_intervals import length, looked_back_at
 from etl.errors import SettingsError
 
+BEHIND = timedelta(hours=3)
+"""An hour whose run waits for late records, is tried again, and has a large load to do."""
 TOLD = 100
 _WITHIN_S = 1800.0
 
@@ -22,16 +25,19 @@ class MissingIntervalsOperator(BaseOperator):
 
     toolkit, pipeline   where the command is, and whose table; not of Jafka and Kafka 0.7, whose messages have no times
     back, every         how far it looks back, and how long each interval is: `1h`
+    behind              how long after its end an interval must be in the table: what is younger is not looked at
     """
 
-    def __init__(self, *, toolkit: Toolkit, pipeline: Pipeline, back: timedelta, every: str, **kwargs: Any) -> None:
+    def __init__(
+        self, *, toolkit: Toolkit, pipeline: Pipeline, back: timedelta, every: str, behind: timedelta = BEHIND, **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
-        self._toolkit, self._pipeline, self._back, self._every = toolkit, pipeline, back, every
+        self._toolkit, self._pipeline, self._back, self._every, self._behind = toolkit, pipeline, back, every, behind
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """See the class."""
-        end = interval_of(context).end
-        words = ["--from-time", (end - self._back).isoformat(), "--until-time", end.isoformat(), "--every", self._every]
+        whole = looked_back_at(interval_of(context).end, behind=self._behind, back=self._back, every=length(self._every))
+        words = ["--from-time", whole.start.isoformat(), "--until-time", whole.end.isoformat(), "--every", self._every]
         try:
             code, document = ask(self._toolkit, ["intervals", self._pipeline.conf, *words, "--json"], within_s=_WITHIN_S)
         except SettingsError as error:

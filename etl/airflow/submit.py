@@ -59,6 +59,11 @@ class EtlSubmitOperator(SparkSubmitOperator):
         if exit_code and document is None and not self.py_files:
             self._refuse_without_package()
         refuse_what_is_not_done(exit_code, document)
+        if document is None:
+            raise AirflowFailException(
+                "spark-submit ended with exit code 0, and the job left no report, so nobody knows what became of it: it may still be at "
+                "work, or have failed. Check: that it runs in the deploy mode client, also by spark-defaults.conf, and that ETL_JOBS has "
+                "the jobs of this version; where it is at work, the same run again waits for it, and loads nothing twice")
         whose = f"{self._pipeline.group}/{self._pipeline.name}"
         interval = interval_of(context).as_json() if self._job == "ingest" else {}
         report = {"job": self._job, "pipeline": whose, **interval, **brief_of(document)}
@@ -74,10 +79,10 @@ class EtlSubmitOperator(SparkSubmitOperator):
             raise AirflowFailException(
                 f"the Airflow connection {connection} is not there. Check: ETL_SPARK_CONNECTION, or make it: "
                 f"airflow connections add {connection} --conn-type spark --conn-host 'local[*]'") from error
-        if "cluster" in (self._deploy_mode, extra.get("deploy-mode")):
+        if "cluster" in (self._deploy_mode, extra.get("deploy-mode"), (self.conf or {}).get("spark.submit.deployMode")):
             raise AirflowFailException(
                 f"the Airflow connection {connection}, or the task, asks for the deploy mode cluster: the job's report and exit code do "
-                "not come back from there. Check: its extra, deploy-mode must be client")
+                "not come back from there. Check: its extra, deploy-mode must be client; and spark.submit.deployMode in ETL_SPARK_SUBMIT")
         if not Path(self._toolkit.spark_submit).exists():
             raise AirflowFailException(str(not_there(self._toolkit)))
         if not Path(self.application).exists():

@@ -14,7 +14,8 @@ folder, me = {folder!r}, {name!r}
 with open(os.path.join(folder, "asked"), "a") as file:
     print(json.dumps([me, sys.argv[1:], {{key: os.environ.get(key) for key in ("PYSPARK_PYTHON", "ETL_DOCUMENT_FILE")}}]), file=file)
 answers = os.path.join(folder, me + ".json")
-told = json.load(open(answers)) if os.path.exists(answers) else [{{}}]
+nothing_said = {{"document": {{}}}} if me == "spark-submit" else {{}}
+told = json.load(open(answers)) if os.path.exists(answers) else [nothing_said]
 answer = told[0]
 if len(told) > 1:
     json.dump(told[1:], open(answers, "w"))
@@ -49,7 +50,10 @@ class Asked:
 
 
 class StandIn:
-    """Answers are given in turn, the last one from then on: `code`, `document`, or `signal`, by which it then ends."""
+    """Answers are given in turn, the last one from then on: `code`, `document`, or `signal`, by which it then ends.
+
+    A spark-submit that was told nothing answers as a job that was done.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -140,7 +140,7 @@ def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(stan
     with pytest.raises(Exception, match=f"1 of 168 intervals not whole: {re.escape(FIVE)} to .* \\(1,234 offsets\\)"):
         task.execute(context)
     assert stand_in.asked("python")[0].words == [
-        "-m", "etl", "intervals", CLICKS, "--from-time", "2026-11-03T07:00:00+00:00", "--until-time", "2026-11-10T07:00:00+00:00",
+        "-m", "etl", "intervals", CLICKS, "--from-time", "2026-11-03T04:00:00+00:00", "--until-time", "2026-11-10T04:00:00+00:00",
         "--every", "1h", "--json"]
 
 
@@ -170,6 +170,23 @@ def test_a_connection_in_deploy_mode_cluster_is_refused_for_no_report_comes_back
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}')
     assert "deploy-mode must be client" in failure({})
     assert stand_in.asked() == []
+
+
+def test_the_deploy_mode_cluster_is_refused_as_spark_calls_it_too(stand_in: StandIn) -> None:
+    from etl.airflow.sdk import AirflowFailException
+
+    [task] = dag_bag().get_dag("at_once").tasks
+    task.conf = {**task.conf, "spark.submit.deployMode": "cluster"}
+    with pytest.raises(AirflowFailException, match="deploy-mode must be client; and spark.submit.deployMode"):
+        task.execute({"params": BY_PARAMS})
+    assert stand_in.asked() == []
+
+
+def test_a_job_that_left_no_report_is_not_taken_for_done_though_spark_submit_ended_well(stand_in: StandIn) -> None:
+    stand_in.spark_submit({"code": 0})
+    before = len(events())
+    assert "left no report" in failure({})
+    assert len(events()) == before, "nobody is told that the table has them"
 
 
 def test_a_worker_without_the_toolkits_environment_is_told_by_the_variable_that_names_it(

@@ -82,6 +82,16 @@ def divided(whole: TimeInterval, every: timedelta) -> Iterator[TimeInterval]:
         start += every
 
 
+def looked_back_at(end: datetime, *, behind: timedelta, back: timedelta, every: timedelta) -> TimeInterval:
+    """Whole intervals of the length `every`, as long as `back` in all, of which the last ended `behind` before `end` or earlier.
+
+    Each begins at a multiple of its length since 1970. What is younger no run may have been for yet.
+    """
+    last = end - behind
+    last -= (last - datetime(1970, 1, 1, tzinfo=UTC)) % every
+    return TimeInterval(last - back, last)
+
+
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.times.time_intervals import TimeInterval, divided, interval_between, length, milliseconds, moment
+from etl.decisions.times.time_intervals import (
+    TimeInterval, divided, interval_between, length, looked_back_at, milliseconds, moment,
+)
 from etl.errors import SettingsError
 
 FIVE, SIX = "2026-11-10T05:00:00+00:00", "2026-11-10T06:00:00+00:00"
@@ -69,6 +71,15 @@ def test_a_whole_is_divided_without_a_hole_and_its_last_interval_may_be_short() 
 def test_a_length_that_makes_no_intervals_or_too_many_is_refused(every: timedelta) -> None:
     with pytest.raises(SettingsError, match="interval"):
         list(divided(interval_between(FIVE, SIX), every))
+
+
+@pytest.mark.parametrize(("end", "last"), [
+    ("2026-11-10T02:30:00Z", "2026-11-09T23:00:00Z"), ("2026-11-10T02:00:00Z", "2026-11-09T23:00:00Z"),
+    ("2026-11-10T01:59:59Z", "2026-11-09T22:00:00Z")])
+def test_intervals_looked_back_at_are_whole_and_none_is_one_that_no_run_may_have_been_for_yet(end: str, last: str) -> None:
+    found = looked_back_at(moment(end, "end"), behind=timedelta(hours=3), back=timedelta(days=7), every=timedelta(hours=1))
+    assert (found.end, found.end - found.start) == (moment(last, "last"), timedelta(days=7))
+    assert all(one.end - one.start == timedelta(hours=1) for one in divided(found, timedelta(hours=1)))
 
 
 def test_a_length_is_a_number_and_a_unit() -> None:

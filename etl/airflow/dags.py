@@ -92,9 +92,8 @@ def maintenance_dag(
 ) -> DAG:
     """`maintain_CONF`: proves that each record of every plan is in the table once, then keeps its house (`etl maintain`).
 
-XX
-    pipeline's runs are apart. A table that lacks something is left as it is: what tells why may lie in
-    files that would go.
+    It also proves that no interval of the time `back` lacks any, but for those that ended less than `behind` ago: let that be longer than
+    the pipeline's runs are apart. A table that lacks something is left as it is: what tells why may lie in files that would go.
     """
     pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
     made = _dag("maintain", pipeline, 2, timedelta(minutes=5), {

@@ -69,7 +69,7 @@ def audit(expected: Mapping[AuditedLog, Expected], found: Iterable[tuple[Audited
 
 def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]) -> LogFindings:
     """Compare one log. `buckets` are in ascending order; where one is absent its offsets have no row."""
-    pieces = pieces_of(audited.log, expected.coverage, expected.applied)
+    pieces = pieces_of(audited.log, expected.coverage, expected.ranges)
     missing, unexpected = _Named(), _Named()
     found_rows, double_rows, double_places = 0, 0, []
     reached, first, given_up_rows = 0, 0, 0

@@ -43,7 +43,7 @@ def edges_of(audited: AuditedLog, expected: Expected) -> tuple[int, ...]:
 
     Raises LedgersDisagree when the ledger contradicts itself.
     """
-    pieces = pieces_of(audited.log, expected.coverage, expected.applied)
+    pieces = pieces_of(audited.log, expected.coverage, expected.ranges)
     both = ((one.from_offset, one.until_offset) for some in (pieces, expected.given_up) for one in some)
     return tuple(sorted({edge for pair in both for edge in pair}))
 
@@ -64,7 +64,7 @@ def audit_entries(
 
 def audit_log_of_entries(audited: AuditedLog, expected: Expected, stretches: Sequence[Stretch]) -> LogFindings:
     """Compare one log."""
-    pieces, edges = pieces_of(audited.log, expected.coverage, expected.applied), edges_of(audited, expected)
+    pieces, edges = pieces_of(audited.log, expected.coverage, expected.ranges), edges_of(audited, expected)
     starts, of_pieces, beyond = [piece.from_offset for piece in pieces], list[tuple[Piece, Stretch]](), list[Stretch]()
     for stretch in stretches:
         at = bisect_right(starts, edges[stretch.number - 1]) - 1 if stretch.number else -1

@@ -139,7 +139,7 @@ class LogProof:
 def gaps_of(expected: Expected, losses: Iterable[Loss], *, is_physical: bool = False) -> Gaps:
     """Add up what receipts and coverage say. A range that a crash left both in a plan and in the coverage counts once."""
     loaded = list(expected.coverage)
-    for r, receipt in expected.applied:
+    for r, receipt in expected.ranges:
         if not any(i.from_offset <= r.from_offset and r.until_offset <= i.until_offset for i in expected.coverage):
             loaded.append(interval_of(r, receipt))
     return Gaps(

@@ -31,6 +31,14 @@ class Expected:
     """What is left of pruned plans."""
     given_up: tuple[Interval, ...] = ()
     """Offsets of which a row may be there once or not at all: what an operator gave up, and what another pipeline loaded."""
+    elsewhere: tuple[tuple[OffsetRange, Receipt], ...] = ()
+    """The ranges of kept plans that went to another table, or to a state of this one that an old copy replaced: an operator accepted that,
+    and their rows are told as missing for that reason."""
+
+    @property
+    def ranges(self) -> tuple[tuple[OffsetRange, Receipt], ...]:
+        """Those of all kept plans."""
+        return (*self.applied, *self.elsewhere)
 
 
 @dataclass(frozen=True, slots=True)

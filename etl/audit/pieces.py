@@ -6,10 +6,10 @@ No table is asked here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from etl.audit.findings import Expected, IncompleteInterval, Unequal
-from etl.decisions.coverage import interval_of
+from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, Unequal
+from etl.decisions.coverage import interval_of, without
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
@@ -50,9 +50,31 @@ def pieces_of(log: BrokerPartition, coverage: Sequence[Interval], ranges: Iterab
         if after.from_offset < before.until_offset:
             raise LedgersDisagree(
                 "two applied plans hold the same offsets", **log.place,
-                offset=after.from_offset, check="the plans of this pipeline in ZooKeeper; their rows are in the table twice",
+                offset=after.from_offset,
+                check="the plans of this pipeline in ZooKeeper, and whether the table has rows of these offsets twice",
             )
     return pieces
+
+
+def together(one: Expected, other: Expected) -> Expected:
+    """What two pipelines put into one log's rows."""
+    return Expected(
+        (*one.applied, *other.applied), (*one.coverage, *other.coverage), (*one.given_up, *other.given_up),
+        (*one.elsewhere, *other.elsewhere))
+
+
+def as_loaded_again(expected: Expected, audited: AuditedLog) -> Expected:
+    """The same without what went elsewhere and was loaded again, in part or whole: a row of the rest may be there, and nobody misses it."""
+    again = [*((one.from_offset, one.until_offset) for one in expected.coverage),
+             *((r.from_offset, r.until_offset) for r, _ in expected.applied)]
+    kept, left = list[tuple[OffsetRange, Receipt]](), list(expected.given_up)
+    for r, receipt in expected.elsewhere:
+        if without((r.from_offset, r.until_offset), again) == [(r.from_offset, r.until_offset)]:
+            kept.append((r, receipt))
+            again.append((r.from_offset, r.until_offset))
+        else:
+            left.append(interval_of(r, receipt, audited.log_epoch))
+    return replace(expected, elsewhere=tuple(kept), given_up=tuple(left))
 
 
 def _pieces_of_range(applied: OffsetRange, receipt: Receipt) -> list[Piece]:
@@ -112,5 +134,5 @@ def unproven_of(log: BrokerPartition, expected: Expected, pieces: Iterable[Piece
     covered = [(i.from_offset, i.until_offset) for i in expected.coverage]
     counted = {(i.from_offset, i.until_offset): i.unproven for i in expected.coverage} | {
         (r.from_offset, r.until_offset): interval_of(r, receipt).unproven
-        for r, receipt in expected.applied if not is_covered(r, covered)}
+        for r, receipt in expected.ranges if not is_covered(r, covered)}
     return tuple(IncompleteInterval(*interval, lacking) for interval, lacking in sorted({**counted, **opened}.items()) if lacking)

@@ -129,7 +129,7 @@ def expected_rows(
 def still_lost(loss: Loss, expected: Expected) -> list[Loss]:
     """What of a loss was not loaded after all: an operator may have set the position back before it."""
     loaded = [*((one.from_offset, one.until_offset) for one in expected.coverage),
-              *((r.from_offset, r.until_offset) for r, _ in expected.applied)]
+              *((r.from_offset, r.until_offset) for r, _ in expected.ranges)]
     return [replace(loss, from_offset=start, until_offset=until)
             for start, until in without((loss.from_offset, loss.until_offset), loaded)]
 
@@ -142,7 +142,9 @@ def _expect(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: bo
     spans = {AuditedLog(span.log, span.log_epoch): span for span in spans_of(one.plan, is_counted=is_counted)}
     for audited, pairs in came.items():
         known = expected.get(audited, Expected())
-        if one.plan.kind is PlanKind.REPLAY and not one.is_given_up:
+        if one.is_given_up:
+            expected[audited] = replace(known, elsewhere=(*known.elsewhere, *pairs))
+        elif one.plan.kind is PlanKind.REPLAY:
             expected[audited] = replaced_expected(known, spans[audited], pairs)
         else:
             expected[audited] = replace(known, applied=(*known.applied, *pairs))

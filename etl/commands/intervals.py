@@ -125,5 +125,6 @@ def _loaded(world: LiveWorld) -> dict[AuditedLog, _Told]:
 
 def _offsets(found: Expected, losses: Sequence[Loss] | set[Loss]) -> _Told:
     there = [*((r.from_offset, r.until_offset) for r, _ in found.applied), *((one.from_offset, one.until_offset) for one in found.coverage)]
-    given_up = ((one.from_offset, one.until_offset) for one in found.given_up)
+    given_up = [*((one.from_offset, one.until_offset) for one in found.given_up),
+                *((r.from_offset, r.until_offset) for r, _ in found.elsewhere)]
     return _Told(there, sorted([*given_up, *((loss.from_offset, loss.until_offset) for loss in losses)]))

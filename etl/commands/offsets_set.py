@@ -183,7 +183,7 @@ def _refuse_loaded(world: LiveWorld, moves: Iterable[Move], stands: Standing, sn
     for audited, expected in expected_rows(world, told, table, loaded, led)[0].items():
         holes = vanished.get((audited.log, audited.log_epoch), ())
         stretches = [*((one.from_offset, one.until_offset) for one in expected.coverage),
-                     *((r.from_offset, r.until_offset) for r, _ in expected.applied)]
+                     *((r.from_offset, r.until_offset) for r, _ in expected.ranges)]
         given.setdefault(audited.log, []).extend(part for stretch in stretches for part in without(stretch, holes))
     refuse_loaded(moves, given, _rows_of(world, asked, stands, vanished))
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from etl.audit.findings import AuditedLog, Expected
+from etl.audit.pieces import as_loaded_again, together
 from etl.commands.expected_rows import BothLedgers, Loaded, expected_rows, loaded_plans, read_both_ledgers, still_lost
 from etl.decisions.coverage import Ancestry
 from etl.decisions.reconcile import is_of_another_era
@@ -46,10 +47,9 @@ def expected_of_all(world: LiveWorld, told: BothLedgers, table: Table, loaded: S
         every += plans
         for audited, found in more.items():
             known = rows.get(audited, Expected())
-            rows[audited] = Expected(
-                (*known.applied, *found.applied), (*known.coverage, *found.coverage), (*known.given_up, *found.given_up))
+            rows[audited] = together(known, found)
         for audited, some in lost.items():
             losses[audited] = losses.get(audited, set()) | some
     left = {audited: {part for loss in some for part in still_lost(loss, rows.get(audited, Expected()))}
             for audited, some in losses.items()}
-    return ExpectedOfAll(tuple(every), rows, left, notes)
+    return ExpectedOfAll(tuple(every), {audited: as_loaded_again(found, audited) for audited, found in rows.items()}, left, notes)

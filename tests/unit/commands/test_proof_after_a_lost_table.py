@@ -1,0 +1,106 @@
+"""What `verify` and `intervals` expect where a table was lost, that was accepted, and a backfill loaded the lost records again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+
+from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit
+from etl.audit.findings import AuditedLog, Expected, LogFindings
+from etl.audit.pieces import as_loaded_again
+from etl.commands import intervals, rows_beside
+from etl.commands.expected_rows import BothLedgers, loaded_plans
+from etl.model.ledger import Acknowledgement, Coverage, Interval
+from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
+from etl.settings.sections import Settings
+from tests.fakes import fake_ledger, fake_table
+from tests.fakes.backfill_stories import asked, filled
+from tests.fakes.fake_log import FakeLog
+from tests.fakes.outside import Outside
+from tests.fakes.stories import LOGS, run, settings_of
+
+LOG = LOGS[0]
+HERE = AuditedLog(LOG)
+CAPPED = settings_of(start="earliest", limits={"max_records_per_run": 10})
+
+
+@pytest.fixture
+def outside() -> Outside:
+    """Offsets [0, 40) were loaded into a table that is lost, which was accepted; of now there are [40, 45)."""
+    outside = Outside({LOG: FakeLog(40)})
+    for _ in range(5):
+        run(outside, CAPPED)
+    newest = outside.newest_plan()
+    assert newest is not None
+    outside.table, outside.table_id = None, "table-2"
+    outside.acknowledged = Acknowledgement(
+        None, None, newest.number, "the disk is gone", 1, False, plan_id=newest.id, transaction_version=0, was_recorded=True, commit=None,
+        place=CAPPED.table.place)
+    outside.logs[LOG].grow(5)
+    run(outside, CAPPED)
+    return outside
+
+
+def told_by(outside: Outside) -> BothLedgers:
+    kept = tuple((plan, fake_ledger._record_of(outside, plan.number, plan.id)) for plan, _ in fake_ledger.stored_plans(outside))
+    return BothLedgers(fake_ledger.read_ledger(outside), fake_table.read_table(outside), kept, Coverage())
+
+
+def world_of(outside: Outside, settings: Settings) -> Any:
+    claims = (fake_ledger.read_claim(beside) for beside in outside.backfills.values())
+    beside = SimpleNamespace(read=lambda: [one.claim for one in claims if one])
+    return SimpleNamespace(settings=settings, app_id=outside.app_id, zookeeper=None, run_id="r", claims=SimpleNamespace(beside=beside))
+
+
+@pytest.fixture
+def expected(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What all that load the table are expected to have put there."""
+    def beside(settings: Settings) -> Outside:
+        return outside.beside(settings.pipeline.split("@")[1])
+
+    monkeypatch.setattr(rows_beside, "LiveWorld", lambda settings, *_: world_of(beside(settings), settings))
+    monkeypatch.setattr(rows_beside, "read_both_ledgers", lambda own: told_by(beside(own.settings)))
+
+    def found() -> rows_beside.ExpectedOfAll:
+        told = told_by(outside)
+        assert told.table is not None
+        world = world_of(outside, CAPPED)
+        return rows_beside.expected_of_all(world, told, told.table, *loaded_plans(world, told, told.table))
+
+    return found
+
+
+def proven(outside: Outside, expected: Any) -> LogFindings:
+    there = numpy.zeros(BUCKET_OFFSETS, bool)
+    there[[offset for _, offset in outside.rows()]] = True
+    bucket = Bucket(0, sum(outside.rows().values()), numpy.packbits(there, bitorder="little").tobytes())
+    [findings] = audit(expected().rows, [(HERE, bucket)])
+    return findings
+
+
+def test_rows_that_a_backfill_loaded_again_are_expected_once(outside: Outside, expected: Any) -> None:
+    before = proven(outside, expected)
+    assert (before.missing, before.unexpected) == (40, 0), "they are in no table of now, and that is told"
+    filled(outside, asked(0, 40), settings=CAPPED, name="jan")
+    found = proven(outside, expected)
+    assert (found.found_rows, found.missing, found.double_rows, found.unexpected) == (45, 0, 0, 0)
+
+
+def test_intervals_whose_rows_went_with_a_lost_table_are_not_said_to_be_in_this_one(outside: Outside, expected: Any) -> None:
+    of_all = expected()
+    told = intervals._offsets(of_all.rows[HERE], of_all.losses.get(HERE, ()))
+    assert (told.there, told.let_go) == ([(40, 45)], [(0, 10), (10, 20), (20, 30), (30, 40)])
+
+
+def test_what_went_elsewhere_is_missed_unless_some_of_it_was_loaded_again() -> None:
+    def of(start: int, until: int) -> tuple[OffsetRange, Receipt]:
+        return OffsetRange(LOG, start, until), Receipt(until - start, 0)
+
+    lost = Expected((of(5, 7),), (Interval(30, 35, 5),), elsewhere=(of(0, 10), of(10, 20), of(15, 20), of(30, 40), of(35, 40)))
+    found = as_loaded_again(lost, HERE)
+    assert found.elsewhere == (of(10, 20), of(35, 40))
+    assert [(one.from_offset, one.until_offset) for one in found.given_up] == [(0, 10), (15, 20), (30, 40)]

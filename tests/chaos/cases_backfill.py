@@ -49,18 +49,19 @@ def at_verb(stage: Stage, *, verb: str) -> Told:
 
 def many_times(stage: Stage) -> Told:
     """Killed, with its JVM and workers, at ten random moments; then once more to its end. No range is fetched again but by a kill."""
-    pipeline = begun_late(stage.pipeline(PARTITIONS), RECORDS)
-    found, last = killed_at_random(pipeline, RECORDS, KILLS)
+    pipeline = begun_late(stage.pipeline(PARTITIONS), 2 * RECORDS, plans=2 * PLANS)  # so many that it lasts longer than the kills
+    found, last = killed_at_random(pipeline, 2 * RECORDS, KILLS)
+    assert found["killed"] == KILLS, f"it was whole before the last kill: {found}"
     assert pipeline.door("verify").code == 0
     del pipeline.settings["limits"]
     told = f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: {last}"
     return stage.finish(pipeline, after=held(pipeline), next_run=told)
 
 
-def begun_late(pipeline: Pipeline, records: int, *, is_there: bool = False) -> Pipeline:
-    """A pipeline that began behind these records, so that all of them are left, in `PLANS` plans."""
+def begun_late(pipeline: Pipeline, records: int, *, plans: int = PLANS, is_there: bool = False) -> Pipeline:
+    """A pipeline that began behind these records, so that all of them are left, in so many plans."""
     pipeline.settings["source"] = {**pipeline.settings.get("source", {}), "start": "latest"}
-    pipeline.settings["limits"] = {"max_records_per_run": records // PLANS}
+    pipeline.settings["limits"] = {"max_records_per_run": records // plans}
     if not is_there:
         pipeline.produce(records, partitions=PARTITIONS)
     pipeline.ran()

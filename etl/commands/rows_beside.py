@@ -1,17 +1,18 @@
 """What the table should hold, by the ledgers of the pipeline and of the backfills beside it, at one version of the table.
 
 A backfill's ledger is read after that version is known: each plan of it is stored before its commit, so every commit up to there is known
-to it. What it committed since is left out.
+to it. What it committed since is left out; what it had committed before, and an older copy of the table lacks, is missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etl.audit.findings import AuditedLog, Expected
 from etl.audit.pieces import as_loaded_again, together
 from etl.commands.expected_rows import BothLedgers, Loaded, expected_rows, loaded_plans, read_both_ledgers, still_lost
+from etl.decisions.acceptance import known_in_table
 from etl.decisions.coverage import Ancestry
 from etl.decisions.reconcile import is_of_another_era
 from etl.model.losses import Loss
@@ -41,13 +42,14 @@ def expected_of_all(world: LiveWorld, told: BothLedgers, table: Table, loaded: S
         theirs = read_both_ledgers(own)
         if theirs.table is None or theirs.table.id != table.id or is_of_another_era(theirs.ledger, theirs.table):
             continue
-        plans, led_there = loaded_plans(own, theirs, theirs.table)
-        plans = [one for one in plans if one.applied.delta_version <= table.version]
+        there, known = theirs.table.transaction_version or 0, known_in_table(theirs.ledger, theirs.table)
+        # nobody accepts for a backfill that the table lacks a plan of it
+        plans, led_there = loaded_plans(own, theirs, replace(theirs.table, transaction_version=max(there, known)))
+        plans = [one for one in plans if one.applied.delta_version <= table.version or there < one.plan.number <= known]
         more, lost, _ = expected_rows(own, theirs, theirs.table, plans, led_there)
         every += plans
         for audited, found in more.items():
-            known = rows.get(audited, Expected())
-            rows[audited] = together(known, found)
+            rows[audited] = together(rows.get(audited, Expected()), found)
         for audited, some in lost.items():
             losses[audited] = losses.get(audited, set()) | some
     left = {audited: {part for loss in some for part in still_lost(loss, rows.get(audited, Expected()))}

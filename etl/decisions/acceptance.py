@@ -61,6 +61,21 @@ def is_recorded(ledger: Ledger, plan: Plan) -> bool:
     return ledger.applied is not None and ledger.applied.number == plan.number
 
 
+def known_in_table(ledger: Ledger, table: Table) -> int:
+    """The newest plan that has been in this very table, by a ledger that was read before it; 0 for none.
+
+    Of an older copy of the table that was put back it may be missing.
+    """
+    plan, applied = ledger.newest, ledger.applied
+    if plan is None:
+        return 0
+    is_done = is_recorded(ledger, plan)
+    went_to = applied.table_id if applied and is_done else plan.table_id
+    if went_to != table.id:
+        return 0
+    return plan.number if is_done else plan.table_transaction_version or 0
+
+
 def _is_of(acknowledgement: Acknowledgement, table: Table | None, place: str) -> bool:
     if table is None:
         return acknowledgement.table_id is None and acknowledgement.place in (None, place)

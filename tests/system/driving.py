@@ -17,6 +17,7 @@ import yaml
 from deltalake import DeltaTable
 from kazoo.client import KazooClient
 
+from etl.commands.backfill import parse_asked, run_backfill
 from etl.commands.run import run
 from etl.demo.crash_run import Dying
 from etl.embedded.cluster import Cluster
@@ -148,6 +149,11 @@ def clean_log(table: Path) -> None:
         crc.unlink()
 
 
+def data_files(table: Path) -> set[str]:
+    """Those of the table's folder, needed or not."""
+    return {str(path.relative_to(table)) for path in table.rglob("*.parquet") if "_delta_log" not in path.parts}
+
+
 class BrokenOff(BaseException):
     """No error of anybody's: the run ends here."""
 
@@ -171,10 +177,31 @@ class Before(Dying):
         self._deed()
 
 
+class BeforeOneOf(Before):
+    """The same before the so manieth time that the verb would begin: a backfill is made of many plans."""
+
+    def __init__(self, verb: str, deed: Callable[[], object], time: int) -> None:
+        super().__init__(verb, deed)
+        self._times_left = time
+
+    def _end_once(self) -> None:
+        self._times_left -= 1
+        if not self._times_left:
+            super()._end_once()
+
+
+def break_off() -> None:
+    """A deed."""
+    raise BrokenOff
+
+
 def broken_off_before(verb: str, pipeline: Pipeline, request: Request | None = None) -> None:
     """A run in this process that ends, without a word, when it would begin `verb`; `request`: what it is asked for."""
-    def break_off() -> None:
-        raise BrokenOff
-
     with pytest.raises(BrokenOff):
         run(load_settings(pipeline.conf), request=request, around=Before(verb, break_off))
+
+
+def backfill_broken_off_before(verb: str, pipeline: Pipeline, name: str, from_: str, until: str, *, plan: int = 1) -> None:
+    """The same of a backfill, when it would begin `verb` of that plan."""
+    with pytest.raises(BrokenOff):
+        run_backfill(load_settings(pipeline.conf), name, parse_asked(from_, until, None, ()), around=BeforeOneOf(verb, break_off, plan))

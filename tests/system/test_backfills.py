@@ -7,24 +7,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from etl.commands.backfill import parse_asked, run_backfill
-from etl.settings.loader import load_settings
 from tests.said import refused
-from tests.system.driving import Before, BrokenOff, Pipeline
+from tests.system.driving import Pipeline, backfill_broken_off_before
 
 INTERVAL = ("--from", "0", "--until", "100")
-
-
-@pytest.fixture
-def late(pipeline: Pipeline) -> Pipeline:
-    """A pipeline of four partitions that began at offset 100 of each, and has loaded 50 more of each."""
-    pipeline.settings = {"source": {"start": "latest"}}
-    pipeline.produce(400)
-    pipeline.ran()
-    pipeline.produce(200)
-    pipeline.ran()
-    pipeline.settings["limits"] = {"max_records_per_run": 160}
-    return pipeline
 
 
 def backfill(pipeline: Pipeline, *words: str) -> Any:
@@ -60,12 +46,7 @@ def test_what_lies_before_the_start_is_loaded_once_in_bounded_plans_and_verify_a
 
 @pytest.mark.parametrize("verb", ["fetch", "record"])
 def test_a_backfill_that_broke_off_goes_on_beside_runs_of_the_pipeline(late: Pipeline, verb: str) -> None:
-    def break_off() -> None:
-        raise BrokenOff
-
-    settings = load_settings(late.conf)
-    with pytest.raises(BrokenOff):
-        run_backfill(settings, "old", parse_asked("0", "100", None, ()), around=Before(verb, break_off))
+    backfill_broken_off_before(verb, late, "old", "0", "100")
     assert late.door("backfill", "list").document[0]["state"] == "stopped"
     assert late.door("verify").code == 0
     [told] = [line for line in late.door("doctor").document["lines"] if line["name"] == "backfills"]
@@ -77,11 +58,7 @@ def test_a_backfill_that_broke_off_goes_on_beside_runs_of_the_pipeline(late: Pip
 
 
 def test_one_that_is_given_up_keeps_what_it_loaded_and_another_one_fills_the_rest(late: Pipeline) -> None:
-    def break_off() -> None:
-        raise BrokenOff
-
-    with pytest.raises(BrokenOff):
-        run_backfill(load_settings(late.conf), "old", parse_asked("0", "100", None, ()), around=Before("record", break_off))
+    backfill_broken_off_before("record", late, "old", "0", "100")
     rows = DeltaTable(str(late.table)).to_pyarrow_table(columns=["offset"]).num_rows
     given_up = late.door("backfill", "abandon", after=("--name", "old", "--reason", "too slow", "--yes"))
     assert given_up.code == 0, given_up.err

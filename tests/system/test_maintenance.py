@@ -12,13 +12,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.said import refused
-from tests.system.driving import Pipeline
+from tests.system.driving import Pipeline, data_files
 
 DAY_S = 86_400
-
-
-def data_files(table: Path) -> set[str]:
-    return {str(path.relative_to(table)) for path in table.rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
 def grown_older(table: Path, days: int) -> None:

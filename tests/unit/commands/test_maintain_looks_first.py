@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from etl.commands.maintain import refuse_what_stops_a_run
+from etl.decisions.maintenance import refuse_what_lacks_a_backfill
 from etl.errors import LedgersDisagree
 from etl.model.table import Table
 from tests.fakes import fake_table
+from tests.fakes.backfill_stories import asked, filled, live, nothing
 from tests.fakes.outside import Outside
-from tests.fakes.stories import SETTINGS, crash_at, grow, outside_of, run
+from tests.fakes.stories import SETTINGS, At, crash_at, grow, outside_of, run
 from tests.fakes.world import Crash, FakeWorld, When
 
 
@@ -62,3 +66,51 @@ def test_a_table_is_maintained_though_its_ledger_is_lost() -> None:
     outside.applied.clear()
     outside.uid = None
     assert looked_at(outside)
+
+
+def backfilled(at: At = nothing) -> Outside:
+    """Three partitions that the pipeline began at offset 3, and a backfill of what lies before, in three plans."""
+    outside = live(3, 3, 3)
+    with contextlib.suppress(Crash):
+        filled(outside, asked(0, 3), at)
+    return outside
+
+
+def looked_at_beside(outside: Outside) -> None:
+    """As maintenance looks at what the backfill has loaded, its ledger first."""
+    beside = outside.beside("old")
+    ledger, theirs, table = FakeWorld(beside, SETTINGS).read_ledger(), fake_table.read_table(beside), fake_table.read_table(outside)
+    assert table
+    refuse_what_lacks_a_backfill("old", ledger, table, (theirs.transaction_version or 0) if theirs else 0)
+
+
+@pytest.mark.parametrize(("lacking", "says"), [(1, "loaded plan 3 .* the newest of it there is plan 2"), (3, "holds none of its plans")])
+def test_an_older_copy_of_the_table_that_lacks_a_backfills_commits_alone_is_not_maintained(lacking: int, says: str) -> None:
+    outside = backfilled()
+    looked_at_beside(outside)
+    assert outside.table
+    del outside.table[-lacking:]
+    assert looked_at(outside), "of the pipeline's own commits it lacks none"
+    with pytest.raises(LedgersDisagree, match=says):
+        looked_at_beside(outside)
+
+
+@pytest.mark.parametrize("stop", ["begin", "fetch", "append", "record", "store plan"])
+def test_a_table_is_maintained_behind_a_backfill_that_was_killed(stop: str) -> None:
+    looked_at_beside(backfilled(crash_at(stop, When.AFTER)))
+
+
+def test_a_table_that_lacks_what_a_killed_backfill_had_loaded_before_is_not_maintained() -> None:
+    outside = backfilled(crash_at("store plan", When.AFTER))
+    assert outside.table
+    outside.table.pop()
+    with pytest.raises(LedgersDisagree, match="backfill old has loaded plan 1"):
+        looked_at_beside(outside)
+
+
+def test_what_a_backfill_loaded_into_another_table_keeps_nobody_from_maintaining_this_one() -> None:
+    outside = backfilled()
+    outside.table_id = "table-2"
+    assert outside.table
+    del outside.table[-3:]
+    looked_at_beside(outside)

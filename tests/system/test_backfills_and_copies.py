@@ -1,0 +1,155 @@
+"""Copies that are put back, and tables that are not there, beside backfills on real servers: what is refused, and what leads out."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.said import Said, refused
+from tests.system.driving import Pipeline, backfill_broken_off_before, data_files
+
+INTERVAL = ("--from", "0", "--until", "100")
+NAME = ("--name", "old")
+GIVING_UP = (*NAME, "--reason", "a test", "--yes")
+Znodes = Mapping[str, bytes]
+
+
+def log_copied(table: Path, name: str) -> Path:
+    """A copy of the table's log, which its files know nothing of."""
+    copy = table.with_name(name)
+    shutil.copytree(table / "_delta_log", copy)
+    return copy
+
+
+def put_back(copy: Path, table: Path) -> None:
+    shutil.rmtree(table / "_delta_log")
+    shutil.copytree(copy, table / "_delta_log")
+
+
+def znodes_below(client: Any, path: str) -> Znodes:
+    """All that there is, parents first."""
+    found = {path: client.get(path)[0]}
+    for child in client.get_children(path):
+        found |= znodes_below(client, f"{path}/{child}")
+    return found
+
+
+def abandon(pipeline: Pipeline) -> Said:
+    return pipeline.door("backfill", "abandon", after=GIVING_UP)
+
+
+def resume(pipeline: Pipeline) -> Said:
+    return pipeline.door("backfill", "resume", after=NAME)
+
+
+def maintain(pipeline: Pipeline) -> Said:
+    return pipeline.door("maintain", after=("--yes",))
+
+
+def test_an_older_copy_of_the_tables_log_that_lacks_a_backfills_commits_alone_is_not_maintained(late: Pipeline) -> None:
+    older = log_copied(late.table, "older")
+    assert late.door("backfill", after=(*NAME, *INTERVAL)).code == 0
+    newer, files = log_copied(late.table, "newer"), data_files(late.table)
+    put_back(older, late.table)
+    assert late.ran().outcomes == ["nothing new"], "of the pipeline's own commits the copy lacks none"
+    for words in ("--yes",), ("--dry-run",):
+        refused(late.door("maintain", after=words), 5, "backfill old", "plan 3", "older copy")
+    assert data_files(late.table) == files
+    put_back(newer, late.table)
+    assert maintain(late).code == 0
+    assert late.is_whole() and late.door("verify").document["found_rows"] == 600
+
+
+@pytest.mark.long
+def test_where_the_table_lacks_what_a_backfill_has_loaded_nobody_goes_on_until_the_newer_copy_is_back(late: Pipeline) -> None:
+    older = log_copied(late.table, "older")
+    backfill_broken_off_before("store", late, "old", "0", "100")
+    newer = log_copied(late.table, "newer")
+    put_back(older, late.table)
+    for door in (abandon, resume, maintain):
+        refused(door(late), 5)
+    assert late.door("verify").code == 5
+    put_back(newer, late.table)
+    assert late.door("verify").code == 0 and maintain(late).code == 0
+    assert resume(late).code == 0
+    assert late.is_whole() and late.door("verify").document["found_rows"] == 600
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["append", "store"])
+def test_while_the_table_is_not_there_a_backfill_is_not_given_up_and_once_it_is_back_what_was_loaded_stays(
+        late: Pipeline, verb: str) -> None:
+    backfill_broken_off_before(verb, late, "old", "0", "100")
+    away = late.table.rename(late.table.with_name("away"))
+    refused(abandon(late), 5, "there is no table at this path")
+    refused(resume(late), 5)
+    away.rename(late.table)
+    assert abandon(late).code == 0
+    assert late.door("backfill", "list").document[0]["loaded"] == sum(late.in_table().values()) - 200
+    assert late.door("backfill", after=("--name", "rest", *INTERVAL, "--missing")).code == 0
+    assert late.is_whole() and late.door("verify").document["found_rows"] == 600
+
+
+@pytest.mark.long
+def test_a_backfill_whose_table_is_gone_for_good_is_given_up_once_that_is_accepted_and_claims_nothing_of_the_next_one(
+        late: Pipeline) -> None:
+    backfill_broken_off_before("store", late, "old", "0", "100")
+    away = late.table.rename(late.table.with_name("away"))
+    DeltaTable.create(str(late.table), DeltaTable(str(away)).schema())
+    refused(abandon(late), 5, "is not the one that the backfill has loaded into", "plans acknowledge CONF 0")
+    assert late.door("plans", "acknowledge", after=("0", "--reason", "a new table")).code == 0
+    assert abandon(late).code == 0
+    given_up = late.committed()
+    late.produce(40)
+    assert late.ran().outcomes[-1] == "ingested"
+    late.settings["limits"] = {}
+    assert late.door("backfill", after=("--name", "new", *INTERVAL)).code == 0
+    assert late.in_table() == Counter({row: n for row, n in late.in_topic().items() if not 100 <= row[1] < given_up[row[0]]})
+    assert late.door("verify").code == 0 and maintain(late).code == 0
+
+
+@pytest.mark.long
+def test_a_pipelines_place_is_not_taken_while_a_backfill_beside_it_is_unfinished(late: Pipeline) -> None:
+    backfill_broken_off_before("record", late, "old", "0", "100")
+    heir = late.under("heir")
+    taking = ("plans", "take-over"), ("--from", f"{late.group}/clicks", "--reason", "renamed")
+    refused(heir.door(*taking[0], after=taking[1]), 5, "backfill old beside that pipeline is stopped", "etl backfill resume")
+    assert abandon(late).code == 0
+    assert heir.door(*taking[0], after=taking[1]).code == 0
+    heir.produce(40)
+    assert heir.ran().outcomes[-1] == "ingested"
+    rows = late.in_table()
+    assert set(rows.values()) == {1} and len(rows) == 200 + 160 + 40
+    assert not rows - heir.in_topic()
+    assert heir.door("verify").code == 0
+    refused(resume(late), 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["fetch", "record", "store"])
+def test_an_older_copy_of_a_backfills_znodes_that_comes_back_after_it_was_given_up_loads_nothing_again(late: Pipeline, verb: str) -> None:
+    backfill_broken_off_before(verb, late, "old", "0", "100")
+    place = f"/consumers/{late.group}/etl/clicks@old"
+    with late.zookeeper() as client:
+        older = znodes_below(client, place)
+    assert abandon(late).code == 0
+    assert late.door("backfill", after=("--name", "rest", *INTERVAL, "--missing")).code == 0
+    with late.zookeeper() as client:
+        client.delete(place, recursive=True)
+        for path, payload in older.items():
+            client.create(path, payload)
+    refused(resume(late), 2, "was given up: a test")
+    refused(late.door("backfill", after=(*NAME, *INTERVAL)), 2, "was given up: a test")
+    late.produce(40)
+    assert late.ran().outcomes == ["ingested"]
+    assert late.is_whole() and late.door("verify").document["found_rows"] == 640
+    assert maintain(late).code == 0
+    assert abandon(late).code == 0
+    assert [one["state"] for one in late.door("backfill", "list").document] == ["given up", "whole"]
+    assert late.is_whole() and late.door("verify").document["found_rows"] == 640

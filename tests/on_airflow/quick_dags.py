@@ -5,7 +5,7 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-from etl.airflow.dags import ingest_dag, maintenance_dag
+from etl.airflow.dags import backfill_dag, ingest_dag, maintenance_dag, replay_dag
 from etl.airflow.toolkit import Toolkit
 
 CLICKS = Path(os.environ["ETL_CONF"]) / "clicks.yaml"
@@ -22,6 +22,8 @@ if os.environ.get("ETL_REAL_CONF"):
     every_minute = ingest_dag(
         conf, "* * * * *", dag_id="every_minute", toolkit=real, retries=5, retry_delay=soon, poke_interval_s=2, grace=timedelta(seconds=5))
     by_hand = ingest_dag(conf, "0 * * * *", dag_id="by_hand", toolkit=real, retries=5, retry_delay=timedelta(), poke_interval_s=1)
+    filling = backfill_dag(conf, dag_id="filling", toolkit=real, default_args={"retries": 5, "retry_delay": timedelta()})
+    again = replay_dag(conf, dag_id="again", toolkit=real, default_args={"retries": 5, "retry_delay": timedelta()})
     proof = maintenance_dag(conf, "0 * * * *", dag_id="proof", toolkit=real)
     patient = ingest_dag(
         conf, "0 0 1 * *", dag_id="patient", toolkit=real, retries=5, retry_delay=soon, poke_interval_s=10, grace=timedelta(days=3650))

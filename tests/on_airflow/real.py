@@ -17,7 +17,8 @@ version: 1
 pipeline: clicks
 group: on-airflow
 zookeeper: {{connect: "{zookeeper}"}}
-source: {{topics: {{allow: [clicks]}}, timeout_s: 20}}
+source: {{topics: {{allow: [clicks]}}, timeout_s: 20, start: {start}}}
+limits: {{max_records_per_run: {max_records_per_run}}}
 table: {{path: "{folder}/table"}}
 ownership: {{wait_for_driver_s: {wait_for_driver_s}}}
 report: {{path: "{folder}/reports"}}
@@ -71,7 +72,9 @@ def python() -> str:
 
 
 @contextmanager
-def real_pipeline(folder: Path, wait_for_driver_s: int = 5) -> Iterator[Real]:
+def real_pipeline(
+    folder: Path, wait_for_driver_s: int = 5, *, start: str = "earliest", max_records_per_run: int | None = None,
+) -> Iterator[Real]:
     """The cluster, the topic and the conf."""
     with (folder / "broker.log").open("w") as log:
         process = subprocess.Popen(
@@ -82,7 +85,9 @@ def real_pipeline(folder: Path, wait_for_driver_s: int = 5) -> Iterator[Real]:
         line = process.stdout.readline()
         assert line, (folder / "broker.log").read_text()
         real = Real(folder, process, json.loads(line))
-        real.conf.write_text(CONF.format(zookeeper=real.told["zookeeper"], folder=folder, wait_for_driver_s=wait_for_driver_s))
+        real.conf.write_text(CONF.format(
+            zookeeper=real.told["zookeeper"], folder=folder, wait_for_driver_s=wait_for_driver_s, start=start,
+            max_records_per_run=max_records_per_run or "null"))
         real.ask("topic", name="clicks", partitions=PARTITIONS)
         yield real
     finally:

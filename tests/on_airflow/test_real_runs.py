@@ -15,8 +15,12 @@ from tests.on_airflow.standalone import wait_for
 
 pytestmark = pytest.mark.usefixtures("database")
 
-FIVE = datetime(2026, 1, 10, 5, tzinfo=UTC)
-SIX, SEVEN, EIGHT = (FIVE + timedelta(hours=n) for n in (1, 2, 3))
+FOUR = datetime(2026, 1, 10, 4, tzinfo=UTC)
+FIVE, SIX, SEVEN, EIGHT = (FOUR + timedelta(hours=n) for n in (1, 2, 3, 4))
+BEFORE_FIVE = 40
+"""Offsets of each partition; the pipeline begins behind them."""
+A_PLAN = 80
+"""Offsets, at most."""
 WHEN = datetime(2026, 11, 17, tzinfo=UTC)
 
 
@@ -27,7 +31,10 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> LostWorkers:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory, workers: LostWorkers) -> Iterator[Real]:
-    with real_pipeline(tmp_path_factory.mktemp("real"), wait_for_driver_s=120) as running, pytest.MonkeyPatch.context() as patch:
+    """One that begins at five o'clock."""
+    folder, start = tmp_path_factory.mktemp("real"), f'{{timestamp: "{FIVE.isoformat()}"}}'
+    pipeline = real_pipeline(folder, wait_for_driver_s=120, start=start, max_records_per_run=A_PLAN)
+    with pipeline as running, pytest.MonkeyPatch.context() as patch:
         for name, value in {**running.environment, "ETL_REAL_PYTHON": str(workers.python)}.items():
             patch.setenv(name, value)
         yield running
@@ -45,6 +52,7 @@ def of(start: datetime, end: datetime) -> dict[str, str]:
 
 def test_a_worker_that_is_lost_after_its_driver_committed_is_tried_again_and_the_interval_is_loaded_once(
         real: Real, workers: LostWorkers) -> None:
+    produce(real, FOUR, BEFORE_FIVE)
     produce(real, FIVE)
     produce(real, SIX)
     workers.lose_the_next_one_after_its_commit()
@@ -52,6 +60,25 @@ def test_a_worker_that_is_lost_after_its_driver_committed_is_tried_again_and_the
     assert ran.state == "success" and ran.tasks["load"][1] == 2
     assert any("already applied by plan" in said for said in ran.said["outcomes"]), "the second try met the commit of the first"
     assert len(real.rows()) == 10 * PARTITIONS, "up to the end of the interval, and no further"
+
+
+def test_a_backfill_is_tried_again_while_the_driver_of_a_lost_worker_is_still_at_work_and_its_interval_is_loaded_once(
+        real: Real, workers: LostWorkers) -> None:
+    workers.lose_the_next_one_before_its_driver_ends()
+    ran = run("filling", WHEN, {"name": "four", "from": FOUR.isoformat(), "until": FIVE.isoformat()}, task="backfill")
+    assert ran.state == "success" and ran.tasks["backfill"][1] > 1
+    wait_for("the first driver's end", lambda: not Path("/proc", str(workers.left_behind())).exists(), 120)
+    assert ran.said["outcomes"][-1] == f"backfill four is whole: {BEFORE_FIVE * PARTITIONS} offsets of {PARTITIONS} partitions"
+    assert real.rows() == [record for record in real.records() if record[1] < BEFORE_FIVE + 10], "that hour and the one behind it, once"
+
+
+def test_a_replay_whose_worker_is_lost_after_its_commit_leaves_each_row_of_its_interval_once(real: Real, workers: LostWorkers) -> None:
+    before = real.rows()
+    workers.lose_the_next_one_after_its_commit()
+    ran = run("again", WHEN, {"topic": "clicks", "from": FIVE.isoformat(), "until": SIX.isoformat()}, task="replay")
+    assert ran.state == "success" and ran.tasks["replay"][1] == 2
+    assert f"{10 * PARTITIONS} records took the place of {10 * PARTITIONS}" in ran.said["outcomes"][-1]
+    assert real.rows() == before
 
 
 def test_a_retry_while_the_driver_of_a_lost_worker_is_still_at_work_loads_the_interval_once(real: Real, workers: LostWorkers) -> None:

@@ -40,13 +40,16 @@ def pipeline_of(conf: str | Path) -> Pipeline:
         document = document_of(read_text(path, CONF_MAX_BYTES))
     except (OSError, ValueError, *NOT_YAML) as error:
         raise SettingsError(f"the conf file cannot be read: {error}", path=path, check="the path, which the DAG file names") from error
+    names_table = path  # a folder is seen from the file that names it
     if defaults := defaults_of(document, str(path)):
+        if _find(document, "table.path") is None and _find(defaults.written, "table.path"):
+            names_table = Path(defaults.path)
         document = over(defaults.written, document)
-    table = _text(document, "table.path", path)
+    table = _text(document, "table.path", names_table)
     folder = folder_of(table)
     return Pipeline(
         str(path), _text(document, "pipeline", path), _text(document, "group", path),
-        table if folder is None else Path(os.path.normpath(path.parent / folder)).as_uri(),
+        table if folder is None else Path(os.path.normpath(names_table.parent / folder)).as_uri(),
         is_physical=_find(document, "source.dialect") == Dialect.JAFKA.value)
 
 

@@ -141,14 +141,19 @@ def _leading_out(name: str, is_begun: Callable[[], bool]) -> Iterator[None]:
     """What a run of the pipeline itself would be told leads nowhere where plans are a backfill's."""
     try:
         yield
-    except (NeedsDecision, DataLoss, LedgersDisagree) as error:
-        if is_begun():
+    except (NeedsDecision, DataLoss, LedgersDisagree, SettingsError) as error:
+        if (not isinstance(error, SettingsError) or _SUPERSEDE in error.check) and is_begun():
             error.check = _check_of(error, name)
         raise
 
 
+_SUPERSEDE = "plans supersede"
+
+
 def _check_of(error: EtlError, name: str) -> str:
     give_up = f"`etl backfill abandon CONF --name {name} --reason ...` gives it up and keeps what it has loaded"
-    if not error.check or "plans supersede" in error.check or "accept-log" in error.check:  # the pipeline's, once nothing is left of this
+    if isinstance(error, SettingsError):  # what stands before it is what a person can mend, here as there
+        return f"{error.check.partition('; or give')[0]}; or {give_up}"
+    if not error.check or _SUPERSEDE in error.check or "accept-log" in error.check:  # the pipeline's, once nothing is left of this
         return give_up
     return error.check if "backfill abandon" in error.check or "--missing" in error.check else f"{error.check}; {give_up}"

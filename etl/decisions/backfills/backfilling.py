@@ -67,7 +67,8 @@ def intervals_of(
     if isinstance(asked.until, Timestamp) and asked.until.ms > now_ms:
         what = f"the interval is not over: its end is in the future by {(asked.until.ms - now_ms) / 1000:,.0f} s, by this machine's clock"
         raise NotYetReadable(what, key="--until", check="say it again then; what comes until then would be missing")
-    intervals = {}
+    intervals, logs = {}, list(logs)
+    _refuse_above_all_ends(asked, logs, snapshot)
     for log in logs:
         low, high = (bound if isinstance(bound, int) else found[log, bound.ms] for bound in (asked.from_, asked.until))
         low = _retained(log, low, asked, snapshot)
@@ -93,6 +94,14 @@ def _retained(log: BrokerPartition, low: int, asked: Asked, snapshot: Snapshot) 
     else:
         what = f"the log starts at {start}, so records of the interval may be gone"
     raise DataLoss(what, **log.place, offset=low, check="`--only-retained` loads what the log still has; or a later --from")
+
+
+def _refuse_above_all_ends(asked: Asked, logs: Iterable[BrokerPartition], snapshot: Snapshot) -> None:
+    """What is not there yet is the live pipeline's, but an interval of which no log has anything is meant otherwise."""
+    highest = max((extent.end_offset + extent.held_back for extent in map(snapshot.extents.__getitem__, logs)), default=None)
+    if isinstance(asked.from_, int) and highest is not None and asked.from_ > highest:
+        what = f"the interval begins at offset {asked.from_}, and the longest log ends at {highest}"
+        raise SettingsError(what, key="--from", check="a number is an offset here; a time is written 2026-01-31T00:00:00+00:00")
 
 
 def _refuse_above_end(log: BrokerPartition, high: int, asked: Asked, snapshot: Snapshot) -> None:

@@ -124,7 +124,9 @@ def test_progress_is_of_the_whole_backfill_and_not_of_the_plan_that_is_read() ->
 @pytest.mark.parametrize(("error", "check"), [
     (NeedsDecision("x", check="etl plans supersede CONF 3 --reason ..."), "`etl backfill abandon CONF --name old"),
     (DataLoss("x", check="the retention"), "the retention; `etl backfill abandon CONF --name old"),
-    (DataLoss("x", check="`--missing` fills"), "`--missing` fills")])
+    (DataLoss("x", check="`--missing` fills"), "`--missing` fills"),
+    (SettingsError("x", check="a function; or give the plan up: etl plans supersede CONF"), "a function; or `etl backfill abandon CONF"),
+    (SettingsError("x", check="the conf"), "the conf")])
 def test_what_stops_a_backfill_names_a_command_that_leads_out(error: Any, check: str) -> None:
     from etl.commands.backfill import _leading_out
 

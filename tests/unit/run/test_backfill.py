@@ -301,6 +301,8 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
     pytest.param(asked(_time(3_000), _time(3_500)), SettingsError, "no record of these logs lies in the interval", id="after-the-end"),
     pytest.param(asked(0, Timestamp.model_validate({"timestamp": "2040-01-01T00:00:00Z"})), NotYetReadable, "is not over", id="future"),
     pytest.param(asked(0, 99), SettingsError, "the interval ends at 99, and the log at 7", id="above-the-end"),
+    pytest.param(
+        asked(1_769_817_600_000, 1_769_904_000_000, only_missing=True), SettingsError, "the longest log ends at 7", id="milliseconds"),
     pytest.param(asked(0, 3, "views"), SettingsError, "the brokers have no views", id="another-topic"),
     pytest.param(asked(0, 3, "clicks:9"), SettingsError, "the brokers have no clicks:9", id="another-partition"),
 ])

@@ -56,6 +56,20 @@ def test_a_table_is_known_by_its_uri(tmp_path: Path, table: str, uri: str) -> No
     assert pipeline_of(conf_of(tmp_path, table)).table == uri
 
 
+@pytest.mark.parametrize("table", ["tables/clicks", "${env:ETL_TEST_FOLDER}/clicks", "${env:ETL_TEST_FOLDER}"])
+def test_a_table_that_a_file_of_defaults_names_is_seen_from_its_folder_as_by_the_run(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
+    monkeypatch.setenv("ETL_TEST_FOLDER", "tables/clicks")
+    monkeypatch.setenv("NOT_SET_HERE", "127.0.0.1:2181")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "shared" / "all.yaml").write_text('table: {path: "%s"}\n' % table)
+    path = conf_of(tmp_path / "conf")
+    path.write_text(path.read_text().replace('table: {path: "../warehouse/clicks"}', "defaults: ../shared/all.yaml"))
+    assert pipeline_of(path).table == Path(load_settings(path).table.path).as_uri()
+    assert pipeline_of(path).table.startswith((tmp_path / "shared" / "tables").as_uri())
+
+
 def test_a_conf_that_is_not_there_or_lacks_a_key_is_told_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no-such.yaml"):
         pipeline_of(tmp_path / "no-such.yaml")

@@ -101,6 +101,21 @@ def fold(
         unproven_through=plan.number if any(receipt.is_doubtful for receipt in applied.receipts) else unproven_before)
 
 
+def fold_all(coverage: Coverage, recorded: Sequence[tuple[Plan, Applied]], transaction_version: int | None) -> Coverage:
+    """Coverage with all these plans folded in, ascending, for a table at this transaction version: what did not lead to it is given up.
+
+    None: the newest of them is in the table.
+    """
+    newest = max((plan.number for plan, _ in recorded), default=coverage.through)
+    reached = newest if transaction_version is None else transaction_version
+    led = ancestry({plan.number: plan.table_transaction_version for plan, _ in recorded}, reached)
+    if (coverage.through if coverage.held_through is None else coverage.held_through) > led.before:
+        coverage = replace(coverage, intervals={}, given_up=_together(coverage.given_up, coverage.intervals))
+    for plan, applied in recorded:
+        coverage = fold(coverage, plan, applied, is_given_up=plan.number not in led.numbers)
+    return coverage
+
+
 OFFSETS_END = 2**63 - 1
 """No offset lies at or above this."""
 

@@ -69,8 +69,7 @@ def look_ahead(live: World, settings: Settings, own: Settings, asked: Asked) -> 
     moments = moments_of(asked, logs)
     intervals = intervals_of(asked, logs, live.first_at(moments) if moments else {}, snapshot, now_ms=live.now_ms())
     stored = live.stored_plans()
-    before = next((plan for plan, _ in stored if plan.number == newest.number - 1), None)
-    held = held_by_live(state, before, live.loaded(), [plan for plan, is_recorded in stored if not is_recorded])
+    held = held_by_live(state, stored, live.loaded(snapshot.table.transaction_version), snapshot.table.transaction_version)
     stretches = stretches_of(asked, intervals, held, newest.log_epochs, snapshot.claims.of(snapshot.table.id))
     lives = {log: life for log, life in newest.log_epochs.items() if log in stretches}
     claim = Claim(name, stretches, lives, asked.asked, live.now_ms(), table_id=snapshot.table.id)

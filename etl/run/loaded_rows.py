@@ -61,9 +61,9 @@ class LoadedRows:
         counted = self.rows_of_today(plan)
         return None if counted.uncounted else sum(receipt.rows or 0 for receipt in counted.receipts)
 
-    def loaded(self) -> Coverage:
+    def loaded(self, transaction_version: int | None = None) -> Coverage:
         """See `world.World`."""
-        return coverage.read_all_coverage(self.ledger)
+        return coverage.read_all_coverage(self.ledger, transaction_version)
 
     def first_at(self, moments: Collection[tuple[BrokerPartition, int]]) -> Mapping[tuple[BrokerPartition, int], int]:
         """See `world.World`. One request to each broker for each moment. Raises SettingsError where a log cannot be searched."""

@@ -81,8 +81,11 @@ class World(Protocol):
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """Move the offsets to the plan's positions by compare-and-set; those of `logs` only, where given."""
 
-    def loaded(self) -> Coverage:
-        """All that the recorded plans of this pipeline loaded, and what of it was given up."""
+    def loaded(self, transaction_version: int | None = None) -> Coverage:
+        """All that the recorded plans of this pipeline loaded, and what of it was given up: all that did not lead to the table as it is.
+
+        `transaction_version`: the table's; None: the newest recorded plan is in it.
+        """
 
     def claim(self) -> Claimed | None:
         """What this pipeline claims, where it is a backfill that somebody began."""

@@ -7,11 +7,13 @@ from typing import Any
 from etl.decisions.backfills.backfilling import Asked
 from etl.decisions.identity.accepting import parse_named
 from etl.model.claims import Claim
+from etl.model.ledger import Acknowledgement
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.backfill import abandon, backfill
 from etl.settings.backfills import settings_of_backfill
 from etl.settings.sections import Settings
+from tests.fakes import fake_table
 from tests.fakes.outside import Outside
 from tests.fakes.stories import At, grow, new_report, outcomes, outside_of, run, settings_of
 from tests.fakes.world import FakeWorld, When
@@ -52,3 +54,13 @@ def filled(
 def given_up(outside: Outside, at: At = nothing, *, name: str = "old", settings: Settings = CAPPED) -> Claim:
     own = settings_of_backfill(settings, name)
     return abandon(FakeWorld(outside.beside(name), own, at), own, new_report(), "not needed")
+
+
+def accept_table(outside: Outside) -> None:
+    """What `etl plans acknowledge` does: the table that is there now, or that there is none, is right."""
+    newest, table = outside.newest_plan(), fake_table.read_table(outside)
+    assert newest
+    outside.acknowledged = Acknowledgement(
+        table.id if table else None, table.version if table else None, newest.number, "no other copy is left", 1, False,
+        plan_id=newest.id, transaction_version=outside.transaction_version(), was_recorded=newest.number in outside.applied,
+        place=CAPPED.table.place)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from etl.decisions.backfills.claiming import claimed_anew, refuse_claimed
-from etl.decisions.coverage import ancestry, fold
+from etl.decisions.coverage import fold_all
 from etl.decisions.run_keys import is_reached, kept_key, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
 from etl.model.bounds import KeptKey
@@ -212,12 +212,8 @@ def stored_plans(out: Outside) -> list[tuple[Plan, bool]]:
     return [(plan, _record_of(out, plan.number, plan.id) is not None) for plan in plans]
 
 
-def loaded(out: Outside) -> Coverage:
+def loaded(out: Outside, transaction_version: int | None) -> Coverage:
     """All that the recorded plans loaded."""
-    found, plans = Coverage(), [plan_documents.parse_plan(payload, path="plans") for _, payload in sorted(out.plans.items())]
+    plans = [plan_documents.parse_plan(payload, path="plans") for _, payload in sorted(out.plans.items())]
     recorded = [(plan, applied) for plan in plans if (applied := _record_of(out, plan.number, plan.id))]
-    led = ancestry({plan.number: plan.table_transaction_version for plan, _ in recorded}, max(
-        (plan.number for plan, _ in recorded), default=0))
-    for plan, applied in recorded:
-        found = fold(found, plan, applied, is_given_up=plan.number not in led.numbers)
-    return found
+    return fold_all(Coverage(), recorded, transaction_version)

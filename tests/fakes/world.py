@@ -262,9 +262,9 @@ class FakeWorld:
             moved.update(self._do(f"commit from {start}", partial(fake_ledger.commit_request, self.outside, plan, some)))
         return moved
 
-    def loaded(self) -> Coverage:
+    def loaded(self, transaction_version: int | None = None) -> Coverage:
         """See World."""
-        return fake_ledger.loaded(self.outside)
+        return fake_ledger.loaded(self.outside, transaction_version)
 
     def claim(self) -> Claimed | None:
         """See World."""

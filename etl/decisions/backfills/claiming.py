@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from etl.decisions.coverage import OFFSETS_END
+from etl.decisions.coverage import OFFSETS_END, ancestry
 from etl.decisions.start import starts_of
 from etl.errors import NeedsDecision, Owned
 from etl.model.claims import Claim, Claims, ClaimState
@@ -77,20 +77,26 @@ def refuse_left_to_load(plan: Plan, last: Plan, left: Mapping[str, Collection[Br
 
 
 def held_by_live(
-    state: UpToDate | Replay | Supersede, before: Plan | None, coverage: Coverage, unrecorded: Sequence[Plan],
+    state: UpToDate | Replay | Supersede, stored: Sequence[tuple[Plan, bool]], coverage: Coverage, transaction_version: int,
 ) -> dict[BrokerPartition, list[tuple[int, int]]]:
     """What the live pipeline claims, of the life that each log has now.
 
-    `before`: the plan before the newest, where anybody has it; `coverage`: all that is recorded; `unrecorded`: the other stored plans.
+    `stored`: the plans that are kept, and whether each is recorded; `coverage`: all that is recorded, for the table at this transaction
+    version. Of a plan that is not in it, and that an operator gave up with another state of it, nothing is claimed.
     Raises Owned where a stored plan must be executed first.
     """
     newest = state.last if isinstance(state, UpToDate) else state.plan
+    before = next((plan for plan, _ in stored if plan.number == newest.number - 1), None)
     ends = newest.positions if isinstance(state, UpToDate) else _settled(newest, before)
+    led = ancestry({plan.number: plan.table_transaction_version for plan, _ in stored}, transaction_version).numbers
+    unrecorded = [plan for plan, is_recorded in stored if not is_recorded and (plan.number in led or plan.number >= newest.number)]
+    if not isinstance(state, UpToDate) or newest.number <= transaction_version:
+        unrecorded.append(newest)
     held = {log: [(end, OFFSETS_END)] for log, end in ends.items()}
     for log, intervals in coverage.intervals.items():
         held.setdefault(log, []).extend(
             (one.from_offset, one.until_offset) for one in intervals if one.log_epoch == newest.log_epochs.get(log, 0))
-    for plan in (*unrecorded, newest):
+    for plan in unrecorded:
         for r in plan.ranges:
             if plan.log_epochs.get(r.log, 0) == newest.log_epochs.get(r.log, 0):
                 held.setdefault(r.log, []).append((r.from_offset, r.until_offset))

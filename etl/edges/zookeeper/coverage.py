@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from etl.decisions import coverage
-from etl.decisions.coverage import ancestry, fold, note, prunable
+from etl.decisions.coverage import ancestry, fold, fold_all, note, prunable
 from etl.decisions.start import starts_of
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
@@ -22,16 +22,11 @@ _TRIES_MAX = 3
 """How often a change of the coverage is tried again that another driver came before."""
 
 
-def read_all_coverage(ledger: PlanLedger) -> Coverage:
-    """All that the pipeline's recorded plans loaded, those that are kept among them."""
+def read_all_coverage(ledger: PlanLedger, transaction_version: int | None = None) -> Coverage:
+    """All that the pipeline's recorded plans loaded, those that are kept among them, by `decisions.coverage.fold_all`."""
     plans = [plan for number in ledger.plan_numbers() if (plan := ledger.read_plan(number))]
     recorded = [(plan, applied) for plan in plans if (applied := ledger.read_applied(plan.number)) and applied.plan_id == plan.id]
-    led = ancestry({plan.number: plan.table_transaction_version for plan, _ in recorded}, max((
-        plan.number for plan, _ in recorded), default=0))
-    found = ledger.read_coverage()
-    for plan, applied in recorded:
-        found = fold(found, plan, applied, is_given_up=plan.number not in led.numbers)
-    return found
+    return fold_all(ledger.read_coverage(), recorded, transaction_version)
 
 
 def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None:

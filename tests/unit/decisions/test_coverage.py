@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from etl.decisions import coverage
 from etl.decisions.coverage import (
-    OFFSETS_END, PLANS_KEPT, PLAN_BYTES_KEPT, Ancestry, ancestry, fold, is_better, merge, note, prunable, take_in, unloaded,
+    OFFSETS_END, PLANS_KEPT, PLAN_BYTES_KEPT, Ancestry, ancestry, fold, fold_all, is_better, merge, note, prunable, take_in, unloaded,
 )
 from etl.errors import LedgersDisagree
 from etl.model.bounds import Bound, Bounds, KeptKey
@@ -203,6 +203,22 @@ def test_what_an_operator_gave_up_is_kept_apart_when_it_is_folded() -> None:
     assert found == Coverage(2, {A: (Interval(0, 5, 4),)}, table_id="t", given_up={A: (Interval(5, 9, 3),)}, held_through=1)
     assert fold(found, *behind) == Coverage(
         3, {A: (Interval(0, 5, 4), Interval(9, 12, 2))}, table_id="t", given_up={A: (Interval(5, 9, 3),)})
+
+
+@pytest.mark.parametrize(("version", "intervals", "given_up"), [
+    (None, (0, 15), None),
+    (5, (0, 15), None),
+    (4, (0, 12), (12, 15)),  # an old copy was accepted, and nothing was loaded since
+    (2, (0, 6), (6, 15)),
+    (1, None, (0, 15)),      # one that lacks a part of what was pruned, and nobody knows which
+])
+def test_what_the_table_holds_is_told_by_the_version_that_it_is_at(
+    version: int | None, intervals: tuple[int, int] | None, given_up: tuple[int, int] | None,
+) -> None:
+    pruned = fold(fold(Coverage(), *plan_of(1, (A, 0, 3))), *plan_of(2, (A, 3, 6)))
+    found = fold_all(pruned, [plan_of(n, (A, 3 * n - 3, 3 * n)) for n in (3, 4, 5)], version)
+    for there, offsets in ((found.intervals, intervals), (found.given_up, given_up)):
+        assert [(one.from_offset, one.until_offset) for one in there.get(A, ())] == ([offsets] if offsets else [])
 
 
 @pytest.mark.parametrize("change", ["another table", "an old copy"])

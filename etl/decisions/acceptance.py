@@ -5,6 +5,8 @@ Pure functions of values. `reconcile` decides what follows from it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.plans import Plan, PlanKind
 from etl.model.receipts import Applied
@@ -25,6 +27,21 @@ def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> 
     if in_table < (acknowledgement.transaction_version or 0) or version < (acknowledgement.delta_version or 0):
         return False
     return not _came_after(ledger.applied, acknowledgement)
+
+
+def accepted_beside(live: Ledger) -> Acknowledgement | None:
+    """What an operator accepted for all that load the table; of one plan of the pipeline it says nothing to its backfills.
+
+    `live`: the pipeline's ledger. That there is no table holds while it has not planned since, and makes none: a table that is not there
+    later may only be away, with rows in it, and a backfill that was begun in that one must not be taken for one of the table before.
+    """
+    said, newest = live.acknowledged, live.newest
+    if said and said.table_id is None:
+        if newest is None or newest.number != said.number or said.plan_id not in (None, newest.id):
+            return None
+        if said.was_recorded is False and newest.table_id is None:
+            return None
+    return replace(said, number=-1) if said else None
 
 
 def accepted_version(acknowledgement: Acknowledgement | None, table: Table) -> int | None:

@@ -180,14 +180,12 @@ def abandon(world: World, own: Settings, report: Report, reason: str) -> Claim:
         stored = snapshot.ledger.newest
         if stored and (snapshot.table is None or snapshot.table.id != stored.table_id):
             _refuse_unaccepted(snapshot, own)
-            kept = replace(claim, state=ClaimState.GIVEN_UP, stretches={}, reason=claim.reason or reason)
-            world.settle_backfill(kept)  # the table that is there takes none of its plans, and has none
-            return kept
+            world.settle_backfill(kept := replace(claim, state=ClaimState.GIVEN_UP, stretches={}, reason=claim.reason or reason))
+            return kept  # the table that is there takes none of its plans, and has none
         if claim.state is ClaimState.GIVEN_UP:
             return claim
         if _is_shut_out(world, snapshot):
-            kept = replace(claim, state=ClaimState.GIVEN_UP, stretches={}, reason=reason)
-            world.settle_backfill(kept)
+            world.settle_backfill(kept := replace(claim, state=ClaimState.GIVEN_UP, stretches={}, reason=reason))
             return kept
         with naming_table(own):
             state = reconciled(snapshot, own)
@@ -201,17 +199,18 @@ def abandon(world: World, own: Settings, report: Report, reason: str) -> Claim:
         if newest.closes:  # in an older copy of ZooKeeper the claim may be open again
             claim = replace(claim, state=ClaimState.CLOSING, reason=newest.reason)
         if claim.state is ClaimState.CLOSING:
-            if not left:
-                kept = replace(claim, state=ClaimState.GIVEN_UP, stretches=_loaded(world))
-                world.settle_backfill(kept)
+            if left:
+                report.planned(newest)
+                execute(world, newest, snapshot, own, report)
+                continue
+            if newest.closes:
+                world.settle_backfill(kept := replace(claim, state=ClaimState.GIVEN_UP, stretches=_loaded(world)))
                 return kept
-            report.planned(newest)
-            execute(world, newest, snapshot, own, report)
-            continue
-        if not left and not claim.left_from(newest.positions):
+            # a forgotten driver's plan has taken its number; in an older copy of ZooKeeper the table alone tells that it was given up
+        elif not left and not claim.left_from(newest.positions):
             raise SettingsError(f"{told_whole(claim)}: there is nothing to give up", key="--name", check="`etl backfill show`")
         plan = with_id(closing_plan(newest, is_stored=left, snapshot=snapshot, reason=reason, now_ms=world.now_ms()))
-        world.close_backfill(replace(claim, state=ClaimState.CLOSING, reason=reason), plan, snapshot.ledger)
+        world.close_backfill(replace(claim, state=ClaimState.CLOSING, reason=claim.reason or reason), plan, snapshot.ledger)
         report.planned(plan)
         execute(world, plan, snapshot, own, report)
     raise Owned("another driver worked at the same moments", check="who else runs this backfill; then say it again")
@@ -224,7 +223,8 @@ def _refuse_unaccepted(snapshot: Snapshot, own: Settings) -> None:
         what = "the table at this path is not the one that the backfill has loaded into" if table else "there is no table at this path"
         check = (
             "table.path, and that what it lies on is mounted; where that table is gone for good: "
-            f"`etl plans acknowledge CONF {table.version if table else 'none'} --reason ...`, and then this again")
+            f"`etl plans acknowledge CONF {table.version if table else 'none'} --reason ...`, and then this again"
+            + ("" if table else "; where that was said before, and runs went on since: `etl run CONF` first, which makes the table"))
         raise NeedsDecision(what, path=own.table.path, check=check)
 
 

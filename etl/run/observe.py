@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from etl.decisions.acceptance import is_waiting_for_a_table
+from etl.decisions.acceptance import accepted_beside, is_waiting_for_a_table
 from etl.decisions.backfills.claiming import lives_of
 from etl.decisions.byte_positions.doubted_offsets import Named, doubted_offsets, none_named
 from etl.decisions.identity.cluster_name import ClusterName
@@ -112,9 +112,9 @@ class Observer:
         claimed = None if self._backfill is None else self._claims.read_one(self._backfill)
         ledger = self._ledger.read_ledger()
         lives = dict[BrokerPartition, int]()
-        if claimed:  # what others did to the table is accepted for all that load it; of one plan it says nothing to another pipeline
+        if claimed:
             live = self._ledger.beside(self._live).read_ledger()
-            ledger = replace(ledger, acknowledged=replace(live.acknowledged, number=-1) if live.acknowledged else None)
+            ledger = replace(ledger, acknowledged=accepted_beside(live))
             lives = lives_of(live.newest)
         refuse_another_dialect(ledger.newest, self._settings)  # else these brokers would be asked for logs that they do not have
         pipelines_version = self._ledger.pipelines_version()  # before the others

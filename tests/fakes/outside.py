@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from etl.decisions.acceptance import accepted_beside
 from etl.model.bounds import KeptKey
-from etl.model.ledger import Acknowledgement
+from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.model.losses import Loss
 from etl.model.plans import Committed, Plan
@@ -164,9 +165,7 @@ class Beside(Outside):
 
 
 def _accepted(beside: Beside) -> Acknowledgement | None:
-    """What was accepted for the pipeline holds for all that load its table; of a plan it says nothing to a backfill."""
-    said = beside.live.acknowledged
-    return replace(said, number=-1) if said else None
+    return accepted_beside(Ledger(beside.live.uid, beside.live.newest_plan(), acknowledged=beside.live.acknowledged))
 
 
 def _shared(name: str) -> property:

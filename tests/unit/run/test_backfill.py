@@ -414,7 +414,9 @@ def test_one_whose_table_is_another_by_now_is_given_up_and_claims_nothing(is_the
         given_up(outside)
     assert outside.beside("old").claim == before, "the path may be wrong, or not mounted"
     assert f"`etl plans acknowledge CONF {0 if is_there else 'none'} --reason ...`" in str(refused.value.check)
-    outside.acknowledged = Acknowledgement("another" if is_there else None, None, -1, "made again", 1)
+    newest = outside.newest_plan()
+    assert newest
+    outside.acknowledged = Acknowledgement("another" if is_there else None, None, newest.number, "made again", 1, plan_id=newest.id)
     claim = given_up(outside)
     assert (claim.state, dict(claim.stretches)) == (ClaimState.GIVEN_UP, {})
 

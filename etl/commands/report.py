@@ -35,7 +35,7 @@ def report_page(settings: Settings, run_id: str | None = None, out: Path | None 
     Raises SettingsError where there is no such report, where it is none, and where the page cannot be written.
     """
     folder = Path(settings.report.path)
-    path, report = newest_report(folder, settings.pipeline, run_id)
+    path, report = newest_report(folder, settings.name_in_files, run_id)
     page = (out or path.with_suffix(".html")).absolute()
     try:
         write_page(page, report, folder)

@@ -14,7 +14,7 @@ from pathlib import Path
 from etl import __version__
 from etl.edges.lineage import tell_lineage
 from etl.edges.metrics_file import write_metrics
-from etl.edges.report_folder import write_page, write_whole
+from etl.edges.report_folder import report_path, write_page, write_whole
 from etl.errors import EtlError, SettingsError, Stopped
 from etl.report.incident import as_text
 from etl.report.old_reports import outdated
@@ -22,6 +22,7 @@ from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Process
 from etl.settings.changes import Change, told_changes
+from etl.settings.sections import name_in_files
 
 
 def this_process(conf: str | None, changes: Sequence[Change] = ()) -> Process:
@@ -47,7 +48,8 @@ def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
 
     Raises SettingsError for a folder that cannot be written, before anything begins; at the end that is an outcome of the run.
     """
-    path = Path(folder) / f"{report.pipeline}-{report.run_id}.json"
+    ours_called = name_in_files(report.group, report.pipeline)
+    path = report_path(Path(folder), ours_called, report.run_id)
     _write(path, report)
     _tell_lineage(report)
     try:
@@ -59,7 +61,7 @@ def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
     finally:
         report.finished(int(time.time() * 1000))
         _write_all(path, report)
-        _prune(path, report.pipeline, keep)
+        _prune(path, ours_called, keep)
 
 
 def _write_all(path: Path, report: Report) -> None:
@@ -111,13 +113,13 @@ def _write_last(path: Path, report: Report) -> bool:
         return False
 
 
-def _prune(own: Path, pipeline: str, keep: int) -> None:
+def _prune(own: Path, ours_called: str, keep: int) -> None:
     """A clock that went back makes this run's report the oldest: it stays."""
     with contextlib.suppress(OSError):  # what cannot be removed is in nobody's way
-        for name in outdated(os.listdir(own.parent), pipeline, keep):
-            if not name.startswith(own.stem):
+        for old in outdated(os.listdir(own.parent), ours_called, keep):
+            if not old.startswith(own.stem):
                 with contextlib.suppress(OSError):
-                    own.with_name(name).unlink()
+                    own.with_name(old).unlink()
 
 
 def _as_told(error: BaseException) -> EtlError:

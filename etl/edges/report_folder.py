@@ -14,6 +14,7 @@ from etl.errors import SettingsError
 from etl.report.old_reports import run_ids
 from etl.report.page.layout import page_of
 from etl.report.past_runs import PastRun, past_run
+from etl.settings.sections import name_in_files
 
 HISTORY_RUNS = 30
 HISTORY_MAX_BYTES = 64 << 20
@@ -21,11 +22,11 @@ HISTORY_MAX_BYTES = 64 << 20
 _SAW = b'\n  "saw": '
 
 
-def past_runs(folder: Path, pipeline: str, *, before: str, most: int = HISTORY_RUNS) -> list[PastRun]:
+def past_runs(folder: Path, ours_called: str, *, before: str, most: int = HISTORY_RUNS) -> list[PastRun]:
     """The last runs before the one that is called `before`, oldest first. A report that cannot be read is left out."""
     found, left = list[PastRun](), HISTORY_MAX_BYTES
-    for run_id in reversed([one for one in run_ids(os.listdir(folder), pipeline) if one < before][-most:]):
-        text = _without_what_it_saw(report_path(folder, pipeline, run_id), left)
+    for run_id in reversed([one for one in run_ids(os.listdir(folder), ours_called) if one < before][-most:]):
+        text = _without_what_it_saw(report_path(folder, ours_called, run_id), left)
         if text is None:
             continue
         left -= len(text)
@@ -45,15 +46,15 @@ def _without_what_it_saw(path: Path, most: int) -> bytes | None:
     return None
 
 
-def report_path(folder: Path, pipeline: str, run_id: str) -> Path:
-    """Where the report of a run is."""
-    return folder / f"{pipeline}-{run_id}.json"
+def report_path(folder: Path, ours_called: str, run_id: str) -> Path:
+    """Where the report of a run is; `ours_called`: see `Settings.name_in_files`."""
+    return folder / f"{ours_called}-{run_id}.json"
 
 
-def newest_report(folder: Path, pipeline: str, run_id: str | None = None) -> tuple[Path, Mapping[str, Any]]:
+def newest_report(folder: Path, ours_called: str, run_id: str | None = None) -> tuple[Path, Mapping[str, Any]]:
     """The report of the newest run, or of that one, with its path. Raises SettingsError where there is none, or none that can be read."""
     try:
-        known = run_ids(os.listdir(folder), pipeline)
+        known = run_ids(os.listdir(folder), ours_called)
     except FileNotFoundError:
         known = []
     except OSError as error:
@@ -65,7 +66,7 @@ def newest_report(folder: Path, pipeline: str, run_id: str | None = None) -> tup
     if not known:
         check = "report.path, and the key pipeline; `etl run CONF` leaves the first one"
         raise SettingsError("no run of this pipeline has left a report here", key="report.path", path=folder, check=check)
-    path = report_path(folder, pipeline, run_id or known[-1])
+    path = report_path(folder, ours_called, run_id or known[-1])
     return path, _read(path)
 
 
@@ -87,11 +88,11 @@ def write_page(to: Path, report: Mapping[str, Any], folder: Path) -> None:
 
     It is there as a whole or not at all. Raises OSError, and KeyError, TypeError, AttributeError or ValueError for what is no report.
     """
-    pipeline = report["pipeline"]
-    before = past_runs(folder, pipeline, before=report["run_id"])
+    ours_called = name_in_files(report["group"], report["pipeline"])
+    before = past_runs(folder, ours_called, before=report["run_id"])
     is_beside = to.parent.resolve() == folder.resolve()
-    pages = {run.run_id for run in before if is_beside and report_path(folder, pipeline, run.run_id).with_suffix(".html").exists()}
-    text = page_of(report, before, lambda run: f"{pipeline}-{run.run_id}.html" if run.run_id in pages else None)
+    pages = {run.run_id for run in before if is_beside and report_path(folder, ours_called, run.run_id).with_suffix(".html").exists()}
+    text = page_of(report, before, lambda run: f"{ours_called}-{run.run_id}.html" if run.run_id in pages else None)
     write_whole(to, text)
 
 

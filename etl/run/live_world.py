@@ -73,8 +73,8 @@ class LiveWorld(LoadedRows, BackfillVerbs):
         self._cluster_name, self._seen_ledger = "", Ledger()
         self._pipelines_version: int | None = None
         self._reading: Following | None = None
-        self._spark = RunSpark(
-            settings, run_context.spark_defaults, self._phases, log=Path(settings.report.path, f"{settings.pipeline}-{name}.spark.log"))
+        spark_log = Path(settings.report.path, f"{settings.name_in_files}-{name}.spark.log")
+        self._spark = RunSpark(settings, run_context.spark_defaults, self._phases, log=spark_log)
 
     def close(self) -> None:
         """Stop the Spark session, if this run made one."""

@@ -64,7 +64,7 @@ MEANINGS: Mapping[str, str] = {
     "report": "keys of its own, each with a default",
     "report.path": "the folder of the runs' reports, seen from the conf file's",
     "report.keep": "how many reports stay, 1 to 1000000",
-    "metrics_path": "a file that ends in .prom, or a folder for PIPELINE.prom, which Prometheus' node exporter reads; null for none",
+    "metrics_path": "a file that ends in .prom, or a folder for GROUP+PIPELINE.prom, which Prometheus' node exporter reads; null for none",
     "lineage_namespace": "a name for the namespace of the pipeline's job in OpenLineage, or null",
     "metrics_per": "topic: the metrics of lag are of each topic; partition: of each partition",
     "spark": "plain Spark settings, each a text: {spark.master: \"local[4]\"}",

@@ -122,7 +122,7 @@ class Settings(Section):
     """`package.module:function`, a function DataFrame -> DataFrame."""
     report: ReportSettings = ReportSettings()
     metrics_path: str | None = Field(default=None, min_length=1)
-    """A file that ends in `.prom`, or a folder that gets one of the pipeline's name; None: no metrics are written."""
+    """A file that ends in `.prom`, or a folder that gets one of `name_in_files`; None: no metrics are written."""
     metrics_per: MetricsPer = MetricsPer.TOPIC
     lineage_namespace: str | None = Field(default=None, min_length=1)
     """The namespace of the pipeline's job in OpenLineage; None: nobody is told of runs."""
@@ -144,11 +144,16 @@ class Settings(Section):
         return value
 
     @property
+    def name_in_files(self) -> str:
+        """What files about the pipeline are called in a folder that several share: `GROUP+PIPELINE`; no name has a plus."""
+        return name_in_files(self.group, self.pipeline)
+
+    @property
     def metrics_file(self) -> str | None:
         """The file of the metrics."""
         if self.metrics_path is None or self.metrics_path.endswith(".prom"):
             return self.metrics_path
-        return f"{self.metrics_path.rstrip('/')}/{self.pipeline}.prom"
+        return f"{self.metrics_path.rstrip('/')}/{self.name_in_files}.prom"
 
     @field_validator("spark", mode="before")
     @classmethod
@@ -156,6 +161,11 @@ class Settings(Section):
         if not isinstance(value, dict):
             return value
         return {k: _spark_text(v) for k, v in value.items()}
+
+
+def name_in_files(group: str, pipeline: str) -> str:
+    """See `Settings.name_in_files`."""
+    return f"{group}+{pipeline}"
 
 
 def _spark_text(value: Any) -> Any:

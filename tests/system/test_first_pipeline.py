@@ -78,7 +78,7 @@ def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_rec
     [report] = (tmp_path / "conf" / "reports").glob("*.json")
     run_id = json.loads(report.read_text())["run_id"]
     in_logs(ran.err, run_id)
-    in_metrics(metrics / "clicks.prom")
+    in_metrics(metrics / "etl-clicks+clicks.prom")
     page = report.with_suffix(".html").read_text()
     assert run_id in page and filled in page and "<script" not in page
 

@@ -105,11 +105,11 @@ def test_of_a_report_that_cannot_be_written_nothing_is_left(tmp_path: Path, monk
 
 
 def test_behind_a_clock_that_was_ahead_a_run_keeps_its_own_report(tmp_path: Path) -> None:
-    ahead = tmp_path / "clicks-20990101T000000-abcdef.json"
+    ahead = tmp_path / "group+clicks-20990101T000000-abcdef.json"
     ahead.touch()
     with kept_in(str(tmp_path), report(), keep=1):
         pass
-    assert sorted(tmp_path.iterdir()) == [*(tmp_path / f"clicks-20260101T000000-abcdef.{end}" for end in ("html", "json")), ahead]
+    assert sorted(tmp_path.iterdir()) == [*(tmp_path / f"group+clicks-20260101T000000-abcdef.{end}" for end in ("html", "json")), ahead]
 
 
 def test_a_folder_that_takes_no_report_stops_a_run_before_it_begins(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def conf(tmp_path: Path) -> Path:
     (tmp_path / "reports").mkdir()
     for run_id in RUNS:
         document = {**document_of(loaded(2)), "run_id": run_id}
-        (tmp_path / "reports" / f"clicks-{run_id}.json").write_text(as_text(document, None))
+        (tmp_path / "reports" / f"etl-clicks+clicks-{run_id}.json").write_text(as_text(document, None))
     path = tmp_path / "clicks.yaml"
     path.write_text(CONF)
     return path
@@ -39,7 +39,7 @@ def conf(tmp_path: Path) -> Path:
 
 def test_the_page_of_the_last_run_is_written_beside_its_report_and_its_path_is_printed(conf: Path) -> None:
     said = said_by("report", str(conf))
-    page = conf.parent / "reports" / f"clicks-{RUNS[1]}.html"
+    page = conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[1]}.html"
     assert (said.code, said.out, said.err) == (0, f"{page}\n", "")
     assert f"<dd>{RUNS[1]}</dd>" in page.read_text() and "The last 2 runs" in page.read_text()
 
@@ -47,16 +47,16 @@ def test_the_page_of_the_last_run_is_written_beside_its_report_and_its_path_is_p
 def test_an_earlier_run_is_shown_by_its_name_and_a_page_may_go_elsewhere(conf: Path, tmp_path: Path) -> None:
     said = said_by("report", str(conf), "--run", RUNS[0], "--out", str(tmp_path / "x" / "page.html"), "--json")
     assert said.code == 0 and said.document == {
-        "page": str(tmp_path / "x" / "page.html"), "report": str(conf.parent / "reports" / f"clicks-{RUNS[0]}.json"),
+        "page": str(tmp_path / "x" / "page.html"), "report": str(conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[0]}.json"),
         "run_id": RUNS[0], "state": "done", "exit_code": 0}
     assert f"<dd>{RUNS[0]}</dd>" in (tmp_path / "x" / "page.html").read_text()
-    assert not (conf.parent / "reports" / f"clicks-{RUNS[0]}.html").exists()
+    assert not (conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[0]}.html").exists()
 
 
 def test_the_page_of_a_run_that_was_killed_is_made_from_what_it_left(conf: Path) -> None:
     report = new_report()
     report.run_id = "20231115T000000-0a1b2c"
-    (conf.parent / "reports" / f"clicks-{report.run_id}.json").write_text(as_text(report.as_json(), None))
+    (conf.parent / "reports" / f"etl-clicks+clicks-{report.run_id}.json").write_text(as_text(report.as_json(), None))
     said = said_by("report", str(conf), "--json")
     assert (said.code, said.document["state"], said.document["exit_code"]) == (0, "running", None)
     assert "it is still at work, or it was killed" in Path(said.document["page"]).read_text()
@@ -84,7 +84,7 @@ def test_with_a_display_the_page_is_opened_and_where_no_browser_takes_it_that_is
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "open", opens)
     said = said_by("report", str(conf), "--open")
-    assert said.code == 0 and opened == [f"file://{said.out.strip()}"] and told in said.err and bool(told) == bool(said.err)
+    assert said.code == 0 and opened == [Path(said.out.strip()).as_uri()] and told in said.err and bool(told) == bool(said.err)
 
 
 def test_where_no_run_has_left_a_report_that_is_said_with_what_leaves_one(conf: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_run_of_another_name_is_refused_with_the_newest(conf: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", json.dumps({"pipeline": "clicks", "run_id": 3}), '{"pipeline": []}'])
 def test_a_report_that_is_none_is_refused_with_its_path_and_another_way(conf: Path, content: str) -> None:
-    (conf.parent / "reports" / f"clicks-{RUNS[1]}.json").write_text(content)
+    (conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[1]}.json").write_text(content)
     refused(said_by("report", str(conf), "--json"), 2, "the report is no", RUNS[1], "--run")
     assert said_by("report", str(conf), "--run", RUNS[0]).code == 0
 

@@ -35,7 +35,8 @@ def settings_at(path: Path) -> Settings:
     return plain_settings(metrics_path=str(path))
 
 
-@pytest.mark.parametrize(("metrics_path", "file"), [("x/here.prom", "x/here.prom"), ("x", "x/clicks.prom"), ("x/", "x/clicks.prom")])
+@pytest.mark.parametrize(("metrics_path", "file"), [
+    ("x/here.prom", "x/here.prom"), ("x", "x/group+clicks.prom"), ("x/", "x/group+clicks.prom")])
 def test_the_file_is_the_one_that_is_named_or_one_of_the_pipelines_name_in_the_folder(tmp_path: Path, metrics_path: str, file: str) -> None:
     ran(tmp_path, plain_settings(metrics_path=f"{tmp_path}/{metrics_path}"))
     assert "offset_range_etl_run_success" in (tmp_path / file).read_text()
@@ -43,7 +44,7 @@ def test_the_file_is_the_one_that_is_named_or_one_of_the_pipelines_name_in_the_f
 
 
 def test_a_run_that_fails_is_told_and_keeps_when_one_last_succeeded(tmp_path: Path) -> None:
-    settings, file = settings_at(tmp_path), tmp_path / "clicks.prom"
+    settings, file = settings_at(tmp_path), tmp_path / "group+clicks.prom"
     ran(tmp_path, settings)
     [before] = SUCCESS.findall(file.read_text())
     for _ in range(2):
@@ -55,13 +56,13 @@ def test_a_run_that_fails_is_told_and_keeps_when_one_last_succeeded(tmp_path: Pa
     b"", b"\xff\xfe", b"nonsense\n", b'offset_range_etl_last_success_timestamp_seconds{pipeline="clicks",group="etl-clicks"} 1.2.3\n',
     b'offset_range_etl_last_success_timestamp_seconds{pipeline="other",group="etl-clicks"} 17.0\n'])
 def test_a_file_that_says_nothing_of_this_pipeline_is_written_anew(tmp_path: Path, before: bytes) -> None:
-    (tmp_path / "clicks.prom").write_bytes(before)
+    (tmp_path / "group+clicks.prom").write_bytes(before)
     ran(tmp_path, settings_at(tmp_path), fails=True)
-    assert SUCCESS.findall((tmp_path / "clicks.prom").read_text()) == []
+    assert SUCCESS.findall((tmp_path / "group+clicks.prom").read_text()) == []
 
 
 def test_metrics_that_cannot_be_written_are_told_and_change_nothing_that_the_run_came_to(tmp_path: Path) -> None:
-    (tmp_path / "clicks.prom").mkdir()
+    (tmp_path / "group+clicks.prom").mkdir()
     report = ran(tmp_path, settings_at(tmp_path))
     assert report.exit_code == 0 and [outcome for outcome, _ in report.outcomes] == [Outcome.NO_METRICS]
     [kept] = (tmp_path / "reports").glob("*.json")

@@ -18,6 +18,7 @@ from etl.report.run_state import Outcome
 from tests.reports import document_of, loaded, new_report
 
 RUN = "2023111{}T221320-0a1b2c"
+OURS = "etl-clicks+clicks"
 
 
 def ran(folder: Path, day: int, *, keep: int = 10, error: EtlError | None = None) -> Report:
@@ -39,29 +40,29 @@ def names(folder: Path) -> list[str]:
 def test_each_run_leaves_a_page_beside_its_report_and_it_names_those_before(tmp_path: Path) -> None:
     for day in (1, 2, 3):
         ran(tmp_path, day)
-    assert names(tmp_path) == [f"clicks-{RUN.format(day)}{end}" for day in (1, 2, 3) for end in (".html", ".json")]
-    page = (tmp_path / f"clicks-{RUN.format(3)}.html").read_text()
-    assert "The last 3 runs" in page and re.findall(r'href="(clicks[^"]+)"', page) == [f"clicks-{RUN.format(day)}.html" for day in (2, 1)]
+    assert names(tmp_path) == [f"{OURS}-{RUN.format(day)}{end}" for day in (1, 2, 3) for end in (".html", ".json")]
+    page = (tmp_path / f"{OURS}-{RUN.format(3)}.html").read_text()
+    assert "The last 3 runs" in page and re.findall(r'href="([^"]+\.html)"', page) == [f"{OURS}-{RUN.format(day)}.html" for day in (2, 1)]
 
 
 def test_the_page_of_a_run_that_failed_is_written_with_its_error(tmp_path: Path) -> None:
     report = new_report()
     with pytest.raises(TableUnreachable), kept_in(str(tmp_path), report, keep=3):
         raise TableUnreachable("no space is left", check="the disk")
-    page = report_path(tmp_path, "clicks", report.run_id).with_suffix(".html").read_text()
+    page = report_path(tmp_path, OURS, report.run_id).with_suffix(".html").read_text()
     assert "no space is left" in page and "What to check" in page
 
 
 def test_pages_go_with_the_reports_that_are_too_old(tmp_path: Path) -> None:
     for day in (1, 2, 3):
         ran(tmp_path, day, keep=2)
-    assert names(tmp_path) == [f"clicks-{RUN.format(day)}{end}" for day in (2, 3) for end in (".html", ".json")]
+    assert names(tmp_path) == [f"{OURS}-{RUN.format(day)}{end}" for day in (2, 3) for end in (".html", ".json")]
 
 
 def test_a_page_that_cannot_be_written_is_told_and_changes_nothing_that_the_run_came_to(tmp_path: Path) -> None:
-    (tmp_path / f"clicks-{RUN.format(1)}.html").mkdir()
+    (tmp_path / f"{OURS}-{RUN.format(1)}.html").mkdir()
     report = ran(tmp_path, 1)
-    told = json.loads((tmp_path / f"clicks-{RUN.format(1)}.json").read_text())
+    told = json.loads((tmp_path / f"{OURS}-{RUN.format(1)}.json").read_text())
     assert (report.exit_code, told["exit_code"], told["state"]) == (0, 0, "done")
     assert [one["outcome"] for one in told["outcomes"]] == [Outcome.NO_PAGE.value] and "makes it again" in told["outcomes"][0]["says"]
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
@@ -79,8 +80,9 @@ def test_a_bug_in_a_page_is_told_and_does_not_make_a_run_fail(tmp_path: Path, mo
 def test_the_history_is_that_of_the_last_runs_of_this_pipeline_oldest_first(tmp_path: Path) -> None:
     for day in range(1, 6):
         ran(tmp_path, day)
-    (tmp_path / "other-20231112T000000-0a1b2c.json").write_text("{}")
-    assert [run.run_id for run in past_runs(tmp_path, "clicks", before=RUN.format(5), most=3)] == [RUN.format(day) for day in (2, 3, 4)]
+    for others in ("etl-clicks+other", "clicks", "eu+clicks"):
+        report_path(tmp_path, others, "20231112T000000-0a1b2c").write_text("{}")
+    assert [run.run_id for run in past_runs(tmp_path, OURS, before=RUN.format(5), most=3)] == [RUN.format(day) for day in (2, 3, 4)]
 
 
 def test_the_history_reads_no_more_than_so_many_bytes_and_not_what_runs_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,29 +90,29 @@ def test_the_history_reads_no_more_than_so_many_bytes_and_not_what_runs_saw(tmp_
     size = len(as_text(document, None))
     for day in (1, 2, 3):
         document["run_id"] = RUN.format(day)
-        report_path(tmp_path, "clicks", RUN.format(day)).write_text(as_text(document, {"looks": 1, "first": "x" * 5 * size}))
+        report_path(tmp_path, OURS, RUN.format(day)).write_text(as_text(document, {"looks": 1, "first": "x" * 5 * size}))
     monkeypatch.setattr(report_folder, "HISTORY_MAX_BYTES", 2 * size + 10)
-    found = past_runs(tmp_path, "clicks", before="2023112")
+    found = past_runs(tmp_path, OURS, before="2023112")
     assert [(run.run_id, run.records, run.lag_before) for run in found] == [(RUN.format(day), 291, 300) for day in (2, 3)]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"run_id": 1', b"\xff\xfe", b"[]"])
 def test_a_report_that_cannot_be_read_is_left_out_of_the_history(tmp_path: Path, content: bytes) -> None:
     ran(tmp_path, 1)
-    report_path(tmp_path, "clicks", RUN.format(2)).write_bytes(content)
+    report_path(tmp_path, OURS, RUN.format(2)).write_bytes(content)
     ran(tmp_path, 3)
-    assert [run.run_id for run in past_runs(tmp_path, "clicks", before=RUN.format(4))] == [RUN.format(day) for day in (1, 3)]
+    assert [run.run_id for run in past_runs(tmp_path, OURS, before=RUN.format(4))] == [RUN.format(day) for day in (1, 3)]
 
 
 def test_a_page_elsewhere_links_to_no_other_page(tmp_path: Path) -> None:
     ran(tmp_path / "reports", 1)
     ran(tmp_path / "reports", 2)
-    _, report = newest_report(tmp_path / "reports", "clicks")
+    _, report = newest_report(tmp_path / "reports", OURS)
     write_page(tmp_path / "mail" / "page.html", report, tmp_path / "reports")
-    assert "href=\"clicks" not in (tmp_path / "mail" / "page.html").read_text()
+    assert f'href="{OURS}' not in (tmp_path / "mail" / "page.html").read_text()
 
 
 def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "reports").touch()
     with pytest.raises(SettingsError, match="the folder of reports cannot be read: Not a directory"):
-        newest_report(tmp_path / "reports", "clicks")
+        newest_report(tmp_path / "reports", OURS)

@@ -8,6 +8,7 @@ could not bring back, and nothing that this pipeline did not load:
     was loaded by this pipeline, and the log has it   read again
     is below the log's start                          DataLoss; left as it is where only what is retained is asked for
     is not loaded yet, or was let go                  SettingsError: a run loads it, or a backfill; by time, left out behind our position
+    is claimed by a backfill                          SettingsError, also where the pipeline had loaded it and that was given up
     is of another life of the log                     SettingsError: the log that is there now holds other records at these offsets
 
 The pipeline's positions stay where they are, and so do the group's offsets.
@@ -29,7 +30,6 @@ from etl.decisions.shape import shape_of_rows
 from etl.decisions.tasks import cut_ranges
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
 from etl.model.bounds import NO_BOUNDS
-from etl.model.claims import Claims
 from etl.model.ledger import Coverage
 from etl.model.logs import BrokerPartition
 from etl.model.plans import NOTHING_COMMITTED, OffsetRange, Plan, PlanKind
@@ -122,7 +122,8 @@ def intervals_of(
         elif lost_from is not None:
             raise _expired(log, lost_from, start)
         if low < high:
-            _refuse_unloaded(log, low, high, last, loaded, snapshot.claims)
+            _refuse_claimed(log, low, high, last, snapshot)
+            _refuse_unloaded(log, low, high, last, loaded)
             refuse_named(log, low, snapshot, key="--from")
             refuse_named(log, high, snapshot, key="--until")
             intervals[log] = low, high
@@ -154,7 +155,19 @@ def _expired(log: BrokerPartition, low: int, start: int) -> DataLoss:
     return DataLoss(what, **log.place, offset=low, check=check)
 
 
-def _refuse_unloaded(log: BrokerPartition, low: int, high: int, last: Plan, loaded: Coverage, claims: Claims) -> None:
+def _refuse_claimed(log: BrokerPartition, low: int, high: int, last: Plan, snapshot: Snapshot) -> None:
+    for claim in snapshot.claims.of(snapshot.table.id if snapshot.table else None):
+        if claim.life_of(log) != last.log_epochs.get(log, 0):
+            continue
+        met = [(max(low, start), min(high, until)) for start, until in claim.stretches.get(log, ()) if start < high and low < until]
+        if met:
+            start, until = met[0]
+            who = f"were loaded by backfill {claim.name}, or will be, and a replay is of what runs have loaded"
+            what, check = f"offsets {start} to {until} of it {who}", "the parts around them, each by a replay of its own"
+            raise SettingsError(what, key="--from", **log.place, offset=start, check=check)
+
+
+def _refuse_unloaded(log: BrokerPartition, low: int, high: int, last: Plan, loaded: Coverage) -> None:
     position, life = last.positions[log], last.log_epochs.get(log, 0)
     if high > position:
         what = f"this partition is loaded up to offset {position}, and the interval ends at {high}"
@@ -165,10 +178,6 @@ def _refuse_unloaded(log: BrokerPartition, low: int, high: int, last: Plan, load
         return
     what = f"offsets {hole[0]} to {hole[1]} of it were never loaded by this pipeline"
     check = "the parts around them, each by a replay of its own; what was never loaded takes a backfill"
-    by = next((one.name for one in claims for start, until in one.stretches.get(log, ()) if start < hole[1] and hole[0] < until), None)
-    if by:
-        what = f"offsets {hole[0]} to {hole[1]} of it were loaded by backfill {by}, or will be, and a replay is of what runs have loaded"
-        check = "the parts around them, each by a replay of its own; or --into another table, of what runs have loaded"
     if any(one.log_epoch != life and one.from_offset < hole[1] and hole[0] < one.until_offset for one in held):
         what = f"the rows of offsets {hole[0]} to {hole[1]} are of an earlier life of the log (log_epoch), before it was cut or made again"
         check = "the offsets from where the log of now was read; rows of an earlier life cannot be read again"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etl.decisions.backfills.claiming import claimed_anew, refuse_claimed
+from etl.decisions.backfills.claiming import moves_fence, refuse_claimed
 from etl.edges.delta.path import open_table
 from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.documents import Write
@@ -40,13 +40,13 @@ class ClaimsOfRun:
         if self.own:
             return [self.beside.write_of(self.own.claim, self.own.version)]
         refuse_claimed(plan, self._newest, self.seen)
-        return [self.beside.write_of_fence(self.seen.fence)] if claimed_anew(plan, self._newest) else []
+        return [self.beside.write_of_fence(self.seen.fence)] if moves_fence(plan, self._newest) else []
 
     def stored(self, plan: Plan) -> None:
         """The plan is stored, and all that was written with it."""
         if self.own:
             self.own = replace(self.own, version=self.own.version + 1)
-        elif claimed_anew(plan, self._newest):
+        elif moves_fence(plan, self._newest):
             self.seen = replace(self.seen, fence=0 if self.seen.fence is None else self.seen.fence + 1)
         self._newest = plan
 

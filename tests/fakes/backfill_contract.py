@@ -70,6 +70,22 @@ class BackfillContract:
         assert 3 not in stage.plans()
         stored(live, {stage.logs[1]: 0}, ranges=())
 
+    @pytest.mark.parametrize("is_replay_first", [True, False])
+    def test_a_replay_claims_what_it_reads_by_its_own_look(self, stage: Stage, is_replay_first: bool) -> None:
+        live, other = stage.world(), stage.world("run-2")
+        loaded(live, {stage.logs[0]: 3}, ranges=())
+        claiming = first_plan(other, stage)
+        again = plan_for(live, {stage.logs[0]: 3}, kind=PlanKind.REPLAY)
+        if is_replay_first:
+            live.store(again)
+            with pytest.raises(Owned):
+                other.begin_backfill(claim_of(stage), claiming)
+        else:
+            other.begin_backfill(claim_of(stage), claiming)
+            with pytest.raises(Owned):
+                live.store(again)
+            assert 2 not in stage.plans()
+
     def test_a_plan_that_begins_where_a_backfill_claims_is_not_stored(self, stage: Stage) -> None:
         live = stage.world()
         loaded(live, {stage.logs[0]: 3}, ranges=())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from etl.decisions.backfills.claiming import claimed_anew, refuse_claimed
+from etl.decisions.backfills.claiming import moves_fence, refuse_claimed
 from etl.decisions.coverage import fold_all
 from etl.decisions.run_keys import is_reached, kept_key, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
@@ -95,7 +95,7 @@ def writes_beside(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
             raise Owned("somebody else changed the backfill at this moment")
         out.claim_version += 1
         claims.own = replace(claims.own, version=out.claim_version)
-    elif claimed_anew(plan, claims.newest):
+    elif moves_fence(plan, claims.newest):
         refuse_claimed(plan, claims.newest, claims.seen)
         if out.fence != claims.seen.fence:
             raise Owned("offsets were claimed at this moment")

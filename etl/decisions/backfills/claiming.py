@@ -5,9 +5,10 @@
     a backfill         its stretches, from when it is begun; once it is given up, what of them it has loaded
     the live pipeline  all that its plans have loaded, and everything from where the newest plan that is in the table ends
 
-What lies before the live pipeline's end and was never loaded (before its start, expired, passed over by hand) is nobody's, until a backfill
-claims it or an operator sets the position back over it. Both write the fence, at the version that they read before the others' claims: of
-two at the same moment one is refused (ADR 22). A plan that goes on where the one before ended claims nothing anew.
+What lies before the live pipeline's end and was never loaded (before its start, expired, passed over by hand) is nobody's, until a
+backfill claims it, an operator sets the position back over it, or a replay reads it again where it was given up with another table. All
+write the fence, at the version that they read before the others' claims: of two at the same moment one is refused (ADR 22). A plan that
+goes on where the one before ended claims nothing anew.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ def claimed_anew(plan: Plan, last: Plan | None) -> dict[BrokerPartition, int]:
     return {
         log: start for log, start in starts_of(plan).items()
         if log not in before or plan.log_epochs.get(log, 0) != lives.get(log, 0) or start < before[log]}
+
+
+def moves_fence(plan: Plan, last: Plan | None) -> bool:
+    """Whether a plan of the live pipeline claims what nobody did: behind a new position, or what was given up and a replay reads again."""
+    return plan.kind is PlanKind.REPLAY or bool(claimed_anew(plan, last))
 
 
 def refuse_claimed(plan: Plan, last: Plan | None, claims: Claims) -> None:
@@ -130,8 +136,11 @@ def joined(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _settled(stored: Plan, before: Plan | None) -> dict[BrokerPartition, int]:
-    """Where each log ended before a plan that is not in the table: another one in its place may begin there."""
-    if stored.kind in _MOVES or before is None or before.id != stored.previous:
+    """Where each log ended before a plan that is not in the table: another one in its place may begin there.
+
+    Where it is in the place of another one itself, nobody knows any more what whoever works on that one may append: a replay, say.
+    """
+    if stored.kind in _MOVES or stored.supersedes or before is None or before.id != stored.previous:
         what = f"plan {stored.number} of the pipeline is stored and not in the table"
         raise Owned(what, check="`etl run CONF`, which executes it; then say this again")
     return {log: min(start, before.positions.get(log, 0)) for log, start in starts_of(stored).items()}

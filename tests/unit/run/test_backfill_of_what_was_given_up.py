@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
+from etl.decisions.identity.accepting import parse_named
+from etl.decisions.next_step import plan_superseding
+from etl.decisions.replaying import Wanted
+from etl.errors import EtlError, Owned, SettingsError
+from etl.model.plans import Plan
+from etl.model.snapshot import Supersede
 from etl.report.run_state import Outcome
-from tests.fakes.backfill_stories import accept_table, asked, filled
+from etl.run.replay import replay
+from tests.fakes.backfill_stories import accept_table, asked, filled, nothing
 from tests.fakes.outside import Outside
-from tests.fakes.stories import LOGS, grow, new_report, outcomes, outside_of, run, settings_of
+from tests.fakes.stories import LOGS, At, crash_at, grow, new_report, outcomes, outside_of, run, settings_of
+from tests.fakes.world import Crash, FakeWorld, When
 
 FROM_THE_START = settings_of(limits={"max_records_per_run": 4})
 """The pipeline begins at the logs' starts, so all that a backfill may load was given up."""
@@ -43,3 +53,117 @@ def test_what_an_older_copy_of_the_table_lacks_is_missing_as_soon_as_the_copy_is
     report = new_report()
     assert filled(outside, asked(0, 12, only_missing=True), name="again", settings=FROM_THE_START, report=report) is None
     assert outcomes(report) == [Outcome.NOTHING_NEW]
+
+
+def lost(*ends: int) -> Outside:
+    """The table is another one since the first offsets were loaded, and that was accepted."""
+    outside = loaded(*ends)
+    outside.table, outside.table_id = None, "another"
+    accept_table(outside)
+    grow(outside, *(1 for _ in ends))
+    run(outside, FROM_THE_START)
+    return outside
+
+
+def replayed(outside: Outside, from_: int, until: int, at: At = nothing) -> Plan:
+    wanted = Wanted((parse_named("clicks:0"),), from_, until)
+    return replay(FakeWorld(outside, FROM_THE_START, at), FROM_THE_START, new_report(), wanted, "the table was lost")
+
+
+def backfilled(outside: Outside, at: At = nothing, *, name: str = "old", only_missing: bool = False) -> None:
+    """Of all that the table had before it was lost."""
+    filled(outside, asked(0, 12, only_missing=only_missing), at, name=name, settings=FROM_THE_START)
+
+
+def refuse_twice(outside: Outside) -> None:
+    assert not [row for row, times in outside.rows().items() if times > 1]
+
+
+@pytest.mark.parametrize("stop", ["begin", "append", "store plan"])
+def test_what_a_backfill_claims_is_not_replayed_also_where_the_pipeline_had_loaded_it_into_a_table_that_is_gone(stop: str) -> None:
+    outside = lost(12)
+    with pytest.raises(Crash):
+        backfilled(outside, crash_at(stop, When.AFTER))
+    for start, until in ((0, 12), (4, 8), (11, 13)):
+        with pytest.raises(SettingsError, match=f"offsets {start} to {min(until, 12)} of it were loaded by backfill old, or will"):
+            replayed(outside, start, until)
+    backfilled(outside)
+    refuse_lacking(outside)
+    with pytest.raises(SettingsError, match="offsets 0 to 12 of it were loaded by backfill old, or will"):
+        replayed(outside, 0, 12)
+    replayed(outside, 12, 13)
+    refuse_lacking(outside)
+
+
+def test_what_was_given_up_and_is_replayed_is_not_missing_any_more() -> None:
+    outside = lost(12)
+    replayed(outside, 4, 12)
+    claim = filled(outside, asked(0, 12, only_missing=True), settings=FROM_THE_START)
+    assert claim and dict(claim.stretches) == {LOGS[0]: ((0, 4),)}
+    refuse_lacking(outside)
+
+
+@pytest.mark.parametrize("moment", range(20))
+@pytest.mark.parametrize("stop", ["begin", "append", None])
+def test_a_replay_beside_which_a_backfill_of_the_same_offsets_is_begun_loads_none_of_them_twice(moment: int, stop: str | None) -> None:
+    outside, at_moment, done = lost(12), iter(range(10_000)), list[int]()
+
+    def beside(step: str, when: When) -> None:
+        if next(at_moment) == moment:
+            done.append(1)
+            with contextlib.suppress(EtlError, Crash):
+                backfilled(outside, crash_at(stop, When.AFTER) if stop else nothing)
+
+    with contextlib.suppress(EtlError):
+        replayed(outside, 0, 12, beside)
+    assert done
+    for only_missing in (False, True):
+        with contextlib.suppress(EtlError):
+            backfilled(outside, name="rest" if only_missing else "old", only_missing=only_missing)
+        refuse_twice(outside)
+    refuse_lacking(outside)
+
+
+@pytest.mark.parametrize("moment", range(24))
+def test_a_backfill_beside_which_the_same_offsets_are_replayed_loads_none_of_them_twice(moment: int) -> None:
+    outside, at_moment, done = lost(12), iter(range(10_000)), list[int]()
+
+    def beside(step: str, when: When) -> None:
+        if next(at_moment) == moment:
+            done.append(1)
+            with contextlib.suppress(EtlError):
+                replayed(outside, 0, 12)
+
+    with contextlib.suppress(EtlError):
+        backfilled(outside, beside)
+    assert done
+    refuse_twice(outside)
+    backfilled(outside, name="rest", only_missing=True)
+    refuse_lacking(outside)
+
+
+@pytest.mark.parametrize("at", ["fetch", "open table"])
+def test_what_a_replay_would_read_is_free_once_the_plan_in_its_place_is_in_the_table(at: str) -> None:
+    """Whoever works on the replay may append it as long as its number is free there."""
+    outside, done = lost(12), list[int]()
+
+    def superseded(step: str, when: When) -> None:
+        if (step, when) != (at, When.BEFORE):
+            return
+        done.append(1)
+        outside.owners.clear()  # its session is lost
+        world = FakeWorld(outside, FROM_THE_START)
+        snapshot = world.observe()
+        assert snapshot.ledger.newest
+        instead = plan_superseding(Supersede(snapshot.ledger.newest, "no"), snapshot, FROM_THE_START, now_ms=5)
+        world.supersede(instead, snapshot.ledger)
+        with pytest.raises(Owned, match="is stored and not in the table") as refused:
+            backfilled(outside)
+        assert refused.value.check and "`etl run CONF`, which executes it" in refused.value.check
+
+    with contextlib.suppress(EtlError):
+        replayed(outside, 0, 12, superseded)
+    assert done
+    run(outside, FROM_THE_START)
+    backfilled(outside, only_missing=True)
+    refuse_lacking(outside)

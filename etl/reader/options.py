@@ -9,21 +9,28 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from etl.errors import SettingsError
 from etl.model.logs import Dialect, Isolation
-from etl.model.raw_table import raw_columns
+from etl.model.raw_table import raw_columns, types_of
 from etl.reader.option_logs import parse_logs, parse_number, parse_offsets, parse_ranges, parse_times
 from etl.reader.option_names import INTERNAL, PHYSICAL_REFUSED, SIZES, SPELLED, under_our_names
 from etl.reader.reading import Bounds, Chosen, FirstAt, LogEnd, Reading
 from etl.settings import fetch_sizes
 from etl.settings.address import split_address, split_connect
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 _MOST: Mapping[str, int] = {
     "fetch_max_bytes": fetch_sizes.FETCH_MAX_BYTES_MOST, "fetch_limit_bytes": fetch_sizes.FETCH_LIMIT_BYTES_MOST,
     "max_record_bytes": fetch_sizes.MAX_RECORD_BYTES_MOST}
 _MOST_OF_ANYTHING = 2**62
 _LONGEST_TIMEOUT_S = 86_400.0
+_AS_SPARK_SAYS = {"timestamp_ltz": "timestamp"}
+_COLLATION = re.compile(r" collate \w+")
+"""Of text, where the session has one; what is read is the same."""
 _WHAT = ("topics", "subscribepattern", "assign", "ranges", *INTERNAL)
 """Exactly one of these says what to read."""
 
@@ -127,6 +134,24 @@ def _columns(options: Mapping[str, str], physical: bool) -> tuple[str, ...]:
         raise SettingsError("no column is chosen", option="columns", check="name at least one, or leave the option out")
     without_headers = "includeheaders" in options and _one_of(options, "includeheaders", ("true", "false")) == "false"
     return tuple(name for name in columns if name != "headers" or not without_headers)
+
+
+def columns_of_schema(schema: StructType, reading: Reading) -> tuple[str, ...]:
+    """The columns that a query's author named by `.schema(...)`, in its order; by default it is the one of the chosen columns.
+
+    Raises SettingsError for a column that is not among the chosen ones, or is of another kind.
+    """
+    types = types_of(physical=reading.physical)
+    for field in schema.fields:
+        if field.name not in reading.columns:
+            check = f"the schema; the columns that can be read are {', '.join(reading.columns)}"
+            raise SettingsError(f"there is no column {field.name!r} to read", column=field.name, check=check)
+        kind = _AS_SPARK_SAYS.get(types[field.name], types[field.name])
+        if (_COLLATION.sub("", field.dataType.simpleString()), field.nullable) != (kind, True):
+            said = f"{field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
+            what = f"the schema says that {field.name} is {said}, it is {types[field.name]}"
+            raise SettingsError(what, column=field.name, check="the schema: a column is read as it is, and the query may cast it")
+    return tuple(field.name for field in schema.fields)
 
 
 def names_in(text: str) -> list[str]:

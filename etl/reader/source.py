@@ -18,6 +18,7 @@ It owns how tasks and receipts travel. What options mean belongs to `options`, h
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -26,12 +27,12 @@ from etl.edges.progress_port import ProgressAddress
 from etl.errors import SparkLost
 from etl.model.logs import BrokerPartition, Cleanup, Dialect, Isolation, Tail
 from etl.model.plans import OffsetRange
-from etl.model.raw_table import spark_schema
+from etl.model.raw_table import raw_columns, spark_schema
 from etl.model.receipts import Receipt
 from etl.reader.advice import for_a_pipeline, for_options
 from etl.reader.alone import tasks_of
 from etl.reader.option_names import INTERNAL
-from etl.reader.options import parse_options
+from etl.reader.options import columns_of_schema, parse_options
 from etl.reader.receipts import Merge, ReceiptAccumulator
 from etl.reader.task_rows import TaskFailed, attempt_number, rows_of_task
 from etl.reader.tasks import INLINE_BYTES, NAME, keep_file, render_tasks
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark import Accumulator
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
 
 
 class OffsetRanges(DataSource):
@@ -58,9 +60,12 @@ class OffsetRanges(DataSource):
         reading = parse_options(self.options)
         return spark_schema(reading.columns, physical=reading.physical)
 
-    def reader(self, schema: Any) -> DataSourceReader:
-        """A reader of the options; `schema` is the one from above."""
-        return RangesReader(self.options, self.note, self.progress)
+    def reader(self, schema: StructType | None) -> DataSourceReader:
+        """A reader of the options; `schema` is the one from above, or names the columns that the query's author wants of it.
+
+        It takes no filters (`pushFilters`): Spark 4.2 keeps what those of one query left, and gives it to others of the same DataFrame.
+        """
+        return RangesReader(self.options, self.note, self.progress, schema)
 
     progress: ClassVar[ProgressAddress | None] = None
     """Where tasks tell how far they are. Alone, nobody asks."""
@@ -73,10 +78,13 @@ class OffsetRanges(DataSource):
 class RangesReader(DataSourceReader):
     """Plans in a process of the driver's machine, reads in the executors."""
 
-    def __init__(self, options: Mapping[str, str], note: Any, progress: ProgressAddress | None = None) -> None:
-        self._options = dict(options)
-        self._reading = parse_options(options)
-        self._note, self._progress = note, progress
+    def __init__(
+        self, options: Mapping[str, str], note: Any, progress: ProgressAddress | None = None, schema: StructType | None = None,
+    ) -> None:
+        self._options, self._note, self._progress = dict(options), note, progress
+        chosen = parse_options(options)
+        self._names = chosen.columns if schema is None else columns_of_schema(schema, chosen)
+        self._reading = replace(chosen, columns=raw_columns(self._names, physical=chosen.physical))
 
     def partitions(self) -> list[InputPartition]:
         """One Spark partition for each task."""
@@ -88,8 +96,9 @@ class RangesReader(DataSourceReader):
         if task is None or not task.ranges:
             return
         advise = for_a_pipeline if self._options.keys() & set(INTERNAL) else for_options
-        yield from rows_of_task(
+        rows = rows_of_task(
             task, self._reading, attempt=attempt_number(), note=self._note, progress=self._progress, advise=advise)
+        yield from rows if self._names == self._reading.columns else (batch.select(list(self._names)) for batch in rows)
 
 
 def receiving(spark: SparkSession, address: ProgressAddress | None = None) -> tuple[type[OffsetRanges], ReceiptAccumulator]:

@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import StructType
 
 from etl.errors import DataLoss, EtlError, NotYetReadable, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange
 from etl.reader.option_names import OF_SPARK, OURS, WITHOUT_EFFECT
 from etl.reader.option_logs import parse_ranges
-from etl.reader.options import parse_options
+from etl.reader.options import columns_of_schema, parse_options
 from etl.reader.ranges import inside, ranges_of
 from etl.reader.reading import Bounds, Chosen, FirstAt, LogEnd, refuse_missing_partitions
 
@@ -225,3 +226,27 @@ def test_the_release_that_brokers_are_spoken_to_as_is_one_that_is_known() -> Non
     assert parse_options({**given, "broker_version": "0.9.0.1"}).generation == "kafka-0.9"
     with pytest.raises(SettingsError, match="0.7 speak is not known.*option broker_version"):
         parse_options({**given, "broker_version": "0.7"})
+
+
+# The columns that a schema names
+
+def schema_of(*fields: tuple[str, str, bool]) -> StructType:
+    return StructType.fromJson({"type": "struct", "fields": [
+        {"name": name, "type": kind, "nullable": nullable, "metadata": {}} for name, kind, nullable in fields]})
+
+
+def test_a_schema_names_the_columns_that_are_read_in_its_order() -> None:
+    schema = schema_of(("offset", "long", True), ("key", "binary", True), ("timestamp", "timestamp", True))
+    assert columns_of_schema(schema, parse_options(LEAST)) == ("offset", "key", "timestamp")
+
+
+@pytest.mark.parametrize(("field", "more", "said"), [
+    (("nosuch", "long", True), {}, "there is no column 'nosuch'"), (("offset", "integer", True), {}, "offset is int, it is bigint"),
+    (("offset", "long", False), {}, "offset is bigint NOT NULL"), (("timestamp", "timestamp_ntz", True), {}, "timestamp is timestamp_ntz"),
+    (("value", "binary", True), {"columns": "offset"}, "no column 'value'"), (("broker_id", "integer", True), {}, "no column 'broker_id'"),
+    (("headers", "string", True), {"includeHeaders": "false"}, "no column 'headers'"),
+])
+def test_a_schema_that_is_not_the_logs_is_refused_with_the_column(field: tuple[str, str, bool], more: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError, match=said) as raised:
+        columns_of_schema(schema_of(field), parse_options({**LEAST, **more}))
+    assert raised.value.where["column"] == field[0]

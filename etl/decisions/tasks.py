@@ -53,15 +53,17 @@ def pack_tasks(
 ) -> tuple[tuple[int, ...], ...]:
     """Indices of `ranges` packed into tasks: one leader a task, about `target_bytes` each, and as many as can work at once.
 
-    When all is small they are smaller, so that `parallelism` tasks have something to do where there are as many ranges. Tasks begin in
-    their order: those with a range of the logs in `first` come first, and it comes first in them.
+    When all is small they are smaller, so that `parallelism` tasks have something to do where there are as many ranges; and what several
+    leaders have of less than `LEAST_TASK_BYTES` shares a task, one leader after the other, where more tasks than work at once are left.
+    Tasks begin in their order: those with a range of the logs in `first` come first, and it comes first in them.
     """
     costs = [r.size * cost_of(r.log, bytes_per_offset) for r in ranges]
     share = sum(costs) / max(1, parallelism)
     by_leader: dict[int | None, list[int]] = {}
     for i, r in enumerate(ranges):
         by_leader.setdefault(r.leader.broker.id if r.leader else None, []).append(i)
-    tasks = (task for _, indices in sorted(by_leader.items(), key=str) for task in _fill(indices, costs, target_bytes, share))
+    of_leaders = [task for _, indices in sorted(by_leader.items(), key=str) for task in _fill(indices, costs, target_bytes, share)]
+    tasks = _together(of_leaders, costs, parallelism)
     late = [r.log not in first for r in ranges]
     return tuple(sorted((tuple(sorted(task, key=lambda i: (late[i], i))) for task in tasks), key=lambda task: late[task[0]]))
 
@@ -101,15 +103,35 @@ def _at_most(cost: float, share: float) -> int:
 
 
 def _fill(indices: Sequence[int], costs: Sequence[float], target: float, share: float) -> list[tuple[int, ...]]:
-    """The dearest range first, each into the task that has least so far: even tasks, in n log n."""
+    """Even tasks of ranges that one leader has."""
     cost = sum(costs[i] for i in indices)
-    count = min(len(indices), max(1, round(cost / target), _at_most(cost, share)))
+    return _evenly([(i,) for i in indices], costs, min(len(indices), max(1, round(cost / target), _at_most(cost, share))))
+
+
+def _together(tasks: Sequence[tuple[int, ...]], costs: Sequence[float], parallelism: int) -> list[tuple[int, ...]]:
+    """Tasks that are not worth one each share some, whoever leads their ranges: each is a start of Spark's, and a file of the table.
+
+    As many are left as can work at once.
+    """
+    small = [task for task in tasks if _cost(task, costs) < LEAST_TASK_BYTES]
+    large = [task for task in tasks if _cost(task, costs) >= LEAST_TASK_BYTES]
+    least = math.ceil(sum(_cost(task, costs) for task in small) / LEAST_TASK_BYTES)
+    count = max(1, least, parallelism - len(large))
+    return [*large, *_evenly(small, costs, count)] if count < len(small) else list(tasks)
+
+
+def _evenly(parts: Iterable[tuple[int, ...]], costs: Sequence[float], count: int) -> list[tuple[int, ...]]:
+    """So many tasks of these parts, the dearest first, each into the task that has least so far: even tasks, in n log n."""
     tasks: list[tuple[float, int, list[int]]] = [(0.0, n, []) for n in range(count)]
-    for i in sorted(indices, key=lambda i: (-costs[i], i)):
+    for part in sorted(parts, key=lambda part: (-_cost(part, costs), part)):
         cost, n, members = tasks[0]
-        members.append(i)
-        heapq.heapreplace(tasks, (cost + costs[i], n, members))
+        members.extend(part)
+        heapq.heapreplace(tasks, (cost + _cost(part, costs), n, members))
     return [tuple(sorted(members)) for _, _, members in sorted(tasks, key=lambda task: task[1])]
+
+
+def _cost(task: Iterable[int], costs: Sequence[float]) -> float:
+    return sum(costs[i] for i in task)
 
 
 def cost_of(log: BrokerPartition, bytes_per_offset: Mapping[BrokerPartition, float]) -> float:

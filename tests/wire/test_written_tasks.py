@@ -10,6 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from etl.decisions import file_layout
+from etl.decisions.tasks import pack_tasks
 from etl.edges.delta.data_files import DataFiles
 from etl.errors import CorruptData, EtlError, TableUnreachable
 from etl.model.data_files import FilesWanted, Written
@@ -68,6 +69,21 @@ def test_ranges_of_a_task_share_a_file_and_each_has_a_receipt(broker: FakeBroker
     found = sorted(zip(*(table.column(name).to_pylist() for name in ("partition", "offset", "value", "log_epoch")), strict=True))
     assert found == [
         (partition, offset, b"v%d" % (offset % 10), 2 if partition == 1 else 0) for partition in range(3) for offset in range(3, 17)]
+
+
+def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_each(broker: FakeBroker, tmp_path: Path) -> None:
+    with FakeBroker(broker.world, broker_id=2) as other:
+        broker.world.logs["clicks", 1].leader_id = 2
+        led = [Leader(Broker(one.broker_id, one.host, one.port), None) for one in (broker, other, broker)]
+        ranges = [OffsetRange(BrokerPartition("clicks", partition), 3, 17, led[partition]) for partition in range(3)]
+        reading = Reading(
+            ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
+        tasks = pack_tasks(ranges, {}, 2**28, parallelism=1)
+        known = tasks_to_write(ranges, tasks, topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
+        written = [write_task(task, reading, FilesWanted(str(tmp_path), COLUMNS)) for task in known]
+        assert [(one.indices, len(one.files), one.rows) for one in written] == [((0, 1, 2), 1, 42)]
+        assert (broker.connections, other.connections) == (1, 1)
+        assert ([log for asked in other.fetched for log in asked], len(broker.fetched)) == ([("clicks", 1)], 1)
 
 
 def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_taken_away(

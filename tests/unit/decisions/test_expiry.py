@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,6 +140,7 @@ def test_of_a_log_start_that_does_not_move_no_headroom_is_guessed(ledger: Ledger
 
 def test_tasks_with_endangered_ranges_come_first_and_those_ranges_first_in_them() -> None:
     leaders = [Leader(Broker(i, "h", 9092)) for i in range(2)]
-    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 10, leaders[p % 2]) for p in range(6)]
+    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 10_000, leaders[p % 2]) for p in range(6)]
     assert pack_tasks(ranges, {}, 2**28, 1) == ((0, 2, 4), (1, 3, 5))
     assert pack_tasks(ranges, {}, 2**28, 1, first={ranges[3].log}) == ((3, 1, 5), (0, 2, 4))
+    assert pack_tasks([replace(r, until_offset=10) for r in ranges], {}, 2**28, 1, first={ranges[3].log}) == ((3, 0, 1, 2, 4, 5),)

@@ -99,16 +99,35 @@ def test_the_pieces_of_a_range_are_the_range(start: int, size: int, cost: float,
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 300), st.none() | st.integers(0, 2)), max_size=30), COSTS, st.integers(1, 100_000), st.integers(0, 8))
-def test_packing_puts_each_range_into_one_task_and_each_task_at_one_leader(
-    sizes: list[tuple[int, int | None]], costs: dict[BrokerPartition, float], target: int, parallelism: int,
+    st.lists(st.tuples(st.integers(1, 300), st.none() | st.integers(0, 9)), max_size=30), st.sampled_from([1.0, 2.0**15, 2.0**18]),
+    st.integers(1, 2**26), st.integers(0, 8))
+def test_packing_puts_each_range_into_one_task_and_only_what_is_not_worth_a_task_shares_one_with_another_leaders(
+    sizes: list[tuple[int, int | None]], cost: float, target: int, parallelism: int,
 ) -> None:
     ranges = [
         OffsetRange(BrokerPartition("clicks", i % 6), 0, size, None if leader is None else Leader(Broker(leader, "h", 1)))
         for i, (size, leader) in enumerate(sizes)]
-    tasks = pack_tasks(ranges, costs, target, parallelism)
+    tasks = pack_tasks(ranges, {BrokerPartition("clicks", p): cost for p in range(6)}, target, parallelism)
     assert sorted(i for task in tasks for i in task) == list(range(len(ranges)))
-    assert all(len({ranges[i].leader for i in task}) == 1 for task in tasks)
+    several = [task for task in tasks if len({ranges[i].leader for i in task}) > 1]
+    assert all(sum(ranges[i].size for i in task) * cost < 2 * LEAST_TASK_BYTES for task in several)
+    assert len(tasks) >= parallelism or not several
+
+
+@given(st.integers(1, 60), st.integers(0, 12), st.integers(1, 3))
+def test_a_little_from_many_leaders_is_as_many_tasks_as_work_at_once_however_many_lead(
+    leaders: int, parallelism: int, partitions: int,
+) -> None:
+    """Each is a file of the table, and a start of Spark's."""
+    ranges = [
+        OffsetRange(BrokerPartition("clicks", p), 0, 10, Leader(Broker(p % leaders, "h", 1))) for p in range(leaders * partitions)]
+    assert len(pack_tasks(ranges, {}, 2**28, parallelism)) == min(max(1, parallelism), len(ranges)) or leaders < parallelism
+
+
+def test_much_from_one_leader_stays_apart_from_the_little_that_others_lead() -> None:
+    sizes = (2**18, 10, 10, 10)
+    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, size, Leader(Broker(p, "h", 1))) for p, size in enumerate(sizes)]
+    assert pack_tasks(ranges, {}, 2**28, parallelism=2) == ((0,), (1, 2, 3))
 
 
 def test_small_ranges_are_packed_so_that_all_workers_have_something() -> None:
@@ -122,8 +141,8 @@ def test_large_ranges_get_tasks_of_their_own() -> None:
     assert len(pack_tasks(ranges, {}, 2**28, parallelism=1)) == 4
 
 
-def test_ranges_of_two_leaders_do_not_share_a_task() -> None:
-    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 10, Leader(Broker(p % 2, "h", 1))) for p in range(4)]
+def test_ranges_of_two_leaders_that_are_worth_a_task_do_not_share_one() -> None:
+    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 4096, Leader(Broker(p % 2, "h", 1))) for p in range(4)]
     assert pack_tasks(ranges, {}, 2**28, parallelism=1) == ((0, 2), (1, 3))
 
 

@@ -273,6 +273,16 @@ def test_filters_at_the_bounds_of_files_find_the_same_rows_as_without_what_the_l
             assert found.num_rows == sum(holds(one, micros) for one in every), (sign, micros)
 
 
+def test_filters_find_the_rows_of_topics_whose_names_the_log_keeps_in_part(path: str) -> None:
+    names = ["clicks-" + "long-" * 8 + end for end in ("", "a", "b")]
+    ranges = tuple(OffsetRange(BrokerPartition(name, 0), 0, many) for name, many in zip(names, (10, 5), strict=False))
+    plan = with_id(plain_plan(1, ranges=ranges, positions={r.log: r.until_offset for r in ranges}))
+    appended(path, plan, Tasks(plan))
+    for sign, found in (("=", [10, 5, 0]), ("<=", [10, 15, 15]), (">", [5, 0, 0])):
+        for name, many in zip(names, found, strict=True):
+            assert DeltaTable(path).to_pyarrow_table(filters=[("topic", sign, name)], columns=["offset"]).num_rows == many, (sign, name)
+
+
 def test_receipts_make_the_text_for_people_give_way_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of()
     said = commit_metadata.render_commit_metadata(plan, APP, "run-1")

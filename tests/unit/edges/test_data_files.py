@@ -10,10 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from etl.decisions import file_layout
 from etl.edges.delta.data_files import DataFiles, as_dictionary
+from etl.edges.delta.file_statistics import TEXT_KEPT, text_bounds
 from etl.model.data_files import Codec, DataFile, FilesWanted
 from etl.model.raw_table import arrow_schema
 
@@ -70,6 +73,46 @@ def test_what_the_log_says_of_a_file_bounds_each_of_its_values(tmp_path: Path) -
     assert said["maxValues"] == {**said["minValues"], "offset": 9, "timestamp": "2023-11-14T22:13:20.124Z"}
     assert said["nullCount"] == {
         "key": 2, "value": 0, "topic": 0, "partition": 0, "offset": 0, "timestamp": 1, "timestampType": 0, "headers": 3, "log_epoch": 0}
+
+
+TEXTS = st.text(st.sampled_from("aé\x7f\x80😀\U0010ffff"), max_size=40) | st.integers(0, 60).map("x".__mul__)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.text(st.sampled_from("xa\U0010ffff"), max_size=34))
+def test_long_texts_are_bounded_by_their_beginnings_and_every_one_lies_between(texts: list[str], prefix: str) -> None:
+    """In the order of their bytes, by which all readers compare. The log is read whole by each of them, so it keeps 32 characters."""
+    texts = [prefix + text for text in texts]
+    least, greatest = text_bounds(min(texts, key=str.encode), max(texts, key=str.encode))
+    assert all(least.encode() <= text.encode() <= greatest.encode() for text in texts)
+    assert len(least) <= TEXT_KEPT
+    assert len(greatest) <= TEXT_KEPT + 1 or "\U0010ffff" in greatest
+    if max(map(len, texts)) <= TEXT_KEPT:
+        assert {least, greatest} <= set(texts)
+
+
+def test_what_the_log_says_of_a_long_topic_is_short_and_finds_it(tmp_path: Path) -> None:
+    name = "clicks-of-a-topic-with-a-name-that-is-longer-than-32"
+    [file] = written(wanted(tmp_path), rows([7, 8], topic=[name, f"{name}-b"]))
+    said = json.loads(file.stats)
+    assert (said["minValues"]["topic"], said["maxValues"]["topic"]) == (name[:32], f"{name[:32]}\x7f")
+
+
+def test_a_row_group_that_says_nothing_of_its_values_leaves_the_column_without_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Parquet keeps no bounds of more than 4 KiB. Those of the other row groups would be too tight, and rows lost in filters."""
+    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 1)
+    large, small = rows([1], topic=["z" * 5000]), rows([2], topic=["a"])
+    [file] = written(wanted(tmp_path), large, small)
+    said = json.loads(file.stats)
+    assert "topic" not in said["minValues"] and "topic" not in said["maxValues"]
+    assert (said["minValues"]["offset"], said["maxValues"]["offset"]) == (1, 2)
+
+
+def test_a_row_group_of_nulls_alone_takes_no_bounds_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 1)
+    [file] = written(wanted(tmp_path), rows([1], timestamps=[None]), rows([2], timestamps=[0]))
+    assert json.loads(file.stats)["maxValues"]["timestamp"] == "1970-01-01T00:00:00.000Z"
 
 
 def test_a_timestamp_of_whole_milliseconds_is_its_own_bound(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def left_beside(live: PlanLedger) -> dict[str, dict[BrokerPartition, tuple[tuple
 
 
 def refuse_unfinished(live: PlanLedger) -> None:
-    """Refuse to take the place of a pipeline while a backfill beside it may still load. Raises NeedsDecision."""
+    """Refuse to take a pipeline's place, or out of service, while a backfill beside it may still load. Raises NeedsDecision."""
     for one in backfills_beside(live):
         if one["state"] not in (State.WHOLE.value, State.GIVEN_UP.value):
             what = f"backfill {one['name']} beside that pipeline is {one['state']}, and would load beside nobody"

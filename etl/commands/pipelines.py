@@ -10,7 +10,7 @@ import re
 from enum import Enum
 from typing import Any
 
-from etl.commands.backfills import backfills_beside
+from etl.commands.backfills import backfills_beside, refuse_unfinished
 from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
 from etl.decisions.refusals import refuse_shared_topics
@@ -56,7 +56,10 @@ def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[
 
 
 def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
-    """Take a pipeline of the group out of service. Raises SettingsError where it made no plan or is retired, Owned while it runs."""
+    """Take a pipeline of the group out of service.
+
+    Raises SettingsError where it made no plan or is retired, Owned while it runs, NeedsDecision while a backfill beside it may still load.
+    """
     chosen = _named(settings, name)
     with open_world(chosen, ALONE) as world:
         _refuse_unknown(world)
@@ -64,6 +67,7 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
             before = world.ledger.read_retirement()
             if before:
                 raise SettingsError(f"pipeline {chosen.pipeline} is retired already: {before.reason}", check="`etl pipelines list CONF`")
+            refuse_unfinished(world.ledger)
             retirement = Retirement(reason, now_ms())
             world.ledger.retire(retirement)
             left = sorted(world.ledger.topics())

@@ -6,7 +6,8 @@ to it. What it committed since is left out; what it had committed before, and an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from etl.audit.findings import AuditedLog, Expected
@@ -15,6 +16,7 @@ from etl.commands.expected_rows import BothLedgers, Loaded, expected_rows, loade
 from etl.decisions.acceptance import known_in_table
 from etl.decisions.coverage import Ancestry
 from etl.decisions.reconcile import is_of_another_era
+from etl.errors import LedgersDisagree
 from etl.model.losses import Loss
 from etl.model.table import Table
 from etl.run.context import ALONE
@@ -33,6 +35,16 @@ class ExpectedOfAll:
     notes: tuple[str, ...]
 
 
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """A plan of a backfill is finished by the backfill alone: what a run of the pipeline would be told leads nowhere."""
+    try:
+        yield
+    except LedgersDisagree as error:
+        command = f"`etl backfill resume CONF --name {name}`, or `etl backfill abandon` of it"
+        raise LedgersDisagree(f"of backfill {name} {error.what}", check=f"{command}, which goes by the table", **error.where) from error
+
+
 def expected_of_all(world: LiveWorld, told: BothLedgers, table: Table, loaded: Sequence[Loaded], led: Ancestry) -> ExpectedOfAll:
     """What all of them should have put into the table. Raises as `expected_rows`."""
     rows, losses, notes = expected_rows(world, told, table, loaded, led)
@@ -44,7 +56,8 @@ def expected_of_all(world: LiveWorld, told: BothLedgers, table: Table, loaded: S
             continue
         there, known = theirs.table.transaction_version or 0, known_in_table(theirs.ledger, theirs.table)
         # nobody accepts for a backfill that the table lacks a plan of it
-        plans, led_there = loaded_plans(own, theirs, replace(theirs.table, transaction_version=max(there, known)))
+        with _naming(claim.name):
+            plans, led_there = loaded_plans(own, theirs, replace(theirs.table, transaction_version=max(there, known)))
         plans = [one for one in plans if one.applied.delta_version <= table.version or there < one.plan.number <= known]
         more, lost, _ = expected_rows(own, theirs, theirs.table, plans, led_there)
         every += plans

@@ -14,12 +14,14 @@ from dataclasses import replace
 from etl.commands.backfills import refuse_unfinished
 from etl.commands.operator import Ruling, store_decided
 from etl.commands.run import new_run_id
+from etl.decisions.coverage import with_beside
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan_of
 from etl.decisions.reconcile import is_of_another_era, naming_table, reconciled
 from etl.decisions.succession import Loaded, plan_taking_over, refuse_what_neither_loaded, state_of_itself
 from etl.decisions.taken import Taken, taken_from
 from etl.edges.delta.others import loaded_by, other_pipelines
+from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.coverage import read_all_coverage, take_in
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
@@ -68,7 +70,7 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
             snapshot = repaired(snapshot, repair)
             is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
             taken = taken_from(other, {} if other.plan else _rows_until(world), snapshot, settings)
-            coverage = read_all_coverage(theirs) if theirs else None
+            coverage = _loaded_by_all(theirs, snapshot.table) if theirs else None
             if state and not is_us and not isinstance(state, FirstRun):
                 _refuse_what_neither_loaded(world, taken, state, snapshot, coverage)
             plan = with_id(plan_taking_over(
@@ -122,6 +124,13 @@ def _refuse_what_neither_loaded(
     path = world.settings.table.path
     ours = _loaded(read_all_coverage(world.ledger), loaded_by(path, world.app_id))
     refuse_what_neither_loaded(taken, state, snapshot, ours, _loaded(theirs or Coverage(), loaded_by(path, taken.other.app_id)))
+
+
+def _loaded_by_all(theirs: PlanLedger, table: Table | None) -> Coverage:
+    """What the pipeline and the backfills beside it have loaded into this table."""
+    claims = ClaimsBeside(theirs.zookeeper, theirs.paths.group, theirs.pipeline)
+    beside = [read_all_coverage(claims.ledger_of(claim.name)) for claim in claims.read()]
+    return with_beside(read_all_coverage(theirs), beside, table.id if table else "")
 
 
 def _loaded(coverage: Coverage, in_log: Loaded) -> Loaded:

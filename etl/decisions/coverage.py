@@ -116,6 +116,14 @@ def fold_all(coverage: Coverage, recorded: Sequence[tuple[Plan, Applied]], trans
     return coverage
 
 
+def with_beside(live: Coverage, beside: Iterable[Coverage], table_id: str) -> Coverage:
+    """What a pipeline and the backfills beside it have loaded into this table, as that of one pipeline. What went elsewhere is left out."""
+    intervals = dict[BrokerPartition, tuple[Interval, ...]]()
+    for one in (live, *beside):
+        intervals = _together(intervals, one.intervals) if one.table_id in (None, table_id) else intervals
+    return replace(live, intervals=intervals, table_id=table_id)
+
+
 OFFSETS_END = 2**63 - 1
 """No offset lies at or above this."""
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from etl.decisions import coverage
 from etl.decisions.coverage import (
     OFFSETS_END, PLANS_KEPT, PLAN_BYTES_KEPT, Ancestry, ancestry, fold, fold_all, is_better, merge, note, prunable, take_in, unloaded,
+    with_beside,
 )
 from etl.errors import LedgersDisagree
 from etl.model.bounds import Bound, Bounds, KeptKey
@@ -219,6 +220,15 @@ def test_what_the_table_holds_is_told_by_the_version_that_it_is_at(
     found = fold_all(pruned, [plan_of(n, (A, 3 * n - 3, 3 * n)) for n in (3, 4, 5)], version)
     for there, offsets in ((found.intervals, intervals), (found.given_up, given_up)):
         assert [(one.from_offset, one.until_offset) for one in there.get(A, ())] == ([offsets] if offsets else [])
+
+
+def test_what_is_taken_of_a_pipeline_is_what_was_backfilled_beside_it_too_but_for_another_table() -> None:
+    live, beside = fold(Coverage(), *plan_of(1, (A, 5, 9))), fold(Coverage(), *plan_of(1, (A, 0, 3), (B, 0, 2)))
+    elsewhere = replace(fold(Coverage(), *plan_of(1, (A, 3, 5))), table_id="t2")
+    found = with_beside(live, (beside, elsewhere), "t")
+    assert {log: [(one.from_offset, one.until_offset) for one in some] for log, some in found.intervals.items()} == {
+        A: [(0, 3), (5, 9)], B: [(0, 2)]}
+    assert take_in(Coverage(), found, {A: 9}, table_id="t", known=()).intervals == {A: found.intervals[A]}
 
 
 @pytest.mark.parametrize("change", ["another table", "an old copy"])

@@ -1,0 +1,33 @@
+"""What a pipeline had backfilled before another one took its place, and pipelines that are taken out of service beside a backfill."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.said import refused
+from tests.system.driving import Pipeline, backfill_broken_off_before
+
+
+@pytest.mark.long
+def test_an_heir_knows_what_was_backfilled_beside_the_pipeline_whose_place_it_took_and_fills_only_what_is_missing(late: Pipeline) -> None:
+    assert late.door("backfill", after=("--name", "jan", "--from", "0", "--until", "50")).code == 0
+    heir = late.under("heir")
+    assert heir.door("plans", "take-over", after=("--from", f"{late.group}/clicks", "--reason", "renamed")).code == 0
+    assert heir.ran().outcomes[0] in ("replayed", "ingested")
+    assert heir.door("verify").code == 0
+    filled = heir.door("backfill", after=("--name", "rest", "--from", "0", "--until", "100", "--missing"))
+    assert filled.code == 0, filled.err
+    assert late.in_table() == Counter(dict.fromkeys(late.in_topic(), 1))
+    assert heir.door("verify").document["found_rows"] == 600
+
+
+@pytest.mark.long
+def test_a_pipeline_is_not_taken_out_of_service_while_a_backfill_beside_it_may_still_load(late: Pipeline) -> None:
+    backfill_broken_off_before("record", late, "old", "0", "100")
+    retiring = ("pipelines", "retire"), ("--reason", "no more")
+    refused(late.door(*retiring[0], after=retiring[1]), 5, "backfill old beside that pipeline is stopped", "etl backfill abandon")
+    assert late.door("backfill", "resume", after=("--name", "old")).code == 0
+    assert late.door(*retiring[0], after=retiring[1]).code == 0
+    assert late.in_table() == Counter(dict.fromkeys(late.in_topic(), 1))

@@ -16,8 +16,8 @@ both, and moves it: whoever closes the claim knows that nothing was stored since
 
 Laws: the table holds each offset at most once; claims are disjoint; and a backfill that is left alone comes to its end.
 
-`backfilling_lives` has a log that is cut; `backfilling_copies` an older copy of ZooKeeper, for which a backfill is closed by another plan where
-a forgotten driver was faster, and a table that is made anew.
+`backfilling_lives` has a log that is cut; `backfilling_copies` an older copy of ZooKeeper, for which a backfill is closed by another plan
+where a forgotten driver was faster, and a table that is made anew.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
-from etl.report.words import counted
+from etl.report.words import at, counted
 from etl.run.ingest import TURNS_MAX, execute, ingest
 from etl.run.repair import finish_repair
 from etl.run.world import World
@@ -111,7 +111,7 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
         if not left_of(claim, world.stored_plans()):
             with naming_table(own):
                 reconciled(world.observe(), own)  # what is whole is so in the table that it was loaded into
-            report.add(Outcome.ALREADY_APPLIED, told_whole(claim))
+            report.add(Outcome.ALREADY_APPLIED, f"{told_whole(claim)}; it was begun at {at(claim.made_at_ms)} {claim.asked}")
             return claim
     elif asked:
         with report.timed(Verb.PLAN):

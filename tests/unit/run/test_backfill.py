@@ -18,8 +18,10 @@ from etl.model.ledger import Acknowledgement
 from etl.model.logs import BrokerPartition
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from etl.report.run_state import Outcome
+from etl.report.words import at
 from etl.run.replay import replay
 from etl.settings.source import Timestamp
+from tests.fakes import fake_ledger
 from tests.fakes.backfill_stories import CAPPED, asked, filled, given_up, live
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import FakeCommit, Outside
@@ -240,6 +242,18 @@ def test_what_is_whole_is_not_given_up() -> None:
     filled(outside, asked(0, 3))
     with pytest.raises(SettingsError, match="is whole: 9 offsets of 3 partitions: there is nothing to give up"):
         given_up(outside)
+
+
+def test_one_that_is_whole_says_since_when_and_what_it_was_asked_for_then() -> None:
+    """So long before now was another moment then: a schedule that gives each day one name would load the first day alone."""
+    outside = live(3, 3, 3)
+    what = replace(asked(0, 3), asked="from -24h until -1h")
+    filled(outside, what)
+    claim, report = fake_ledger.read_claim(outside.beside("old")), new_report()
+    assert claim
+    filled(outside, what, report=report)
+    said = f"backfill old is whole: 9 offsets of 3 partitions; it was begun at {at(claim.claim.made_at_ms)} from -24h until -1h"
+    assert report.outcomes == [(Outcome.ALREADY_APPLIED, said)]
 
 
 def test_another_interval_under_the_same_name_is_refused() -> None:

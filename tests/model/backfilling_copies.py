@@ -6,7 +6,8 @@ interleaving of two drivers with lost sessions and crashes.
 ZooKeeper is copied at any moment, and the copy put back at any later one: claims are open again that were given up, others are not there
 while their rows are, and a name may be used again whose plans are in the table. Whoever puts a copy back ends all drivers first
 (`drivers_end`): what one still had to append nobody knows of by that copy. The table is dropped once; an operator says that it is gone
-for good, and the live pipeline makes another one. Or its disk is not mounted for a while, which nobody takes for that.
+for good, and the live pipeline makes another one; what it had loaded into the first may be loaded by a backfill, or read again by a replay.
+Or its disk is not mounted for a while, which nobody takes for that.
 
 A driver reads the fence and the claims first, or the version of its own claim; then ledgers and table; and then stores in one
 transaction at what was read first. Laws: no offset is in the table twice; a backfill that says that it is whole has all of its offsets
@@ -26,6 +27,8 @@ from tests.model.exploring import explored
 END = 3
 WANTED: tuple[tuple[tuple[int, int], ...], ...] = (((0, 2),), ((0, 1), (1, 2)))
 """What each backfill may be begun for."""
+AGAIN = 0, 2
+"""What a replay reads again of what the live pipeline loaded."""
 LIVE = 2
 """The live pipeline's place behind them."""
 NONE = 0
@@ -35,7 +38,7 @@ NONE = 0
 class Does(IntEnum):
     """Which command a driver was started with."""
 
-    FILL, GIVE_UP, RUN, SET = range(4)
+    FILL, GIVE_UP, RUN, SET, REPLAY = range(5)
 
 
 class At(IntEnum):
@@ -55,6 +58,8 @@ class Plan(NamedTuple):
     closes: bool = False
     moves: bool = False
     """It sets the live pipeline back."""
+    again: tuple[int, int] = (0, 0)
+    """Offsets below the position whose rows it replaces, or brings back where they went with the table before."""
 
 
 class Claim(NamedTuple):
@@ -132,6 +137,7 @@ class State(NamedTuple):
     given_up: int = 1
     runs: int = 1
     sets: int = 0
+    replays: int = 0
     crashes: int = 0
     losses: int = 0
     restores: int = 1
@@ -155,6 +161,10 @@ REPLACED = State(
     table=Table(2, (None, None, _MADE), (2,)), uid=2, drivers=(Driver(At.APPEND, Does.FILL, 0, plan=_SECOND), Driver()), fills=1, runs=0,
     restores=0, absences=1)
 """The same in a table that was made anew, after an operator had accepted that there was none."""
+REPLAYED = REPLACED._replace(
+    zk=REPLACED.zk._replace(ledgers=(Ledger(), *REPLACED.zk.ledgers[1:])), uid=1, drivers=(Driver(), Driver()), fills=2, given_up=0, runs=1,
+    replays=1, absences=0, losses=1)
+"""What the live pipeline loaded went with the table before: a backfill may load it again, and so may a replay."""
 
 
 def in_force(s: State, of: int) -> Plan | None:
@@ -190,6 +200,11 @@ def is_settled_by(plan: Plan) -> bool:
 def has_rows(s: State, start: int, until: int) -> bool:
     """The rows of what is to be claimed, or to be read again, are asked for: a claim may be lost."""
     return any(start <= offset < until for offset in s.seen.rows)
+
+
+def moves_fence(plan: Plan) -> bool:
+    """Whether a plan of the live pipeline claims what nobody did."""
+    return plan.moves or plan.again != (0, 0)
 
 
 def is_behind(s: State) -> bool:
@@ -285,6 +300,8 @@ def _begin(s: State, i: int) -> Iterator[tuple[str, State]]:
                 yield f"{i} begins to run", _put(held, i, Driver(At.READ, Does.RUN, of))._replace(runs=s.runs - 1)
             if s.sets:
                 yield f"{i} begins to set back", _put(held, i, Driver(At.READ, Does.SET, of))._replace(sets=s.sets - 1)
+            if s.replays:
+                yield f"{i} begins to replay", _put(held, i, Driver(At.READ, Does.REPLAY, of))._replace(replays=s.replays - 1)
             continue
         if s.fills and (ledger.claim is None or ledger.claim.is_open):
             yield f"{i} begins to fill {of}", _put(held, i, Driver(At.READ, Does.FILL, of))._replace(fills=s.fills - 1)
@@ -353,9 +370,21 @@ def _set(s: State, driver: Driver) -> _Decided:
     if is_left(s, LIVE) or is_behind(s) or not is_of_table(s, plan):
         return
     for to in range(plan.until):
-        is_claimed = any(claim and claim.table == s.seen.id and to < claim.until and claim.start < claim.until for claim in driver.claims)
-        if not is_claimed and not has_rows(s, to, plan.until):
+        if not _is_held(s, driver, to, plan.until) and not has_rows(s, to, plan.until):
             yield Plan(plan.number + 1, to, to, s.seen.id, moves=True), None
+
+
+def _is_held(s: State, driver: Driver, start: int, until: int) -> bool:
+    """Whether a backfill claims any of these offsets of this table, by what was read."""
+    return any(one and one.table == s.seen.id and max(start, one.start) < min(until, one.until) for one in driver.claims)
+
+
+def _replay(s: State, driver: Driver) -> _Decided:
+    """What the pipeline loaded, be it into this table or into the one before."""
+    plan = in_force(s, LIVE)
+    assert plan
+    if not (is_left(s, LIVE) or is_behind(s) or _is_held(s, driver, *AGAIN)) and is_of_table(s, plan):
+        yield Plan(plan.number + 1, plan.until, plan.until, s.seen.id, again=AGAIN), None
 
 
 def _fill(s: State, driver: Driver) -> _Decided:
@@ -380,8 +409,8 @@ def _first(s: State, driver: Driver) -> _Decided:
         return
     position = min(live.start, applied.until) if is_left(s, LIVE) else live.until
     for start, until in WANTED[driver.of]:
-        held = any(one and one.table == here and max(start, one.start) < min(until, one.until) for one in driver.claims)
-        if until <= position and not held and not has_rows(s, start, until):
+        is_read_again = is_left(s, LIVE) and max(start, live.again[0]) < min(until, live.again[1])
+        if until <= position and not is_read_again and not _is_held(s, driver, start, until) and not has_rows(s, start, until):
             yield Plan(1, start, start + 1, here, s.uid), Claim(start, until, here)
 
 
@@ -414,7 +443,7 @@ def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """One transaction: the plan, if its place is as it was, and the fence or the claim at the version that was read first."""
     plan, ledger = driver.plan, s.zk.ledgers[driver.of]
     assert plan
-    is_anew = plan.moves if driver.of == LIVE else ledger.claim is None
+    is_anew = moves_fence(plan) if driver.of == LIVE else ledger.claim is None
     is_moved = s.zk.fence != driver.version if is_anew else driver.of != LIVE and ledger.version != driver.version
     if is_moved or ledger.plan != driver.old:
         yield f"{i} stores nothing", _ended(s, i)
@@ -436,7 +465,8 @@ def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
             return
         if table.id == NONE:
             table = table._replace(id=2)
-        rows = tuple(sorted((*table.rows, *range(plan.start, plan.until))))
+        left = (at for at in table.rows if not plan.again[0] <= at < plan.again[1])
+        rows = tuple(sorted((*left, *range(*plan.again), *range(plan.start, plan.until))))
         s = s._replace(table=Table(table.id, tuple(plan if n == of else one for n, one in enumerate(table.applied)), rows))
     yield f"{i} appends {plan} of {of}", _put(s, i, Driver(At.RECORD, driver.does, of, plan=plan))
 
@@ -463,7 +493,8 @@ def _settle(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         yield f"{i} gives back what {driver.of} did not load", _ended(_ledger(s, driver.of, kept), i)
 
 
-_PLANS: dict[Does, Callable[[State, Driver], _Decided]] = {Does.FILL: _fill, Does.GIVE_UP: _give_up, Does.RUN: _run, Does.SET: _set}
+_PLANS: dict[Does, Callable[[State, Driver], _Decided]] = {
+    Does.FILL: _fill, Does.GIVE_UP: _give_up, Does.RUN: _run, Does.SET: _set, Does.REPLAY: _replay}
 _DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
     At.READ: _read, At.DECIDE: _decide, At.STORE: _store, At.APPEND: _append, At.RECORD: _record, At.SETTLE: _settle}
 
@@ -534,7 +565,7 @@ def explore(start: State = State()) -> tuple[int, str | None]:
 DROPPED = State(restores=0, drops=1, fills=2, losses=1)
 
 if __name__ == "__main__":
-    for start in (State(), State(losses=1, fills=2), DROPPED, REPLACED, FORGOTTEN._replace(drops=1, runs=1)):
+    for start in (State(), State(losses=1, fills=2), DROPPED, REPLACED, REPLAYED, FORGOTTEN._replace(drops=1, runs=1)):
         states, law = explore(start)
         print(f"{states:,} states", law or "every law holds")
         if law:

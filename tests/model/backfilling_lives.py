@@ -128,9 +128,10 @@ class State(NamedTuple):
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody gets records: the log is cut, no broker tells, and what the operator knows is not in the table yet."""
-        assert self.live.applied
-        return not self.tells and self.cut is not None and self.live.applied.life == 0
+        """Whether nobody gets records: no broker tells of the cut, and what the operator knows of it is not in the table yet."""
+        applied, plan = self.live.applied, self.live.plan
+        assert applied and plan
+        return not self.tells and (is_cut(self, applied, applied.until) or is_cut(self, plan, plan.until) or plan.life > applied.life)
 
 
 _FROM_START = (Load(), Load(), Load(applied=Plan(1, 0, 0, moves=True)))
@@ -144,7 +145,7 @@ OLDER = State(
 
 def is_cut(s: State, plan: Plan, until: int) -> bool:
     """Whether the log is not any more what the plan knows, up to there, by what brokers tell, or the operator."""
-    return s.cut is not None and s.cut < until and (plan.of if s.tells else plan.life) == 0
+    return s.cut is not None and s.cut < until and plan.of == 0
 
 
 def may_begin_in(life: int) -> bool:
@@ -407,7 +408,7 @@ def explore(start: State = State()) -> tuple[int, str | None]:
 
 if __name__ == "__main__":
     early = State(loads=_FROM_START, sets=1, runs=3, fills=1)
-    for start in (State(), State(tells=False), early, early._replace(tells=False)):
+    for start in (State(), State(tells=False), State(sets=1), early, early._replace(tells=False)):
         states, law = explore(start)
         print(f"{states:,} states", law or "every law holds")
         if law:

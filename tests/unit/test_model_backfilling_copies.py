@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.model import backfilling_copies
-from tests.model.backfilling_copies import FORGOTTEN, REPLACED, Accepted, State, explore
+from tests.model.backfilling_copies import FORGOTTEN, REPLACED, REPLAYED, Accepted, Plan, State, explore
 
 COPIED = State(fills=2, runs=0)
 SET_BACK = State(fills=1, given_up=0, sets=1)
@@ -26,12 +26,17 @@ UNRECORDED = REPLACED._replace(zk=REPLACED.zk._replace(
     pytest.param(SET_BACK, 8_000, id="a position that is set back"),
     pytest.param(DROPPED, 10_000, id="a table that is made anew"),
     pytest.param(REPLACED, 10_000, id="a disk that is away"),
+    pytest.param(REPLAYED, 20_000, id="a replay of what went with the table before"),
     pytest.param(UNRECORDED, 10_000, id="a disk that is away, and a plan without a record"),
 ])
 def test_no_offset_is_loaded_twice_whatever_copy_of_zookeeper_and_whichever_table_is_there(start: State, at_least: int) -> None:
     states, broken = explore(start)
     assert broken is None, broken
     assert states > at_least
+
+
+def of_positions_alone(plan: Plan) -> bool:
+    return plan.moves
 
 
 def never(*_: Any) -> bool:
@@ -61,6 +66,8 @@ TWICE, LACKS, STUCK = "in the table twice", "the table lacks some of it", "neith
     pytest.param(DROPPED, {"is_of_table": always}, STUCK, id="gone on with in another table"),
     pytest.param(AWAY, {"is_gone": always}, TWICE, id="given back where the table is only away"),
     pytest.param(REPLACED, {"is_gone": of_any_moment}, TWICE, id="that there is no table is said of a later one"),
+    pytest.param(REPLAYED, {"moves_fence": of_positions_alone}, TWICE, id="a replay without the fence"),
+    pytest.param(REPLAYED, {"_is_held": never}, TWICE, id="claims are not asked"),
     pytest.param(UNRECORDED, {"is_gone": backfilling_copies.is_accepted}, TWICE, id="that there is no table is said before one is made"),
 ])
 def test_each_rule_of_copies_and_tables_is_missed_where_it_is_taken_away(

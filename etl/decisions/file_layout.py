@@ -28,9 +28,9 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _LEVELS: Mapping[Codec, int] = {Codec.ZSTD: 1}
 
 
-def is_row_group(held_bytes: int, held_in_all: int) -> bool:
-    """Whether what is held back of the file that just got rows is written now."""
-    return held_bytes >= ROW_GROUP_BYTES or held_in_all >= HELD_BYTES
+def is_row_group(held_bytes: int, held_in_all: int, file_bytes: int) -> bool:
+    """Whether what is held back of the file that just got rows is written now: no row group alone is worth more than a file."""
+    return held_bytes >= min(ROW_GROUP_BYTES, file_bytes) or held_in_all >= HELD_BYTES
 
 
 def is_whole_file(written_bytes: int, file_bytes: int) -> bool:

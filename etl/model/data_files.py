@@ -20,6 +20,8 @@ class Codec(str, Enum):
 
 DEFAULT_CODEC = Codec.ZSTD
 """Of files that tasks write."""
+FILE_BYTES = 128 * 2**20
+"""How large they become where there is enough, unless the conf says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class FilesWanted:
     physical: bool = False
     """The rows are of physical logs (`BrokerPartition.is_physical`)."""
     codec: Codec = DEFAULT_CODEC
-    file_bytes: int = 128 * 2**20
+    file_bytes: int = FILE_BYTES
     """A file ends behind the row group that takes it there."""
 
 

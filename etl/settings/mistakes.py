@@ -48,6 +48,7 @@ MEANINGS: Mapping[str, str] = {
     "table.path": "a folder, seen from the conf file's, or an object store's URL",
     "table.writer": "spark, arrow (tasks write the files themselves) or auto (arrow where it can)",
     "table.codec": "of the data files: uncompressed, snappy, lz4 or zstd; null for the writer's own",
+    "table.target_file_bytes": "how many bytes a file has that tasks write, 1048576 (1 MiB) or more",
     "table.partition_by": "columns, as a list: [event_date]; event_date is the UTC date of the record",
     "table.on_rows_removed": "fail: stop where somebody removed rows; record: a DELETE passes, and is noted",
     "table.losses_path": "the Delta table of what was let go; null for <path>_losses",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from etl.model.data_files import Codec
+from etl.model.data_files import FILE_BYTES, Codec
 from etl.settings import fetch_sizes
 from etl.settings.address import split_connect
 from etl.settings.places import check_place, is_url, place_of
@@ -45,6 +45,8 @@ class TableSettings(Section):
     """`auto`: by the tasks themselves where that can be (`decisions.writers`), else by Spark."""
     codec: Codec | None = None
     """None: zstd for files that tasks write, and what the session says for Spark's."""
+    target_file_bytes: int = Field(default=FILE_BYTES, ge=2**20, le=INT64)
+    """Of files that tasks write: one ends behind the row group that takes it there."""
     partition_by: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
     """Columns of the table; `event_date` is built in: the UTC date of the record's timestamp."""
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL

@@ -73,7 +73,7 @@ class DataFiles:
         before = file.held_bytes
         file.hold(rows)
         self._held_bytes += file.held_bytes - before
-        if is_row_group(file.held_bytes, self._held_bytes):
+        if is_row_group(file.held_bytes, self._held_bytes, self._wanted.file_bytes):
             self._write(max(self._open, key=lambda one: self._open[one].held_bytes))
 
     def _write(self, values: Values) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -173,6 +174,21 @@ def test_small_batches_share_a_file_and_large_ones_are_split(tmp_path: Path, mon
     files = written(asked, *batches)
     assert len(files) > 1
     assert [offset for one in files for offset in read(asked, one).column("offset").to_pylist()] == list(range(1000))
+
+
+@pytest.mark.parametrize("file_bytes", [20_000, 60_000])
+def test_no_file_is_larger_than_is_asked_for_by_more_than_a_row_group_and_none_but_the_last_is_smaller(
+    tmp_path: Path, file_bytes: int,
+) -> None:
+    """Of rows that are as large on the disk as in memory, from several partitions of Kafka."""
+    asked = wanted(tmp_path, file_bytes=file_bytes, codec=Codec.NONE)
+    batches = [
+        rows(range(at, at + 20), value=[random.Random(at + n).randbytes(100) for n in range(20)], partition=[at % 3] * 20)
+        for at in range(0, 2000, 20)]
+    *whole, last = written(asked, *batches)
+    assert len(whole) > 1 and all(file_bytes <= file.size <= 2 * file_bytes + batches[0].nbytes for file in whole)
+    assert last.size <= 2 * file_bytes + batches[0].nbytes
+    assert sum(file.rows for file in (*whole, last)) == 2000
 
 
 def test_what_a_task_holds_back_is_bounded_over_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +17,7 @@ from etl.protocol.refusal import Meaning
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
     CONFIGS, FIND_COORDINATOR, GROUPS, LEADER_EPOCHS, LIST_OFFSETS, LOG_DIRS, METADATA, PRODUCERS, TRANSACTION_LIST, TRANSACTIONS,
-    FakeBroker, FakeLog, World,
+    FakeBroker, FakeLog, World, as_it_is,
 )
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
@@ -320,3 +322,24 @@ def test_brokers_that_speak_no_version_of_ours_tell_of_no_group_and_stop_nobody(
     with FakeBroker(versions={GROUPS: (5, 6)}) as broker, Cluster([(broker.host, broker.port)], timeout_s=5) as cluster:
         found = cluster.members_of("g", [Broker(broker.broker_id, broker.host, broker.port)])
     assert found.unknown and "DESCRIBE_GROUPS" in found.unknown
+
+
+def test_a_slow_broker_keeps_no_other_from_being_asked() -> None:
+    """Each holds its answer back until all have been asked: 24 of them, where a large cluster has hundreds."""
+    many = 24
+    all_asked = threading.Barrier(many)
+
+    def held_until_all_are_asked(connection: socket.socket, response: bytes) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            all_asked.wait(timeout=20)
+            as_it_is(connection, response)
+
+    with contextlib.ExitStack() as closing:
+        world = World()
+        brokers = [closing.enter_context(FakeBroker(world, broker_id=number)) for number in range(many)]
+        for number, broker in enumerate(brokers):
+            broker.log("demo", number)
+            broker.script[LIST_OFFSETS].append(held_until_all_are_asked)
+        cluster = closing.enter_context(Cluster([(brokers[0].host, brokers[0].port)], timeout_s=30))
+        found = cluster.extents([BrokerPartition("demo", number) for number in range(many)], isolation=Isolation.READ_COMMITTED)
+    assert len(found.extents) == many and not all_asked.broken

@@ -18,7 +18,8 @@ from etl.settings.fetch_sizes import TIMEOUT_S
 
 Answer = TypeVar("Answer")
 Subject = TypeVar("Subject")
-MOST_AT_A_TIME = 8
+MOST_AT_A_TIME = 64
+"""Brokers that are asked side by side, by a thread each that mostly waits: one that is slow keeps none of the others waiting."""
 
 
 Registry = Callable[[Collection[str] | None], ClusterMetadata]

@@ -38,6 +38,19 @@ def test_runs_that_change_their_writer_from_plan_to_plan_load_every_record_once(
     assert (proof.code, proof.document["is_right"], proof.document["found_rows"]) == (0, True, 1600)
 
 
+def test_a_run_whose_tasks_write_files_is_one_job_of_spark_and_one_file_for_each_task_that_works_at_once(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+) -> None:
+    """However many partitions there are: a second job would be what reads or writes the rows again."""
+    pipeline = make_pipeline(partitions=12, **ARROW)
+    pipeline.produce(600, partitions=12)
+    before = set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+    assert pipeline.ran().document["records"] == 600
+    jobs = set(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) - before
+    files = [path for path in pipeline.table.rglob("*.parquet") if "_delta_log" not in str(path)]
+    assert (len(jobs), len(files)) == (1, spark.sparkContext.defaultParallelism)
+
+
 def test_every_column_of_every_row_is_what_sparks_writer_writes(by_arrow: Pipeline, spark: SparkSession, tmp_path: Path) -> None:
     by_arrow.produce(2_000)
     by_arrow.ran()

@@ -4,11 +4,14 @@ import os
 from pathlib import Path
 
 from etl.airflow.dags import maintenance_dag
-from etl.airflow.pipeline import conf_files
+from etl.airflow.each_conf import dag_of_each
 from etl.airflow.toolkit import toolkit_from_environment
 
 ROOT = Path(__file__).parents[1]
+FOLDER = os.environ.get("ETL_CONF") or ROOT / "conf"
+TOOLKIT = toolkit_from_environment(jobs=ROOT / "jobs")
+SCHEDULE = "30 2 * * *"
+"""Cron, in UTC."""
 
-for conf in conf_files(os.environ.get("ETL_CONF") or ROOT / "conf"):
-    dag = maintenance_dag(conf, "30 2 * * *", toolkit=toolkit_from_environment(jobs=ROOT / "jobs"))
+for dag in dag_of_each("maintain", FOLDER, lambda conf: maintenance_dag(conf, SCHEDULE, toolkit=TOOLKIT), lambda conf: SCHEDULE):
     globals()[dag.dag_id] = dag

@@ -4,11 +4,12 @@ import os
 from pathlib import Path
 
 from etl.airflow.dags import replay_dag
-from etl.airflow.pipeline import conf_files
+from etl.airflow.each_conf import dag_of_each
 from etl.airflow.toolkit import toolkit_from_environment
 
 ROOT = Path(__file__).parents[1]
+FOLDER = os.environ.get("ETL_CONF") or ROOT / "conf"
+TOOLKIT = toolkit_from_environment(jobs=ROOT / "jobs")
 
-for conf in conf_files(os.environ.get("ETL_CONF") or ROOT / "conf"):
-    dag = replay_dag(conf, toolkit=toolkit_from_environment(jobs=ROOT / "jobs"))
+for dag in dag_of_each("replay", FOLDER, lambda conf: replay_dag(conf, toolkit=TOOLKIT)):
     globals()[dag.dag_id] = dag

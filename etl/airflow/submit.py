@@ -6,8 +6,10 @@ the same run key is one plan, and one commit. So every try submits the same argu
 
 from __future__ import annotations
 
+import contextlib
+import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,8 @@ class EtlSubmitOperator(SparkSubmitOperator):
         with tempfile.TemporaryDirectory(prefix="etl-") as folder:
             kept = Path(folder, "document.json")
             self.env_vars: dict[str, str] = {**self.env_vars, DOCUMENT_FILE: str(kept)}
-            exit_code = self._submit(context)
+            with _environment_with(self.env_vars):
+                exit_code = self._submit(context)
             document = parsed(kept.read_text()) if kept.exists() else None
         if exit_code and document is None and not self.py_files:
             self._refuse_without_package()
@@ -107,3 +110,18 @@ class EtlSubmitOperator(SparkSubmitOperator):
             code: int | None = started.returncode
             return code
         return 0
+
+
+@contextlib.contextmanager
+def _environment_with(variables: Mapping[str, str]) -> Iterator[None]:
+    """Inside, this process has them, and so has what it starts: for a master of Kubernetes Airflow's hook hands them on to pods alone."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

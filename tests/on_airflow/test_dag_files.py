@@ -74,6 +74,26 @@ def test_each_table_is_one_asset_of_whatever_loads_it(dags: dict[str, Any]) -> N
     assert named["ingest_clicks"][0].startswith("file:///") and named["maintain_clicks"] == []
 
 
+def test_a_conf_file_that_cannot_be_read_takes_no_other_dag_away_and_its_own_fails_and_says_why(
+        tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    from etl.airflow.sdk import AirflowFailException
+
+    folder = tmp_path_factory.mktemp("half")
+    (folder / "clicks.yaml").write_text((CONF / "clicks.yaml").read_text())
+    (folder / "half.yaml").write_text("pipeline: half")
+    monkeypatch.setenv("ETL_CONF", str(folder))
+    found = dag_bag()
+    assert found.import_errors == {}
+    assert {name for name in found.dags if name.startswith(KINDS)} == {f"{kind}_{stem}" for kind in KINDS for stem in ("clicks", "half")}
+    for kind in KINDS:
+        [task] = found.dags[f"{kind}_half"].tasks
+        assert task.on_failure_callback
+        with pytest.raises(AirflowFailException, match="table.path.*half.yaml"):
+            task.execute({})
+    timetables = [type(found.dags[f"{kind}_half"].timetable).__name__ for kind in ("ingest", "maintain")]
+    assert timetables == ["CronDataIntervalTimetable"] * 2, "they fail when the pipeline would have run"
+
+
 def test_a_conf_file_with_a_mistake_is_an_import_error_that_names_it(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "dags").mkdir()

@@ -182,6 +182,18 @@ def test_the_deploy_mode_cluster_is_refused_as_spark_calls_it_too(stand_in: Stan
     assert stand_in.asked() == []
 
 
+def test_the_report_comes_back_from_a_driver_beside_a_kubernetes_too(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.providers.apache.spark.hooks import spark_submit as hook
+
+    monkeypatch.setattr(hook, "kube_client", object(), raising=False)  # asked for, and used only to stop what was started
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "k8s://https://127.0.0.1:1"}')
+    stand_in.spark_submit(DONE)
+    ran = run("at_once", now(), BY_PARAMS)
+    assert ran.tasks["load"][0] == "success" and ran.said["records"] == 7
+    [asked] = stand_in.asked()
+    assert asked.environment["PYSPARK_PYTHON"] == str(TOOLKIT.python)
+
+
 def test_a_job_that_left_no_report_is_not_taken_for_done_though_spark_submit_ended_well(stand_in: StandIn) -> None:
     stand_in.spark_submit({"code": 0})
     before = len(events())

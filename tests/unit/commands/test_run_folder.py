@@ -140,3 +140,11 @@ def test_the_folder_is_found_among_words_that_look_like_it(said: str) -> None:
     words = words_for(context, Path("pipeline=x"))
     assert words.count(None) == 1 and [word or "pipeline=x" for word in words] == said.split()
     assert words.index(None) == (1 if "--quiet" in said else 2)
+
+
+def test_a_conf_that_another_one_names_as_its_defaults_by_mistake_is_run_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("pipeline: a\ndefaults: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("pipeline: b\n")
+    (tmp_path / "c.yaml").write_text("pipeline: c\ndefaults: all.yaml\n")
+    (tmp_path / "all.yaml").write_text("group: g\n")
+    assert [path.name for path in confs_in(tmp_path)] == ["a.yaml", "b.yaml", "c.yaml"]

@@ -291,9 +291,10 @@ def test_a_plan_is_described_with_its_receipts_for_people_and_programs() -> None
 def test_the_newest_reports_of_a_pipeline_stay_and_older_ones_go_with_their_logs() -> None:
     runs = [f"2026010{day}T000000-00000{day}" for day in range(1, 6)]
     of_others = ["other-20250101T000000-000000.json", "clicks-2-20250101T000000-000000.json", "clicks-notes.json", "clicks.yaml"]
-    names = [f"clicks-{run}{end}" for run in runs for end in (".json", ".spark.log")] + [f"clicks-{runs[0]}-verify.spark.log", *of_others]
+    of_jobs = [f"clicks-{runs[0]}-{job}.spark.log" for job in ("verify", "maintain", "into")]
+    names = [f"clicks-{run}{end}" for run in runs for end in (".json", ".spark.log")] + of_jobs + of_others
     assert outdated(names, "clicks", 3) == sorted(
-        [f"clicks-{run}{end}" for run in runs[:2] for end in (".json", ".spark.log")] + [f"clicks-{runs[0]}-verify.spark.log"])
+        [f"clicks-{run}{end}" for run in runs[:2] for end in (".json", ".spark.log")] + of_jobs)
     assert outdated(names, "clicks", 5) == []
     assert outdated([f"clicks-{runs[0]}.spark.log"], "clicks", 1) == []
 

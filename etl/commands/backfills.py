@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
+from etl.decisions.backfills.lacking import refuse_what_lacks_a_backfill
+from etl.edges.delta.path import open_table
 from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.claims import Claim, ClaimState
+from etl.model.claims import Claim, ClaimState, backfill_pipeline
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
+from etl.model.table import Table
 from etl.report.backfill_progress import loaded_before
 from etl.report.words import at
 from etl.run.backfill import left_of
@@ -60,6 +63,19 @@ def refuse_unfinished(live: PlanLedger) -> None:
             what = f"backfill {one['name']} beside that pipeline is {one['state']}, and would load beside nobody"
             check = f"with that pipeline's conf `etl backfill resume CONF --name {one['name']}`, or `etl backfill abandon`, and then this"
             raise NeedsDecision(what, check=check)
+
+
+def refuse_without_backfills(live: PlanLedger, app_id: str, table: Table, path: str) -> None:
+    """Refuse a table that lacks what a backfill beside a pipeline has loaded into it, given up or not. Raises LedgersDisagree.
+
+    `app_id` is the pipeline's. A run does not ask: it would load nothing twice, and misses nothing of its own.
+    """
+    beside = ClaimsBeside(live.zookeeper, live.paths.group, live.pipeline)
+    for claim in beside.read():
+        ledger = beside.ledger_of(claim.name).read_ledger()  # before the table, which may have a newer plan by then, and no older one
+        found = open_table(path)
+        in_table = found.transaction_version(backfill_pipeline(app_id, claim.name)) if found else None
+        refuse_what_lacks_a_backfill(claim.name, ledger, table, in_table or 0)
 
 
 def show_backfill(settings: Settings, name: str) -> dict[str, Any]:

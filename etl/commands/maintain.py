@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from etl.commands.backfills import refuse_without_backfills
 from etl.commands.run import new_run_id
 from etl.decisions.foreign_commits import refuse_what_others_did
-from etl.decisions.maintenance import kept_for, refuse_what_is_not_ours, refuse_what_lacks_a_backfill, small_files
+from etl.decisions.maintenance import kept_for, refuse_what_is_not_ours, small_files
 from etl.decisions.reconcile import compare, naming_table, refuse_another_era
 from etl.decisions.refusals import refuse_another_dialect
 from etl.edges.delta import housekeeping
@@ -137,7 +138,8 @@ def _looked_at(world: LiveWorld, settings: Settings, keep: timedelta | None, *, 
     refuse_what_stops_a_run(ledger, table, settings)
     if table is None or found is None:
         raise LookupError("a table that was there is gone a moment later")
-    _refuse_without_backfills(world, table, settings)
+    with naming_table(settings):
+        refuse_without_backfills(world.ledger, world.app_id, table, settings.table.path)
     if notes:
         world.note_removals([one for one in table.foreign if not one.by])
     return table.version, kept_for(found.metadata().configuration, keep)
@@ -150,15 +152,6 @@ def refuse_what_stops_a_run(ledger: Ledger, table: Table | None, settings: Setti
         refuse_another_era(ledger, table)
         refuse_what_others_did(table, ledger.acknowledged, settings.table.on_rows_removed)
         compare(ledger, table, settings.table.place)
-
-
-def _refuse_without_backfills(world: LiveWorld, table: Table, settings: Settings) -> None:
-    """The same of what the backfills beside the pipeline have loaded, given up or not."""
-    beside = world.claims.beside
-    for claim in beside.read():
-        ledger = beside.ledger_of(claim.name).read_ledger()  # before its commits are looked for: of both, that may lag behind
-        with naming_table(settings):
-            refuse_what_lacks_a_backfill(claim.name, ledger, table, world.backfill_in_table(claim.name) or 0)
 
 
 def _kept_house(spark: SparkSession, path: str, kept: timedelta) -> tuple[Compacted, int, timedelta, int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from etl.commands.backfills import refuse_unfinished
+from etl.commands.backfills import refuse_unfinished, refuse_without_backfills
 from etl.commands.operator import Ruling, store_decided
 from etl.commands.run import new_run_id
 from etl.decisions.coverage import with_beside
@@ -61,6 +61,8 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
         with naming_table(settings), _resting(world, other.app_id, run_id) as theirs:
             if theirs:
                 refuse_unfinished(theirs)
+                if snapshot.table:
+                    refuse_without_backfills(theirs, other.app_id, snapshot.table, settings.table.path)
             other = _the_one(other.app_id, _pipelines_of(world, snapshot.table))  # as it is now that it rests
             left = _left_to(other, settings)
             is_us = _is_us(other.app_id, settings)

@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from etl.decisions.acceptance import known_in_table
-from etl.errors import LedgersDisagree, NotOurTable, SettingsError
-from etl.model.ledger import Ledger
+from etl.errors import NotOurTable, SettingsError
 from etl.model.table import Table
 
 KEEPS_FILES = "delta.deletedFileRetentionDuration"
@@ -67,21 +65,6 @@ def refuse_what_is_not_ours(table: Table | None, path: str) -> None:
     if table is None or table.transaction_version is None:
         what = "there is no table yet" if table is None else "this pipeline has no commit in the table"
         raise NotOurTable(what, path=path, check="`etl run CONF`, or table.path: a pipeline looks after a table that it has loaded")
-
-
-def refuse_what_lacks_a_backfill(name: str, ledger: Ledger, table: Table, in_table: int) -> None:
-    """Refuse a table that lacks a plan which a backfill has loaded into it: files of the newer copy are needed by no version of this one.
-
-    `ledger` is the backfill's, read before the table; `in_table`: its newest plan there, 0 for none. Raises LedgersDisagree.
-    """
-    newest = known_in_table(ledger, table)
-    if in_table < newest:
-        there = f"the newest of it there is plan {in_table}" if in_table else "the table holds none of its plans"
-        what = f"backfill {name} has loaded plan {newest} into this table, and now {there}"
-        check = (
-            "whether an older copy of the table, or of its log, was put back: a newer one has those rows, and files that only that one "
-            "needs would be removed; `etl verify CONF` counts what is missing")
-        raise LedgersDisagree(what, table_version=table.version, check=check)
 
 
 def interval(text: str) -> timedelta | None:

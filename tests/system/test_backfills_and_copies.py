@@ -89,6 +89,7 @@ def test_while_the_table_is_not_there_a_backfill_is_not_given_up_and_once_it_is_
     away = late.table.rename(late.table.with_name("away"))
     refused(abandon(late), 5, "there is no table at this path")
     refused(resume(late), 5)
+    refused(maintain(late), 2, "there is no table yet")
     away.rename(late.table)
     assert abandon(late).code == 0
     assert late.door("backfill", "list").document[0]["loaded"] == sum(late.in_table().values()) - 200
@@ -103,6 +104,7 @@ def test_a_backfill_whose_table_is_gone_for_good_is_given_up_once_that_is_accept
     away = late.table.rename(late.table.with_name("away"))
     DeltaTable.create(str(late.table), DeltaTable(str(away)).schema())
     refused(abandon(late), 5, "is not the one that the backfill has loaded into", "plans acknowledge CONF 0")
+    refused(maintain(late), 2, "this pipeline has no commit in the table")
     assert late.door("plans", "acknowledge", after=("0", "--reason", "a new table")).code == 0
     assert abandon(late).code == 0
     given_up = late.committed()
@@ -153,3 +155,20 @@ def test_an_older_copy_of_a_backfills_znodes_that_comes_back_after_it_was_given_
     assert abandon(late).code == 0
     assert [one["state"] for one in late.door("backfill", "list").document] == ["given up", "whole"]
     assert late.is_whole() and late.door("verify").document["found_rows"] == 640
+
+
+@pytest.mark.long
+def test_a_pipelines_place_is_not_taken_in_an_older_copy_of_the_table_that_lacks_what_its_backfill_loaded(late: Pipeline) -> None:
+    older = log_copied(late.table, "older")
+    assert late.door("backfill", after=(*NAME, *INTERVAL)).code == 0
+    newer = log_copied(late.table, "newer")
+    heir = late.under("heir")
+    taking = "--from", f"{late.group}/clicks", "--reason", "renamed"
+    put_back(older, late.table)
+    refused(heir.door("plans", "take-over", after=taking), 5, "backfill old has loaded plan 3", "older copy")
+    assert late.ran().outcomes == ["nothing new"], "nobody took its place"
+    put_back(newer, late.table)
+    assert heir.door("plans", "take-over", after=taking).code == 0
+    late.produce(40)
+    assert heir.ran().outcomes[-1] == "ingested"
+    assert late.is_whole() and heir.door("verify").code == 0

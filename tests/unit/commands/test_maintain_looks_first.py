@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from etl.commands.maintain import refuse_what_stops_a_run
-from etl.decisions.maintenance import refuse_what_lacks_a_backfill
+from etl.decisions.backfills.lacking import refuse_what_lacks_a_backfill
 from etl.errors import LedgersDisagree
 from etl.model.table import Table
 from tests.fakes import fake_table

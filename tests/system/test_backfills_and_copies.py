@@ -172,3 +172,16 @@ def test_a_pipelines_place_is_not_taken_in_an_older_copy_of_the_table_that_lacks
     late.produce(40)
     assert heir.ran().outcomes[-1] == "ingested"
     assert late.is_whole() and heir.door("verify").code == 0
+
+
+@pytest.mark.long
+def test_where_zookeeper_lost_a_backfills_ledger_its_name_and_its_offsets_are_refused(late: Pipeline) -> None:
+    assert late.door("backfill", after=(*NAME, *INTERVAL)).code == 0
+    with late.zookeeper() as client:
+        client.delete(f"/consumers/{late.group}/etl/clicks@old", recursive=True)
+    refused(late.door("backfill", after=(*NAME, *INTERVAL)), 2, "the table holds plan 3 of a backfill of this name")
+    for more in (), ("--missing",):
+        refused(late.door("backfill", after=("--name", "new", *INTERVAL, *more)), 5, "the table holds 400 rows of these offsets")
+    late.produce(40)
+    assert late.ran().outcomes == ["ingested"]
+    assert late.door("backfill", "list").document == [] and late.is_whole()

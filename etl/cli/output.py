@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _printed: list[Any] = []
 """The document that was printed; there is never more than one."""
 _lines: list[JsonLines] = []
-"""Where standard error is JSON, what writes it."""
+"""Where standard error is JSON, what writes it; of a command inside another one (`etl run FOLDER` in one process) the last."""
 
 
 @contextlib.contextmanager
@@ -35,12 +35,12 @@ def begun(*, json_lines: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            _lines.clear()
+            _lines.remove(lines)
 
 
 def json_lines() -> JsonLines | None:
     """What writes standard error as JSON; None where it is text."""
-    return _lines[0] if _lines else None
+    return _lines[-1] if _lines else None
 
 
 def say(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from etl.cli import door, main
-from etl.cli.output import show
+from etl.cli.output import begun, say, show
 from etl.commands import pipelines
 from etl.edges.report_file import kept_in
 from etl.errors import SettingsError, TableUnreachable
@@ -130,3 +131,13 @@ def test_a_name_that_no_pipeline_can_have_is_refused_before_zookeeper_is_asked(n
     for command in pipelines.retire, pipelines.resume:
         with pytest.raises(SettingsError, match="no pipeline's name"):
             command(plain_settings(), name, "r")
+
+
+def test_lines_are_json_again_behind_a_command_inside_another_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with begun(json_lines=True):
+        for _ in range(2):
+            with begun(json_lines=True):
+                say("inner")
+            say("outer")
+    said = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["inner", "outer", "inner", "outer"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 import threading
@@ -345,3 +346,15 @@ def test_a_port_that_leaves_everything_unanswered_is_unreachable() -> None:
         silent.script[LIST_OFFSETS].append(never)
         with pytest.raises(BrokerUnreachable, match="ApiVersions"):
             connected.topic_metadata()
+
+
+def test_a_process_that_may_open_no_more_files_is_told_so_and_not_sent_to_look_at_the_broker() -> None:
+    """A run has a connection to each broker of the cluster, and shells often allow 1,024 files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with pytest.raises(BrokerUnreachable, match="Too many open files") as raised, SimpleConsumer("127.0.0.1", 9092) as consumer:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            consumer.topic_metadata(["demo"])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "ulimit -n" in raised.value.check and "broker runs" not in raised.value.check

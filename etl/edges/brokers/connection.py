@@ -6,6 +6,7 @@ A connection that raised is closed: after half a response nobody knows where the
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import time
@@ -52,8 +53,11 @@ class Connection:
         except TimeoutError:
             raise self._late("connect") from None
         except (OSError, UnicodeError) as error:  # UnicodeError: what the brokers call this host is no host's name
-            raise BrokerUnreachable(f"no connection: {getattr(error, 'strerror', None) or error}", broker=self.address,
-                                    check="that the broker runs, and that its host and port are right") from None
+            check = "that the broker runs, and that its host and port are right"
+            if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+                check = "how many files a process may open (ulimit -n): a run has a connection to each broker of the cluster, and some more"
+            what = f"no connection: {getattr(error, 'strerror', None) or error}"
+            raise BrokerUnreachable(what, broker=self.address, check=check) from None
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return connected

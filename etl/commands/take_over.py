@@ -72,7 +72,7 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
             snapshot = repaired(snapshot, repair)
             is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
             taken = taken_from(other, {} if other.plan else _rows_until(world), snapshot, settings)
-            coverage = _loaded_by_all(theirs, snapshot.table) if theirs else None
+            coverage = _loaded_by_all(theirs, other, snapshot.table) if theirs else None
             if state and not is_us and not isinstance(state, FirstRun):
                 _refuse_what_neither_loaded(world, taken, state, snapshot, coverage)
             plan = with_id(plan_taking_over(
@@ -128,11 +128,11 @@ def _refuse_what_neither_loaded(
     refuse_what_neither_loaded(taken, state, snapshot, ours, _loaded(theirs or Coverage(), loaded_by(path, taken.other.app_id)))
 
 
-def _loaded_by_all(theirs: PlanLedger, table: Table | None) -> Coverage:
-    """What the pipeline and the backfills beside it have loaded into this table."""
+def _loaded_by_all(theirs: PlanLedger, other: OtherPipeline, table: Table | None) -> Coverage:
+    """What the pipeline and the backfills beside it have loaded into this table; of an older copy of it, what that holds of the plans."""
     claims = ClaimsBeside(theirs.zookeeper, theirs.paths.group, theirs.pipeline)
     beside = [read_all_coverage(claims.ledger_of(claim.name)) for claim in claims.read()]
-    return with_beside(read_all_coverage(theirs), beside, table.id if table else "")
+    return with_beside(read_all_coverage(theirs, other.number), beside, table.id if table else "")
 
 
 def _loaded(coverage: Coverage, in_log: Loaded) -> Loaded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -147,6 +148,18 @@ def clean_log(table: Path) -> None:
         file.unlink()
     for crc in table.glob("_delta_log/.*.crc"):
         crc.unlink()
+
+
+def log_copied(table: Path, name: str) -> Path:
+    """A copy of the table's log, which its files know nothing of."""
+    copy = table.with_name(name)
+    shutil.copytree(table / "_delta_log", copy)
+    return copy
+
+
+def put_back(copy: Path, table: Path) -> None:
+    shutil.rmtree(table / "_delta_log")
+    shutil.copytree(copy, table / "_delta_log")
 
 
 def data_files(table: Path) -> set[str]:

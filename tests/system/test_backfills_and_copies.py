@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
 from tests.said import Said, refused
-from tests.system.driving import Pipeline, backfill_broken_off_before, data_files
+from tests.system.driving import Pipeline, backfill_broken_off_before, data_files, log_copied, put_back
 
 INTERVAL = ("--from", "0", "--until", "100")
 NAME = ("--name", "old")
 GIVING_UP = (*NAME, "--reason", "a test", "--yes")
 Znodes = Mapping[str, bytes]
-
-
-def log_copied(table: Path, name: str) -> Path:
-    """A copy of the table's log, which its files know nothing of."""
-    copy = table.with_name(name)
-    shutil.copytree(table / "_delta_log", copy)
-    return copy
-
-
-def put_back(copy: Path, table: Path) -> None:
-    shutil.rmtree(table / "_delta_log")
-    shutil.copytree(copy, table / "_delta_log")
 
 
 def znodes_below(client: Any, path: str) -> Znodes:

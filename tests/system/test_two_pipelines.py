@@ -11,7 +11,7 @@ from etl.commands import run
 from etl.report.run_state import Outcome
 from etl.settings.loader import load_settings
 from tests.said import refused
-from tests.system.driving import Before, Pipeline, broken_off_before, clean_log
+from tests.system.driving import Before, Pipeline, broken_off_before, clean_log, log_copied, put_back
 
 
 @pytest.fixture
@@ -93,6 +93,24 @@ def test_a_taken_over_pipeline_of_another_zookeeper_stops_by_the_tables_word_and
     pipeline.ran()
     assert sum(pipeline.in_table().values()) == 120
     refused(renamed.run(), 5)
+
+
+@pytest.mark.long
+def test_where_an_older_copy_of_the_table_was_put_back_an_heir_goes_on_from_the_copy_and_expects_what_it_holds(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    older = log_copied(pipeline.table, "older")
+    pipeline.produce(40)
+    pipeline.ran()
+    put_back(older, pipeline.table)
+    renamed = pipeline.under("renamed")
+    assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
+    for rows in 40, 80:
+        proof = renamed.door("verify")
+        assert (proof.code, proof.document["found_rows"], proof.document["expected_rows"]) == (0, rows, rows), proof.err
+        while renamed.ran().outcomes != ["nothing new"]:
+            pass
+    assert pipeline.is_whole()
 
 
 def copy_tree(client: Any, source: str, target: str) -> None:

@@ -95,7 +95,8 @@ def backfill_show(conf: Conf, name: BackfillName, as_json: AsJson = False) -> No
 def backfill_abandon(
     conf: Conf, name: BackfillName, reason: Reason, yes: Yes = False, as_json: AsJson = False, quiet: Quiet = False,
 ) -> None:
-    """Give a backfill up: what it has loaded stays in the table, and the rest is free for others."""
+    """Give a backfill up: what it has loaded stays in the table, and the rest is free for others. One that has loaded all, or was given up
+    before, gives back what the table has no row of: rows that somebody deleted."""
     from etl.commands.backfill import abandon_backfill
     from etl.commands.backfills import show_backfill
     from etl.console.text import show_sentence
@@ -103,9 +104,14 @@ def backfill_abandon(
     settings = settings_of(conf)
     found = show_backfill(settings, name)
     confirm([f"backfill {name} ({found['asked']}): {found['loaded']:,} offsets of {found['offsets']:,} are loaded and stay, "
-             f"{found['left']:,} are given back"], yes=yes, as_json=as_json)
+             f"{found['left']:,} are given back" + _once_more(found)], yes=yes, as_json=as_json)
     report, says = abandon_backfill(settings, name, reason, run_context(quiet=quiet, as_json=as_json))
     show(as_json, {**report.as_json(), "says": says}, lambda: show_sentence(says), is_done=True)
+
+
+def _once_more(found: dict[str, Any]) -> str:
+    """What is meant of one that loads no more."""
+    return ", and those that the table has no row of" if found["state"] in ("whole", "given up") else ""
 
 
 def _agreed(settings: Settings, name: str, asked: Asked, context: RunContext, *, dry_run: bool, as_json: bool) -> bool:

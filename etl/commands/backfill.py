@@ -20,7 +20,8 @@ from etl.report.backfill_progress import of_the_whole
 from etl.report.phases import Doing, Stopwatch
 from etl.report.run_report import Report
 from etl.report.words import at, counted
-from etl.run.backfill import Beginning, abandon, backfill, look_ahead
+from etl.run.abandon import abandon
+from etl.run.backfill import Beginning, backfill, look_ahead
 from etl.run.context import ALONE, RunContext
 from etl.run.live_world import LiveWorld
 from etl.run.wiring import open_world
@@ -129,7 +130,7 @@ def abandon_backfill(settings: Settings, name: str, reason: str, run_context: Ru
     def story(world: LiveWorld, report: Report) -> None:
         kept = abandon(world, own, report, reason)
         unit = next((log.unit for log in kept.stretches), "offset")
-        said.append(f"backfill {name} is given up: {counted(kept.offsets, unit)} of it are loaded and stay its own; the rest is free")
+        said.append(f"backfill {name} is given up: {counted(kept.offsets, unit)} of it are in the table and stay its own; the rest is free")
 
     with translating_spark_errors():
         report = reported(own, run_context, story)

@@ -41,7 +41,7 @@ def offsets_diff(settings: Settings, *, shows_all: bool = False) -> Sides:
         except Unreachable as error:  # no broker is registered, or none answers; where it is ZooKeeper, the next look tells that
             away = error
         observer = Observer(patient, world.zookeeper, world.group, world.ledger, now_ms=now_ms)
-        return sides_of(observer.observe_ledgers(), settings, shows_all=shows_all, away=away)
+        return sides_of(observer.observe_ledgers().snapshot, settings, shows_all=shows_all, away=away)
 
 
 def sides_of(snapshot: Snapshot, settings: Settings, *, shows_all: bool = False, away: Unreachable | None = None) -> Sides:

@@ -5,12 +5,13 @@ A decision is written into the ledger with its reason, under the driver's lock; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from etl.commands.acknowledged import accepted, accepted_beside, record_found
 from etl.commands.backfills import left_beside
 from etl.commands.run import new_run_id
-from etl.decisions.acceptance import is_recorded, is_told
+from etl.decisions.acceptance import is_recorded
 from etl.decisions.backfills.claiming import refuse_left_to_load
 from etl.decisions.byte_positions.misplaced_offsets import put_right
 from etl.decisions.foreign_commits import unacknowledged
@@ -20,14 +21,11 @@ from etl.decisions.identity.reset import plan_reset
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import naming_table, refuse_another_era, where_we_stand
-from etl.edges.delta.log import hash_of_commit, open_log
-from etl.edges.delta.path import rust_path
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.ledger import Acknowledgement, Ledger
+from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason
 from etl.model.plans import Plan
-from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Supersede, UpToDate
 from etl.model.table import Table
 from etl.protocol.stretches import FORM_OF_PARTITION, parse_stretch
@@ -69,7 +67,8 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     """Accept the table as it is at `version` (or `none`: that there is none), and go on from ZooKeeper's positions.
 
     What others did to the table up to that version stops no run any more. Where neither ledger tells whether the newest plan is in
-    that table, its rows are looked for: with some the plan counts as done, without any another one takes its place. Raises
+    that table, its rows are looked for: with some the plan counts as done, without any another one takes its place. The same is said to
+    each backfill beside the pipeline of its newest plan. Raises
     SettingsError when the table is at another version by now (look again first), or when the pipeline has no plan yet, LedgersDisagree
     for a table that another ledger of the same name wrote: to accept it would not help.
     """
@@ -82,16 +81,12 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
             refuse_another_era(ledger, table)
         _refuse_another_version(version, table)
         done = tuple(found for found in unacknowledged(table, ledger.acknowledged) if not found.by)
-        found = () if is_told(ledger, table) else _looked_for(world, ledger.newest)
-        lacks_plan = not is_told(ledger, table) and not any(receipt.rows for receipt in found)
-        place = (table.id if table else None), (table.version if table else None)
-        acknowledgement = Acknowledgement(
-            place[0], place[1], ledger.newest.number, reason, now_ms(), lacks_plan, plan_id=ledger.newest.id,
-            transaction_version=(table.transaction_version or 0) if table else 0, was_recorded=ledger.applied is not None,
-            commit=hash_of_commit(open_log(rust_path(settings.table.path)), table.version) if table else None, place=settings.table.place)
+        at_ms = now_ms()
+        said = accepted(world, ledger, ledger.newest, table, reason=reason, at_ms=at_ms)
+        found, lacks_plan = said.found, said.acknowledgement.lacks_plan
         world.note_removals(done)
-        if table and found and not lacks_plan:
-            world.record(ledger.newest, Applied(ledger.newest.number, ledger.newest.id, table.version, table.id, found))
+        record_found(world, ledger.newest, table, said)
+        acknowledgement = replace(said.acknowledgement, beside=accepted_beside(world, table, reason=reason, at_ms=at_ms))
         world.ledger.acknowledge(acknowledgement)
     what = "that there is no table" if table is None else f"the table {table.id} at version {table.version}"
     says = f"acknowledged {what}, after plan {acknowledgement.number}: {reason}"
@@ -193,15 +188,6 @@ def parse_skip(text: str) -> Loss:
         check = f"the form TOPIC:PARTITION:FROM-UNTIL, FROM included and UNTIL not, e.g. clicks:3:100-101; {FORM_OF_PARTITION}"
         raise SettingsError(f"{text!r} names no offsets", key="--skip", check=check)
     return Loss(*found, LossReason.SKIPPED)
-
-
-def _looked_for(world: LiveWorld, plan: Plan) -> tuple[Receipt, ...]:
-    """What the table holds of the plan. Raises NeedsDecision where nobody can tell: taken for not there, its rows might come twice."""
-    counted = world.rows_of_today(plan)
-    if counted.uncounted:
-        what = f"nobody can tell whether plan {plan.number} is in the table: {counted.uncounted}"
-        raise NeedsDecision(what, path=world.settings.table.path, check="the table's columns and files: what is missing there")
-    return counted.receipts
 
 
 def _refuse_another_version(version: str, table: Table | None) -> None:

@@ -7,16 +7,19 @@ to it. What it committed since is left out; what it had committed before, and an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etl.audit.findings import AuditedLog, Expected
 from etl.audit.pieces import as_loaded_again, together
 from etl.commands.expected_rows import BothLedgers, Loaded, expected_rows, loaded_plans, read_both_ledgers, still_lost
-from etl.decisions.acceptance import known_in_table
+from etl.decisions.acceptance import is_accepted, known_in_table
+from etl.decisions.backfills.giving_back import as_claimed, covered_as_claimed
 from etl.decisions.coverage import Ancestry
 from etl.decisions.reconcile import is_of_another_era
 from etl.errors import LedgersDisagree
+from etl.model.claims import Claim, ClaimState
+from etl.model.ledger import Interval
 from etl.model.losses import Loss
 from etl.model.table import Table
 from etl.run.context import ALONE
@@ -52,14 +55,19 @@ def expected_of_all(world: LiveWorld, told: BothLedgers, table: Table, loaded: S
     for claim in world.claims.beside.read():
         own = LiveWorld(settings_of_backfill(world.settings, claim.name), world.zookeeper, ALONE, world.run_id)
         theirs = read_both_ledgers(own)
-        if theirs.table is None or theirs.table.id != table.id or is_of_another_era(theirs.ledger, theirs.table):
+        there = theirs.table
+        if there is None or there.id != table.id or is_of_another_era(theirs.ledger, there):
             continue
-        there, known = theirs.table.transaction_version or 0, known_in_table(theirs.ledger, theirs.table)
-        # nobody accepts for a backfill that the table lacks a plan of it
+        newest, in_table = theirs.ledger.newest, there.transaction_version or 0
+        is_right = newest and is_accepted(theirs.ledger, newest, there, own.settings.table.place)
+        known = 0 if is_right else known_in_table(theirs.ledger, there)
         with _naming(claim.name):
-            plans, led_there = loaded_plans(own, theirs, replace(theirs.table, transaction_version=max(there, known)))
-        plans = [one for one in plans if one.applied.delta_version <= table.version or there < one.plan.number <= known]
-        more, lost, _ = expected_rows(own, theirs, theirs.table, plans, led_there)
+            plans, led_there = loaded_plans(own, theirs, replace(there, transaction_version=max(in_table, known)))
+        plans = [one for one in plans if one.applied.delta_version <= table.version or in_table < one.plan.number <= known]
+        if claim.state is ClaimState.GIVEN_UP:
+            theirs, plans, doubtful = _as_claimed(theirs, plans, claim, table)
+            rows = _with_given_up(rows, doubtful)
+        more, lost, _ = expected_rows(own, theirs, there, plans, led_there)
         every += plans
         for audited, found in more.items():
             rows[audited] = together(rows.get(audited, Expected()), found)
@@ -68,3 +76,28 @@ def expected_of_all(world: LiveWorld, told: BothLedgers, table: Table, loaded: S
     left = {audited: {part for loss in some for part in still_lost(loss, rows.get(audited, Expected()))}
             for audited, some in losses.items()}
     return ExpectedOfAll(tuple(every), {audited: as_loaded_again(found, audited) for audited, found in rows.items()}, left, notes)
+
+
+def _as_claimed(
+    theirs: BothLedgers, plans: Sequence[Loaded], claim: Claim, table: Table,
+) -> tuple[BothLedgers, list[Loaded], dict[AuditedLog, tuple[Interval, ...]]]:
+    """Without what the backfill gave back of this table, because it has no row of it; another one may have loaded that since."""
+    found, doubtful = list[Loaded](), dict[AuditedLog, tuple[Interval, ...]]()
+    for one in plans:
+        if one.applied.table_id == table.id:
+            plan, applied, more = as_claimed(one.plan, one.applied, claim)
+            one = replace(one, plan=plan, applied=applied)
+            for log, some in more.items():
+                audited = AuditedLog(log, claim.life_of(log))
+                doubtful[audited] = (*doubtful.get(audited, ()), *some)
+        found.append(one)
+    if theirs.coverage.table_id in (None, table.id):
+        theirs = replace(theirs, coverage=covered_as_claimed(theirs.coverage, claim))
+    return theirs, found, doubtful
+
+
+def _with_given_up(rows: Mapping[AuditedLog, Expected], more: Mapping[AuditedLog, tuple[Interval, ...]]) -> dict[AuditedLog, Expected]:
+    """Nobody misses a row of these offsets, and none of them is a surprise."""
+    return {**rows, **{
+        audited: replace(known, given_up=(*known.given_up, *some))
+        for audited, some in more.items() for known in (rows.get(audited, Expected()),)}}

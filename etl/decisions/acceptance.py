@@ -5,7 +5,8 @@ Pure functions of values. `reconcile` decides what follows from it.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.plans import Plan, PlanKind
@@ -29,8 +30,8 @@ def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> 
     return not _came_after(ledger.applied, acknowledgement)
 
 
-def accepted_beside(live: Ledger) -> Acknowledgement | None:
-    """What an operator accepted for all that load the table; of one plan of the pipeline it says nothing to its backfills.
+def accepted_beside(live: Ledger, name: str) -> Acknowledgement | None:
+    """What an operator accepted for all that load the table, as it is said to the backfill of that name.
 
     `live`: the pipeline's ledger. That there is no table holds while it has not planned since, and makes none: a table that is not there
     later may only be away, with rows in it, and a backfill that was begun in that one must not be taken for one of the table before.
@@ -41,7 +42,21 @@ def accepted_beside(live: Ledger) -> Acknowledgement | None:
             return None
         if said.was_recorded is False and newest.table_id is None:
             return None
-    return replace(said, number=-1) if said else None
+    return said.of_backfill(name) if said else None
+
+
+def acknowledging(
+    ledger: Ledger, plan: Plan, table: Table | None, *, reason: str, at_ms: int, lacks_plan: bool, commit: str | None, place: str,
+    beside: Mapping[str, Acknowledgement] = MappingProxyType({}),
+) -> Acknowledgement:
+    """The decision that this table, or none at this place, is right.
+
+    `lacks_plan`: no row of the newest `plan` is in it. `commit`: the hash of the version's commit.
+    """
+    return Acknowledgement(
+        table.id if table else None, table.version if table else None, plan.number, reason, at_ms, lacks_plan, plan_id=plan.id,
+        transaction_version=(table.transaction_version or 0) if table else 0, was_recorded=ledger.applied is not None, commit=commit,
+        place=place, beside=dict(beside))
 
 
 def accepted_version(acknowledgement: Acknowledgement | None, table: Table) -> int | None:

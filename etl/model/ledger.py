@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from etl.model.bounds import KeptKey
 from etl.model.logs import BrokerPartition
@@ -83,6 +83,12 @@ class Acknowledgement:
     """The hash of that version's commit file; None where the table's log did not hold it, or from before this was kept."""
     place: str | None = None
     """Where that table, or none, was, as `settings.places.place_of` says it; None from before this was kept."""
+    beside: Mapping[str, Acknowledgement] = field(default_factory=dict)
+    """The same decision for each backfill that has loaded into that very table, by name: what it says is of the backfill's newest plan."""
+
+    def of_backfill(self, name: str) -> Acknowledgement:
+        """As a backfill takes it: what others did to the table is accepted for all; of one that was begun since it says no more."""
+        return self.beside.get(name) or replace(self, number=-1, beside={})
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from etl.run.context import RunContext, now_ms
 from etl.run.discovery import Discovery
 from etl.run.formats import format_rows, try_on_no_rows
 from etl.run.loaded_rows import LoadedRows
-from etl.run.observe import Observer, observe_table
+from etl.run.observe import Observer, Seen, observe_table
 from etl.run.recount import applied_in_run
 from etl.run.rows import reader_for, writer_of
 from etl.run.spark import RunSpark
@@ -92,7 +92,13 @@ class LiveWorld(LoadedRows, BackfillVerbs):
 
     def observe(self, named: Named = none_named) -> Snapshot:
         """See `world.World`; `named` are offsets that an operator names."""
-        seen = self._observer.observe(named)
+        return self._saw(self._observer.observe(named))
+
+    def observe_ledgers(self) -> Snapshot:
+        """See `world.World`."""
+        return self._saw(self._observer.observe_ledgers())
+
+    def _saw(self, seen: Seen) -> Snapshot:
         self._cluster_name, self._seen_ledger, self._pipelines_version = seen.snapshot.cluster, seen.snapshot.ledger, seen.pipelines_version
         self.claims.saw(seen)
         return seen.snapshot
@@ -158,10 +164,6 @@ class LiveWorld(LoadedRows, BackfillVerbs):
             rows, self._reading = read(spark, plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=self.now_ms())
             return Load(writer, rows if writer.takes is Takes.FILES else format_rows(rows, self.settings))
 
-    def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """See `world.World`."""
-        return self._discovery.creations_of(topics)
-
     def writer_of(self, plan: Plan) -> str:
         """See `world.World`."""
         return str(writer_of(plan, self.settings))
@@ -204,10 +206,6 @@ class LiveWorld(LoadedRows, BackfillVerbs):
                 raise
             what = f"another driver went on to plan {newest} while we were at plan {plan.number}, whose rows are in the table"
             raise Owned(what, check="nothing; the next run goes on from there") from error
-
-    def tidy(self) -> None:
-        """See `world.World`."""
-        coverage.prune(self.ledger)
 
     @property
     def app_id(self) -> str:

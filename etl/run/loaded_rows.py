@@ -14,6 +14,7 @@ from etl.model.ledger import Coverage
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.raw_table import arrow_schema
+from etl.model.receipts import Receipt
 from etl.model.snapshot import Snapshot
 from etl.run.context import now_ms
 from etl.run.discovery import Discovery
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from etl.edges.delta.recount import Recount
+
+GAPS_TOLD = 1_000_000
+"""Of each range; two numbers each, in memory only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +60,10 @@ class LoadedRows:
         """What the table of today holds of the plan's ranges, whoever put it there."""
         return count_again(plan, None, self.settings)
 
-    def rows_of(self, plan: Plan) -> int | None:
+    def receipts_of_today(self, plan: Plan) -> Sequence[Receipt] | None:
         """See `world.World`."""
-        counted = self.rows_of_today(plan)
-        return None if counted.uncounted else sum(receipt.rows or 0 for receipt in counted.receipts)
+        counted = count_again(plan, None, self.settings, gaps_max=GAPS_TOLD)
+        return None if counted.uncounted else counted.receipts
 
     def loaded(self, transaction_version: int | None = None) -> Coverage:
         """See `world.World`."""
@@ -74,6 +78,14 @@ class LoadedRows:
                 offsets = cluster.offsets_at(asked, wait_for_leader_s=self.settings.source.wait_for_leader_s)
                 found |= {(log, moment): offset for log, offset in offsets.items()}
         return found
+
+    def tidy(self) -> None:
+        """See `world.World`."""
+        coverage.prune(self.ledger)
+
+    def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """See `world.World`."""
+        return self._discovery.creations_of(topics)
 
     def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
         """See `world.World`. Starts Spark."""

@@ -29,7 +29,7 @@ from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.model.bounds import Request
-from etl.model.claims import NO_CLAIMS, Claimed, live_and_name
+from etl.model.claims import NO_CLAIMS, Claimed, Claims, live_and_name
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, KafkaGroup, Retention, Tail
 from etl.model.plans import Plan
@@ -80,42 +80,50 @@ class Observer:
                 break
         return seen
 
-    def observe_ledgers(self) -> Snapshot:
+    def observe_ledgers(self) -> Seen:
         """ZooKeeper and the table alone: the logs that they know are there, and nobody tells where one starts, ends, or is led.
 
         Which other pipelines loaded into the table is not asked: it is where a topic is to be read that is not known yet.
         """
         for _ in range(_LOOKS_MAX):
             before = self._ledger.mark()
-            snapshot = self._look_at_ledgers()
+            seen = self._look_at_ledgers()
             if self._ledger.mark() == before:
                 break
-        return snapshot
+        return seen
 
-    def _look_at_ledgers(self) -> Snapshot:
-        ledger, admits = self._ledger.read_ledger(), self._settings.source.topics.admits
-        newest = ledger.newest
+    def _look_at_ledgers(self) -> Seen:
+        claims, claimed, ledger, lives = self._look_at_claims()
+        admits, newest = self._settings.source.topics.admits, ledger.newest
         called = ClusterName(newest.cluster, newest.cluster_id) if newest else self._discovery.name_of(ClusterMetadata(None, {}, {}), None)
-        logs = self._group.logs_with_offsets(admits) | set(ledger.newest.positions if ledger.newest else ())
+        logs = set() if self._backfill else self._group.logs_with_offsets(admits)
+        logs |= set(ledger.newest.positions if ledger.newest else ())
         table = observe_table(self._settings, app_id_of(called.name, self._settings.group, self._settings.pipeline), ledger)
         logs |= set(in_force.positions if (in_force := plan_in_force(ledger, table)) else ())
         read = frozenset(log for log in logs if admits(log.topic))
-        return Snapshot(
+        is_live = self._backfill is None
+        return Seen(Snapshot(
             cluster=called.name, cluster_id=called.cluster_id, extents={}, leaders={}, leaderless=read, topic_ids={}, bytes_per_offset={},
-            committed=self._group.committed(logs), starts={}, owners=self._group.owners({log.topic for log in read}),
-            live_consumers=self._group.live_consumers(), ledger=ledger, table=table, other_pipelines=self._ledger.other_pipelines())
+            committed=self._group.committed(logs) if is_live else {}, starts={},
+            owners=self._group.owners({log.topic for log in read}) if is_live else {},
+            live_consumers=self._group.live_consumers() if is_live else (), ledger=ledger, table=table,
+            other_pipelines=self._ledger.other_pipelines() if is_live else {}, claims=claims,
+            backfill=claimed.claim if claimed else None, live_epochs=lives), None, claimed)
+
+    def _look_at_claims(self) -> tuple[Claims, Claimed | None, Ledger, dict[BrokerPartition, int]]:
+        """Claims, and then the ledger, for what is stored is stored at the claims that were seen; of a backfill the lives of logs, too."""
+        claims = self._claims.read() if self._backfill is None else NO_CLAIMS
+        claimed = None if self._backfill is None else self._claims.read_one(self._backfill)
+        ledger = self._ledger.read_ledger()
+        if claimed is None:
+            return claims, None, ledger, {}
+        live = self._ledger.beside(self._live).read_ledger()
+        return claims, claimed, replace(ledger, acknowledged=accepted_beside(live, self._backfill or "")), lives_of(live.newest)
 
     def _look(self, named: Named) -> Seen:
         """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that is asked for after it."""
         source = self._settings.source
-        claims = self._claims.read() if self._backfill is None else NO_CLAIMS  # before the ledger: what is stored then is stored at them
-        claimed = None if self._backfill is None else self._claims.read_one(self._backfill)
-        ledger = self._ledger.read_ledger()
-        lives = dict[BrokerPartition, int]()
-        if claimed:
-            live = self._ledger.beside(self._live).read_ledger()
-            ledger = replace(ledger, acknowledged=accepted_beside(live))
-            lives = lives_of(live.newest)
+        claims, claimed, ledger, lives = self._look_at_claims()
         refuse_another_dialect(ledger.newest, self._settings)  # else these brokers would be asked for logs that they do not have
         pipelines_version = self._ledger.pipelines_version()  # before the others
         other_pipelines = {} if self._backfill else self._ledger.other_pipelines()

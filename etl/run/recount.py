@@ -10,7 +10,7 @@ from etl.edges.delta.outcome import Outcome
 from etl.edges.delta.shape import EVENT_DATE
 from etl.errors import TableUnreachable
 from etl.model.plans import Plan
-from etl.model.receipts import Applied, Receipt
+from etl.model.receipts import GAPS_KEPT, Applied, Receipt
 from etl.model.table import CommitMetadata
 from etl.protocol.zookeeper.commit_metadata import receipts_of
 from etl.settings.sections import Settings
@@ -52,12 +52,12 @@ def receipts_said(metadata: CommitMetadata | None, plan: Plan) -> tuple[Receipt,
     return said if said is not None and len(said) == len(plan.ranges) else None
 
 
-def count_again(plan: Plan, delta_version: int | None, settings: Settings) -> Recount:
+def count_again(plan: Plan, delta_version: int | None, settings: Settings, *, gaps_max: int = GAPS_KEPT) -> Recount:
     """The plan's rows in the files of that commit; without one, in the table of today, whoever put them there."""
     from etl.edges.delta.recount import recount
 
     behind = may_be_transformed(plan, settings)
-    return recount(settings.table.path, delta_version, plan.ranges, plan.log_epochs, behind_transform=behind)
+    return recount(settings.table.path, delta_version, plan.ranges, plan.log_epochs, behind_transform=behind, gaps_max=gaps_max)
 
 
 def _undated(delta_version: int | None, settings: Settings) -> int | None:

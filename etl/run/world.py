@@ -13,7 +13,7 @@ from etl.model.claims import Claim, Claimed
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Committed, Plan
-from etl.model.receipts import Applied
+from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import Snapshot
 from etl.model.table import ForeignCommit, Table
 
@@ -23,6 +23,9 @@ class World(Protocol):
 
     def observe(self, named: Named = none_named) -> Snapshot:
         """Read all that the run will need to know; `named` are offsets that an operator names."""
+
+    def observe_ledgers(self) -> Snapshot:
+        """The same of ZooKeeper and the table alone: no broker is asked, and logs are those that the ledger knows."""
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
         """Return when nobody owns these logs any more. Raises Owned when that takes too long."""
@@ -114,8 +117,8 @@ class World(Protocol):
     def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
         """How many rows of the table lie in each span, whoever wrote them; one span for each log. Raises where nobody may replace rows."""
 
-    def rows_of(self, plan: Plan) -> int | None:
-        """How many rows of its ranges the table of today holds, whoever put them there; None where nobody can count them."""
+    def receipts_of_today(self, plan: Plan) -> Sequence[Receipt] | None:
+        """What the table of today holds of each of its ranges, whoever put it there, with its gaps; None where nobody can count that."""
 
     def tidy(self) -> None:
         """Fold old plans into coverage."""

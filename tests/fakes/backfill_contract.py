@@ -40,6 +40,18 @@ class BackfillContract:
         assert seen.live_epochs == {stage.logs[0]: 0}
         assert list(seen.extents) == [stage.logs[0]] and (seen.committed, seen.owners, list(seen.claims)) == ({}, {}, [])
 
+    def test_a_backfill_is_closed_and_settled_by_a_look_at_which_no_broker_is_asked(self, stage: Stage) -> None:
+        own, plan = begun(stage)
+        append(own, plan)
+        known, seen = own.observe(), own.observe_ledgers()
+        assert (seen.backfill, seen.ledger, seen.table, seen.live_epochs) == (known.backfill, known.ledger, known.table, known.live_epochs)
+        assert (seen.extents, seen.committed, seen.owners, list(seen.claims)) == ({}, {}, {}, [])
+        closed = replace(claim_of(stage), state=ClaimState.CLOSING, reason="no")
+        own.close_backfill(closed, another(plan), seen.ledger)
+        own.observe_ledgers()
+        own.settle_backfill(replace(closed, state=ClaimState.GIVEN_UP, stretches={}))
+        assert own.claim() == Claimed(replace(closed, state=ClaimState.GIVEN_UP, stretches={}), 2)
+
     def test_of_two_who_claim_by_the_same_look_the_second_is_refused_and_has_stored_nothing(self, stage: Stage) -> None:
         first, second = stage.world(), stage.world("run-2")
         loaded(first, {stage.logs[0]: 3}, ranges=())

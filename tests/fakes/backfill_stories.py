@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from etl.decisions.acceptance import acknowledging, is_told
 from etl.decisions.backfills.backfilling import Asked
 from etl.decisions.identity.accepting import parse_named
 from etl.model.claims import Claim
 from etl.model.ledger import Acknowledgement
+from etl.model.receipts import Applied
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
-from etl.run.backfill import abandon, backfill
+from etl.run.abandon import abandon
+from etl.run.backfill import backfill
 from etl.settings.backfills import settings_of_backfill
 from etl.settings.sections import Settings
-from tests.fakes import fake_table
+from tests.fakes import fake_ledger, fake_table
 from tests.fakes.outside import Outside
 from tests.fakes.stories import At, grow, new_report, outcomes, outside_of, run, settings_of
 from tests.fakes.world import FakeWorld, When
@@ -56,11 +60,21 @@ def given_up(outside: Outside, at: At = nothing, *, name: str = "old", settings:
     return abandon(FakeWorld(outside.beside(name), own, at), own, new_report(), "not needed")
 
 
-def accept_table(outside: Outside) -> None:
-    """What `etl plans acknowledge` does: the table that is there now, or that there is none, is right."""
-    newest, table = outside.newest_plan(), fake_table.read_table(outside)
-    assert newest
-    outside.acknowledged = Acknowledgement(
-        table.id if table else None, table.version if table else None, newest.number, "no other copy is left", 1, False,
-        plan_id=newest.id, transaction_version=outside.transaction_version(), was_recorded=newest.number in outside.applied,
-        place=CAPPED.table.place)
+def accept_table(outside: Outside, *, settings: Settings = CAPPED) -> None:
+    """What `etl plans acknowledge` says of the table as it is, for the pipeline and for each backfill of that table."""
+    beside = {name: _acknowledged(one, settings) for name, one in outside.backfills.items()
+              if (newest := one.newest_plan()) and newest.table_id == outside.table_id}
+    outside.acknowledged = replace(_acknowledged(outside, settings), beside=beside)
+
+
+def _acknowledged(outside: Outside, settings: Settings) -> Acknowledgement:
+    ledger, table = fake_ledger.read_ledger(outside), fake_table.read_table(outside)
+    assert ledger.newest
+    lacks_plan = False
+    if not is_told(ledger, table):
+        found = fake_table.receipts_of_today(outside, ledger.newest)
+        lacks_plan = not any(one.rows for one in found)
+        if table and not lacks_plan:
+            fake_ledger.record(outside, Applied(ledger.newest.number, ledger.newest.id, table.version, table.id, tuple(found)))
+    return acknowledging(
+        ledger, ledger.newest, table, reason="seen", at_ms=outside.now_ms, lacks_plan=lacks_plan, commit=None, place=settings.table.place)

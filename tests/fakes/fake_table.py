@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from etl.decisions.backfills.claiming import joined
 from etl.decisions.identity.log_identity import Cut
 from etl.decisions.replaced import Span, spans_of
 from etl.errors import ExpiredOffsets, LedgersDisagree, MissingOffsets, TableAppeared, TableUnreachable
@@ -116,6 +117,17 @@ def _rows_of_today(out: Outside, plan: Plan) -> list[Row]:
     """Of the lives of logs that the plan reads."""
     return [row for commit in out.table or () for row in commit.left
             if commit.plan.log_epochs.get(row[0], 0) == plan.log_epochs.get(row[0], 0)]
+
+
+def receipts_of_today(out: Outside, plan: Plan) -> list[Receipt]:
+    """Of each range, with its gaps; of byte positions nobody can tell any."""
+    rows = _rows_of_today(out, plan)
+    found = []
+    for r in plan.ranges:
+        there = {offset_of(place) for log, place in rows if log == r.log}
+        gaps = [] if r.log.is_physical else joined((at, at + 1) for at in range(r.from_offset, r.until_offset) if at not in there)
+        found.append(replace(receipt_of(r, rows), gaps=tuple(gaps), gaps_complete=not r.log.is_physical))
+    return found
 
 
 def as_read(out: Outside, applied: Applied) -> Applied:

@@ -149,7 +149,7 @@ class Beside(Outside):
     """What outlives a driver of a backfill: plans of its own, logs and a table that are the live pipeline's."""
 
     def __init__(self, live: Outside, name: str) -> None:
-        self.live = live
+        self.live, self.name = live, name
         self.uid: str | None = None
         self.plans: dict[int, bytes] = {}
         self.plan_versions: dict[int, int] = {}
@@ -165,7 +165,7 @@ class Beside(Outside):
 
 
 def _accepted(beside: Beside) -> Acknowledgement | None:
-    return accepted_beside(Ledger(beside.live.uid, beside.live.newest_plan(), acknowledged=beside.live.acknowledged))
+    return accepted_beside(Ledger(beside.live.uid, beside.live.newest_plan(), acknowledged=beside.live.acknowledged), beside.name)
 
 
 def _shared(name: str) -> property:

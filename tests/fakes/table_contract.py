@@ -16,6 +16,16 @@ from tests.fakes.world_stage import Stage, another, append, appended, counts, lo
 class TableContract:
     """What a run may rely on of appends, of counting them again, and of the records of both."""
 
+    def test_what_the_table_of_today_has_of_any_offsets_is_counted_whoever_put_it_there(self, stage: Stage) -> None:
+        a, b, _ = stage.logs
+        world = stage.world()
+        plan, _ = appended(world, {a: 4, b: 3})
+        asked = replace(plan, ranges=(OffsetRange(a, 2, 6), OffsetRange(b, 0, 3), OffsetRange(b, 7, 9)))
+        found = world.receipts_of_today(asked)
+        assert found is not None and [one.rows for one in found] == [2, 3, 0]
+        if a.broker_id is None:
+            assert [(one.gaps, one.gaps_complete) for one in found] == [(((4, 6),), True), ((), True), (((7, 9),), True)]
+
     # -- append --------------------------------------------------------------------------------------------------------
 
     def test_an_append_puts_each_record_of_the_plan_into_the_table_once_and_says_so(self, stage: Stage) -> None:

@@ -29,7 +29,7 @@ from etl.model.claims import NO_CLAIMS, Claim, Claimed
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Committed, OffsetRange, Plan
-from etl.model.receipts import Applied
+from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import Asked, Snapshot
 from etl.model.table import ForeignCommit, Table
 from etl.protocol.zookeeper import payloads
@@ -89,7 +89,23 @@ class FakeWorld:
         """See World; `named` are offsets that an operator names."""
         claimed = fake_ledger.read_claims(self.outside), fake_ledger.read_claim(self.outside)
         self.claims = fake_ledger.ClaimsSeen(*claimed)
-        found: Snapshot = self._do("observe", lambda: self._snapshot(named))
+        return self._with_claims(self._do("observe", lambda: self._snapshot(named)))
+
+    def observe_ledgers(self) -> Snapshot:
+        """See World."""
+        claimed = fake_ledger.read_claims(self.outside), fake_ledger.read_claim(self.outside)
+        self.claims = fake_ledger.ClaimsSeen(*claimed)
+        return self._with_claims(self._do("observe", self._ledgers))
+
+    def _ledgers(self) -> Snapshot:
+        out, ledger = self.outside, self._ledger()
+        logs = frozenset(ledger.newest.positions if ledger.newest else ())
+        return Snapshot(
+            cluster=CLUSTER, cluster_id=None, extents={}, leaders={}, leaderless=logs, topic_ids={}, bytes_per_offset={},
+            committed=out.committed(), starts={}, owners=dict(out.owners), live_consumers=out.live_consumers, ledger=ledger,
+            table=self._table())
+
+    def _with_claims(self, found: Snapshot) -> Snapshot:
         self.claims.newest = found.ledger.newest
         own = self.claims.own
         lives = lives_of(self.outside.live.newest_plan()) if isinstance(self.outside, Beside) else {}
@@ -304,9 +320,9 @@ class FakeWorld:
         """See World."""
         return self._do("count rows", lambda: fake_table.rows_there(self.outside, spans))  # type: ignore[no-any-return]
 
-    def rows_of(self, plan: Plan) -> int | None:
+    def receipts_of_today(self, plan: Plan) -> list[Receipt]:
         """See World."""
-        return sum(self.rows_there([Span(r.log, r.from_offset, r.until_offset, plan.log_epochs.get(r.log, 0))])[r.log] for r in plan.ranges)
+        return self._do("count rows", lambda: fake_table.receipts_of_today(self.outside, plan))  # type: ignore[no-any-return]
 
     def tidy(self) -> None:
         """See World."""

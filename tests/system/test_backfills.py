@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from kafka.admin import KafkaAdminClient
 
+from etl.embedded.server import wait_until
 from tests.said import refused
 from tests.system.driving import Pipeline, backfill_broken_off_before
 
@@ -83,3 +85,49 @@ def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_cla
     assert backfill(late, "--name", "b", "--from", "10", "--until", "20").code == 0
     refused(backfill(late, "--name", "b", "--from", "10", "--until", "21"), 2, "backfill b was begun from 10 until 20")
     refused(backfill(late, "--name", "c", "--from", "0", "--until", "15"), 2, "backfill b has loaded offsets 10 to 15, or will")
+
+
+def test_what_somebody_deleted_of_a_whole_backfill_is_given_back_and_loaded_by_another_one(late: Pipeline) -> None:
+    pipeline, name = late, ("--name", "old", "--reason", "deleted by mistake")
+    assert backfill(pipeline, "--name", "old", *INTERVAL).code == 0
+    refused(pipeline.door("backfill", "abandon", after=(*name, "--yes")), 2, "there is nothing to give up")
+    DeltaTable(str(pipeline.table)).delete("partition = 1 and offset >= 20 and offset < 60")
+    refused(pipeline.door("backfill", "abandon", after=(*name, "--yes")), 5, "removed rows", "plans acknowledge")
+    version = DeltaTable(str(pipeline.table)).version()
+    accepted = pipeline.door("plans", "acknowledge", after=(str(version), "--reason", "a test"))
+    assert accepted.code == 0, accepted.err
+    refused(backfill(pipeline, "--name", "new", *INTERVAL), 2, "backfill old has loaded offsets 0 to 100", "`etl backfill abandon`")
+    given_up = pipeline.door("backfill", "abandon", after=(*name, "--yes"))
+    assert given_up.code == 0, given_up.err
+    [row] = pipeline.door("backfill", "list").document
+    assert (row["state"], row["loaded"]) == ("given up", 360)
+    assert pipeline.door("verify").document["found_rows"] == 560
+
+    assert backfill(pipeline, "--name", "new", *INTERVAL, "--missing").code == 0
+    proof = pipeline.door("verify")
+    assert (proof.code, proof.document["found_rows"]) == (0, 600), proof.err
+    assert pipeline.is_whole() and pipeline.ran().outcomes == ["nothing new"]
+
+
+def test_what_an_older_copy_of_the_table_lacks_of_a_backfill_is_given_back_once_it_is_accepted_also_where_the_topic_is_gone(
+    late: Pipeline,
+) -> None:
+    assert backfill(late, "--name", "old", *INTERVAL).code == 0
+    last = DeltaTable(str(late.table)).version()
+    for kept in (late.table / "_delta_log").glob(f"*{last:020}.*"):
+        kept.unlink()
+    abandon = ("--name", "old", "--reason", "an older copy", "--yes")
+    refused(late.door("backfill", "abandon", after=abandon), 5, "now the table does not hold it", f"etl plans acknowledge CONF {last - 1}")
+    accepted = late.door("plans", "acknowledge", after=(str(last - 1), "--reason", "a test"))
+    assert accepted.code == 0, accepted.err
+    said = late.door("backfill", "resume", after=("--name", "old"))
+    assert said.outcomes == ["already applied"] and "the table lacks plans after plan 2" in said.document["outcomes"][0]["says"]
+    assert late.door("backfill", "abandon", after=abandon).code == 0
+    assert backfill(late, "--name", "rest", *INTERVAL, "--missing").code == 0
+    assert late.is_whole() and late.door("verify").document["found_rows"] == 600
+    assert late.ran().outcomes == ["nothing new"]
+    with KafkaAdminClient(bootstrap_servers=late.cluster.bootstrap) as admin:
+        admin.delete_topics([late.topic])
+        assert wait_until(lambda: late.topic not in admin.list_topics(), 30)
+    assert late.door("backfill", "resume", after=("--name", "rest")).outcomes == ["already applied"]
+    refused(late.door("backfill", "abandon", after=("--name", "rest", "--reason", "gone", "--yes")), 2, "there is nothing to give up")

@@ -155,7 +155,9 @@ def _held(log: BrokerPartition, interval: tuple[int, int], by: tuple[str, tuple[
         what = f"{who} has loaded offsets {low} to {high}, or will" if who.startswith("backfill") else f"{who} has loaded {low} to {high}"
     free = ", ".join(f"{start} to {until}" for start, until in left) or "nothing of the interval"
     check = f"`--missing` fills only what nobody else loads ({free})"
-    if not who.startswith("backfill"):
+    if who.startswith("backfill"):
+        check += "; rows of it that somebody deleted since: `etl backfill abandon` of that one gives them back"
+    else:
         check += "; what is loaded and is to be read again takes `etl replay`"
     return SettingsError(what, key="--from", **log.place, offset=low, check=check)
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from etl.decisions.coverage import OFFSETS_END, ancestry
 from etl.decisions.start import starts_of
 from etl.errors import NeedsDecision, Owned
-from etl.model.claims import Claim, Claims, ClaimState
+from etl.model.claims import Claim, Claims
 from etl.model.ledger import Coverage
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan, PlanKind
@@ -54,10 +54,13 @@ def refuse_claimed(plan: Plan, last: Plan | None, claims: Claims) -> None:
                 continue
             low, high = met[0]
             what = f"the pipeline would begin at offset {start}, and backfill {claim.name} has claimed {max(low, start)} to {high}"
-            check = f"`etl backfill show CONF --name {claim.name}`; a position behind {met[-1][1]}"
-            if claim.state is ClaimState.OPEN:
-                check += f", or `etl backfill abandon CONF --name {claim.name} --reason ...`, which gives back what it has not loaded"
+            check = (f"`etl backfill show CONF --name {claim.name}`; a position behind {met[-1][1]}; or {_abandon(claim.name)}, which "
+                     "gives back what it has not loaded, and what somebody deleted of it since")
             raise NeedsDecision(what, **log.place, offset=start, check=check)
+
+
+def _abandon(name: str) -> str:
+    return f"`etl backfill abandon CONF --name {name} --reason ...`"
 
 
 def _held_before(claim: Claim, log: BrokerPartition, plan: Plan, last: Plan | None) -> list[tuple[int, int]]:
@@ -78,7 +81,7 @@ def refuse_left_to_load(plan: Plan, last: Plan, left: Mapping[str, Collection[Br
     for name, logs in sorted(left.items()):
         for log in sorted(begun.intersection(logs)):
             what = f"backfill {name} has not loaded all that it claims of this partition, as it was before"
-            check = f"`etl backfill abandon CONF --name {name} --reason ...`, which keeps what it has loaded; then say this again"
+            check = f"{_abandon(name)}, which keeps what it has loaded; then say this again"
             raise NeedsDecision(what, **log.place, check=check)
 
 
@@ -120,7 +123,7 @@ def refuse_another_life(snapshot: Snapshot, positions: Mapping[BrokerPartition, 
     for log in sorted(claim.left_from(positions)) if claim else ():
         if claim and snapshot.live_epochs.get(log, claim.life_of(log)) != claim.life_of(log):
             what = "the pipeline goes on with this partition as one that was cut or made again, and the backfill was begun before that"
-            check = f"`etl backfill abandon CONF --name {claim.name} --reason ...`, which keeps what it has loaded"
+            check = f"{_abandon(claim.name)}, which keeps what it has loaded"
             raise NeedsDecision(what, **log.place, check=check)
 
 

@@ -13,7 +13,7 @@ from etl.decisions.coverage import is_better
 from etl.edges.zookeeper.documents import Documents, Write
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, ZooKeeperUnreachable
-from etl.model.claims import MARK
+from etl.model.claims import MARK, live_and_name
 from etl.model.ledger import Acknowledgement, Coverage, Ledger, Retirement
 from etl.model.plans import Plan
 from etl.model.receipts import Applied
@@ -238,9 +238,12 @@ class PlanLedger:
                 self.documents.put(path, payload)
 
     def read_acknowledgement(self) -> Acknowledgement | None:
-        """An operator's last acknowledgement."""
-        found = self.zookeeper.read(self.paths.acknowledged)
-        return ledger_documents.parse_acknowledgement(found[0], path=self.paths.acknowledged) if found and found[0] else None
+        """An operator's last acknowledgement; a backfill's is what that of its pipeline says to it."""
+        live, name = live_and_name(self.pipeline)
+        path = PipelinePaths(self.paths.group, live).acknowledged
+        found = self.zookeeper.read(path)
+        said = ledger_documents.parse_acknowledgement(found[0], path=path) if found and found[0] else None
+        return said.of_backfill(name) if said and name else said
 
 
 def _topics_of(plan: Plan) -> frozenset[str]:

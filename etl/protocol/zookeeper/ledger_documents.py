@@ -119,21 +119,30 @@ def _parse_intervals(document: dict[str, Any]) -> dict[BrokerPartition, tuple[In
 
 def render_acknowledgement(acknowledgement: Acknowledgement) -> bytes:
     """The znode of an acknowledgement, readable as it is."""
-    return json.dumps({
+    return json.dumps(_acknowledgement(acknowledgement), sort_keys=True).encode()
+
+
+def _acknowledgement(acknowledgement: Acknowledgement) -> dict[str, Any]:
+    said = {
         "format": FORMAT, "table_id": acknowledgement.table_id, "delta_version": acknowledgement.delta_version,
         "number": acknowledgement.number, "reason": acknowledgement.reason, "at_ms": acknowledgement.at_ms,
         "lacks_plan": acknowledgement.lacks_plan, "plan_id": acknowledgement.plan_id,
         "transaction_version": acknowledgement.transaction_version, "was_recorded": acknowledgement.was_recorded,
-        "commit": acknowledgement.commit, "place": acknowledgement.place},
-        sort_keys=True).encode()
+        "commit": acknowledgement.commit, "place": acknowledgement.place}
+    beside = {name: _acknowledgement(one) for name, one in acknowledgement.beside.items()}
+    return {**said, "beside": beside} if beside else said
 
 
 def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
     """An acknowledgement. Raises LedgersDisagree when the znode does not hold one."""
-    return parsed(zlib.compress(payload), path, lambda found: Acknowledgement(
+    return parsed(zlib.compress(payload), path, _parse_acknowledgement)
+
+
+def _parse_acknowledgement(found: dict[str, Any]) -> Acknowledgement:
+    return Acknowledgement(
         found["table_id"], found["delta_version"], int(found["number"]), str(found["reason"]), int(found["at_ms"]),
         bool(found.get("lacks_plan")), found.get("plan_id"), found.get("transaction_version"), found.get("was_recorded"),
-        found.get("commit"), found.get("place")))
+        found.get("commit"), found.get("place"), {str(name): _parse_acknowledgement(one) for name, one in found.get("beside", {}).items()})
 
 
 def render_retirement(retirement: Retirement) -> bytes:

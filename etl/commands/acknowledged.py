@@ -1,0 +1,70 @@
+"""What it comes to that an operator accepts a table: of the newest plan of the pipeline, and of each backfill beside it.
+
+Where neither ledger tells whether such a plan is in that table, its rows are looked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from etl.decisions.acceptance import acknowledging, is_told
+from etl.decisions.reconcile import is_of_another_era
+from etl.edges.delta.log import hash_of_commit, open_log
+from etl.edges.delta.path import rust_path
+from etl.errors import NeedsDecision
+from etl.model.ledger import Acknowledgement, Ledger
+from etl.model.plans import Plan
+from etl.model.receipts import Applied, Receipt
+from etl.model.table import Table
+from etl.run.context import ALONE
+from etl.run.live_world import LiveWorld
+from etl.settings.backfills import settings_of_backfill
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What is said of one ledger."""
+
+    acknowledgement: Acknowledgement
+    found: tuple[Receipt, ...]
+    """What the table has of the newest plan, where nothing else tells."""
+
+
+def accepted(world: LiveWorld, ledger: Ledger, plan: Plan, table: Table | None, *, reason: str, at_ms: int) -> Accepted:
+    """Look, and decide; nothing is stored. Raises NeedsDecision where nobody can tell: taken for not there, rows might come twice."""
+    found = () if is_told(ledger, table) else _looked_for(world, plan)
+    path = world.settings.table
+    return Accepted(acknowledging(
+        ledger, plan, table, reason=reason, at_ms=at_ms, place=path.place,
+        lacks_plan=not is_told(ledger, table) and not any(receipt.rows for receipt in found),
+        commit=hash_of_commit(open_log(rust_path(path.path)), table.version) if table else None), found)
+
+
+def record_found(world: LiveWorld, plan: Plan, table: Table | None, said: Accepted) -> None:
+    """Where rows of the plan are there, it counts as done."""
+    if table and said.found and not said.acknowledgement.lacks_plan:
+        world.record(plan, Applied(plan.number, plan.id, table.version, table.id, said.found))
+
+
+def accepted_beside(live: LiveWorld, table: Table | None, *, reason: str, at_ms: int) -> dict[str, Acknowledgement]:
+    """The same for the backfills that have loaded into that very table; what of their rows is there is recorded."""
+    said = {}
+    for claim in live.claims.beside.read():
+        own = LiveWorld(settings_of_backfill(live.settings, claim.name), live.zookeeper, ALONE, live.run_id)
+        ledger = own.ledger.read_ledger()
+        plan, there = ledger.newest, own.read_table(ledger)
+        if table is None or there is None or plan is None or plan.table_id != there.id or is_of_another_era(ledger, there):
+            continue
+        # the version that the operator has looked at; of a newer one it says nothing
+        one = accepted(own, ledger, plan, replace(there, version=table.version), reason=reason, at_ms=at_ms)
+        record_found(own, plan, there, one)
+        said[claim.name] = one.acknowledgement
+    return said
+
+
+def _looked_for(world: LiveWorld, plan: Plan) -> tuple[Receipt, ...]:
+    counted = world.rows_of_today(plan)
+    if counted.uncounted:
+        what = f"nobody can tell whether plan {plan.number} is in the table: {counted.uncounted}"
+        raise NeedsDecision(what, path=world.settings.table.path, check="the table's columns and files: what is missing there")
+    return counted.receipts

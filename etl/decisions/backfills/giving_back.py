@@ -1,0 +1,111 @@
+"""What a backfill that loads no more gives back: offsets that it has loaded, and of which the table has no row by now. Pure.
+
+Somebody deleted the rows, or put an older copy of the table in place, and an operator accepted that. Offsets that never had a row (markers
+of transactions, compaction) are not looked for where the table has as many rows as were loaded. Of a physical log rows do not tell which
+messages are not there: a stretch of it is given back where it has no row at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from etl.decisions.backfills.claiming import Stretches
+from etl.decisions.coverage import interval_of, without
+from etl.decisions.replaced import Span, cut_around, is_exact
+from etl.model.claims import Claim
+from etl.model.ledger import Coverage, Interval
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange, Plan
+from etl.model.receipts import GAPS_KEPT, Applied, Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A part of what is claimed, as it was loaded."""
+
+    offsets: OffsetRange
+    rows: int | None
+    """That it gave; None where nobody knows it of this part alone."""
+
+
+def held_parts(stretches: Stretches, loaded: Coverage) -> tuple[Held, ...]:
+    """All that is claimed, cut where what is known of it ends."""
+    return tuple(part for log, parts in sorted(stretches.items()) for stretch in parts for part in _parts_of(log, stretch, loaded))
+
+
+def _parts_of(log: BrokerPartition, stretch: tuple[int, int], loaded: Coverage) -> Iterator[Held]:
+    start, until = stretch
+    known = [one for intervals in (loaded.intervals, loaded.given_up) for one in intervals.get(log, ())]
+    for one in known:
+        low, high = max(start, one.from_offset), min(until, one.until_offset)
+        if low < high:
+            yield Held(OffsetRange(log, low, high), one.rows if (low, high) == (one.from_offset, one.until_offset) else None)
+    for low, high in without(stretch, ((one.from_offset, one.until_offset) for one in known)):
+        yield Held(OffsetRange(log, low, high), None)
+
+
+def still_there(
+    stretches: Stretches, held: Sequence[Held], receipts: Sequence[Receipt],
+) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
+    """What stays claimed. `receipts`: what the table of today has of each part, with the gaps."""
+    holes: dict[BrokerPartition, list[tuple[int, int]]] = {}
+    for part, receipt in zip(held, receipts, strict=True):
+        holes.setdefault(part.offsets.log, []).extend(_without_rows(part, receipt))
+    kept = {log: tuple(piece for stretch in parts for piece in without(stretch, holes.get(log, ()))) for log, parts in stretches.items()}
+    return {log: parts for log, parts in kept.items() if parts}
+
+
+def _without_rows(part: Held, receipt: Receipt) -> Sequence[tuple[int, int]]:
+    r = part.offsets
+    if receipt.rows is None or (part.rows is not None and receipt.rows >= part.rows):
+        return ()
+    if r.log.is_physical or not receipt.rows:
+        return () if receipt.rows else [(r.from_offset, r.until_offset)]
+    return sorted(receipt.gaps, key=lambda gap: gap[0] - gap[1])[:GAPS_KEPT]  # a claim is one znode: the largest, and more another time
+
+
+_Pair = tuple[OffsetRange, Receipt]
+
+
+def as_claimed(plan: Plan, applied: Applied, claim: Claim) -> tuple[Plan, Applied, dict[BrokerPartition, tuple[Interval, ...]]]:
+    """A plan and what came of it without what was given back since, for another one may have loaded that; and what nobody can judge.
+
+    Those are the other offsets of a range that was given back in part, where it is not known of each of them whether it had a row.
+    """
+    kept, doubtful = list[_Pair](), dict[BrokerPartition, tuple[Interval, ...]]()
+    for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
+        gone = without((r.from_offset, r.until_offset), claim.stretches.get(r.log, ()))
+        if not gone or is_exact(r, receipt):
+            kept += _cut(r, receipt, gone)
+        else:
+            doubtful[r.log] = (*doubtful.get(r.log, ()), *_around(interval_of(r, receipt, claim.life_of(r.log)), gone))
+    receipts = tuple(receipt for _, receipt in kept)
+    return replace(plan, ranges=tuple(r for r, _ in kept)), replace(applied, receipts=receipts), doubtful
+
+
+def covered_as_claimed(coverage: Coverage, claim: Claim) -> Coverage:
+    """The same of plans that were pruned."""
+    kept, doubtful = dict[BrokerPartition, tuple[Interval, ...]](), dict(coverage.given_up)
+    for log, intervals in coverage.intervals.items():
+        for one in intervals:
+            gone = without((one.from_offset, one.until_offset), claim.stretches.get(log, ()))
+            is_known = not gone or (one.rows == one.until_offset - one.from_offset and not log.is_physical)
+            into = kept if is_known else doubtful
+            into[log] = (*into.get(log, ()), *(_around(one, gone) if gone else (one,)))
+    return replace(coverage, intervals=kept, given_up=doubtful)
+
+
+def _cut(r: OffsetRange, receipt: Receipt, gone: Sequence[tuple[int, int]]) -> list[_Pair]:
+    pairs = [(r, receipt)]
+    for start, until in gone:
+        span = Span(r.log, start, until)
+        pairs = [part for one in pairs for part in (
+            cut_around(*one, span) if span.meets(one[0].from_offset, one[0].until_offset) else (one,))]
+    return pairs
+
+
+def _around(interval: Interval, gone: Sequence[tuple[int, int]]) -> tuple[Interval, ...]:
+    """What is left of an interval in which each offset has a row, or of one of which nobody asks."""
+    return tuple(Interval(low, high, high - low, log_epoch=interval.log_epoch)
+                 for low, high in without((interval.from_offset, interval.until_offset), gone))

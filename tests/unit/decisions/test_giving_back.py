@@ -1,0 +1,77 @@
+"""What a backfill that loads no more gives back, and what of its plans the ledger expects in the table after that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from etl.decisions.backfills.giving_back import as_claimed, covered_as_claimed, held_parts, still_there
+from etl.model.claims import Claim
+from etl.model.ledger import Coverage, Interval
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange
+from etl.model.receipts import GAPS_KEPT, Applied, Receipt
+from tests.builders import plain_plan
+
+LOG, PHYSICAL = BrokerPartition("clicks", 0), BrokerPartition("clicks", 0, 1)
+CLAIM = Claim("old", {LOG: ((0, 4), (6, 10))}, {LOG: 2}, "asked", 5)
+
+
+def applied_of(*receipts: Receipt) -> Applied:
+    return Applied(1, "id", 7, "table-1", receipts)
+
+
+def test_a_claim_is_cut_where_what_is_known_of_it_ends() -> None:
+    loaded = Coverage(intervals={LOG: (Interval(0, 4, 3), Interval(6, 8, 2))}, given_up={LOG: (Interval(8, 12, 4),)})
+    assert [(one.offsets.from_offset, one.offsets.until_offset, one.rows) for one in held_parts({LOG: ((0, 4), (6, 14))}, loaded)] == [
+        (0, 4, 3), (6, 8, 2), (8, 12, 4), (12, 14, None)]
+    assert [one.rows for one in held_parts({LOG: ((1, 4),)}, loaded)] == [None], "of a part nobody knows how many rows it gave"
+
+
+def test_where_as_many_rows_are_there_as_were_loaded_nothing_is_given_back() -> None:
+    stretches = {LOG: ((0, 10),)}
+    held = held_parts(stretches, Coverage(intervals={LOG: (Interval(0, 10, 8),)}))
+    assert still_there(stretches, held, [Receipt(rows=8, gaps=((3, 5),))]) == stretches
+    assert still_there(stretches, held, [Receipt(rows=7, gaps=((3, 6),))]) == {LOG: ((0, 3), (6, 10))}
+    assert still_there(stretches, held, [Receipt(rows=0, gaps=((0, 10),))]) == {}
+
+
+def test_of_very_many_holes_the_largest_are_given_back() -> None:
+    stretches = {LOG: ((0, 10_000),)}
+    gaps = (*((at, at + 1) for at in range(0, 4 * GAPS_KEPT, 2)), (9_000, 9_900))
+    kept = still_there(stretches, held_parts(stretches, Coverage()), [Receipt(rows=1, gaps=gaps)])[LOG]
+    assert (kept[-1], sum(until - start for start, until in kept)) == ((9_900, 10_000), 10_000 - 900 - (GAPS_KEPT - 1))
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(0, {}), (1, {PHYSICAL: ((0, 90),)})])
+def test_of_a_physical_log_rows_tell_only_whether_any_is_there(rows: int, kept: object) -> None:
+    stretches = {PHYSICAL: ((0, 90),)}
+    held = held_parts(stretches, Coverage(intervals={PHYSICAL: (Interval(0, 90, 3),)}))
+    assert still_there(stretches, held, [Receipt(rows=rows, gaps_complete=False)]) == kept
+
+
+def test_a_plan_is_expected_without_what_was_given_back() -> None:
+    plan = plain_plan(1, ranges=(OffsetRange(LOG, 0, 5), OffsetRange(LOG, 5, 10), OffsetRange(LOG, 10, 12)))
+    full = Receipt(rows=5, fetched_bytes=9)
+    left, applied, doubtful = as_claimed(plan, applied_of(full, replace(full, rows=4, gaps=((7, 8),)), replace(full, rows=2)), CLAIM)
+    assert [(r.from_offset, r.until_offset) for r in left.ranges] == [(0, 4), (6, 10)] and not doubtful
+    assert [(one.rows, one.gaps) for one in applied.receipts] == [(4, ()), (3, ((7, 8),))]
+
+
+def test_of_a_range_whose_gaps_nobody_knows_what_is_left_is_not_judged() -> None:
+    plan = plain_plan(1, ranges=(OffsetRange(LOG, 0, 5), OffsetRange(LOG, 6, 10)))
+    unknown = Receipt(rows=3, gaps_complete=False)
+    left, applied, doubtful = as_claimed(plan, applied_of(unknown, unknown), CLAIM)
+    assert left.ranges == plan.ranges[1:] and applied.receipts == (unknown,)
+    assert doubtful == {LOG: (Interval(0, 4, 4, log_epoch=2),)}
+
+
+def test_the_same_holds_of_plans_that_were_pruned() -> None:
+    intervals = Interval(0, 5, 5, log_epoch=2), Interval(5, 10, 3, log_epoch=2), Interval(10, 12, 2, log_epoch=2)
+    coverage = Coverage(intervals={LOG: intervals})
+    found = covered_as_claimed(coverage, CLAIM)
+    assert found.intervals == {LOG: (Interval(0, 4, 4, log_epoch=2),)}
+    assert found.given_up == {LOG: (Interval(6, 10, 4, log_epoch=2),)}
+    whole = replace(CLAIM, stretches={LOG: ((0, 12),)})
+    assert covered_as_claimed(coverage, whole) == coverage

@@ -1,0 +1,181 @@
+"""An older copy of the table that lacks plans of a backfill: once it is accepted, `resume` and `abandon` lead out, and double nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+
+from etl.errors import LedgersDisagree
+from etl.model.claims import ClaimState
+from etl.report.run_state import Outcome
+from tests.fakes.backfill_stories import CAPPED, accept_table, asked, filled, given_up, live
+from tests.fakes.outside import Outside
+from tests.fakes.stories import crash_at, crash_at_moment, grow, new_report, run
+from tests.fakes.world import Crash, When
+
+
+def begun() -> Outside:
+    """Two plans of it are in the table, of nine offsets: eight."""
+    outside, plans = live(3, 3, 3), list[int]()
+
+    def at(step: str, when: When) -> None:
+        if (step, when) == ("record", When.AFTER):
+            plans.append(1)
+            if len(plans) == 2:
+                raise Crash("two are in the table")
+
+    with pytest.raises(Crash):
+        filled(outside, asked(0, 3), at)
+    return outside
+
+
+def whole() -> Outside:
+    outside = live(3, 3, 3)
+    filled(outside, asked(0, 3))
+    return outside
+
+
+def closed() -> Outside:
+    outside = begun()
+    given_up(outside)
+    return outside
+
+
+def older(outside: Outside, commits: int = 1) -> Outside:
+    """A copy of the table is put back, from before so many commits; and it is accepted."""
+    assert outside.table
+    outside.table = outside.table[:-commits]
+    return outside
+
+
+def refuse_twice(outside: Outside) -> None:
+    assert set(outside.rows().values()) == {1}
+
+
+def refuse_lacking(outside: Outside) -> None:
+    refuse_twice(outside)
+    assert set(outside.rows()) == {(log, at) for log, found in outside.logs.items() for at in range(found.end)}
+
+
+@pytest.mark.parametrize("begin", [begun, whole, closed])
+def test_before_anybody_accepts_the_copy_nothing_goes_on(begin: Callable[[], Outside]) -> None:
+    outside = older(begin())
+    with pytest.raises(LedgersDisagree):
+        given_up(outside)
+
+
+def test_an_earlier_acknowledgement_says_nothing_of_what_a_backfill_has_loaded_since() -> None:
+    outside = live(3, 3, 3)
+    accept_table(outside)
+    filled(outside, asked(0, 3))
+    older(outside)
+    for what in (asked(0, 3), None):
+        with pytest.raises(LedgersDisagree):
+            filled(outside, what)
+    with pytest.raises(LedgersDisagree):
+        given_up(outside)
+
+
+@pytest.mark.parametrize("commits", [1, 2])
+def test_a_backfill_goes_on_behind_what_an_accepted_copy_lacks_and_what_it_lacks_is_given_back_on_request(commits: int) -> None:
+    outside = older(begun(), commits)
+    accept_table(outside)
+    filled(outside, asked(0, 3))
+    refuse_twice(outside)
+    given_up(outside)
+    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    refuse_lacking(outside)
+
+
+@pytest.mark.parametrize(("begin", "commits"), [(begun, 1), (begun, 2), *((begin, n) for begin in (whole, closed) for n in (1, 2, 3))])
+def test_abandoned_in_an_accepted_copy_it_keeps_what_is_there_and_another_loads_the_rest(
+    begin: Callable[[], Outside], commits: int,
+) -> None:
+    outside = older(begin(), commits)
+    accept_table(outside)
+    claim = given_up(outside)
+    assert claim.state is ClaimState.GIVEN_UP
+    there = {row for one in outside.table or () if one.app_id.endswith("@old") for row in one.rows}
+    assert {(log, at) for log, parts in claim.stretches.items() for start, until in parts for at in range(start, until)} == there
+    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    grow(outside, 1, 0, 2)
+    while run(outside, CAPPED).outcomes[-1][0] is not Outcome.NOTHING_NEW:
+        pass
+    refuse_lacking(outside)
+
+
+def test_one_that_is_whole_and_of_which_the_copy_lacks_a_plan_says_so() -> None:
+    outside = older(whole())
+    accept_table(outside)
+    report = new_report()
+    filled(outside, None, report=report)
+    [(outcome, says)] = report.outcomes
+    assert outcome is Outcome.ALREADY_APPLIED and "`etl backfill abandon" in says
+
+
+@pytest.mark.parametrize("moment", range(14))
+def test_killed_anywhere_on_the_way_out_it_is_said_again(moment: int) -> None:
+    outside = older(whole())
+    accept_table(outside)
+    with contextlib.suppress(Crash):
+        given_up(outside, crash_at_moment(moment))
+    refuse_twice(outside)
+    given_up(outside)
+    given_up(outside)
+    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    refuse_lacking(outside)
+
+
+@pytest.mark.parametrize("stop", ["fetch", "open table"])
+def test_a_forgotten_driver_of_the_plan_that_the_copy_lacks_doubles_nothing(stop: str) -> None:
+    """It stood still before it appended; others appended and recorded the plan, and all that was undone since, and accepted."""
+    outside, done = live(3, 3, 3), list[int]()
+
+    def meanwhile(step: str, when: When) -> None:
+        if (step, when) == (stop, When.AFTER) and not done:
+            done.append(1)
+            with contextlib.suppress(Crash):
+                filled(outside, asked(0, 3), crash_at("record", When.AFTER))
+            older(outside)
+            accept_table(outside)
+            given_up(outside)
+            filled(outside, asked(0, 3, only_missing=True), name="rest")
+
+    with contextlib.suppress(Exception):
+        filled(outside, asked(0, 3), meanwhile)
+    assert done
+    refuse_lacking(outside)
+
+
+def test_what_is_not_in_the_accepted_copy_and_not_recorded_is_looked_for_by_its_rows() -> None:
+    """The plan was appended, its driver died before the record, and the copy is from before the plan before that."""
+    outside = live(3, 3, 3)
+    seen = list[int]()
+
+    def at(step: str, when: When) -> None:
+        if (step, when) == ("append", When.AFTER):
+            seen.append(1)
+            if len(seen) == 2:
+                raise Crash("the second is in the table, and not recorded")
+
+    with pytest.raises(Crash):
+        filled(outside, asked(0, 3), at)
+    older(outside, 2)
+    accept_table(outside)
+    filled(outside, asked(0, 3))
+    refuse_twice(outside)
+    given_up(outside)
+    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    refuse_lacking(outside)
+
+
+def test_what_was_accepted_is_of_one_moment_of_each_backfill() -> None:
+    outside = older(begun())
+    accept_table(outside)
+    filled(outside, asked(0, 3))
+    assert outside.table
+    outside.table = [one for one in outside.table if not (one.app_id.endswith("@old") and one.number > 1)]
+    with pytest.raises(LedgersDisagree):
+        filled(outside, None)

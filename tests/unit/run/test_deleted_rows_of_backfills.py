@@ -1,0 +1,139 @@
+"""Rows of a backfill that somebody deleted, and that was accepted: `abandon` gives back what the table has no row of, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from etl.errors import NeedsDecision, Owned, SettingsError
+from etl.model.claims import ClaimState
+from etl.model.logs import BrokerPartition
+from tests.fakes.backfill_stories import CAPPED, asked, filled, given_up, live
+from tests.fakes.fake_log import offset_of
+from tests.fakes.outside import Outside
+from tests.fakes.stories import LOGS, crash_at, crash_at_moment, outside_of, physical_outside_of, run, set_to, settings_of
+from tests.fakes.world import Crash, When
+
+
+def deleted(outside: Outside, start: int, until: int, log: BrokerPartition | None = None, *, by: str = "@old") -> None:
+    """Somebody deletes rows of a backfill, and it is let pass."""
+    def is_gone(of: BrokerPartition, offset: int) -> bool:
+        return start <= offset < until and log in (None, of)
+
+    outside.table = [replace(one, replaced=one.replaced | {row for row in one.rows if is_gone(row[0], offset_of(row[1]))})
+                     if by in one.app_id else one for one in outside.table or ()]
+
+
+def whole() -> Outside:
+    outside = live(3, 3, 3)
+    filled(outside, asked(0, 3))
+    return outside
+
+
+def given_up_in_between() -> Outside:
+    """It has loaded its first plan: four offsets of partitions 0 and 1."""
+    outside = live(3, 3, 3)
+    with pytest.raises(Crash):
+        filled(outside, asked(0, 3), crash_at("record", When.AFTER))
+    given_up(outside)
+    return outside
+
+
+def refuse_lacking(outside: Outside) -> None:
+    assert set(outside.rows().values()) == {1}
+    assert set(outside.rows()) == {(log, at) for log, found in outside.logs.items() for at in range(found.end)}
+
+
+@pytest.mark.parametrize("begun", [whole, given_up_in_between])
+def test_what_the_table_has_no_row_of_is_given_back_and_another_backfill_loads_it(begun: Callable[[], Outside]) -> None:
+    outside = begun()
+    deleted(outside, 0, 3)
+    claim = given_up(outside)
+    assert (claim.state, dict(claim.stretches)) == (ClaimState.GIVEN_UP, {})
+    filled(outside, asked(0, 3), name="new")
+    refuse_lacking(outside)
+
+
+def test_what_has_a_row_stays_claimed_offset_by_offset() -> None:
+    outside = whole()
+    deleted(outside, 1, 2)
+    claim = given_up(outside)
+    assert dict(claim.stretches) == dict.fromkeys(LOGS, ((0, 1), (2, 3)))
+    with pytest.raises(SettingsError, match="backfill old has loaded offsets 0 to 1, or will"):
+        filled(outside, asked(0, 2), name="new")
+    found = filled(outside, asked(0, 3, only_missing=True), name="new")
+    assert found and dict(found.stretches) == dict.fromkeys(LOGS, ((1, 2),))
+    refuse_lacking(outside)
+    assert given_up(outside) == claim, "said again it gives back nothing more: the rows are another one's"
+    refuse_lacking(outside)
+
+
+def test_a_position_may_be_set_back_over_what_was_given_back() -> None:
+    outside = outside_of(3, 3, 3)
+    run(outside, CAPPED)
+    filled(outside, asked(0, 3))
+    deleted(outside, 0, 3, LOGS[0])
+    with pytest.raises(NeedsDecision, match="backfill old has claimed 1 to 3") as refused:
+        set_to(outside, CAPPED, a=1)
+    assert "`etl backfill abandon CONF --name old --reason ...`" in str(refused.value.check)
+    given_up(outside)
+    set_to(outside, CAPPED, a=1)
+    run(outside, CAPPED)
+    assert {at for log, at in outside.rows() if log == LOGS[0]} == {1, 2}
+    assert set(outside.rows().values()) == {1}
+
+
+def test_offsets_that_never_had_a_row_are_not_given_back_where_nothing_was_deleted() -> None:
+    skipping = settings_of(start="latest", on_data_loss="skip", limits={"max_records_per_run": 4})
+    outside = live(5, 5, 5, settings=skipping)
+    outside.logs[LOGS[0]].lost = {1}
+    filled(outside, settings=skipping)
+    with pytest.raises(SettingsError, match="there is nothing to give up"):
+        given_up(outside, settings=skipping)
+    assert outside.beside("old").claim
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_killed_anywhere_it_is_said_again(moment: int) -> None:
+    outside = whole()
+    deleted(outside, 0, 2)
+    with contextlib.suppress(Crash):
+        given_up(outside, crash_at_moment(moment))
+    assert dict(given_up(outside).stretches) == dict.fromkeys(LOGS, ((2, 3),))
+    filled(outside, asked(0, 3, only_missing=True), name="new")
+    refuse_lacking(outside)
+
+
+def test_of_two_who_give_back_at_one_moment_the_second_is_refused() -> None:
+    outside, done = whole(), list[int]()
+    deleted(outside, 0, 2)
+
+    def beside(step: str, when: When) -> None:
+        if (step, when) == ("settle", When.BEFORE) and not done:
+            done.append(1)
+            given_up(outside)
+            filled(outside, asked(0, 3, only_missing=True), name="new")
+
+    with pytest.raises(Owned):
+        given_up(outside, beside)
+    refuse_lacking(outside)
+
+
+def test_of_physical_logs_a_stretch_is_given_back_where_none_of_its_rows_is_left() -> None:
+    settings = settings_of(dialect="jafka", start="latest")
+    outside = physical_outside_of(5, 5)
+    run(outside, settings)
+    one, other = list(outside.logs)[:2]
+    ends = {log: found.end for log, found in outside.logs.items()}
+    for log in (one, other):
+        outside.logs[log].grow(1)
+    run(outside, settings)
+    assert ends[one] == ends[other]
+    claim = filled(outside, asked(0, ends[one], "clicks:1-0", "clicks:2-0"), settings=settings)
+    assert claim and set(claim.stretches) == {one, other}
+    deleted(outside, 0, ends[one], one)
+    deleted(outside, 0, 1, other)
+    assert dict(given_up(outside, settings=settings).stretches) == {other: ((0, ends[other]),)}

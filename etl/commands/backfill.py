@@ -40,7 +40,8 @@ def parse_asked(
     if whole and whole.log is not None:
         check = f"--topic {shlex.quote(whole.topic)} -p {whole.log.key}"
         raise SettingsError(f"{topic!r} is a partition, and no topic", key="--topic", check=check)
-    named = tuple(parse_partition(whole.topic, one) for one in partitions if whole) or ((whole,) if whole else ())
+    each = {parse_partition(whole.topic, one) for one in partitions if whole}
+    named = tuple(sorted(each, key=str)) or ((whole,) if whole else ())
     bounds = parse_bound(from_, key="--from"), parse_bound(until, key="--until")
     # so long before now is another moment an hour later: it is the same where it is said in the same words
     words = [text.strip() if text.startswith("-") else str(b) if isinstance(b, int) else str(at(b.ms))

@@ -91,7 +91,7 @@ def _ended(world: World, claim: Claim, newest: Plan, own: Settings, reason: str)
     if claim.state is ClaimState.GIVEN_UP and kept == claim.stretches:
         return claim
     if claim.state is ClaimState.OPEN and kept == stretches:
-        raise SettingsError(f"{told_whole(claim)}: there is nothing to give up", key="--name", check="`etl backfill show`")
+        raise SettingsError(f"{told_whole(claim, coverage)}: there is nothing to give up", key="--name", check="`etl backfill show`")
     return _settled(world, claim, kept, reason)
 
 

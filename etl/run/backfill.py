@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from etl.decisions.backfills.backfill_plans import first_backfill_plan
 from etl.decisions.backfills.backfilling import Asked, intervals_of, logs_of, refuse_other_bounds, stretches_of
 from etl.decisions.backfills.claiming import held_by_live
+from etl.decisions.coverage import without
 from etl.decisions.reconcile import compare, naming_table, reconciled
 from etl.decisions.refusals import refuse_another_dialect, refuse_retired
 from etl.decisions.replaying import moments_of
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, NeedsDecision, SettingsError
 from etl.model.claims import Claim, ClaimState, live_and_name
+from etl.model.ledger import Coverage
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
@@ -112,7 +114,7 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
             with naming_table(own):
                 reconciled(seen, own)  # what is whole is so in the table that it was loaded into
             begun = f"; it was begun at {at(claim.made_at_ms)} {claim.asked}"
-            report.add(Outcome.ALREADY_APPLIED, told_whole(claim) + begun + _told_lacking(claim, seen))
+            report.add(Outcome.ALREADY_APPLIED, told_whole(claim, world.loaded()) + begun + _told_lacking(claim, seen))
             return claim
     elif asked:
         with report.timed(Verb.PLAN):
@@ -131,14 +133,21 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
         log = min(left)
         what = f"the rest of backfill {claim.name} is not loaded yet: nobody leads {log}, or it was stopped meanwhile"
         raise BrokerUnreachable(what, **log.place, check=f"its brokers; `etl backfill resume CONF --name {claim.name}` goes on")
-    report.add(Outcome.BACKFILLED, told_whole(claim))
+    report.add(Outcome.BACKFILLED, told_whole(claim, world.loaded()))
     return claim
 
 
-def told_whole(claim: Claim) -> str:
-    """That all of it is in the table."""
+def told_whole(claim: Claim, loaded: Coverage) -> str:
+    """That nothing of it is left to load, and how much of it was let go. `loaded`: by its plans."""
     unit = next((log.unit for log in claim.stretches), "offset")
-    return f"backfill {claim.name} is whole: {counted(claim.offsets, unit)} of {counted(len(claim.stretches), 'partition')}"
+    plans = [(one.from_offset, one.until_offset, log) for some in (loaded.intervals, loaded.given_up)
+             for log, intervals in some.items() for one in intervals]
+    let_go = sum(until - start for log, parts in claim.stretches.items() for stretch in parts
+                 for start, until in without(stretch, ((low, high) for low, high, of in plans if of == log)))
+    said = f"backfill {claim.name} is whole: {counted(claim.offsets - let_go, unit)} of {counted(len(claim.stretches), 'partition')}"
+    if let_go:
+        said += f"; {let_go:,} more were let go, as policy says, and are not in the table: the losses table tells which"
+    return said
 
 
 def _told_lacking(claim: Claim, seen: Snapshot) -> str:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from etl.commands.backfills import left_beside
 from etl.decisions import coverage
 from etl.edges.zookeeper import documents
+from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.coverage import note_removals, prune
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.process import new_uid
@@ -19,9 +21,10 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
 from etl.model.bounds import KeptKey
+from etl.model.claims import Claim, ClaimState
 from etl.model.ledger import Acknowledgement, Coverage, Interval, Ledger, Retirement
 from etl.model.logs import Broker, BrokerPartition, Leader
-from etl.model.plans import Committed, OffsetRange, Plan
+from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
 from etl.model.receipts import Applied, Receipt
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
@@ -444,3 +447,33 @@ def test_pruning_keeps_apart_what_a_later_plan_tells_to_be_given_up(ledger: Plan
     prune(ledger)
     found = ledger.read_coverage()
     assert (found.intervals, found.given_up) == ({LOG: (Interval(10, 20, 9),)}, {LOG: (Interval(20, 40, 18),)})
+
+
+def backfill_plan(number: int, until: int) -> Plan:
+    return plan_of(number, ranges=(OffsetRange(LOG, until - 4, until),), positions={LOG: until}, kind=PlanKind.BACKFILL, moves_offsets=False)
+
+
+def test_what_a_backfill_has_left_to_load_is_what_no_recorded_plan_of_it_reads(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
+    beside, other = ClaimsBeside(zookeeper, "g", "clicks"), BrokerPartition("clicks", 1)
+    ledger.store_plan(plan_of(1))
+    assert left_beside(ledger) == {}
+    claim = Claim("old", {LOG: ((0, 8), (20, 24)), other: ((5, 9),)}, {}, "asked", 5)
+    beside.begin(claim, backfill_plan(1, 4), None)
+    assert left_beside(ledger) == {"old": claim.stretches}, "it is stored, and nobody knows of it in the table"
+    own = beside.ledger_of("old")
+    own.record_applied(applied_of(backfill_plan(1, 4)))
+    assert left_beside(ledger) == {"old": {LOG: ((4, 8), (20, 24)), other: ((5, 9),)}}
+    own.store_plan(backfill_plan(2, 24))
+    own.record_applied(applied_of(backfill_plan(2, 24)))
+    assert left_beside(ledger) == {"old": {other: ((5, 9),)}}
+    beside.settle(replace(claim, state=ClaimState.GIVEN_UP), 0)
+    assert left_beside(ledger) == {"old": {}}
+
+
+def test_what_an_operator_accepts_is_said_to_backfills_of_their_own_plans(ledger: PlanLedger) -> None:
+    ledger.store_plan(plan_of(1))
+    of_old = Acknowledgement("t", 7, 4, "it was me", 5, plan_id="p")
+    ledger.acknowledge(Acknowledgement("t", 7, 1, "it was me", 5, beside={"old": of_old}))
+    assert ledger.beside("clicks@old").read_acknowledgement() == of_old
+    assert ledger.beside("clicks@new").read_acknowledgement() == Acknowledgement("t", 7, -1, "it was me", 5)
+    assert ledger.beside("other@old").read_acknowledgement() is None

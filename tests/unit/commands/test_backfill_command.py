@@ -56,6 +56,11 @@ def test_bounds_are_the_same_where_they_mean_the_same_or_are_said_alike(one: tup
     assert parse_asked(*one, None, ()).asked == parse_asked(*other, None, ()).asked
 
 
+def test_partitions_are_the_same_in_whatever_order_and_however_often_they_are_said() -> None:
+    one, other = (parse_asked("0", "9", "clicks", said) for said in (("1", "0", "10"), ("10", "0", "1", "0")))
+    assert (one, one.asked) == (other, "from 0 until 9 of clicks:0, clicks:1, clicks:10")
+
+
 def test_what_is_asked_for_tells_partitions_and_what_is_left_out() -> None:
     found = parse_asked("0", "9", "clicks", ("1",), only_retained=True, only_missing=True)
     assert found.asked == "from 0 until 9 of clicks:1, only what is missing and what is retained"

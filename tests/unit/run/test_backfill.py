@@ -390,6 +390,11 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
     refuse_twice(outside)
     assert {(LOGS[0], at) for at in (2, 3, 4)} <= set(outside.rows())
     assert [loss.until_offset for _, loss in outside.beside("old").losses] == [2]
+    report = new_report()
+    filled(outside, settings=skipping, report=report)
+    [(_, says)] = report.outcomes
+    assert says == ("backfill old is whole: 13 offsets of 3 partitions; 2 more were let go, as policy says, and are not in the table: the "
+                    "losses table tells which")
 
 
 def test_offsets_that_are_missing_are_let_go_by_policy_in_a_plan_of_the_backfill() -> None:

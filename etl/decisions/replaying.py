@@ -164,8 +164,8 @@ def _refuse_claimed(log: BrokerPartition, low: int, high: int, last: Plan, snaps
             start, until = met[0]
             who = f"were loaded by backfill {claim.name}, or will be, and a replay is of what runs have loaded"
             what = f"offsets {start} to {until} of it {who}"
-            check = ("the parts around them, each by a replay of its own; rows of the backfill that somebody deleted: `etl backfill abandon "
-                     f"CONF --name {claim.name} --reason ...` gives them back, for another backfill")
+            check = ("the parts around them, each by a replay of its own; rows of the backfill that somebody deleted: `etl backfill "
+                     f"abandon CONF --name {claim.name} --reason ...` gives them back, for another backfill")
             raise SettingsError(what, key="--from", **log.place, offset=start, check=check)
 
 

@@ -450,7 +450,8 @@ def test_pruning_keeps_apart_what_a_later_plan_tells_to_be_given_up(ledger: Plan
 
 
 def backfill_plan(number: int, until: int) -> Plan:
-    return plan_of(number, ranges=(OffsetRange(LOG, until - 4, until),), positions={LOG: until}, kind=PlanKind.BACKFILL, moves_offsets=False)
+    reads = (OffsetRange(LOG, until - 4, until),)
+    return plan_of(number, ranges=reads, positions={LOG: until}, kind=PlanKind.BACKFILL, moves_offsets=False)
 
 
 def test_what_a_backfill_has_left_to_load_is_what_no_recorded_plan_of_it_reads(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:

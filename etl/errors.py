@@ -225,6 +225,10 @@ class SparkLost(Unreachable):
     """Spark lost its JVM, an executor or a Python worker, and did not get over it."""
 
 
+class WorkerLost(Unreachable):
+    """A worker process of a run without Spark died, and so did those in its place."""
+
+
 class TableUnreachable(EtlError):
     """The table cannot be read or written."""
     exit_code = 7

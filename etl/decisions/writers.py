@@ -1,13 +1,27 @@
-"""What of a conf keeps tasks from writing the table's files themselves. A pure function of settings; tables are judged in `features`."""
+"""What of a conf keeps tasks from writing the table's files themselves, and which plans need no Spark then. Pure functions of values.
+
+Tables are judged in `features`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from etl.decisions.tasks import cost_of
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan
 from etl.settings.places import folder_of
 from etl.settings.sections import Settings
 
 _OF_NEW_TABLES = "spark.databricks.delta.properties.defaults."
 _AS_TEXT = ("topic", "partition", "offset", "timestampType", "broker_id", "message_index", "log_epoch", "event_date")
 """Columns of the raw table whose values have one text that all readers of a table take for them."""
+
+
+def is_small(plan: Plan, bytes_per_offset: Mapping[BrokerPartition, float], settings: Settings) -> bool:
+    """Whether processes of the driver's machine read the plan, by what the brokers tell of the size of their logs."""
+    limit = settings.limits.without_spark_below_bytes
+    return limit > 0 and sum(r.size * cost_of(r.log, bytes_per_offset) for r in plan.ranges) < limit
 
 
 def why_not_arrow(settings: Settings, *, is_new: bool) -> str | None:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from etl.edges.progress_port import ProgressPort
 from etl.model.plans import OffsetRange
+from etl.model.receipts import Receipt
 from etl.report.phases import Doing, Verb
 from etl.report.progress import Reckoning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from etl.reader.receipts import ReceiptAccumulator
+
+class Receipts(Protocol):
+    """The receipts of a reading, on their way from its tasks."""
+
+    @property
+    def receipts(self) -> Mapping[int, Receipt]:
+        """What came back by now, by the ranges' indices in the plan; complete when all tasks are done."""
+
+    @property
+    def last_came(self) -> float | None:
+        """When the last of them came, by `time.monotonic`."""
+
+    def in_order(self, count: int) -> tuple[Receipt, ...] | None:
+        """A receipt for each of `count` ranges, or None when some are missing."""
 
 
 class Following:
@@ -31,7 +45,14 @@ class Following:
         self._reckoning = Reckoning(ranges, tasks)
         self._one_at_a_time = threading.Lock()
         self.port = ProgressPort(self._reckoning.planned, bind=bind, host=host)
-        self.receipts: ReceiptAccumulator | None = None
+        self.receipts: Receipts | None = None
+        self.ends: Callable[[], None] = _nothing
+        """Ends what reads, where that does not end by itself."""
+
+    def close(self) -> None:
+        """Follow no more, and leave nothing behind that reads. May be called again."""
+        self.port.close()
+        self.ends()
 
     def doing(self) -> Doing:
         """What goes on while Spark writes; may be asked from any thread."""
@@ -54,6 +75,10 @@ class Following:
             return {}
         first = min(last, max(began, first or began))
         return {Verb.FIRST_JOB: first - began, Verb.FETCH: last - first}
+
+
+def _nothing() -> None:
+    """Spark's tasks end with its job."""
 
 
 def follow(spark: SparkSession, plan_id: str, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]]) -> Following:

@@ -1,8 +1,8 @@
 """The rows of a plan as data files that its tasks write: fetched and decoded where they are encoded, so that none passes the JVM.
 
-Spark schedules the tasks, one Spark partition each, as it does those of the data source, with the same loop, retries and errors
-(`task_rows`); what comes back is a small value of each. One `collect`, and nothing behind the writing that would run it again: each attempt
-writes files of its own names, and only those that came back are ever named by a commit.
+The same loop, retries and errors as those of the data source (`task_rows`); what comes back is a small value of each task. Each attempt
+writes files of its own names, and only those that came back are ever named by a commit. Who runs the tasks is `spark_files`', or
+`worker_pool`'s.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from etl.edges.progress_port import ProgressAddress
 from etl.model.data_files import FilesWanted, Written
@@ -20,43 +20,19 @@ from etl.model.receipts import Receipt
 from etl.protocol.error_line import mark
 from etl.reader.advice import for_a_pipeline
 from etl.reader.reading import Reading
-from etl.reader.receipts import Merge, ReceiptAccumulator
-from etl.reader.task_rows import TaskFailed, attempt_number, rows_of_task
+from etl.reader.task_rows import TaskFailed, rows_of_task
 from etl.reader.tasks import Task, of_topics
-
-if TYPE_CHECKING:
-    from pyspark import Accumulator
-    from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 
 
-class PlannedFiles:
-    """The rows of a plan, not read yet. `receipts` come at each task's end, as those of the data source do."""
-
-    def __init__(self, spark: SparkSession, tasks: Sequence[Task], reading: Reading, progress: ProgressAddress | None) -> None:
-        self._spark, self._tasks, self._reading, self._progress = spark, tasks, reading, progress
-        merge = Merge()
-        self._accumulator: Accumulator[dict[int, Receipt]] = spark.sparkContext.accumulator({}, merge)
-        self.receipts = ReceiptAccumulator(self._accumulator, merge)
-
-    def write(self, wanted: FilesWanted) -> Sequence[Written]:
-        """Read all and write it; what each task gave back. Raises what Spark raises, a task's error inside (`error_line.unmark`)."""
-        reading, progress, accumulator = self._reading, self._progress, self._accumulator
-
-        def write(task: Task) -> Written:
-            found = write_task(task, reading, wanted, progress)
-            accumulator.add(dict(found.receipts))
-            return found
-
-        return self._spark.sparkContext.parallelize(self._tasks, len(self._tasks)).map(write).collect()
-
-
-def write_task(task: Task, reading: Reading, wanted: FilesWanted, progress: ProgressAddress | None = None) -> Written:
+def write_task(
+    task: Task, reading: Reading, wanted: FilesWanted, progress: ProgressAddress | None = None, *, attempt: int = 0,
+) -> Written:
     """What one attempt of a task does: its ranges into files. Raises TaskFailed."""
     from etl.edges.delta.data_files import DataFiles, needed_columns
 
-    receipts, attempt = dict[int, Receipt](), attempt_number()
+    receipts = dict[int, Receipt]()
     files = DataFiles(wanted, task=task.number, attempt=attempt)
     rows = rows_of_task(
         task, replace(reading, columns=needed_columns(wanted)), attempt=attempt, note=receipts.__setitem__, progress=progress,

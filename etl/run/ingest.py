@@ -180,7 +180,7 @@ def _load(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, repo
     while True:
         try:
             with report.timed(Verb.FETCH):
-                report.plans[-1].writer = world.writer_of(plan)
+                report.plans[-1].writer = world.writer_of(plan, snapshot)
                 rows = world.fetch(plan, snapshot)
             _refuse_topics_made_again(world, plan, snapshot)  # tasks may have waited long for Spark
             with report.timed(Verb.APPEND):

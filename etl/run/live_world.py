@@ -45,7 +45,7 @@ from etl.run.formats import format_rows, try_on_no_rows
 from etl.run.loaded_rows import LoadedRows
 from etl.run.observe import Observer, Seen, observe_table
 from etl.run.recount import applied_in_run
-from etl.run.rows import reader_for, writer_of
+from etl.run.rows import needs_no_spark, reader_for, write_files_without_spark, writer_of
 from etl.run.spark import RunSpark
 from etl.run.transform import translating_transform_errors
 from etl.settings.policies import OwnershipMode
@@ -79,7 +79,7 @@ class LiveWorld(LoadedRows, BackfillVerbs):
     def close(self) -> None:
         """Stop the Spark session, if this run made one."""
         if self._reading:
-            self._reading.port.close()
+            self._reading.close()
         self._spark.stop()
 
     def driving(self, run_id: str) -> contextlib.AbstractContextManager[None]:
@@ -159,14 +159,19 @@ class LiveWorld(LoadedRows, BackfillVerbs):
         writer = writer_of(plan, self.settings).writer
         if writer.takes is Takes.NOTHING:
             return Load(writer)
+        if needs_no_spark(plan, snapshot, self.settings, writer):
+            rows, self._reading = write_files_without_spark(
+                plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=self.now_ms())
+            return Load(writer, rows)
         spark, read = self.spark(), reader_for(writer)
         with self._phases.timed(Verb.FIRST_JOB):
             rows, self._reading = read(spark, plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=self.now_ms())
             return Load(writer, rows if writer.takes is Takes.FILES else format_rows(rows, self.settings))
 
-    def writer_of(self, plan: Plan) -> str:
+    def writer_of(self, plan: Plan, snapshot: Snapshot) -> str:
         """See `world.World`."""
-        return str(writer_of(plan, self.settings))
+        chosen = writer_of(plan, self.settings)
+        return f"{chosen}, without Spark" if needs_no_spark(plan, snapshot, self.settings, chosen.writer) else str(chosen)
 
     def append(self, plan: Plan, rows: Load) -> tuple[Applied | None, Table | None]:
         """See `world.World`. Raises TableUnreachable when the append left no trace."""
@@ -239,7 +244,7 @@ class LiveWorld(LoadedRows, BackfillVerbs):
             with self._phases.reading(reading.doing), translating_transform_errors(self.settings.transform):
                 yield
         finally:
-            reading.port.close()
+            reading.close()
             for verb, seconds in reading.spent(began, time.monotonic()).items():
                 self._phases.reckon(verb, seconds)
 

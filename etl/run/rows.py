@@ -5,12 +5,14 @@ What the table has of a DataFrame is made in `formats`; files have the decoded c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from etl.decisions.expiry import cleanup_of
 from etl.decisions.identity.made_again import is_creation_id
-from etl.decisions.plan_tasks import tasks_of_plan
+from etl.decisions.plan_tasks import PlanTasks, tasks_of_plan
+from etl.decisions.writers import is_small
 from etl.edges.delta.path import open_table
 from etl.edges.delta.taking import Takes
 from etl.edges.delta.writers import Chosen, Writer, choose_writer
@@ -26,12 +28,21 @@ from etl.settings.sections import Settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from etl.reader.written import PlannedFiles
+    from etl.reader.spark_files import PlannedFiles
+    from etl.reader.tasks import Task
+    from etl.reader.worker_pool import FilesOfWorkers
+
+_HERE = "127.0.0.1"
 
 
 def writer_of(plan: Plan, settings: Settings) -> Chosen:
     """The writer that appends the plan, to the table that is there now. Raises as `choose_writer` and `open_table`."""
     return choose_writer(plan, settings, lambda: open_table(settings.table.path))
+
+
+def needs_no_spark(plan: Plan, snapshot: Snapshot, settings: Settings, writer: Writer) -> bool:
+    """Whether the rows come to the writer by processes of this machine."""
+    return writer.takes is Takes.FILES and is_small(plan, snapshot.bytes_per_offset, settings)
 
 
 def reader_for(writer: Writer) -> Callable[..., tuple[Any, Following]]:
@@ -65,10 +76,37 @@ def write_files(
     spark: SparkSession, plan: Plan, snapshot: Snapshot, settings: Settings, bootstrap: Sequence[tuple[str, int]], *, now_ms: int,
 ) -> tuple[PlannedFiles, Following]:
     """The same ranges in the same tasks, which write their rows themselves when somebody asks for it."""
-    from etl.reader.written import PlannedFiles, tasks_to_write
+    from etl.reader.spark_files import PlannedFiles
+
+    packed = tasks_of_plan(plan, snapshot, settings, parallelism=spark.sparkContext.defaultParallelism, now_ms=now_ms)
+    tasks, asked = _to_write(packed, plan, snapshot, settings, bootstrap)
+    reading = follow(spark, plan.id, packed.ranges, packed.tasks)
+    files = PlannedFiles(spark, tasks, asked, reading.port.address)
+    reading.receipts = files.receipts
+    return files, reading
+
+
+def write_files_without_spark(
+    plan: Plan, snapshot: Snapshot, settings: Settings, bootstrap: Sequence[tuple[str, int]], *, now_ms: int,
+) -> tuple[FilesOfWorkers, Following]:
+    """The same by processes of this machine."""
+    from etl.reader.worker_pool import FilesOfWorkers
+
+    workers = snapshot.parallelism or os.cpu_count() or 1
+    packed = tasks_of_plan(plan, snapshot, settings, parallelism=workers, now_ms=now_ms)
+    tasks, asked = _to_write(packed, plan, snapshot, settings, bootstrap)
+    reading = Following(plan.id, packed.ranges, packed.tasks, host=_HERE, bind=_HERE)
+    files = FilesOfWorkers(tasks, asked, reading.port.address, workers=workers)
+    reading.receipts, reading.ends = files.receipts, files.close
+    return files, reading
+
+
+def _to_write(
+    packed: PlanTasks, plan: Plan, snapshot: Snapshot, settings: Settings, bootstrap: Sequence[tuple[str, int]],
+) -> tuple[list[Task], Reading]:
+    from etl.reader.written import tasks_to_write
 
     source = settings.source
-    packed = tasks_of_plan(plan, snapshot, settings, parallelism=spark.sparkContext.defaultParallelism, now_ms=now_ms)
     asked = Reading(
         tuple(bootstrap), source.isolation, raw_columns(physical=source.is_physical), source.fetch_max_bytes, source.fetch_limit_bytes,
         source.max_record_bytes, settings.limits.target_task_bytes, source.timeout_s, physical=source.is_physical,
@@ -76,10 +114,7 @@ def write_files(
     tasks = tasks_to_write(
         packed.ranges, packed.tasks, topic_ids=_own_ids(plan), leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs,
         cleanups=_cleanups(plan, snapshot, settings), tails=plan.tails)
-    reading = follow(spark, plan.id, packed.ranges, packed.tasks)
-    files = PlannedFiles(spark, tasks, asked, reading.port.address)
-    reading.receipts = files.receipts
-    return files, reading
+    return tasks, asked
 
 
 def _own_ids(plan: Plan) -> dict[str, str]:

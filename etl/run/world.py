@@ -63,7 +63,7 @@ class World(Protocol):
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Any:
         """The rows of the plan's ranges, lazily."""
 
-    def writer_of(self, plan: Plan) -> str:
+    def writer_of(self, plan: Plan, snapshot: Snapshot) -> str:
         """Which writer appends the plan, and why, in words."""
 
     def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:

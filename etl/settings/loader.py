@@ -15,6 +15,7 @@ from etl.settings.defaults import Defaults, defaults_of, over, seen_from
 from etl.settings.mistakes import conf_mistake
 from etl.settings.physical import refuse_unfit
 from etl.settings.places import not_apart
+from etl.settings.policies import WriterName
 from etl.settings.references import reference_at, resolve
 from etl.settings.sections import Settings
 from etl.settings.yaml_file import read_document
@@ -70,6 +71,10 @@ def parse_settings(document: Any, *, path: str | None = None, defaults: Defaults
     except RecursionError as error:
         raise SettingsError("its values lie too deep in each other", path=path, check="its indentation") from error
     refuse_unfit(settings, path)
+    if settings.limits.without_spark_below_bytes and settings.table.writer is WriterName.SPARK:
+        key = "limits.without_spark_below_bytes"
+        raise SettingsError(f"{key} has no effect under table.writer: spark", key=key, path=path,
+                            check="table.writer: auto, or arrow; or leave the key out")
     return settings
 
 

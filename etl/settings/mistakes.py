@@ -56,6 +56,7 @@ MEANINGS: Mapping[str, str] = {
     "limits.max_records_per_run": "how many offsets one plan takes on, 1 or more; null for all",
     "limits.max_bytes_per_run": "how many bytes one plan takes on, 1 or more; null for all",
     "limits.target_task_bytes": "how many bytes one Spark task should read, 1 or more",
+    "limits.without_spark_below_bytes": "plans below so many bytes are read without Spark, by table.writer arrow or auto; 0 for none",
     "ownership": "keys of its own, each with a default",
     "ownership.mode": "claim: own what is read meanwhile; observe: only look at owners",
     "ownership.on_owned": "what becomes of partitions that somebody else owns: fail, wait or skip",

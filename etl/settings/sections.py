@@ -82,6 +82,8 @@ class Limits(Section):
     max_bytes_per_run: int | None = Field(default=None, ge=1, le=INT64)
     """By the brokers' own sizes of the logs where they tell them, else by an assumed record size."""
     target_task_bytes: int = Field(default=fetch_sizes.TARGET_TASK_BYTES, ge=1, le=INT64)
+    without_spark_below_bytes: int = Field(default=0, ge=0, le=INT64)
+    """Plans below this are read by processes of the driver's machine, where tasks write the files; 0: none."""
 
 
 class OwnershipSettings(Section):

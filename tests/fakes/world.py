@@ -239,8 +239,9 @@ class FakeWorld:
         del snapshot
         return self._do("fetch", lambda: list(plan.ranges))  # type: ignore[no-any-return]
 
-    def writer_of(self, plan: Plan) -> str:
+    def writer_of(self, plan: Plan, snapshot: Snapshot) -> str:
         """See World."""
+        del snapshot
         return f"fake: for plan {plan.number}"
 
     def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:

@@ -1,0 +1,166 @@
+"""The data files of a plan by worker processes of the driver's machine, without Spark: the same tasks, files and errors.
+
+A task that fails ends the write, as it does where Spark runs on one machine: the next run executes the same plan. Where its process was
+lost it is tried again in a new one, under the next attempt's file names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import etl
+from etl.edges.progress_port import ProgressAddress
+from etl.errors import WorkerLost
+from etl.model.data_files import FilesWanted, Written
+from etl.model.receipts import Receipt
+from etl.reader.reading import Reading
+from etl.reader.task_rows import TaskFailed
+from etl.reader.tasks import Task
+from etl.reader.worker import Failed, Order
+
+ATTEMPTS_MAX = 4
+"""As often as Spark tries a task on a cluster (`spark.task.maxFailures`)."""
+_TOLD_BYTES = 2000
+_PROGRAM = "from etl.reader.worker import main; main()"  # not -m: what it gives back would be of the module __main__
+
+
+class ReceiptsOfWorkers:
+    """The receipts of a read, by the ranges' indices in the plan."""
+
+    def __init__(self) -> None:
+        self.receipts: dict[int, Receipt] = {}
+        """What came back by now; complete when all tasks are done."""
+        self.last_came: float | None = None
+        """When the last of them came, by `time.monotonic`."""
+
+    def add(self, receipts: dict[int, Receipt]) -> None:
+        """Take those of one task in."""
+        self.receipts = {**self.receipts, **receipts}
+        self.last_came = time.monotonic()
+
+    def in_order(self, count: int) -> tuple[Receipt, ...] | None:
+        """A receipt for each of `count` ranges, or None when some are missing."""
+        return tuple(self.receipts[i] for i in range(count)) if all(i in self.receipts for i in range(count)) else None
+
+
+class FilesOfWorkers:
+    """The rows of a plan, not read yet. `workers`: how many processes there are at most; they start here, and load what they need."""
+
+    def __init__(self, tasks: Sequence[Task], reading: Reading, progress: ProgressAddress | None, *, workers: int) -> None:
+        self._tasks, self._reading, self._progress = tasks, reading, progress
+        self.receipts = ReceiptsOfWorkers()
+        self._workers = [Worker() for _ in range(min(max(1, workers), len(tasks)))]
+
+    def close(self) -> None:
+        """End the processes, whatever they are at."""
+        for worker in self._workers:
+            worker.end()
+
+    def write(self, wanted: FilesWanted) -> Sequence[Written]:
+        """Read all and write it; what each task gave back. Raises TaskFailed with a task's error inside, and WorkerLost."""
+        left, found = deque(enumerate(self._tasks)), dict[int, Written]()
+
+        def serve(worker: Worker) -> None:
+            while True:
+                try:
+                    at, task = left.popleft()
+                except IndexError:
+                    return
+                found[at] = self._done(worker, task, wanted)
+
+        pool = ThreadPoolExecutor(len(self._workers), thread_name_prefix="worker")
+        try:
+            served = [pool.submit(serve, worker) for worker in self._workers]
+            over, _ = wait(served, return_when=FIRST_EXCEPTION)
+            for one in over:
+                one.result()
+        finally:
+            left.clear()
+            self.close()
+            pool.shutdown()
+        return [found[at] for at in range(len(self._tasks))]
+
+    def _done(self, worker: Worker, task: Task, wanted: FilesWanted) -> Written:
+        for attempt in range(ATTEMPTS_MAX):
+            answer = worker.answer(Order(task, attempt, self._reading, wanted, self._progress))
+            if isinstance(answer, Failed):
+                raise TaskFailed(answer.text)
+            if answer is not None:
+                self.receipts.add(dict(answer.receipts))
+                return answer
+            if attempt + 1 < ATTEMPTS_MAX:
+                worker.start_again()
+        what = f"a worker process was lost {ATTEMPTS_MAX} times while it read the same ranges: {worker.ended_by}"
+        check = "the machine's memory (dmesg, if the kernel ended it); limits.without_spark_below_bytes: 0 leaves the tasks to Spark"
+        raise WorkerLost(what, check=check)
+
+
+class Worker:
+    """One process, and what it says where nobody reads it."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self.ended_by = ""
+        """How the last process ended that was lost, and the end of what it said."""
+        self._start()
+
+    def _start(self) -> None:
+        self._said: Any = tempfile.TemporaryFile()
+        root = str(Path(etl.__file__).parent.parent)
+        paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+            env={**os.environ, "PYTHONPATH": paths})
+
+    def start_again(self) -> None:
+        """A new process in the place of one that was lost, unless all of this is over."""
+        self._closed()
+        if not self._is_over:
+            self._start()
+
+    def answer(self, order: Order) -> Written | Failed | None:
+        """What the order came to; None: the process was lost."""
+        orders, answers = self._process.stdin, self._process.stdout
+        assert orders and answers
+        try:
+            pickle.dump(order, orders)
+            orders.flush()
+            found: Written | Failed = pickle.load(answers)
+            return found
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError):
+            self.ended_by = self._told()
+            return None
+
+    def end(self) -> None:
+        """Now, whatever it is at."""
+        self._is_over = True
+        self._process.kill()
+        self._closed()
+
+    def _closed(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._said):
+            with contextlib.suppress(OSError):  # what it did not take any more
+                if pipe is not None:
+                    pipe.close()
+
+    def _told(self) -> str:
+        code = self._process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        with contextlib.suppress(OSError, ValueError):
+            self._said.seek(0)
+            said = self._said.read()[-_TOLD_BYTES:].decode("utf-8", "replace").strip()
+            return f"{how}; it said: {said}" if said else how
+        return how

@@ -1,0 +1,97 @@
+"""Small plans read by processes of the driver's machine: no JVM, the same files, the same commit, and rows once whatever dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from kafka import KafkaProducer
+
+from etl.reader import worker_pool
+from etl.reader.worker import Order
+from tests.said import refused
+from tests.system.driving import Pipeline, broken_off_before
+from tests.system.test_nothing_new import watched_run
+
+SMALL = {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 64 << 20}}
+
+
+@pytest.fixture
+def small(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    """A pipeline with four partitions and little in them."""
+    return make_pipeline(**SMALL)
+
+
+def test_a_small_run_loads_its_records_once_and_no_spark_is_loaded(small: Pipeline) -> None:
+    small.produce(400)
+    cost, outcomes = watched_run(small)
+    assert outcomes == ["ingested"]
+    assert cost["code"] == 0 and not {"pyspark", "py4j", "delta"} & set(cost["loaded"])
+    assert set(cost["started"]) == {"subprocess.Popen"}, "the workers"
+    assert small.is_whole()
+    assert small.door("verify").document["found_rows"] == 400
+
+
+def test_the_report_says_that_spark_was_not_asked_and_a_larger_plan_takes_it(small: Pipeline) -> None:
+    small.produce(400)
+    said = small.ran()
+    assert said.document["plan"]["writer"] == "arrow: table.writer is auto, without Spark"
+    small.settings = {**small.settings, "limits": {"without_spark_below_bytes": 1}}
+    small.produce(400)
+    assert small.ran().document["plan"]["writer"] == "arrow: table.writer is auto"
+    assert small.is_whole()
+
+
+@pytest.mark.parametrize("verb", ["fetch", "append", "record", "commit"])
+def test_a_run_that_ends_at_any_verb_is_finished_by_the_next_one_with_or_without_spark(small: Pipeline, verb: str) -> None:
+    for after in (SMALL, {**SMALL, "limits": {}}):
+        small.produce(200)
+        broken_off_before(verb, small)
+        small.settings = after
+        small.ran()
+        small.settings = SMALL
+        assert small.is_whole()
+
+
+def test_a_worker_that_is_killed_is_replaced_and_rows_come_once(small: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = list[int]()
+
+    def answer(self: worker_pool.Worker, order: Order) -> object:
+        if not killed:
+            killed.append(self._process.pid)
+            os.kill(self._process.pid, signal.SIGKILL)
+        return real(self, order)
+
+    real = worker_pool.Worker.answer
+    monkeypatch.setattr(worker_pool.Worker, "answer", answer)
+    small.produce(400)
+    assert small.ran().document["records"] == 400
+    assert killed and small.is_whole()
+
+
+def test_workers_that_die_again_and_again_end_the_run_which_says_how_they_ended(small: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = worker_pool.Worker.answer
+
+    def answer(self: worker_pool.Worker, order: Order) -> object:
+        os.kill(self._process.pid, signal.SIGKILL)
+        return real(self, order)
+
+    monkeypatch.setattr(worker_pool.Worker, "answer", answer)
+    small.produce(400)
+    refused(small.run(), 6, "a worker process was lost 4 times", "signal 9", "limits.without_spark_below_bytes")
+    monkeypatch.setattr(worker_pool.Worker, "answer", real)
+    assert small.ran().document["records"] == 400
+    assert small.is_whole()
+
+
+def test_what_a_worker_raises_is_told_with_its_place_and_the_same_plan_is_finished_once_it_can_be(small: Pipeline) -> None:
+    with contextlib.closing(KafkaProducer(bootstrap_servers=small.cluster.bootstrap)) as producer:
+        producer.send(small.topic, b"x" * 5000, partition=1)
+    small.settings = {**SMALL, "source": {"max_record_bytes": 1024}}
+    refused(small.run(), 5, "more than 1024 bytes", "partition 1, offset 0")
+    small.settings = SMALL
+    assert small.ran().document["records"] == 1
+    assert sum(small.in_table().values()) == 1

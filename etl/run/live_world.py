@@ -45,7 +45,7 @@ from etl.run.formats import format_rows, try_on_no_rows
 from etl.run.loaded_rows import LoadedRows
 from etl.run.observe import Observer, Seen, observe_table
 from etl.run.recount import applied_in_run
-from etl.run.rows import needs_no_spark, reader_for, write_files_without_spark, writer_of
+from etl.run.rows import needs_no_spark, reader_for, write_files_without_spark, writer_in_words, writer_of
 from etl.run.spark import RunSpark
 from etl.run.transform import translating_transform_errors
 from etl.settings.policies import OwnershipMode
@@ -160,9 +160,8 @@ class LiveWorld(LoadedRows, BackfillVerbs):
         if writer.takes is Takes.NOTHING:
             return Load(writer)
         if needs_no_spark(plan, snapshot, self.settings, writer):
-            rows, self._reading = write_files_without_spark(
-                plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=self.now_ms())
-            return Load(writer, rows)
+            files, self._reading = write_files_without_spark(plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=now_ms())
+            return Load(writer, files)
         spark, read = self.spark(), reader_for(writer)
         with self._phases.timed(Verb.FIRST_JOB):
             rows, self._reading = read(spark, plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=self.now_ms())
@@ -170,8 +169,7 @@ class LiveWorld(LoadedRows, BackfillVerbs):
 
     def writer_of(self, plan: Plan, snapshot: Snapshot) -> str:
         """See `world.World`."""
-        chosen = writer_of(plan, self.settings)
-        return f"{chosen}, without Spark" if needs_no_spark(plan, snapshot, self.settings, chosen.writer) else str(chosen)
+        return writer_in_words(plan, snapshot, self.settings)
 
     def append(self, plan: Plan, rows: Load) -> tuple[Applied | None, Table | None]:
         """See `world.World`. Raises TableUnreachable when the append left no trace."""

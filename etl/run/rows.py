@@ -40,6 +40,12 @@ def writer_of(plan: Plan, settings: Settings) -> Chosen:
     return choose_writer(plan, settings, lambda: open_table(settings.table.path))
 
 
+def writer_in_words(plan: Plan, snapshot: Snapshot, settings: Settings) -> str:
+    """The writer, why it is this one, and whether Spark has no part in it."""
+    chosen = writer_of(plan, settings)
+    return f"{chosen}, without Spark" if needs_no_spark(plan, snapshot, settings, chosen.writer) else str(chosen)
+
+
 def needs_no_spark(plan: Plan, snapshot: Snapshot, settings: Settings, writer: Writer) -> bool:
     """Whether the rows come to the writer by processes of this machine."""
     return writer.takes is Takes.FILES and is_small(plan, snapshot.bytes_per_offset, settings)

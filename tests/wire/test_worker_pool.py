@@ -1,0 +1,141 @@
+"""Worker processes of a run without Spark, against a fake broker: files, what is told, and that none outlives its run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+from etl.embedded.server import wait_until
+from etl.errors import CorruptData
+from etl.model.data_files import FilesWanted
+from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.model.plans import OffsetRange
+from etl.model.raw_table import COLUMNS, raw_columns
+from etl.protocol.error_line import unmark
+from etl.reader.reading import Reading
+from etl.reader.task_rows import TaskFailed
+from etl.reader.worker_pool import FilesOfWorkers, Worker
+from etl.reader.written import tasks_to_write
+from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.broker import FakeBroker
+
+PARTITIONS = 5
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as running:
+        for partition in range(PARTITIONS):
+            running.append("clicks", partition, encode(Batch(0, [Rec(delta, b"v%d" % delta) for delta in range(10)])))
+        yield running
+
+
+@pytest.fixture
+def files(broker: FakeBroker) -> Iterator[FilesOfWorkers]:
+    """Five ranges in as many tasks, and two workers."""
+    leader = Leader(Broker(0, broker.host, broker.port), None)
+    ranges = [OffsetRange(BrokerPartition("clicks", partition), 0, 10, leader) for partition in range(PARTITIONS)]
+    reading = Reading(
+        ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
+    tasks = tasks_to_write(
+        ranges, [[i] for i in range(PARTITIONS)], topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
+    with contextlib.closing(FilesOfWorkers(tasks, reading, None, workers=2)) as found:
+        yield found
+
+
+def processes(files: FilesOfWorkers) -> list[int]:
+    return [worker._process.pid for worker in files._workers]
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_two_workers_do_five_tasks_and_what_came_is_told_in_their_order(files: FilesOfWorkers, tmp_path: Path) -> None:
+    pids = processes(files)
+    written = files.write(FilesWanted(str(tmp_path), COLUMNS))
+    assert len(pids) == 2 and [one.indices for one in written] == [(i,) for i in range(PARTITIONS)]
+    assert [one.rows for one in written] == [10] * PARTITIONS
+    found = files.receipts.in_order(PARTITIONS)
+    assert found and [one.rows for one in found] == [10] * PARTITIONS and files.receipts.last_came
+    rows = [row for one in written for file in one.files for row in parquet.read_table(tmp_path / file.path).to_pylist()]
+    assert sorted((row["partition"], row["offset"]) for row in rows) == [(p, o) for p in range(PARTITIONS) for o in range(10)]
+    assert not any(map(is_alive, pids)), "they end with the write"
+
+
+def test_receipts_are_not_all_there_before_all_tasks_are_done(files: FilesOfWorkers) -> None:
+    assert files.receipts.in_order(PARTITIONS) is None and files.receipts.last_came is None
+
+
+def test_what_a_task_raises_comes_back_as_itself_and_ends_the_others(files: FilesOfWorkers, broker: FakeBroker, tmp_path: Path) -> None:
+    spoiled = bytearray(encode(Batch(0, [Rec(delta, b"v") for delta in range(10)])))
+    spoiled[-1] ^= 1
+    broker.log("clicks", 3).batches[:] = [bytes(spoiled)]
+    pids = processes(files)
+    with pytest.raises(TaskFailed) as raised:
+        files.write(FilesWanted(str(tmp_path), COLUMNS))
+    told = unmark(str(raised.value))
+    assert isinstance(told, CorruptData) and told.where["partition"] == 3
+    assert not any(map(is_alive, pids))
+
+
+def test_a_bug_in_a_task_comes_back_with_its_traceback(files: FilesOfWorkers) -> None:
+    wanted: Any = "no value of the kind"
+    with pytest.raises(TaskFailed, match="(?s)Traceback.*AttributeError"):
+        files.write(wanted)
+
+
+def test_a_worker_ends_where_its_run_is_gone_whatever_it_is_at(broker: FakeBroker) -> None:
+    worker = Worker()
+    assert worker._process.stdin
+    worker._process.stdin.close()
+    assert worker._process.wait(60) == 0
+    worker.end()
+
+
+def test_workers_do_not_outlive_a_run_that_is_killed() -> None:
+    program = (
+        "import os, sys, time\nfrom etl.reader.worker_pool import Worker\n"
+        "print(Worker()._process.pid, flush=True)\ntime.sleep(600)\n")
+    run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert run.stdout
+    pid = int(run.stdout.readline())
+    assert is_alive(pid)
+    run.kill()
+    run.wait()
+    run.stdout.close()
+    assert wait_until(lambda: not is_alive(pid), 60)
+
+
+def test_ctrl_c_is_the_runs_and_not_its_workers(files: FilesOfWorkers, tmp_path: Path) -> None:
+    for pid in processes(files):
+        os.kill(pid, 2)
+    assert len(files.write(FilesWanted(str(tmp_path), COLUMNS))) == PARTITIONS
+
+
+def test_files_that_are_closed_while_they_are_written_end_their_workers(files: FilesOfWorkers, tmp_path: Path) -> None:
+    pids, failed = processes(files), list[BaseException]()
+    for worker in files._workers:
+        os.kill(worker._process.pid, 19)  # they stand still
+
+    def write() -> None:
+        try:
+            files.write(FilesWanted(str(tmp_path), COLUMNS))
+        except BaseException as error:
+            failed.append(error)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    files.close()
+    writing.join(60)
+    assert not writing.is_alive() and failed and not any(map(is_alive, pids))

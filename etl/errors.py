@@ -35,7 +35,7 @@
     │   ├── BrokerUnreachable
     │   │   └── BrokerError              the broker answered with an error code that may pass
     │   ├── NotYetReadable               a broker does not give the records yet, or they may still come
-    │   └── SparkLost                    it lost its JVM, an executor or a worker
+    │   └── ProcessLost                  Spark's JVM, an executor or a worker died
     ├── TableUnreachable            7    retriable: the table cannot be read or written
     └── Stopped                   130    retriable: Ctrl-C or SIGTERM, cleanly
 
@@ -221,12 +221,8 @@ class NotYetReadable(Unreachable):
     """Not yet: an open transaction or slow remote storage holds the records back, or those of a time may still come."""
 
 
-class SparkLost(Unreachable):
-    """Spark lost its JVM, an executor or a Python worker, and did not get over it."""
-
-
-class WorkerLost(Unreachable):
-    """A worker process of a run without Spark died, and so did those in its place."""
+class ProcessLost(Unreachable):
+    """A process of the run was lost for good: Spark's JVM, an executor, a worker, or the run itself."""
 
 
 class TableUnreachable(EtlError):

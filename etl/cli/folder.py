@@ -25,7 +25,7 @@ from etl.commands.run_folder import ConfRun, FolderRun, run_each
 from etl.console.several import show_folder_run, show_one_run
 from etl.console.text import screen
 from etl.edges.spark.session import is_submitted
-from etl.errors import DataLost, EtlError, SparkLost, rebuild
+from etl.errors import DataLost, EtlError, ProcessLost, rebuild
 
 _STOPPED = 130
 Started = Callable[[Sequence[str]], tuple[int, str]]
@@ -73,7 +73,7 @@ def ended(conf: Path, code: int, printed: str) -> ConfRun:
         return ConfRun(str(conf), document, DataLost("records were lost, and policy let them go", check="the gaps that the run named"))
     if code < 0:
         what, check = f"the run's process was ended by signal {-code}", "what killed it: memory on this machine, perhaps"
-        return ConfRun(str(conf), error=SparkLost(what, check=check, path=conf))
+        return ConfRun(str(conf), error=ProcessLost(what, check=check, path=conf))
     return ConfRun(str(conf), document, EtlError(f"the run ended with {code} and said nothing", check="please report it", path=conf))
 
 

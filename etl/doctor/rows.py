@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from etl.doctor.check import Findings, Line, Verdict, advice, ok
 from etl.doctor.machine import may_need_jars
-from etl.errors import SparkLost
+from etl.errors import ProcessLost
 from etl.model.raw_table import names_of_key
 from etl.run.formats import try_on_no_rows
 from etl.run.transform import unprovable
@@ -49,6 +49,6 @@ def _session(findings: Findings) -> SparkSession:
     except Exception as error:  # whatever a JVM that does not start is told as
         said = str(error).strip().split("\n", 1)[0]
         check = "the lines above on Java, jars and packages, and the keys under spark"
-        raise SparkLost(f"Spark does not start: {said}", check=check) from error
+        raise ProcessLost(f"Spark does not start: {said}", check=check) from error
     findings.closing.callback(session.stop)
     return session

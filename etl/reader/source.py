@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from etl.edges.progress_port import ProgressAddress
-from etl.errors import SparkLost
+from etl.errors import ProcessLost
 from etl.model.logs import BrokerPartition, Cleanup, Dialect, Isolation, Tail
 from etl.model.plans import OffsetRange
 from etl.model.raw_table import raw_columns, spark_schema
@@ -164,5 +164,5 @@ def _loaded(reader: DataFrameReader) -> DataFrame:
     try:
         with translating_spark_errors():
             return reader.load()
-    except SparkLost:
+    except ProcessLost:
         return reader.load()

@@ -21,7 +21,7 @@ from typing import Any
 
 import etl
 from etl.edges.progress_port import ProgressAddress
-from etl.errors import WorkerLost
+from etl.errors import ProcessLost
 from etl.model.data_files import FilesWanted, Written
 from etl.model.receipts import Receipt
 from etl.reader.reading import Reading
@@ -68,7 +68,7 @@ class FilesOfWorkers:
             worker.end()
 
     def write(self, wanted: FilesWanted) -> Sequence[Written]:
-        """Read all and write it; what each task gave back. Raises TaskFailed with a task's error inside, and WorkerLost."""
+        """Read all and write it; what each task gave back. Raises TaskFailed with a task's error inside, and ProcessLost."""
         left, found = deque(enumerate(self._tasks)), dict[int, Written]()
 
         def serve(worker: Worker) -> None:
@@ -103,7 +103,7 @@ class FilesOfWorkers:
                 worker.start_again()
         what = f"a worker process was lost {ATTEMPTS_MAX} times while it read the same ranges: {worker.ended_by}"
         check = "the machine's memory (dmesg, if the kernel ended it); limits.without_spark_below_bytes: 0 leaves the tasks to Spark"
-        raise WorkerLost(what, check=check)
+        raise ProcessLost(what, check=check)
 
 
 class Worker:
@@ -131,8 +131,8 @@ class Worker:
 
     def answer(self, order: Order) -> Written | Failed | None:
         """What the order came to; None: the process was lost."""
-        orders, answers = self._process.stdin, self._process.stdout
-        assert orders and answers
+        orders: Any = self._process.stdin
+        answers: Any = self._process.stdout
         try:
             pickle.dump(order, orders)
             orders.flush()

@@ -114,7 +114,7 @@ def _said(error: BaseException) -> str:
 def translating_transform_errors(name: str | None) -> Iterator[None]:
     """What a function or an expression of the transform raises on a row inside is told as the transform's. Raises SettingsError.
 
-    What Spark lost meanwhile is not its: raises SparkLost.
+    What Spark lost meanwhile is not its: raises ProcessLost.
     """
     try:
         with translating_spark_errors():

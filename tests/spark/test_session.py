@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from etl.edges.spark.failures import translating_spark_errors
-from etl.errors import SettingsError, SparkLost
+from etl.errors import SettingsError, ProcessLost
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
 from etl.reader import source
@@ -58,7 +58,7 @@ def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(spark:
     from pyspark.sql.functions import udf
 
     killed = udf(lambda _: os.kill(os.getpid(), signal.SIGKILL), "int")
-    with pytest.raises(SparkLost, match="Python worker exited unexpectedly") as caught, translating_spark_errors():
+    with pytest.raises(ProcessLost, match="Python worker exited unexpectedly") as caught, translating_spark_errors():
         spark.range(1).select(killed("id")).collect()
     assert caught.value.exit_code == 6 and caught.value.retriable and "memory" in caught.value.check
 
@@ -76,7 +76,7 @@ def test_a_jvm_that_is_gone_is_named(spark: SparkSession, monkeypatch: pytest.Mo
         raise ConnectionResetError("[Errno 104] Connection reset by peer")
 
     monkeypatch.setattr(JavaClient, "_get_connection", hangs_up)
-    with pytest.raises(SparkLost), translating_spark_errors():
+    with pytest.raises(ProcessLost), translating_spark_errors():
         spark.range(3).count()
 
 
@@ -110,7 +110,7 @@ def test_a_worker_that_dies_while_spark_asks_it_for_the_schema_costs_a_second_qu
 
 
 def test_a_worker_that_dies_at_every_question_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SparkLost, match="pyspark.daemon's stdout"), translating_spark_errors():
+    with pytest.raises(ProcessLost, match="pyspark.daemon's stdout"), translating_spark_errors():
         asked_for_the_schema(spark, monkeypatch, *[DIED] * 10)
 
 

@@ -14,7 +14,7 @@ from etl.reader import worker_pool
 from etl.reader.worker import Order
 from tests.said import refused
 from tests.system.driving import Pipeline, broken_off_before
-from tests.system.test_nothing_new import watched_run
+from tests.system.watching import watched_run
 
 SMALL = {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 64 << 20}}
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from etl.edges.spark.workers import lacking
-from etl.errors import EtlError, SparkLost
+from etl.errors import EtlError, ProcessLost
 
 _LOST = re.compile(
     r"ExecutorLostFailure|java\.lang\.OutOfMemoryError|Answer from Java side is empty|pyspark\.daemon's stdout"
@@ -37,7 +37,7 @@ _IN_A_TASK = ("[TASK_WRITE_FAILED]", "Job aborted due to stage failure")
 def translating_spark_errors() -> Iterator[None]:
     """Inside, the loss of a JVM, an executor or a worker is told as such and not as a bug, and so is what workers lack.
 
-    Raises SparkLost, SettingsError.
+    Raises ProcessLost, SettingsError.
     """
     try:
         yield
@@ -53,7 +53,7 @@ def translating_spark_errors() -> Iterator[None]:
         check = (
             "memory on the machines that run driver and executors (what killed it?), and Spark's log beside the run's report; "
             "in a notebook, begin a new process")
-        raise SparkLost(f"Spark lost a process of its own: {found[0] if found else type(error).__name__}", check=check) from error
+        raise ProcessLost(f"Spark lost a process of its own: {found[0] if found else type(error).__name__}", check=check) from error
 
 
 def _is_of_the_jvms_line(error: Exception) -> bool:

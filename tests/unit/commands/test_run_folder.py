@@ -13,7 +13,7 @@ import yaml
 from etl.cli.app import app
 from etl.cli.folder import ended, words_for
 from etl.commands.run_folder import ConfRun, FolderRun, run_each
-from etl.errors import DataLost, EtlError, LedgersDisagree, Owned, SettingsError, SparkLost, Stopped, TableUnreachable, Unreachable
+from etl.errors import DataLost, EtlError, LedgersDisagree, Owned, SettingsError, ProcessLost, Stopped, TableUnreachable, Unreachable
 from etl.settings.changes import parse_change
 from etl.settings.folder import confs_in
 from tests.said import refused, said_by
@@ -101,7 +101,7 @@ def test_copies_of_one_pipeline_are_refused_by_name_and_the_others_run(tmp_path:
 
 @pytest.mark.parametrize(("code", "printed", "kind"), [
     (5, '{"error": "LedgersDisagree", "what": "w", "where": {}, "check": "c", "exit_code": 5, "retriable": false}', LedgersDisagree),
-    (3, '{"run_id": "r"}', DataLost), (-9, "", SparkLost), (1, "", EtlError), (139, "{}", EtlError),
+    (3, '{"run_id": "r"}', DataLost), (-9, "", ProcessLost), (1, "", EtlError), (139, "{}", EtlError),
 ])
 def test_what_a_run_in_its_own_process_came_to_is_known_by_its_code_and_document(
         code: int, printed: str, kind: type[EtlError]) -> None:

@@ -75,6 +75,8 @@ def document_with(key: str, value: Any) -> dict[str, Any]:
     for name in sections:
         section = section.setdefault(name, {})
     section[last] = value
+    if key == "limits.without_spark_below_bytes":  # refused where it has no effect
+        document["table"]["writer"] = "auto"
     return document
 
 

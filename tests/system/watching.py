@@ -1,0 +1,35 @@
+"""Runs that are watched: which processes they start, which libraries they load, whom they connect to."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from tests.system.driving import ROOT, Pipeline
+
+# Python tells of each process that it starts, and of each connection, to whoever listens (PEP 578).
+_WATCHED_RUN = """
+import json, sys
+HEAVY = ("pyspark", "py4j", "delta", "numba", "pandas")
+started, connected = [], []
+def watch(event, given):
+    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"):
+        started.append(event)
+    elif event == "socket.connect":
+        connected.append(list(given[1]))
+sys.addaudithook(watch)
+from etl.cli import main
+code = main(["run", sys.argv[1], "--json"])
+print(json.dumps({"code": code, "started": started, "loaded": [name for name in HEAVY if name in sys.modules], "connected": connected}))
+"""
+
+
+def watched_run(pipeline: Pipeline) -> tuple[dict[str, Any], list[str]]:
+    """A run in a process of its own, as a scheduler starts it: what it cost, and its outcomes."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _WATCHED_RUN, str(pipeline.conf)], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    document, cost = ran.stdout.strip().rsplit("\n", 1)
+    found: dict[str, Any] = json.loads(cost)
+    return found, [one["outcome"] for one in json.loads(document)["outcomes"]]

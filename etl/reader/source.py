@@ -8,8 +8,8 @@ It works without the rest of this package's machinery:
     clicks = spark.read.format("offset_ranges").option("bootstrap", "127.0.0.1:9092").option("topics", "clicks").load()
 
 reads everything that is readable now; the logs' ends are fixed when a query is planned. The options are those of `options`: our own,
-and those of Spark's Kafka source, so that `format("kafka")` becomes `format("offset_ranges")` and nothing else changes. The README
-lists them.
+and those of Spark's Kafka source, so that `format("kafka")` becomes `format("offset_ranges")` and nothing else changes. They are listed
+in docs/READER.md.
 
 It owns how tasks and receipts travel. What options mean belongs to `options`, how ranges are packed to `decisions.tasks`, reading them to
 `task_rows` and `fetch`. A run hands over the tasks that it planned (`read_tasks`) and gets back, with the rows, a receipt for each range.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import shlex
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from etl.errors import SettingsError
-from tests.on_airflow.home import DAGS
+from tests.on_airflow.home import CONF, DAGS, ROOT
 
 told: list[Any] = []
 
@@ -32,6 +36,25 @@ def test_a_pool_that_a_dag_names_and_nobody_made_is_told_with_the_command_and_th
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     assert main(["check", str(DAGS)]) == 2
     assert "the connection spark_default is not there, and task load of DAG" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("database")
+def test_the_lines_of_the_page_make_what_is_missing_and_find_that_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/AIRFLOW.md, "Install", and its program; the DAG folder is that of a page's reader, with the project's DAG files alone."""
+    page = (ROOT / "docs" / "AIRFLOW.md").read_text()
+    [program] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    for file in (ROOT / "airflow_dags").glob("*.py"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "own.py").write_text(program.replace("/srv/conf", str(CONF)).replace(', pool="clicks"', ""))
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+    add, check = re.findall(r"^    ((?:airflow connections add|python -m etl\.airflow check) .*)$", page, re.MULTILINE)
+    words = {"airflow": [sys.executable, "-m", "airflow"], "python": [sys.executable]}
+    codes = []
+    for line in (check, add, check):
+        first, *others = shlex.split(line.replace("/path/to/dags", str(tmp_path)))
+        codes.append(subprocess.run([*words[first], *others], cwd=ROOT, capture_output=True, text=True).returncode)
+    subprocess.run([*words["airflow"], "connections", "delete", "spark_default"], check=True, capture_output=True)
+    assert codes == [2, 0, 0]
 
 
 def test_words_that_it_does_not_know_are_told_with_those_that_it_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from etl.commands.lag import lag
 from etl.commands.operator import supersede
@@ -166,7 +167,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
     settings, log = settings_of(jafka, topic, tmp_path), BrokerPartition(topic, 0, 1)
     znode = f"/consumers/group-{topic}/offsets/{topic}/1-0"
     with SimpleConsumer("127.0.0.1", jafka.brokers[1].port, generation="jafka") as broker:
-        second, third = [message.next_offset for message in list(broker.fetch(topic, 0, 0).messages())[:2]]
+        second, third, fourth = [message.next_offset for message in list(broker.fetch(topic, 0, 0).messages())[:3]]
     zookeeper.create(znode, str(second + 7).encode())
     with pytest.raises(OffsetInsideMessage, match=f"it lies inside the one from {second} to {third}") as refused:
         preview(settings)
@@ -182,6 +183,11 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
     assert f"it is {third} by now" in refused.value.check
     supersede(settings, 1, "put right", ())
     assert min(r.from_offset for r in preview(settings).ranges if r.log == log) == third
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(yaml.safe_dump({"version": 1, **settings.model_dump(mode="json", exclude_unset=True)}))
+    left_out = said_by("plans", "supersede", str(conf), "1", "--skip", f"{topic}:1-0:{third}-{fourth}", "--reason", "damaged")
+    assert left_out.code == 0, left_out.err
+    assert min(r.from_offset for r in preview(settings).ranges if r.log == log) == fourth
 
 
 def test_a_log_whose_topic_is_deleted_while_it_is_read_is_told_without_waiting(jafka: Cluster, topic: str, tmp_path: Path) -> None:

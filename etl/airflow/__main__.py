@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from etl.airflow.check import missing, named_by
-from etl.airflow.sdk import AirflowNotFoundException, BaseHook
+from etl.airflow.sdk import AirflowNotFoundException
 
 try:
     from airflow.dag_processing.dagbag import DagBag
@@ -40,8 +40,11 @@ def _pools() -> list[str]:
 
 
 def _is_connection(name: str) -> bool:
+    """By the server's own look-up: a task's asks the API server, and where there is no task it sees the environment alone."""
+    from airflow.models.connection import Connection
+
     try:
-        BaseHook.get_connection(name)
+        Connection.get_connection_from_secrets(name)
     except AirflowNotFoundException:
         return False
     return True

@@ -76,12 +76,13 @@ fuzz: setup ## random examples for every law, then coverage-guided bytes into ev
 soak: setup ## the real run killed 60 times at random moments, 40 minutes; SOAK=--fast: thousands of kills a minute without Spark
 	@$(BIN)/python -m tests.soak $(SOAK)
 
-bench: setup ## decoding beside kafka-python's decoder; what repairing after a crash costs; class archive; sets of offsets; runs on Jafka beside its consumer
+bench: setup ## decoding beside kafka-python's decoder; what repairing after a crash costs; class archive; sets of offsets; runs on Jafka beside its consumer; small runs beside a bare Spark
 	@$(BIN)/python tests/bench/decode.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/recovery.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/spark_start.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/offset_sets.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/jafka_run.py
+	@PYTHONPATH=. $(BIN)/python tests/bench/small_runs.py
 
 clean: ## remove what make and the tools made here; the cache folder stays
 	@rm -rf $(VENV) build *.egg-info .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .fuzz

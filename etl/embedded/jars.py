@@ -30,11 +30,12 @@ _COMPLETE = "complete.txt"
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One artifact by its Maven coordinates; what it depends on comes with it."""
+    """One artifact by its Maven coordinates; what it depends on comes with it, unless it is to come `alone`."""
 
     organisation: str
     name: str
     version: str
+    alone: bool = False
 
 
 @functools.cache
@@ -122,7 +123,8 @@ def _run_ivy(partial: Path, log: Path) -> None:
 
 def _ivy_file(wanted: Sequence[Artifact], leave_out: Iterable[str]) -> str:
     dependencies = "".join(
-        f"<dependency org={quoteattr(a.organisation)} name={quoteattr(a.name)} rev={quoteattr(a.version)} conf='default->default'/>"
+        f"<dependency org={quoteattr(a.organisation)} name={quoteattr(a.name)} rev={quoteattr(a.version)} "
+        f"conf='default->{'master' if a.alone else 'default'}'/>"
         for a in wanted
     )
     # An artifact that is named stays at its version: another one that asks for "any from 2.9 on" would bring a new one each month.

@@ -6,6 +6,7 @@ does), retries with growing pauses, and no catching up of old intervals: a run g
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -108,13 +109,18 @@ def maintenance_dag(
     return made
 
 
+def dag_id_of(kind: str, conf: Path) -> str:
+    """`ingest_clicks`, by the name of the conf file; what a DAG's id cannot have is `_` there."""
+    return f"{kind}_{re.sub(r'[^A-Za-z0-9_.-]', '_', conf.stem)}"
+
+
 def _dag(kind: str, pipeline: Pipeline, retries: int, retry_delay: timedelta, arguments: Mapping[str, Any]) -> DAG:
     defaults = {
         "retries": retries, "retry_delay": retry_delay, "retry_exponential_backoff": True, "max_retry_delay": timedelta(hours=1),
         "execution_timeout": timedelta(hours=12), "on_failure_callback": on_failure(tell_from_environment()),
         **arguments.get("default_args", {})}
     return DAG(**{
-        "dag_id": f"{kind}_{Path(pipeline.conf).stem}", "catchup": False, "max_active_runs": 1, "tags": ["offset-range-etl", pipeline.name],
+        "dag_id": dag_id_of(kind, Path(pipeline.conf)), "catchup": False, "max_active_runs": 1, "tags": ["offset-range-etl", pipeline.name],
         "doc_md": f"Pipeline `{pipeline.group}/{pipeline.name}`, conf `{pipeline.conf}`, table `{pipeline.table}`.",
         **arguments, "default_args": defaults})
 

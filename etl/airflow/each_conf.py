@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from etl.airflow.dags import START
+from etl.airflow.dags import START, dag_id_of
 from etl.airflow.failure import on_failure, tell_from_environment
 from etl.airflow.pipeline import conf_files
 from etl.airflow.sdk import DAG, AirflowFailException, BaseOperator, CronDataIntervalTimetable
@@ -35,11 +35,18 @@ def dag_of_each(
 
     Raises SettingsError where the folder has no conf file.
     """
+    made = dict[str, Path]()
     for conf in conf_files(folder):
+        dag_id = dag_id_of(kind, conf)
+        if dag_id in made:
+            why = f"{made[dag_id].name} and {conf.name} would both have the DAG {dag_id}. Check: the files' names, without their ends"
+            yield _that_fails(f"{dag_id}_{len(made) + 1}", schedule(conf), why)
+            continue
+        made[dag_id] = conf
         try:
             yield make(conf)
-        except SettingsError as error:
-            yield _that_fails(f"{kind}_{conf.stem}", schedule(conf), str(error))
+        except Exception as error:  # whatever it is, the other files' DAGs stay
+            yield _that_fails(dag_id, schedule(conf), f"{conf}: {error}" if not isinstance(error, SettingsError) else str(error))
 
 
 def _that_fails(dag_id: str, schedule: str | None, why: str) -> DAG:

@@ -7,7 +7,7 @@ lost it is tried again in a new one, under the next attempt's file names.
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 import pickle
 import subprocess
 import sys
@@ -16,10 +16,8 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import Any
 
-import etl
 from etl.edges.progress_port import ProgressAddress
 from etl.errors import ProcessLost
 from etl.model.data_files import FilesWanted, Written
@@ -32,7 +30,9 @@ from etl.reader.worker import Failed, Order
 ATTEMPTS_MAX = 4
 """As often as Spark tries a task on a cluster (`spark.task.maxFailures`)."""
 _TOLD_BYTES = 2000
-_PROGRAM = "from etl.reader.worker import main; main()"  # not -m: what it gives back would be of the module __main__
+_CHECK = "limits.without_spark_below_bytes: 0 leaves the tasks to Spark"
+_PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from etl.reader.worker import main; main()"
+"""It imports as this process does. Not -m: what it gives back would be of the module __main__."""
 
 
 class ReceiptsOfWorkers:
@@ -99,11 +99,12 @@ class FilesOfWorkers:
             if answer is not None:
                 self.receipts.add(dict(answer.receipts))
                 return answer
+            if not worker.was_killed:
+                raise ProcessLost(f"a worker process ended by itself: {worker.ended_by}", check=f"what it said; {_CHECK}")
             if attempt + 1 < ATTEMPTS_MAX:
                 worker.start_again()
         what = f"a worker process was lost {ATTEMPTS_MAX} times while it read the same ranges: {worker.ended_by}"
-        check = "the machine's memory (dmesg, if the kernel ended it); limits.without_spark_below_bytes: 0 leaves the tasks to Spark"
-        raise ProcessLost(what, check=check)
+        raise ProcessLost(what, check=f"the machine's memory (dmesg, if the kernel ended it); {_CHECK}")
 
 
 class Worker:
@@ -111,17 +112,17 @@ class Worker:
 
     def __init__(self) -> None:
         self._is_over = False
-        self.ended_by = ""
-        """How the last process ended that was lost, and the end of what it said."""
+        self.ended_by, self.was_killed = "", False
+        """How the last process ended that was lost, and the end of what it said; whether somebody ended it."""
         self._start()
 
     def _start(self) -> None:
         self._said: Any = tempfile.TemporaryFile()
-        root = str(Path(etl.__file__).parent.parent)
-        paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
-            env={**os.environ, "PYTHONPATH": paths})
+        words = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path)]
+        try:
+            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
+        except OSError as error:
+            raise ProcessLost(f"a worker process cannot be started: {error.strerror}", check=_CHECK) from error
 
     def start_again(self) -> None:
         """A new process in the place of one that was lost, unless all of this is over."""
@@ -139,7 +140,7 @@ class Worker:
             found: Written | Failed = pickle.load(answers)
             return found
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):
-            self.ended_by = self._told()
+            self.ended_by, self.was_killed = self._told(), self._process.wait() < 0
             return None
 
     def end(self) -> None:

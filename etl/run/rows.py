@@ -5,7 +5,6 @@ What the table has of a DataFrame is made in `formats`; files have the decoded c
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from etl.decisions.writers import is_small
 from etl.edges.delta.path import open_table
 from etl.edges.delta.taking import Takes
 from etl.edges.delta.writers import Chosen, Writer, choose_writer
+from etl.edges.machine import cores
 from etl.model.logs import Cleanup
 from etl.model.plans import Plan
 from etl.model.raw_table import raw_columns
@@ -98,7 +98,7 @@ def write_files_without_spark(
     """The same by processes of this machine."""
     from etl.reader.worker_pool import FilesOfWorkers
 
-    workers = snapshot.parallelism or os.cpu_count() or 1
+    workers = min(cores(), snapshot.parallelism or cores())
     packed = tasks_of_plan(plan, snapshot, settings, parallelism=workers, now_ms=now_ms)
     tasks, asked = _to_write(packed, plan, snapshot, settings, bootstrap)
     reading = Following(plan.id, packed.ranges, packed.tasks, host=_HERE, bind=_HERE)

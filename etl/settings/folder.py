@@ -22,7 +22,7 @@ def confs_in(folder: Path) -> tuple[Path, ...]:
     files = sorted(file for file in folder.iterdir() if file.suffix in _ENDS and not file.name.startswith(".") and file.is_file())
     documents = {file: _document(file) for file in files}
     places = ((file, document.get("defaults")) for file, document in documents.items())
-    named = {os.path.realpath(file.parent / place) for file, place in places if isinstance(place, str)}
+    named = {os.path.realpath(file.parent / place) for file, place in places if isinstance(place, str) and "\0" not in place}
     named -= {os.path.realpath(file) for file, document in documents.items() if "pipeline" in document}
     confs = tuple(file for file in files if os.path.realpath(file) not in named)
     if not confs:

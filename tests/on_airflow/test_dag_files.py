@@ -94,6 +94,21 @@ def test_a_conf_file_that_cannot_be_read_takes_no_other_dag_away_and_its_own_fai
     assert timetables == ["CronDataIntervalTimetable"] * 2, "they fail when the pipeline would have run"
 
 
+def test_names_of_conf_files_that_no_dag_can_have_and_two_of_one_name_take_no_dag_away(
+        tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path_factory.mktemp("names")
+    for name in ("clicks.yaml", "clicks.yml", "clicks (eu).yaml"):
+        (folder / name).write_text((CONF / "clicks.yaml").read_text())
+    (folder / "odd.yaml").write_text('pipeline: odd\ndefaults: "x\\0y"\n')
+    monkeypatch.setenv("ETL_CONF", str(folder))
+    found = dag_bag()
+    assert found.import_errors == {}
+    names = {name: dag.tasks[-1].task_id for name, dag in found.dags.items() if name.startswith("ingest")}
+    failing = {name for name, task in names.items() if task == "read_conf"}
+    assert names.keys() - failing == {"ingest_clicks", "ingest_clicks__eu_"}
+    assert len(failing) == 2 and "ingest_odd" in failing
+
+
 def test_a_conf_file_with_a_mistake_is_an_import_error_that_names_it(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "dags").mkdir()

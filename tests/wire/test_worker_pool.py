@@ -15,14 +15,15 @@ import pytest
 from pyarrow import parquet
 
 from etl.embedded.server import wait_until
-from etl.errors import CorruptData
-from etl.model.data_files import FilesWanted
+from etl.errors import CorruptData, ProcessLost
+from etl.model.data_files import FilesWanted, Written
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
 from etl.model.raw_table import COLUMNS, raw_columns
 from etl.protocol.error_line import unmark
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed
+from etl.reader.worker import Order
 from etl.reader.worker_pool import FilesOfWorkers, Worker
 from etl.reader.written import tasks_to_write
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
@@ -101,6 +102,27 @@ def test_a_worker_ends_where_its_run_is_gone_whatever_it_is_at(broker: FakeBroke
     worker._process.stdin.close()
     assert worker._process.wait(60) == 0
     worker.end()
+
+
+def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
+    files: FilesOfWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    worker = Worker()
+    order = Order(files._tasks[0], 0, files._reading, FilesWanted(str(tmp_path), COLUMNS), None)
+    assert isinstance(worker.answer(order), Written)
+    worker.end()
+
+
+def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_told(files: FilesOfWorkers, tmp_path: Path) -> None:
+    for worker in files._workers:
+        worker._process.kill()
+        worker._process = subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.exit('no module of that name')"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=worker._said)
+    with pytest.raises(ProcessLost, match="ended by itself: exit code 1; it said: no module of that name"):
+        files.write(FilesWanted(str(tmp_path), COLUMNS))
 
 
 def test_workers_do_not_outlive_a_run_that_is_killed() -> None:

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from etl.edges.machine import cores
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -123,19 +125,10 @@ def parallelism_of(settings: Mapping[str, str]) -> int | None:
     found = _LOCAL.fullmatch(given.get("spark.master", LOCAL_MASTER))
     if found is None:
         return None
-    return _cores() if found[1] == "*" else int(found[1] or 1)
+    return cores() if found[1] == "*" else int(found[1] or 1)
 
 
 _LOCAL = re.compile(r"local(?:\[(\*|\d{1,6})(?:,\s*\d+)?\])?")
-
-
-def _cores() -> int:
-    """The cores that a JVM counts: those that this process may use, and no more than its control group's share."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, -(-int(quota) // int(period)))  # `max` is no number: no limit
-    return max(1, cores)
 
 
 def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:

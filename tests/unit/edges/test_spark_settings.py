@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from etl.edges.machine import cores
 from etl.edges.spark import session
 from etl.edges.spark.session import DELTA_PACKAGE, LOCAL_MASTER, complete, parallelism_of
 
@@ -47,7 +48,7 @@ def test_delta_joins_the_extensions_that_are_there(given: dict[str, str]) -> Non
 
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_cores", lambda: 4)
+    monkeypatch.setattr(session, "cores", lambda: 4)
     monkeypatch.setattr(session, "session_there", lambda: None)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
 
@@ -65,4 +66,4 @@ def test_how_many_tasks_work_at_once_is_known_without_a_session(
 
 
 def test_the_cores_are_some() -> None:
-    assert session._cores() >= 1
+    assert cores() >= 1

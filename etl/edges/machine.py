@@ -1,0 +1,16 @@
+"""What this machine gives a process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def cores() -> int:
+    """Those that this process may use, and no more than its control group's share, as a JVM counts them."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        found = min(found, -(-int(quota) // int(period)))  # `max` is no number: no limit
+    return max(1, found)

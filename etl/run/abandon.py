@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from etl.decisions.backfills.backfill_plans import closing_plan
-from etl.decisions.backfills.claiming import joined
+from etl.decisions.backfills.claiming import common
 from etl.decisions.backfills.giving_back import held_parts, still_there
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.reconcile import is_of_another_era, naming_table, reconciled
@@ -83,7 +83,7 @@ def _may_load(claim: Claim, newest: Plan, snapshot: Snapshot, *, is_stored: bool
 def _ended(world: World, claim: Claim, newest: Plan, own: Settings, reason: str) -> Claim:
     """Nothing of it comes into the table any more: what it keeps is decided by what is there."""
     coverage = world.loaded()
-    stretches = dict(claim.stretches) if claim.state is ClaimState.GIVEN_UP else _loaded(world, coverage)
+    stretches = dict(claim.stretches) if claim.state is ClaimState.GIVEN_UP else _loaded(world, claim, coverage)
     is_accepted_copy = newest.table_transaction_version < newest.number - 1  # it lacked a plan that was in the table before
     kept = stretches
     if claim.state is not ClaimState.CLOSING or is_accepted_copy:
@@ -142,8 +142,11 @@ def _is_shut_out(world: World, snapshot: Snapshot) -> bool:
     return stored.number <= (table.transaction_version or 0) and not any(is_recorded for _, is_recorded in world.stored_plans())
 
 
-def _loaded(world: World, coverage: Coverage) -> _Kept:
-    """What the plans of the backfill loaded; none is stored that may come into the table."""
+def _loaded(world: World, claim: Claim, coverage: Coverage) -> _Kept:
+    """What the plans of the backfill loaded of its claim; none is stored that may come into the table.
+
+    What it has given back since, and another one may have loaded, is not in the claim any more: a claim never grows.
+    """
     found: dict[BrokerPartition, list[tuple[int, int]]] = {}
     for intervals in (coverage.intervals, coverage.given_up):
         for log, some in intervals.items():
@@ -151,4 +154,5 @@ def _loaded(world: World, coverage: Coverage) -> _Kept:
     for plan, _ in world.stored_plans():
         for r in plan.ranges:
             found.setdefault(r.log, []).append((r.from_offset, r.until_offset))
-    return {log: tuple(joined(some)) for log, some in found.items()}
+    kept = {log: tuple(common(some, claim.stretches.get(log, ()))) for log, some in found.items()}
+    return {log: parts for log, parts in kept.items() if parts}

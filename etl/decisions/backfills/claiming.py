@@ -138,6 +138,12 @@ def joined(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
+def common(parts: Iterable[tuple[int, int]], others: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The offsets that are in both, in order."""
+    met = ((max(start, low), min(until, high)) for start, until in parts for low, high in others)
+    return joined((start, until) for start, until in met if start < until)
+
+
 def _settled(stored: Plan, before: Plan | None) -> dict[BrokerPartition, int]:
     """Where each log ended before a plan that is not in the table: another one in its place may begin there.
 

@@ -11,7 +11,7 @@ import pytest
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.model.claims import ClaimState
 from etl.model.logs import BrokerPartition
-from tests.fakes.backfill_stories import CAPPED, asked, filled, given_up, live
+from tests.fakes.backfill_stories import CAPPED, accept_table, asked, filled, given_up, live
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.stories import LOGS, crash_at, crash_at_moment, outside_of, physical_outside_of, run, set_to, settings_of
@@ -68,6 +68,20 @@ def test_what_has_a_row_stays_claimed_offset_by_offset() -> None:
     assert found and dict(found.stretches) == dict.fromkeys(LOGS, ((1, 2),))
     refuse_lacking(outside)
     assert given_up(outside) == claim, "said again it gives back nothing more: the rows are another one's"
+    refuse_lacking(outside)
+
+
+def test_what_was_given_back_once_is_not_claimed_anew_behind_an_older_copy_of_the_table() -> None:
+    """Another backfill has loaded it since: were it claimed twice, nobody could prove the table any more."""
+    outside = whole()
+    deleted(outside, 1, 2)
+    without_old = [one for one in outside.table or () if "@old" not in one.app_id]
+    given_up(outside)
+    outside.table = without_old
+    accept_table(outside)
+    filled(outside, asked(0, 3, only_missing=True), name="new")
+    assert dict(given_up(outside).stretches) == {}
+    filled(outside, asked(0, 3, only_missing=True), name="rest")
     refuse_lacking(outside)
 
 

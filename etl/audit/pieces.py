@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, Unequal
 from etl.decisions.coverage import interval_of, without
+from etl.decisions.replaced import is_exact, outside_of
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
@@ -64,14 +65,17 @@ def together(one: Expected, other: Expected) -> Expected:
 
 
 def as_loaded_again(expected: Expected, audited: AuditedLog) -> Expected:
-    """The same without what went elsewhere and was loaded again, in part or whole: a row of the rest may be there, and nobody misses it."""
+    """The same without what went elsewhere and was loaded again. The rest of such a range is missed as before, unless nobody knows which of
+    its offsets have a row: then a row of it may be there, and nobody misses it.
+    """
     again = [*((one.from_offset, one.until_offset) for one in expected.coverage),
              *((r.from_offset, r.until_offset) for r, _ in expected.applied)]
     kept, left = list[tuple[OffsetRange, Receipt]](), list(expected.given_up)
     for r, receipt in expected.elsewhere:
-        if without((r.from_offset, r.until_offset), again) == [(r.from_offset, r.until_offset)]:
-            kept.append((r, receipt))
-            again.append((r.from_offset, r.until_offset))
+        if without((r.from_offset, r.until_offset), again) == [(r.from_offset, r.until_offset)] or is_exact(r, receipt):
+            parts = outside_of(r, receipt, again)
+            kept += parts
+            again += [(part.from_offset, part.until_offset) for part, _ in parts]
         else:
             left.append(interval_of(r, receipt, audited.log_epoch))
     return replace(expected, elsewhere=tuple(kept), given_up=tuple(left))

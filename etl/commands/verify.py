@@ -100,7 +100,8 @@ def _explained(
     """The findings with the reasons; only where rows are missing is anything more read."""
     short = {(f.audited, s.from_offset, s.until_offset): s for f in found for s in f.short}
     known = dict(_origins(world, loaded, short)) if short else {}
-    origins = {place: known.get(place, Origin(s)) for place, s in short.items()}
+    elsewhere = {(audited, r.from_offset, r.until_offset) for audited, known_of in expected.items() for r, _ in known_of.elsewhere}
+    origins = {place: known.get(place, Origin(s, is_elsewhere=place in elsewhere)) for place, s in short.items()}
     removals, allowed = _removals(world, told.ledger, table, origins.values()) if short else ((), frozenset[int]())
     for f in found:
         is_physical = f.audited.log.is_physical
@@ -125,9 +126,7 @@ def _origins(world: LiveWorld, loaded: Sequence[Loaded], short: Mapping[_Place, 
     for one in loaded:
         ranges, applied = one.plan.ranges, one.applied
         places = {i: place for i, r in enumerate(ranges) if (place := (audited_as(one.plan, r), r.from_offset, r.until_offset)) in short}
-        if one.is_given_up:
-            yield from ((place, Origin(short[place], is_elsewhere=True)) for place in places.values())
-        elif places:
+        if places and not one.is_given_up:
             path, version = world.settings.table.path, applied.delta_version
             committed = recount_commit(path, version, ranges, one.plan.log_epochs)
             for i, place in places.items():

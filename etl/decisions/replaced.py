@@ -107,6 +107,15 @@ def cut_around(r: OffsetRange, receipt: Receipt, span: Span) -> tuple[tuple[Offs
     return tuple((part, _cut(receipt, part)) for part in parts)
 
 
+def outside_of(r: OffsetRange, receipt: Receipt, holes: Iterable[tuple[int, int]]) -> list[tuple[OffsetRange, Receipt]]:
+    """The same outside of all these offsets, [from, until) each."""
+    parts = [(r, receipt)]
+    for span in (Span(r.log, start, until) for start, until in holes):
+        parts = [part for one in parts for part in (
+            cut_around(*one, span) if span.meets(one[0].from_offset, one[0].until_offset) else (one,))]
+    return parts
+
+
 def _cut(receipt: Receipt, part: OffsetRange) -> Receipt:
     """Why its offsets gave no row is known of a part that has all gaps of the whole, or none of them; else nobody knows any more."""
     low, high = part.from_offset, part.until_offset

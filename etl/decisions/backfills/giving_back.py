@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from etl.decisions.backfills.claiming import Stretches
 from etl.decisions.coverage import interval_of, without
-from etl.decisions.replaced import Span, cut_around, is_exact
+from etl.decisions.replaced import is_exact, outside_of
 from etl.model.claims import Claim
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import BrokerPartition
@@ -77,7 +77,7 @@ def as_claimed(plan: Plan, applied: Applied, claim: Claim) -> tuple[Plan, Applie
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
         gone = without((r.from_offset, r.until_offset), claim.stretches.get(r.log, ()))
         if not gone or is_exact(r, receipt):
-            kept += _cut(r, receipt, gone)
+            kept += outside_of(r, receipt, gone)
         else:
             doubtful[r.log] = (*doubtful.get(r.log, ()), *_around(interval_of(r, receipt, claim.life_of(r.log)), gone))
     receipts = tuple(receipt for _, receipt in kept)
@@ -94,15 +94,6 @@ def covered_as_claimed(coverage: Coverage, claim: Claim) -> Coverage:
             into = kept if is_known else doubtful
             into[log] = (*into.get(log, ()), *(_around(one, gone) if gone else (one,)))
     return replace(coverage, intervals=kept, given_up=doubtful)
-
-
-def _cut(r: OffsetRange, receipt: Receipt, gone: Sequence[tuple[int, int]]) -> list[_Pair]:
-    pairs = [(r, receipt)]
-    for start, until in gone:
-        span = Span(r.log, start, until)
-        pairs = [part for one in pairs for part in (
-            cut_around(*one, span) if span.meets(one[0].from_offset, one[0].until_offset) else (one,))]
-    return pairs
 
 
 def _around(interval: Interval, gone: Sequence[tuple[int, int]]) -> tuple[Interval, ...]:

@@ -11,7 +11,7 @@ import pytest
 from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit
 from etl.audit.findings import AuditedLog, Expected, LogFindings
 from etl.audit.pieces import as_loaded_again
-from etl.commands import intervals, rows_beside
+from etl.commands import intervals, rows_beside, verify
 from etl.commands.expected_rows import BothLedgers, loaded_plans
 from etl.model.ledger import Acknowledgement, Coverage, Interval
 from etl.model.plans import OffsetRange
@@ -96,11 +96,38 @@ def test_intervals_whose_rows_went_with_a_lost_table_are_not_said_to_be_in_this_
     assert (told.there, told.let_go) == ([(40, 45)], [(0, 10), (10, 20), (20, 30), (30, 40)])
 
 
-def test_what_went_elsewhere_is_missed_unless_some_of_it_was_loaded_again() -> None:
+def test_of_rows_that_went_with_a_lost_table_those_are_missed_that_a_backfill_did_not_load_again(outside: Outside, expected: Any) -> None:
+    filled(outside, asked(3, 14), settings=CAPPED, name="jan")
+    found = proven(outside, expected)
+    assert (found.found_rows, found.missing, found.double_rows, found.unexpected) == (16, 29, 0, 0)
+    assert [(one.from_offset, one.until_offset, one.missing) for one in found.short] == [(0, 3, 3), (14, 20, 6), (20, 30, 10), (30, 40, 10)]
+
+
+def test_what_is_left_of_a_range_that_was_loaded_again_in_part_is_told_as_in_the_table_before(
+    outside: Outside, expected: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    filled(outside, asked(3, 14), settings=CAPPED, name="jan")
+    found, of_all, told = proven(outside, expected), expected(), told_by(outside)
+    assert told.table is not None
+    monkeypatch.setattr(verify, "_removals", lambda *_: ((), frozenset[int]()))
+    [log] = verify._explained(world_of(outside, CAPPED), told, told.table, of_all.loaded, [found], of_all.rows, of_all.losses)
+    assert (log.missing.elsewhere, log.missing.unknown, log.is_right) == (29, 0, True), "an operator accepted that the table was lost"
+
+
+def test_what_went_elsewhere_is_missed_but_for_what_was_loaded_again() -> None:
     def of(start: int, until: int) -> tuple[OffsetRange, Receipt]:
         return OffsetRange(LOG, start, until), Receipt(until - start, 0)
 
     lost = Expected((of(5, 7),), (Interval(30, 35, 5),), elsewhere=(of(0, 10), of(10, 20), of(15, 20), of(30, 40), of(35, 40)))
     found = as_loaded_again(lost, HERE)
-    assert found.elsewhere == (of(10, 20), of(35, 40))
-    assert [(one.from_offset, one.until_offset) for one in found.given_up] == [(0, 10), (15, 20), (30, 40)]
+    assert [(r.from_offset, r.until_offset, receipt.rows) for r, receipt in found.elsewhere] == [
+        (0, 5, 5), (7, 10, 3), (10, 20, 10), (35, 40, 5)]
+    assert found.given_up == ()
+
+
+def test_of_a_range_whose_gaps_nobody_knows_nothing_is_missed_where_some_of_it_was_loaded_again() -> None:
+    """How many of its rows lie outside of that nobody can tell."""
+    unknown = OffsetRange(LOG, 0, 10), Receipt(8, 0, gaps_complete=False)
+    apart = OffsetRange(LOG, 10, 20), Receipt(8, 0, gaps_complete=False)
+    found = as_loaded_again(Expected((), (Interval(2, 4, 2),), elsewhere=(unknown, apart)), HERE)
+    assert (found.elsewhere, [(one.from_offset, one.until_offset) for one in found.given_up]) == ((apart,), [(0, 10)])

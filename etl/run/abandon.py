@@ -84,15 +84,19 @@ def _ended(world: World, claim: Claim, newest: Plan, own: Settings, reason: str)
     """Nothing of it comes into the table any more: what it keeps is decided by what is there."""
     coverage = world.loaded()
     stretches = dict(claim.stretches) if claim.state is ClaimState.GIVEN_UP else _loaded(world, claim, coverage)
-    is_accepted_copy = newest.table_transaction_version < newest.number - 1  # it lacked a plan that was in the table before
     kept = stretches
-    if claim.state is not ClaimState.CLOSING or is_accepted_copy:
+    if claim.state is not ClaimState.CLOSING or _went_on_in_a_copy(world, coverage):
         kept = _with_rows(world, claim, newest, stretches, coverage, own)
     if claim.state is ClaimState.GIVEN_UP and kept == claim.stretches:
         return claim
     if claim.state is ClaimState.OPEN and kept == stretches:
         raise SettingsError(f"{told_whole(claim, coverage)}: there is nothing to give up", key="--name", check="`etl backfill show`")
     return _settled(world, claim, kept, reason)
+
+
+def _went_on_in_a_copy(world: World, coverage: Coverage) -> bool:
+    """Whether a plan came behind an older copy of the table that lacked one before it: of a plan without a record the next one tells it."""
+    return bool(coverage.given_up) or any(plan.table_transaction_version < plan.number - 1 for plan, _ in world.stored_plans())
 
 
 def _with_rows(world: World, claim: Claim, newest: Plan, stretches: _Kept, coverage: Coverage, own: Settings) -> _Kept:

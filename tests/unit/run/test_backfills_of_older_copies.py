@@ -7,18 +7,28 @@ from collections.abc import Callable
 
 import pytest
 
+from etl.decisions.backfills.backfilling import Asked
 from etl.errors import LedgersDisagree
-from etl.model.claims import ClaimState
+from etl.model.claims import Claim, ClaimState
+from etl.model.logs import BrokerPartition
 from etl.report.run_state import Outcome
 from tests.fakes.backfill_stories import CAPPED, accept_table, asked, filled, given_up, live
+from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.stories import crash_at, crash_at_moment, grow, new_report, run
 from tests.fakes.world import Crash, When
 
 
-def begun() -> Outside:
-    """Two plans of it are in the table, of nine offsets: eight."""
-    outside, plans = live(3, 3, 3), list[int]()
+def begun(each: int = 3) -> Outside:
+    """Two plans of it are in the table, of four offsets each; as many offsets as said are asked for of each of three partitions."""
+    outside = live(each, each, each)
+    load_two(outside, asked(0, each))
+    return outside
+
+
+def load_two(outside: Outside, what: Asked | None) -> None:
+    """Two plans more, and its driver dies."""
+    plans = list[int]()
 
     def at(step: str, when: When) -> None:
         if (step, when) == ("record", When.AFTER):
@@ -27,8 +37,7 @@ def begun() -> Outside:
                 raise Crash("two are in the table")
 
     with pytest.raises(Crash):
-        filled(outside, asked(0, 3), at)
-    return outside
+        filled(outside, what, at)
 
 
 def whole() -> Outside:
@@ -48,6 +57,16 @@ def older(outside: Outside, commits: int = 1) -> Outside:
     assert outside.table
     outside.table = outside.table[:-commits]
     return outside
+
+
+def of_backfill(outside: Outside) -> set[tuple[BrokerPartition, int]]:
+    """Where the rows are of that the table has of it."""
+    return {(log, offset_of(place)) for one in outside.table or () if one.app_id.endswith("@old") for log, place in one.rows}
+
+
+def offsets_of(claim: Claim) -> set[tuple[BrokerPartition, int]]:
+    """All that it claims."""
+    return {(log, at) for log, parts in claim.stretches.items() for start, until in parts for at in range(start, until)}
 
 
 def refuse_twice(outside: Outside) -> None:
@@ -97,12 +116,21 @@ def test_abandoned_in_an_accepted_copy_it_keeps_what_is_there_and_another_loads_
     accept_table(outside)
     claim = given_up(outside)
     assert claim.state is ClaimState.GIVEN_UP
-    there = {row for one in outside.table or () if one.app_id.endswith("@old") for row in one.rows}
-    assert {(log, at) for log, parts in claim.stretches.items() for start, until in parts for at in range(start, until)} == there
+    assert offsets_of(claim) == of_backfill(outside)
     filled(outside, asked(0, 3, only_missing=True), name="rest")
     grow(outside, 1, 0, 2)
     while run(outside, CAPPED).outcomes[-1][0] is not Outcome.NOTHING_NEW:
         pass
+    refuse_lacking(outside)
+
+
+def test_abandoned_when_it_went_on_behind_an_accepted_copy_it_keeps_what_has_a_row_and_no_more() -> None:
+    """The copy lacked its second plan; two more came behind that, so the newest of them tells nothing of the copy."""
+    outside = older(begun(6))
+    accept_table(outside)
+    load_two(outside, None)
+    assert offsets_of(given_up(outside)) == of_backfill(outside)
+    filled(outside, asked(0, 6, only_missing=True), name="rest")
     refuse_lacking(outside)
 
 

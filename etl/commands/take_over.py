@@ -26,6 +26,7 @@ from etl.edges.zookeeper.coverage import read_all_coverage, take_in
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import NeedsDecision, SettingsError
+from etl.model.claims import ClaimState
 from etl.model.ledger import Coverage, Retirement
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
@@ -129,9 +130,13 @@ def _refuse_what_neither_loaded(
 
 
 def _loaded_by_all(theirs: PlanLedger, other: OtherPipeline, table: Table | None) -> Coverage:
-    """What the pipeline and the backfills beside it have loaded into this table; of an older copy of it, what that holds of the plans."""
+    """What the pipeline and the backfills beside it have loaded into this table; of an older copy of it, what that holds of the plans.
+
+    Of a backfill that was given up: what it still claims, for others may have loaded what it gave back, or may yet.
+    """
     claims = ClaimsBeside(theirs.zookeeper, theirs.paths.group, theirs.pipeline)
-    beside = [read_all_coverage(claims.ledger_of(claim.name)) for claim in claims.read()]
+    beside = [read_all_coverage(claims.ledger_of(claim.name), claim=claim if claim.state is ClaimState.GIVEN_UP else None)
+              for claim in claims.read()]
     return with_beside(read_all_coverage(theirs, other.number), beside, table.id if table else "")
 
 

@@ -7,7 +7,7 @@ messages are not there: a stretch of it is given back where it has no row at all
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etl.decisions.backfills.claiming import Stretches
@@ -17,7 +17,7 @@ from etl.model.claims import Claim
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
-from etl.model.receipts import GAPS_KEPT, Applied, Receipt
+from etl.model.receipts import GAPS_KEPT, NOT_COUNTED, Applied, Receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,45 @@ def as_claimed(plan: Plan, applied: Applied, claim: Claim) -> tuple[Plan, Applie
 
 def covered_as_claimed(coverage: Coverage, claim: Claim) -> Coverage:
     """The same of plans that were pruned."""
-    kept, doubtful = dict[BrokerPartition, tuple[Interval, ...]](), dict(coverage.given_up)
+    kept, doubtful = _split(coverage, claim)
+    return replace(coverage, intervals=kept, given_up=_joined(coverage.given_up, doubtful))
+
+
+def loaded_as_claimed(
+    pruned: Coverage, recorded: Iterable[tuple[Plan, Applied]], claim: Claim,
+) -> tuple[Coverage, list[tuple[Plan, Applied]]]:
+    """The same of all its plans, pruned or not, for who takes in what it loaded.
+
+    Some rows of what nobody can judge may be there: that is loaded, so that nobody loads it again, and not counted.
+    """
+    kept, doubtful = _split(pruned, claim)
+    unknown = {log: tuple(replace(one, rows=None) for one in some) for log, some in doubtful.items()}
+    found = list[tuple[Plan, Applied]]()
+    for one in recorded:
+        plan, applied, more = as_claimed(*one, claim)
+        ranges = tuple(OffsetRange(log, i.from_offset, i.until_offset) for log, some in more.items() for i in some)
+        receipts = (*applied.receipts, *(NOT_COUNTED for _ in ranges))
+        found.append((replace(plan, ranges=(*plan.ranges, *ranges)), replace(applied, receipts=receipts)))
+    return replace(pruned, intervals=_joined(kept, unknown)), found
+
+
+_Intervals = Mapping[BrokerPartition, tuple[Interval, ...]]
+
+
+def _split(coverage: Coverage, claim: Claim) -> tuple[_Intervals, _Intervals]:
+    """What is left of the intervals, and what is left of those of which nobody knows how many rows that has."""
+    kept, doubtful = dict[BrokerPartition, tuple[Interval, ...]](), dict[BrokerPartition, tuple[Interval, ...]]()
     for log, intervals in coverage.intervals.items():
         for one in intervals:
             gone = without((one.from_offset, one.until_offset), claim.stretches.get(log, ()))
             is_known = not gone or (one.rows == one.until_offset - one.from_offset and not log.is_physical)
             into = kept if is_known else doubtful
             into[log] = (*into.get(log, ()), *(_around(one, gone) if gone else (one,)))
-    return replace(coverage, intervals=kept, given_up=doubtful)
+    return kept, doubtful
+
+
+def _joined(some: _Intervals, more: _Intervals) -> _Intervals:
+    return {log: (*some.get(log, ()), *more.get(log, ())) for log in {**some, **more}}
 
 
 def _around(interval: Interval, gone: Sequence[tuple[int, int]]) -> tuple[Interval, ...]:

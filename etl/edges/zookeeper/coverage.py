@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from etl.decisions import coverage
+from etl.decisions.backfills.giving_back import loaded_as_claimed
 from etl.decisions.coverage import ancestry, fold, fold_all, note, prunable
 from etl.decisions.start import starts_of
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
+from etl.model.claims import Claim
 from etl.model.ledger import Coverage
 from etl.model.logs import BrokerPartition
 from etl.model.table import ForeignCommit
@@ -22,11 +24,17 @@ _TRIES_MAX = 3
 """How often a change of the coverage is tried again that another driver came before."""
 
 
-def read_all_coverage(ledger: PlanLedger, transaction_version: int | None = None) -> Coverage:
-    """All that the pipeline's recorded plans loaded, those that are kept among them, by `decisions.coverage.fold_all`."""
+def read_all_coverage(ledger: PlanLedger, transaction_version: int | None = None, claim: Claim | None = None) -> Coverage:
+    """All that the pipeline's recorded plans loaded, those that are kept among them, by `decisions.coverage.fold_all`.
+
+    `claim`: of a backfill that was given up, and may have given back some of that: without it, by `giving_back.loaded_as_claimed`.
+    """
     plans = [plan for number in ledger.plan_numbers() if (plan := ledger.read_plan(number))]
     recorded = [(plan, applied) for plan in plans if (applied := ledger.read_applied(plan.number)) and applied.plan_id == plan.id]
-    return fold_all(ledger.read_coverage(), recorded, transaction_version)
+    pruned = ledger.read_coverage()
+    if claim:
+        pruned, recorded = loaded_as_claimed(pruned, recorded, claim)
+    return fold_all(pruned, recorded, transaction_version)
 
 
 def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.backfills.giving_back import as_claimed, covered_as_claimed, held_parts, still_there
+from etl.decisions.backfills.giving_back import as_claimed, covered_as_claimed, held_parts, loaded_as_claimed, still_there
+from etl.decisions.coverage import fold_all
 from etl.model.claims import Claim
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import BrokerPartition
@@ -75,3 +76,15 @@ def test_the_same_holds_of_plans_that_were_pruned() -> None:
     assert found.given_up == {LOG: (Interval(6, 10, 4, log_epoch=2),)}
     whole = replace(CLAIM, stretches={LOG: ((0, 12),)})
     assert covered_as_claimed(coverage, whole) == coverage
+
+
+def test_who_goes_on_with_it_keeps_what_nobody_can_judge_as_loaded_and_not_counted() -> None:
+    """Free it would be loaded again, and some of its rows may be there."""
+    pruned = Coverage(1, {LOG: (Interval(0, 5, 5, log_epoch=2), Interval(5, 8, 2, log_epoch=2))}, table_id="table-1")
+    plan = plain_plan(2, ranges=(OffsetRange(LOG, 8, 9), OffsetRange(LOG, 9, 12)), table_transaction_version=1, log_epochs={LOG: 2})
+    recorded = [(plan, Applied(2, plan.id, 7, "table-1", (Receipt(rows=1), Receipt(rows=2, gaps_complete=False))))]
+    found = fold_all(*loaded_as_claimed(pruned, recorded, CLAIM), None)
+    assert found.intervals == {LOG: (
+        Interval(0, 4, 4, log_epoch=2), Interval(6, 8, None, log_epoch=2), Interval(8, 9, 1, log_epoch=2),
+        Interval(9, 10, None, log_epoch=2))}
+    assert not found.given_up

@@ -63,7 +63,8 @@ def expected_of_all(world: LiveWorld, told: BothLedgers, table: Table, loaded: S
         known = 0 if is_right else known_in_table(theirs.ledger, there)
         with _naming(claim.name):
             plans, led_there = loaded_plans(own, theirs, replace(there, transaction_version=max(in_table, known)))
-        plans = [one for one in plans if one.applied.delta_version <= table.version or in_table < one.plan.number <= known]
+        plans = [one for one in plans  # the versions of what was given up are those of another history
+                 if one.is_given_up or one.applied.delta_version <= table.version or in_table < one.plan.number <= known]
         if claim.state is ClaimState.GIVEN_UP:
             theirs, plans, doubtful = _as_claimed(theirs, plans, claim, table)
             rows = _with_given_up(rows, doubtful)

@@ -60,7 +60,12 @@ class FilesOfWorkers:
     def __init__(self, tasks: Sequence[Task], reading: Reading, progress: ProgressAddress | None, *, workers: int) -> None:
         self._tasks, self._reading, self._progress = tasks, reading, progress
         self.receipts = ReceiptsOfWorkers()
-        self._workers = [Worker() for _ in range(min(max(1, workers), len(tasks)))]
+        self._workers: list[Worker] = []
+        with contextlib.ExitStack() as started:
+            started.callback(self.close)
+            for _ in range(min(max(1, workers), len(tasks))):
+                self._workers.append(Worker())
+            started.pop_all()
 
     def close(self) -> None:
         """End the processes, whatever they are at."""
@@ -129,6 +134,8 @@ class Worker:
         self._closed()
         if not self._is_over:
             self._start()
+        if self._is_over:  # meanwhile: nobody ends the new one
+            self._closed()
 
     def answer(self, order: Order) -> Written | Failed | None:
         """What the order came to; None: the process was lost."""

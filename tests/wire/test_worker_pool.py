@@ -125,6 +125,23 @@ def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_
         files.write(FilesWanted(str(tmp_path), COLUMNS))
 
 
+def test_where_one_worker_cannot_be_started_the_others_end_and_that_is_told(
+    files: FilesOfWorkers, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started, popen = list[Any](), subprocess.Popen
+
+    def once(*words: Any, **more: Any) -> Any:
+        if started:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        started.append(popen(*words, **more))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", once)
+    with pytest.raises(ProcessLost, match="cannot be started: Resource temporarily unavailable"):
+        FilesOfWorkers(files._tasks, files._reading, None, workers=2)
+    assert not is_alive(started[0].pid)
+
+
 def test_workers_do_not_outlive_a_run_that_is_killed() -> None:
     program = (
         "import os, sys, time\nfrom etl.reader.worker_pool import Worker\n"

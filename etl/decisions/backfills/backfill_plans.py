@@ -78,17 +78,18 @@ def backfill_plan_instead(claim: Claim, state: Supersede, snapshot: Snapshot, se
 
 
 def closing_plan(last: Plan, *, is_stored: bool, snapshot: Snapshot, reason: str, now_ms: int) -> Plan:
-    """The plan that reads nothing and closes a backfill, without its id: in the place of one that is not in the table, or the next."""
+    """The plan that reads nothing and closes a backfill, without its id: in the place of one that is not in the table, or the next.
+
+    The table is that of now, which may be an older copy than the one for which the other plan was made.
+    """
     table = snapshot.table
     plan = replace(
         last, ranges=(), created_at_ms=now_ms, reason=reason, losses=(), id="", supersedes=last.id if is_stored else None, closes=True,
-        positions=starts_of(last) if is_stored else last.positions)
+        positions=starts_of(last) if is_stored else last.positions, table_id=table.id if table else None,
+        table_transaction_version=(table.transaction_version or 0) if table else 0, table_version=table.version if table else None)
     if is_stored:
         return plan
-    return replace(
-        plan, number=last.number + 1, previous=last.id, record_epochs=record_epochs(last, snapshot.ledger.applied),
-        table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
-        table_version=table.version if table else None)
+    return replace(plan, number=last.number + 1, previous=last.id, record_epochs=record_epochs(last, snapshot.ledger.applied))
 
 
 def _part_of(

@@ -40,6 +40,21 @@ def load_two(outside: Outside, what: Asked | None) -> None:
         filled(outside, what, at)
 
 
+def stored() -> Outside:
+    """Two plans of it are in the table, and its driver died when the third one was stored."""
+    outside, plans = live(3, 3, 3), list[int]()
+
+    def at(step: str, when: When) -> None:
+        if (step, when) == ("fetch", When.BEFORE):
+            plans.append(1)
+            if len(plans) == 3:
+                raise Crash("the third is stored")
+
+    with pytest.raises(Crash):
+        filled(outside, asked(0, 3), at)
+    return outside
+
+
 def whole() -> Outside:
     outside = live(3, 3, 3)
     filled(outside, asked(0, 3))
@@ -108,7 +123,8 @@ def test_a_backfill_goes_on_behind_what_an_accepted_copy_lacks_and_what_it_lacks
     refuse_lacking(outside)
 
 
-@pytest.mark.parametrize(("begin", "commits"), [(begun, 1), (begun, 2), *((begin, n) for begin in (whole, closed) for n in (1, 2, 3))])
+@pytest.mark.parametrize(("begin", "commits"), [
+    *((begin, n) for begin in (begun, stored) for n in (1, 2)), *((begin, n) for begin in (whole, closed) for n in (1, 2, 3))])
 def test_abandoned_in_an_accepted_copy_it_keeps_what_is_there_and_another_loads_the_rest(
     begin: Callable[[], Outside], commits: int,
 ) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from etl.decisions.backfills.backfill_plans import closing_plan
 from etl.decisions.backfills.claiming import common
-from etl.decisions.backfills.giving_back import held_parts, still_there
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.reconcile import is_of_another_era, naming_table, reconciled
 from etl.errors import NeedsDecision, Owned, SettingsError
@@ -22,13 +21,11 @@ from etl.model.snapshot import RebuildFromTable, Replay, Snapshot, Supersede
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.phases import Verb
 from etl.report.run_report import Report
-from etl.run.backfill import told_whole
+from etl.run.backfill import Kept, told_whole, with_rows
 from etl.run.ingest import TURNS_MAX, execute
 from etl.run.repair import finish_repair
 from etl.run.world import World
 from etl.settings.sections import Settings
-
-_Kept = dict[BrokerPartition, tuple[tuple[int, int], ...]]
 
 
 def abandon(world: World, own: Settings, report: Report, reason: str) -> Claim:
@@ -86,7 +83,7 @@ def _ended(world: World, claim: Claim, newest: Plan, own: Settings, reason: str)
     stretches = dict(claim.stretches) if claim.state is ClaimState.GIVEN_UP else _loaded(world, claim, coverage)
     kept = stretches
     if claim.state is not ClaimState.CLOSING or _went_on_in_a_copy(world, coverage):
-        kept = _with_rows(world, claim, newest, stretches, coverage, own)
+        kept = with_rows(world, claim, newest, stretches, coverage, own)
     if claim.state is ClaimState.GIVEN_UP and kept == claim.stretches:
         return claim
     if claim.state is ClaimState.OPEN and kept == stretches:
@@ -99,19 +96,7 @@ def _went_on_in_a_copy(world: World, coverage: Coverage) -> bool:
     return bool(coverage.given_up) or any(plan.table_transaction_version < plan.number - 1 for plan, _ in world.stored_plans())
 
 
-def _with_rows(world: World, claim: Claim, newest: Plan, stretches: _Kept, coverage: Coverage, own: Settings) -> _Kept:
-    """What of these stretches the table has rows of. Raises NeedsDecision where nobody can tell."""
-    held = held_parts(stretches, coverage)
-    receipts = world.receipts_of_today(replace(newest, ranges=tuple(one.offsets for one in held), log_epochs=dict(claim.log_epochs)))
-    if receipts is None or any(one.behind_transform for one in receipts):
-        what = f"nobody can tell which rows of backfill {claim.name} the table holds"
-        if receipts is not None:
-            what += ": a transform made them, and may have given them another topic, partition or offset"
-        raise NeedsDecision(what, path=own.table.path, check="the table's columns and files; what the backfill has loaded stays claimed")
-    return still_there(stretches, held, receipts)
-
-
-def _settled(world: World, claim: Claim, kept: _Kept, reason: str) -> Claim:
+def _settled(world: World, claim: Claim, kept: Kept, reason: str) -> Claim:
     settled = replace(claim, state=ClaimState.GIVEN_UP, stretches=kept, reason=claim.reason or reason)
     world.settle_backfill(settled)
     return settled
@@ -146,7 +131,7 @@ def _is_shut_out(world: World, snapshot: Snapshot) -> bool:
     return stored.number <= (table.transaction_version or 0) and not any(is_recorded for _, is_recorded in world.stored_plans())
 
 
-def _loaded(world: World, claim: Claim, coverage: Coverage) -> _Kept:
+def _loaded(world: World, claim: Claim, coverage: Coverage) -> Kept:
     """What the plans of the backfill loaded of its claim; none is stored that may come into the table.
 
     What it has given back since, and another one may have loaded, is not in the claim any more: a claim never grows.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from etl.decisions.backfills.backfill_plans import first_backfill_plan
 from etl.decisions.backfills.backfilling import Asked, intervals_of, logs_of, refuse_other_bounds, stretches_of
 from etl.decisions.backfills.claiming import held_by_live
+from etl.decisions.backfills.giving_back import given_up_of, held_parts, still_there
 from etl.decisions.coverage import without
 from etl.decisions.reconcile import compare, naming_table, reconciled
 from etl.decisions.refusals import refuse_another_dialect, refuse_retired
@@ -31,6 +32,9 @@ from etl.report.words import at, counted
 from etl.run.ingest import ingest
 from etl.run.world import World
 from etl.settings.sections import Settings
+
+Kept = dict[BrokerPartition, tuple[tuple[int, int], ...]]
+"""Offsets [from, until) of each log that stay claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
     """Begin it, unless it is begun, and load all that is left of it; what it claims. None: nothing of the interval is missing.
 
     `asked` is None where one that is begun is to go on. Raises what a run raises, SettingsError for other bounds than it was begun with
-    and for one that was given up, and as `look_ahead`.
+    and for one that was given up, as `look_ahead`, and NeedsDecision where an accepted older copy of the table lacks some of it.
     """
     found = world.claim()
     if found is None and asked is None:
@@ -113,8 +117,10 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
             seen = world.observe_ledgers()
             with naming_table(own):
                 reconciled(seen, own)  # what is whole is so in the table that it was loaded into
+            loaded = world.loaded((seen.table.transaction_version or 0) if seen.table else 0)
+            _refuse_lacking(world, claim, own, loaded, is_there=seen.table is not None)
             begun = f"; it was begun at {at(claim.made_at_ms)} {claim.asked}"
-            report.add(Outcome.ALREADY_APPLIED, told_whole(claim, world.loaded()) + begun + _told_lacking(claim, seen))
+            report.add(Outcome.ALREADY_APPLIED, told_whole(claim, loaded) + begun)
             return claim
     elif asked:
         with report.timed(Verb.PLAN):
@@ -133,7 +139,9 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
         log = min(left)
         what = f"the rest of backfill {claim.name} is not loaded yet: nobody leads {log}, or it was stopped meanwhile"
         raise BrokerUnreachable(what, **log.place, check=f"its brokers; `etl backfill resume CONF --name {claim.name}` goes on")
-    report.add(Outcome.BACKFILLED, told_whole(claim, world.loaded()))
+    loaded = world.loaded()
+    _refuse_lacking(world, claim, own, loaded)
+    report.add(Outcome.BACKFILLED, told_whole(claim, loaded))
     return claim
 
 
@@ -150,13 +158,37 @@ def told_whole(claim: Claim, loaded: Coverage) -> str:
     return said
 
 
-def _told_lacking(claim: Claim, seen: Snapshot) -> str:
-    """That an operator accepted an older copy of the table, which lacks some of it."""
-    newest, in_table = seen.ledger.newest, (seen.table.transaction_version or 0) if seen.table else 0
-    if newest is None or in_table >= newest.number:
-        return ""
-    return (f"; the table lacks plans after plan {in_table}, and that was accepted: `etl backfill abandon CONF --name {claim.name} "
-            "--reason ...` gives back what it has no row of, for another backfill")
+def _refuse_lacking(world: World, claim: Claim, own: Settings, loaded: Coverage, *, is_there: bool = True) -> None:
+    """Refuse to call whole what has no row in the table, since a state of it without them was accepted. Raises NeedsDecision.
+
+    Only what was loaded into a state that was given up is looked for. `is_there`: whether there is a table.
+    """
+    doubtful = given_up_of(claim.stretches, loaded)
+    newest = world.read_ledger().newest if doubtful else None
+    if newest is None:
+        return
+    kept = with_rows(world, claim, newest, doubtful, loaded, own) if is_there else {}
+    lacking = [(log, part) for log, parts in sorted(doubtful.items()) for one in parts for part in without(one, kept.get(log, ()))]
+    if lacking:
+        log, (first, _) = lacking[0]
+        how_much = counted(sum(until - start for _, (start, until) in lacking), log.unit)
+        what = (f"backfill {claim.name} has loaded all that it claims, and the table has no row of {how_much}: "
+                "a state of it without them, an older copy, say, was accepted")
+        check = (f"`etl backfill abandon CONF --name {claim.name} --reason ...` gives back what the table has no row of; "
+                 "then `etl backfill CONF --missing` under another --name loads it")
+        raise NeedsDecision(what, **log.place, offset=first, path=own.table.path, check=check)
+
+
+def with_rows(world: World, claim: Claim, newest: Plan, stretches: Kept, coverage: Coverage, own: Settings) -> Kept:
+    """What of these stretches the table has rows of. Raises NeedsDecision where nobody can tell."""
+    held = held_parts(stretches, coverage)
+    receipts = world.receipts_of_today(replace(newest, ranges=tuple(one.offsets for one in held), log_epochs=dict(claim.log_epochs)))
+    if receipts is None or any(one.behind_transform for one in receipts):
+        what = f"nobody can tell which rows of backfill {claim.name} the table holds"
+        if receipts is not None:
+            what += ": a transform made them, and may have given them another topic, partition or offset"
+        raise NeedsDecision(what, path=own.table.path, check="the table's columns and files; what the backfill has loaded stays claimed")
+    return still_there(stretches, held, receipts)
 
 
 def left_of(claim: Claim, stored: Sequence[tuple[Plan, bool]]) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:

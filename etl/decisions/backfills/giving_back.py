@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from etl.decisions.backfills.claiming import Stretches
+from etl.decisions.backfills.claiming import Stretches, common
 from etl.decisions.coverage import interval_of, without
 from etl.decisions.replaced import is_exact, outside_of
 from etl.model.claims import Claim
@@ -54,6 +54,16 @@ def still_there(
         holes.setdefault(part.offsets.log, []).extend(_without_rows(part, receipt))
     kept = {log: tuple(piece for stretch in parts for piece in without(stretch, holes.get(log, ()))) for log, parts in stretches.items()}
     return {log: parts for log, parts in kept.items() if parts}
+
+
+def given_up_of(stretches: Stretches, loaded: Coverage) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
+    """What of these was loaded into a state of the table that an operator gave up, and not again since."""
+    found = {}
+    for log, parts in stretches.items():
+        again = [(one.from_offset, one.until_offset) for one in loaded.intervals.get(log, ())]
+        before = common(((one.from_offset, one.until_offset) for one in loaded.given_up.get(log, ())), parts)
+        found[log] = tuple(part for stretch in before for part in without(stretch, again))
+    return {log: parts for log, parts in found.items() if parts}
 
 
 def _without_rows(part: Held, receipt: Receipt) -> Sequence[tuple[int, int]]:

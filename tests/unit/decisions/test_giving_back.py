@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.backfills.giving_back import as_claimed, covered_as_claimed, held_parts, loaded_as_claimed, still_there
+from etl.decisions.backfills.giving_back import (
+    as_claimed, covered_as_claimed, given_up_of, held_parts, loaded_as_claimed, still_there,
+)
 from etl.decisions.coverage import fold_all
 from etl.model.claims import Claim
 from etl.model.ledger import Coverage, Interval
@@ -28,6 +30,13 @@ def test_a_claim_is_cut_where_what_is_known_of_it_ends() -> None:
     assert [(one.offsets.from_offset, one.offsets.until_offset, one.rows) for one in held_parts({LOG: ((0, 4), (6, 14))}, loaded)] == [
         (0, 4, 3), (6, 8, 2), (8, 12, 4), (12, 14, None)]
     assert [one.rows for one in held_parts({LOG: ((1, 4),)}, loaded)] == [None], "of a part nobody knows how many rows it gave"
+
+
+def test_in_doubt_is_what_was_loaded_before_the_table_was_another_and_not_again_since() -> None:
+    given_up = {LOG: (Interval(0, 3, 3), Interval(3, 8, 5)), PHYSICAL: (Interval(0, 9, 1),)}
+    loaded = Coverage(intervals={LOG: (Interval(2, 4, 2),)}, given_up=given_up)
+    assert given_up_of({LOG: ((0, 6), (7, 20))}, loaded) == {LOG: ((0, 2), (4, 6), (7, 8))}
+    assert given_up_of({LOG: ((2, 4),)}, loaded) == {}
 
 
 def test_where_as_many_rows_are_there_as_were_loaded_nothing_is_given_back() -> None:

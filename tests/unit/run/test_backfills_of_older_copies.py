@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from etl.decisions.backfills.backfilling import Asked
-from etl.errors import LedgersDisagree
+from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.claims import Claim, ClaimState
 from etl.model.logs import BrokerPartition
 from etl.report.run_state import Outcome
 from tests.fakes.backfill_stories import CAPPED, accept_table, asked, filled, given_up, live
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
-from tests.fakes.stories import crash_at, crash_at_moment, grow, new_report, run
+from tests.fakes.stories import crash_at, crash_at_moment, grow, new_report, outcomes, run
 from tests.fakes.world import Crash, When
 
 
@@ -84,6 +85,14 @@ def offsets_of(claim: Claim) -> set[tuple[BrokerPartition, int]]:
     return {(log, at) for log, parts in claim.stretches.items() for start, until in parts for at in range(start, until)}
 
 
+def refuse_whole(outside: Outside, what: Asked | None) -> str:
+    """It loads what is left, and is not called whole; how much of it is not there."""
+    with pytest.raises(NeedsDecision, match="has loaded all that it claims, and the table has no row of") as refused:
+        filled(outside, what)
+    assert "`etl backfill abandon CONF --name old --reason ...`" in str(refused.value.check)
+    return refused.value.what.partition("no row of ")[2].partition(":")[0]
+
+
 def refuse_twice(outside: Outside) -> None:
     assert set(outside.rows().values()) == {1}
 
@@ -116,7 +125,7 @@ def test_an_earlier_acknowledgement_says_nothing_of_what_a_backfill_has_loaded_s
 def test_a_backfill_goes_on_behind_what_an_accepted_copy_lacks_and_what_it_lacks_is_given_back_on_request(commits: int) -> None:
     outside = older(begun(), commits)
     accept_table(outside)
-    filled(outside, asked(0, 3))
+    refuse_whole(outside, asked(0, 3))
     refuse_twice(outside)
     given_up(outside)
     filled(outside, asked(0, 3, only_missing=True), name="rest")
@@ -150,13 +159,37 @@ def test_abandoned_when_it_went_on_behind_an_accepted_copy_it_keeps_what_has_a_r
     refuse_lacking(outside)
 
 
-def test_one_that_is_whole_and_of_which_the_copy_lacks_a_plan_says_so() -> None:
-    outside = older(whole())
+@pytest.mark.parametrize("what", [None, asked(0, 3)])
+@pytest.mark.parametrize("begin", [begun, whole])
+def test_it_is_not_called_whole_where_the_copy_lacks_rows_of_it(begin: Callable[[], Outside], what: Asked | None) -> None:
+    """Not when it has loaded the rest, nor when it is said again, nor where nothing was left to load."""
+    outside = older(begin())
     accept_table(outside)
+    lacking = "4 offsets" if begin is begun else "1 offset"
+    assert [refuse_whole(outside, what) for _ in range(2)] == [lacking, lacking]
+    assert offsets_of(given_up(outside)) == of_backfill(outside)
+
+
+def test_it_is_whole_where_somebody_copied_the_rows_that_the_copy_lacked() -> None:
+    outside = begun()
+    assert outside.table
+    lacked = outside.table[-1]
+    older(outside)
+    accept_table(outside)
+    refuse_whole(outside, None)
+    outside.table.append(replace(lacked, app_id="by hand"))
     report = new_report()
     filled(outside, None, report=report)
-    [(outcome, says)] = report.outcomes
-    assert outcome is Outcome.ALREADY_APPLIED and "`etl backfill abandon" in says
+    assert outcomes(report) == [Outcome.ALREADY_APPLIED]
+    with pytest.raises(SettingsError, match="there is nothing to give up"):
+        given_up(outside)
+
+
+def test_of_a_table_that_is_gone_and_was_accepted_nothing_is_called_whole() -> None:
+    outside = whole()
+    outside.table = None
+    accept_table(outside)
+    assert refuse_whole(outside, None) == "9 offsets"
 
 
 @pytest.mark.parametrize("moment", range(14))
@@ -208,7 +241,7 @@ def test_what_is_not_in_the_accepted_copy_and_not_recorded_is_looked_for_by_its_
         filled(outside, asked(0, 3), at)
     older(outside, 2)
     accept_table(outside)
-    filled(outside, asked(0, 3))
+    refuse_whole(outside, asked(0, 3))
     refuse_twice(outside)
     given_up(outside)
     filled(outside, asked(0, 3, only_missing=True), name="rest")
@@ -218,7 +251,7 @@ def test_what_is_not_in_the_accepted_copy_and_not_recorded_is_looked_for_by_its_
 def test_what_was_accepted_is_of_one_moment_of_each_backfill() -> None:
     outside = older(begun())
     accept_table(outside)
-    filled(outside, asked(0, 3))
+    refuse_whole(outside, asked(0, 3))
     assert outside.table
     outside.table = [one for one in outside.table if not (one.app_id.endswith("@old") and one.number > 1)]
     with pytest.raises(LedgersDisagree):

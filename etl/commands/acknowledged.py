@@ -46,9 +46,24 @@ def record_found(world: LiveWorld, plan: Plan, table: Table | None, said: Accept
         world.record(plan, Applied(plan.number, plan.id, table.version, table.id, said.found))
 
 
-def accepted_beside(live: LiveWorld, table: Table | None, *, reason: str, at_ms: int) -> dict[str, Acknowledgement]:
+@dataclass(frozen=True, slots=True)
+class AcceptedBeside:
+    """What is said of the backfills, by name."""
+
+    said: dict[str, Acknowledgement]
+    untold: dict[str, str]
+    """Those of which nothing is said, because nobody can tell what the table has of them, and why."""
+
+    @property
+    def sentence(self) -> str:
+        """Of the latter, behind what else is said; empty where there are none."""
+        return "".join(
+            f"; of backfill {name} nothing is accepted: {why}; mend that, and say this again" for name, why in self.untold.items())
+
+
+def accepted_beside(live: LiveWorld, table: Table | None, *, reason: str, at_ms: int) -> AcceptedBeside:
     """The same for the backfills that have loaded into that very table; what of their rows is there is recorded."""
-    said = {}
+    said, untold = dict[str, Acknowledgement](), dict[str, str]()
     for claim in live.claims.beside.read():
         own = LiveWorld(settings_of_backfill(live.settings, claim.name), live.zookeeper, ALONE, live.run_id)
         ledger = own.ledger.read_ledger()
@@ -56,10 +71,14 @@ def accepted_beside(live: LiveWorld, table: Table | None, *, reason: str, at_ms:
         if table is None or there is None or plan is None or plan.table_id != there.id or is_of_another_era(ledger, there):
             continue
         # the version that the operator has looked at; of a newer one it says nothing
-        one = accepted(own, ledger, plan, replace(there, version=table.version), reason=reason, at_ms=at_ms)
+        try:
+            one = accepted(own, ledger, plan, replace(there, version=table.version), reason=reason, at_ms=at_ms)
+        except NeedsDecision as error:
+            untold[claim.name] = error.what
+            continue
         record_found(own, plan, there, one)
         said[claim.name] = one.acknowledgement
-    return said
+    return AcceptedBeside(said, untold)
 
 
 def _looked_for(world: LiveWorld, plan: Plan) -> tuple[Receipt, ...]:

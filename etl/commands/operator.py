@@ -86,7 +86,8 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         found, lacks_plan = said.found, said.acknowledgement.lacks_plan
         world.note_removals(done)
         record_found(world, ledger.newest, table, said)
-        acknowledgement = replace(said.acknowledgement, beside=accepted_beside(world, table, reason=reason, at_ms=at_ms))
+        beside = accepted_beside(world, table, reason=reason, at_ms=at_ms)
+        acknowledgement = replace(said.acknowledgement, beside=beside.said)
         world.ledger.acknowledge(acknowledgement)
     what = "that there is no table" if table is None else f"the table {table.id} at version {table.version}"
     says = f"acknowledged {what}, after plan {acknowledgement.number}: {reason}"
@@ -94,6 +95,7 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     if found:
         rows = sum(receipt.rows or 0 for receipt in found)
         says += f"; {rows:,} rows of that plan are in it, " + ("so it counts as done" if rows else "so another one takes its place")
+    says += beside.sentence
     return Ruling(says, {
         "says": says, "table_id": acknowledgement.table_id, "delta_version": acknowledgement.delta_version,
         "after_plan": acknowledgement.number, "reason": reason, "accepted": [described(found) for found in done]})

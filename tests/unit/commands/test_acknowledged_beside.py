@@ -1,0 +1,61 @@
+"""A table is accepted for the pipeline and its backfills; one of which nobody can tell anything keeps it from none of the others."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from etl.commands import acknowledged
+from etl.edges.delta.recount import Recount
+from etl.model.receipts import NOT_COUNTED
+from tests.fakes import fake_ledger, fake_table
+from tests.fakes.backfill_stories import asked, filled, live
+from tests.fakes.outside import Outside
+from tests.fakes.stories import SETTINGS
+from tests.fakes.world import Crash, When
+
+
+def begun() -> Outside:
+    """The backfill `old` has two plans in the table, and one that is stored."""
+    outside, plans = live(3, 3, 3), list[int]()
+
+    def at(step: str, when: When) -> None:
+        if (step, when) == ("fetch", When.BEFORE):
+            plans.append(1)
+            if len(plans) == 3:
+                raise Crash("the third is stored")
+
+    with pytest.raises(Crash):
+        filled(outside, asked(0, 3), at)
+    return outside
+
+
+def test_a_backfill_whose_plan_nobody_can_count_keeps_no_table_from_being_accepted_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = begun()
+    assert outside.table
+    outside.table = outside.table[:-1]
+    old = outside.beside("old")
+    claim = fake_ledger.read_claim(old)
+    assert claim
+
+    class Uncounted:
+        """The backfill's world, in whose table a file is gone."""
+
+        def __init__(self, settings: Any, *_: Any) -> None:
+            self.settings, self.ledger = settings, SimpleNamespace(read_ledger=lambda: fake_ledger.read_ledger(old))
+
+        def read_table(self, _: Any) -> Any:
+            return fake_table.read_table(old)
+
+        def rows_of_today(self, plan: Any) -> Recount:
+            return Recount((NOT_COUNTED,) * len(plan.ranges), "the file part-0.parquet is gone")
+
+    monkeypatch.setattr(acknowledged, "LiveWorld", Uncounted)
+    world: Any = SimpleNamespace(
+        settings=SETTINGS, zookeeper=None, run_id="r", claims=SimpleNamespace(beside=SimpleNamespace(read=lambda: [claim.claim])))
+    found = acknowledged.accepted_beside(world, fake_table.read_table(outside), reason="an older copy", at_ms=1)
+    assert found.said == {} and found.untold.keys() == {"old"}
+    assert "; of backfill old nothing is accepted: nobody can tell whether plan 3" in found.sentence
+    assert "the file part-0.parquet is gone; mend that" in found.sentence

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.said import refused
 from tests.system.driving import Pipeline, backfill_broken_off_before
@@ -21,6 +22,25 @@ def test_an_heir_knows_what_was_backfilled_beside_the_pipeline_whose_place_it_to
     assert filled.code == 0, filled.err
     assert late.in_table() == Counter(dict.fromkeys(late.in_topic(), 1))
     assert heir.door("verify").document["found_rows"] == 600
+
+
+@pytest.mark.long
+def test_an_heir_loads_what_a_backfill_gave_back_of_deleted_rows_and_what_another_one_loaded_of_it_is_there_once(late: Pipeline) -> None:
+    assert late.door("backfill", after=("--name", "jan", "--from", "0", "--until", "100")).code == 0
+    DeltaTable(str(late.table)).delete("offset < 60")
+    accepted = late.door("plans", "acknowledge", after=(str(DeltaTable(str(late.table)).version()), "--reason", "a test"))
+    assert accepted.code == 0, accepted.err
+    assert late.door("backfill", "abandon", after=("--name", "jan", "--reason", "deleted", "--yes")).code == 0
+    assert late.door("backfill", after=("--name", "feb", "--from", "0", "--until", "30")).code == 0
+    heir = late.under("heir")
+    assert heir.door("plans", "take-over", after=("--from", f"{late.group}/clicks", "--reason", "renamed")).code == 0
+    assert heir.ran().outcomes[0] in ("replayed", "ingested")
+    assert heir.door("verify").code == 0
+    filled = heir.door("backfill", after=("--name", "rest", "--from", "0", "--until", "100", "--missing"))
+    assert filled.code == 0, filled.err
+    assert late.in_table() == Counter(dict.fromkeys(late.in_topic(), 1))
+    proof = heir.door("verify")
+    assert (proof.code, proof.document["found_rows"]) == (0, len(late.in_topic()))
 
 
 @pytest.mark.long

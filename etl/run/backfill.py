@@ -175,7 +175,7 @@ def _refuse_lacking(world: World, claim: Claim, own: Settings, loaded: Coverage,
         what = (f"backfill {claim.name} has loaded all that it claims, and the table has no row of {how_much}: "
                 "a state of it without them, an older copy, say, was accepted")
         check = (f"`etl backfill abandon CONF --name {claim.name} --reason ...` gives back what the table has no row of; "
-                 "then `etl backfill CONF --missing` under another --name loads it")
+                 "then a backfill of another --name, with --missing, loads it")
         raise NeedsDecision(what, **log.place, offset=first, path=own.table.path, check=check)
 
 

@@ -1,6 +1,6 @@
 """`make bench`: what a scheduled run of 10,000 new records takes, from the start of its process to its exit, beside a bare Spark process.
 
-    PYTHONPATH=. python tests/bench/small_runs.py [rounds]
+    PYTHONPATH=. python tests/bench/small_runs.py [--rounds N]
 
 In turn, each a cold process of its own: a program that does nothing but append 10,000 ready rows (a Parquet file with the columns of the
 raw table) to a Delta table by Spark; `etl run` by Spark's writer, by files that Spark's tasks write, and by files without Spark; and
@@ -9,6 +9,7 @@ raw table) to a Delta table by Spark; `etl run` by Spark's writer, by files that
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import statistics
@@ -28,7 +29,7 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.jars import delta_jars
 from etl.embedded.spark import set_spark_environment
 
-ROUNDS, RECORDS, PARTITIONS = 3, 10_000, 4
+RECORDS, PARTITIONS = 10_000, 4
 BARE, NOTHING = "a bare Spark process", "etl run, nothing new"
 RUNS: dict[str, dict[str, Any]] = {
     "etl run, spark": {"table": {"writer": "spark"}},
@@ -116,4 +117,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--bare"]:
         append_bare(*sys.argv[2:4])
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS)
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--rounds", type=int, default=3)
+        main(parser.parse_args().rounds)

@@ -83,7 +83,12 @@ def _ended(world: World, claim: Claim, newest: Plan, own: Settings, reason: str)
     stretches = dict(claim.stretches) if claim.state is ClaimState.GIVEN_UP else _loaded(world, claim, coverage)
     kept = stretches
     if claim.state is not ClaimState.CLOSING or _went_on_in_a_copy(world, coverage):
-        kept = with_rows(world, claim, newest, stretches, coverage, own)
+        try:
+            kept = with_rows(world, claim, newest, stretches, coverage, own)
+        except NeedsDecision:
+            if claim.state is ClaimState.CLOSING:  # whoever can count or not, what it has not loaded is free
+                _settled(world, claim, stretches, reason)
+            raise
     if claim.state is ClaimState.GIVEN_UP and kept == claim.stretches:
         return claim
     if claim.state is ClaimState.OPEN and kept == stretches:

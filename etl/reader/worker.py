@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import sys
 import threading
 import traceback
@@ -76,8 +75,7 @@ def _load() -> None:
 
 
 def main() -> None:
-    """Serve on the process's own pipes. Whatever prints goes to standard error; Ctrl-C is the run's, which ends this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Serve on the process's own pipes. Whatever prints goes to standard error."""
     answers: Any = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     serve(sys.stdin.buffer, answers)

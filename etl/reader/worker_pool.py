@@ -125,7 +125,9 @@ class Worker:
         self._said: Any = tempfile.TemporaryFile()
         words = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path)]
         try:
-            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
+            # of a group of its own: Ctrl-C in a terminal is the run's, which ends it
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, process_group=0)
         except OSError as error:
             raise ProcessLost(f"a worker process cannot be started: {error.strerror}", check=_CHECK) from error
 

@@ -156,10 +156,8 @@ def test_workers_do_not_outlive_a_run_that_is_killed() -> None:
     assert wait_until(lambda: not is_alive(pid), 60)
 
 
-def test_ctrl_c_is_the_runs_and_not_its_workers(files: FilesOfWorkers, tmp_path: Path) -> None:
-    for pid in processes(files):
-        os.kill(pid, 2)
-    assert len(files.write(FilesWanted(str(tmp_path), COLUMNS))) == PARTITIONS
+def test_ctrl_c_in_a_terminal_is_the_runs_and_reaches_no_worker(files: FilesOfWorkers) -> None:
+    assert [os.getpgid(pid) for pid in processes(files)] == processes(files), "it goes to the run's process group"
 
 
 def test_files_that_are_closed_while_they_are_written_end_their_workers(files: FilesOfWorkers, tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def test_the_report_says_that_spark_was_not_asked_and_a_larger_plan_takes_it(sma
     assert small.is_whole()
 
 
-@pytest.mark.parametrize("verb", ["fetch", "append", "record", "commit"])
+@pytest.mark.parametrize("verb", [
+    pytest.param("fetch", marks=pytest.mark.long), "append", "record", pytest.param("commit", marks=pytest.mark.long)])
 def test_a_run_that_ends_at_any_verb_is_finished_by_the_next_one_with_or_without_spark(small: Pipeline, verb: str) -> None:
     for after in (SMALL, {**SMALL, "limits": {}}):
         small.produce(200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from etl.settings.sections import Settings
 from tests.fakes import fake_ledger, fake_table
 from tests.fakes.outside import Outside
 from tests.fakes.stories import At, grow, new_report, outcomes, outside_of, run, settings_of
-from tests.fakes.world import FakeWorld, When
+from tests.fakes.world import Crash, FakeWorld, When
 
 CAPPED = settings_of(start="latest", limits={"max_records_per_run": 4})
 """The live pipeline begins at the ends, and no plan has more than four offsets."""
@@ -78,3 +79,19 @@ def _acknowledged(outside: Outside, settings: Settings) -> Acknowledgement:
             fake_ledger.record(outside, Applied(ledger.newest.number, ledger.newest.id, table.version, table.id, tuple(found)))
     return acknowledging(
         ledger, ledger.newest, table, reason="seen", at_ms=outside.now_ms, lacks_plan=lacks_plan, commit=None, place=settings.table.place)
+
+
+def stored() -> Outside:
+    """Two plans of it are in the table, and its driver died when the third one was stored."""
+    outside, plans = live(3, 3, 3), list[int]()
+
+    def at(step: str, when: When) -> None:
+        if (step, when) == ("fetch", When.BEFORE):
+            plans.append(1)
+            if len(plans) == 3:
+                raise Crash("the third is stored")
+
+    with contextlib.suppress(Crash):
+        filled(outside, asked(0, 3), at)
+    assert len(plans) == 3
+    return outside

@@ -11,29 +11,12 @@ from etl.commands import acknowledged
 from etl.edges.delta.recount import Recount
 from etl.model.receipts import NOT_COUNTED
 from tests.fakes import fake_ledger, fake_table
-from tests.fakes.backfill_stories import asked, filled, live
-from tests.fakes.outside import Outside
+from tests.fakes.backfill_stories import stored
 from tests.fakes.stories import SETTINGS
-from tests.fakes.world import Crash, When
-
-
-def begun() -> Outside:
-    """The backfill `old` has two plans in the table, and one that is stored."""
-    outside, plans = live(3, 3, 3), list[int]()
-
-    def at(step: str, when: When) -> None:
-        if (step, when) == ("fetch", When.BEFORE):
-            plans.append(1)
-            if len(plans) == 3:
-                raise Crash("the third is stored")
-
-    with pytest.raises(Crash):
-        filled(outside, asked(0, 3), at)
-    return outside
 
 
 def test_a_backfill_whose_plan_nobody_can_count_keeps_no_table_from_being_accepted_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    outside = begun()
+    outside = stored()
     assert outside.table
     outside.table = outside.table[:-1]
     old = outside.beside("old")

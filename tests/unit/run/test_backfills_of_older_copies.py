@@ -13,7 +13,7 @@ from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.claims import Claim, ClaimState
 from etl.model.logs import BrokerPartition
 from etl.report.run_state import Outcome
-from tests.fakes.backfill_stories import CAPPED, accept_table, asked, filled, given_up, live
+from tests.fakes.backfill_stories import CAPPED, accept_table, asked, filled, given_up, live, stored
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.stories import crash_at, crash_at_moment, grow, new_report, outcomes, run
@@ -39,21 +39,6 @@ def load_two(outside: Outside, what: Asked | None) -> None:
 
     with pytest.raises(Crash):
         filled(outside, what, at)
-
-
-def stored() -> Outside:
-    """Two plans of it are in the table, and its driver died when the third one was stored."""
-    outside, plans = live(3, 3, 3), list[int]()
-
-    def at(step: str, when: When) -> None:
-        if (step, when) == ("fetch", When.BEFORE):
-            plans.append(1)
-            if len(plans) == 3:
-                raise Crash("the third is stored")
-
-    with pytest.raises(Crash):
-        filled(outside, asked(0, 3), at)
-    return outside
 
 
 def whole() -> Outside:

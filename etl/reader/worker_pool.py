@@ -30,6 +30,8 @@ from etl.reader.worker import Failed, Order
 ATTEMPTS_MAX = 4
 """As often as Spark tries a task on a cluster (`spark.task.maxFailures`)."""
 _TOLD_BYTES = 2000
+_ENDING_S = 10.0
+"""How long a process whose pipes have ended may take to end itself."""
 _CHECK = "limits.without_spark_below_bytes: 0 leaves the tasks to Spark"
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from etl.reader.worker import main; main()"
 """It imports as this process does. Not -m: what it gives back would be of the module __main__."""
@@ -105,7 +107,7 @@ class FilesOfWorkers:
                 self.receipts.add(dict(answer.receipts))
                 return answer
             if not worker.was_killed:
-                raise ProcessLost(f"a worker process ended by itself: {worker.ended_by}", check=f"what it said; {_CHECK}")
+                raise ProcessLost(f"a worker process {worker.ended_by}", check=f"what it said; {_CHECK}")
             if attempt + 1 < ATTEMPTS_MAX:
                 worker.start_again()
         what = f"a worker process was lost {ATTEMPTS_MAX} times while it read the same ranges: {worker.ended_by}"
@@ -149,13 +151,12 @@ class Worker:
             found: Written | Failed = pickle.load(answers)
             return found
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):
-            self.ended_by, self.was_killed = self._told(), self._process.wait() < 0
+            self.ended_by, self.was_killed = self._told()
             return None
 
     def end(self) -> None:
         """Now, whatever it is at."""
         self._is_over = True
-        self._process.kill()
         self._closed()
 
     def _closed(self) -> None:
@@ -166,9 +167,17 @@ class Worker:
                 if pipe is not None:
                     pipe.close()
 
-    def _told(self) -> str:
-        code = self._process.wait()
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    def _told(self) -> tuple[str, bool]:
+        """How it ended, and whether somebody killed it; one that does not end has said what is no answer, and is ended."""
+        try:
+            code = self._process.wait(_ENDING_S)
+            how = f"signal {-code}" if code < 0 else f"ended by itself: exit code {code}"
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            how, code = "gave an answer that is none, and was ended", 0
+        return self._with_last_words(how), code < 0
+
+    def _with_last_words(self, how: str) -> str:
         with contextlib.suppress(OSError, ValueError):
             self._said.seek(0)
             said = self._said.read()[-_TOLD_BYTES:].decode("utf-8", "replace").strip()

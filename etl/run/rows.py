@@ -98,7 +98,8 @@ def write_files_without_spark(
     """The same by processes of this machine."""
     from etl.reader.worker_pool import FilesOfWorkers
 
-    workers = min(cores(), snapshot.parallelism or cores())
+    most = cores()
+    workers = min(most, snapshot.parallelism or most)
     packed = tasks_of_plan(plan, snapshot, settings, parallelism=workers, now_ms=now_ms)
     tasks, asked = _to_write(packed, plan, snapshot, settings, bootstrap)
     reading = Following(plan.id, packed.ranges, packed.tasks, host=_HERE, bind=_HERE)

@@ -21,6 +21,7 @@ from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
 from etl.model.raw_table import COLUMNS, raw_columns
 from etl.protocol.error_line import unmark
+from etl.reader import worker_pool
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed
 from etl.reader.worker import Order
@@ -176,3 +177,18 @@ def test_files_that_are_closed_while_they_are_written_end_their_workers(files: F
     files.close()
     writing.join(60)
     assert not writing.is_alive() and failed and not any(map(is_alive, pids))
+
+
+def test_a_worker_that_answers_with_something_else_is_ended_and_not_waited_for(
+    files: FilesOfWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_pool, "_ENDING_S", 0.1)
+    for worker in files._workers:
+        worker._process.kill()
+        worker._process = subprocess.Popen(
+            [sys.executable, "-c", "import time; print('a greeting', flush=True); time.sleep(600)"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=worker._said)
+    pids = processes(files)
+    with pytest.raises(ProcessLost, match="a worker process gave an answer that is none, and was ended"):
+        files.write(FilesWanted(str(tmp_path), COLUMNS))
+    assert not any(map(is_alive, pids))

@@ -64,9 +64,9 @@ test-airflow-slow: setup ## a whole Airflow 3.3: a schedule, a backfill over it,
 airflow-demo: setup ## a whole Airflow 3.3 in your browser, with the DAGs of this project on an embedded broker; Ctrl-C ends it
 	@$(BIN)/python -m tests.on_airflow --airflow 3.3 --demo
 
-chaos: setup ## the tests marked long, then the crash matrix on real processes, into docs/CRASHES.md; CHAOS="--rows 1,2,13" for some rows of it
+chaos: setup ## the tests marked long, then the crash matrix on real processes, into docs/CRASHES.md and the pages of the two other writers; CHAOS="--rows 1,2,13" for some rows of it
 	@$(BIN)/python -m pytest -m long
-	@$(BIN)/python -m tests.chaos $(CHAOS)
+	@for writer in spark arrow processes; do $(BIN)/python -m tests.chaos --writer $$writer $(CHAOS) || failed=1; done; test -z "$$failed"
 
 fuzz: setup ## random examples for every law, then coverage-guided bytes into every parser for ten minutes; FUZZ="--target NAME --seconds N" for less
 	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=random --numprocesses=$(WORKERS) tests/unit tests/wire

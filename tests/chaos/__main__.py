@@ -1,6 +1,6 @@
-"""Play the crash matrix and write docs/CRASHES.md.
+"""Play the crash matrix and write docs/CRASHES.md, or the page of another writer.
 
-`python -m tests.chaos [--rows 1,2,13] [--name TEXT ...] [--unplayed] [--writer auto --write-to FOLDER]`
+`python -m tests.chaos [--rows 1,2,13] [--name TEXT ...] [--unplayed] [--writer arrow|processes] [--write-to FOLDER]`
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from etl.embedded.cluster import Cluster
 from tests.chaos.collected import ALL
 from tests.chaos.published import Published
 from tests.chaos.stage import Case, Stage, Told
+from tests.chaos.writes import WRITES
 from tests.conftest import small_session
 from tests.system.driving import ROOT
 
@@ -25,9 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Play the chosen cases one after the other; 1 when one of them failed."""
     parser = _parser()
     asked = parser.parse_args(arguments)
-    if asked.writer != "spark" and asked.write_to == ROOT / "docs":
-        parser.error("docs/CRASHES.md is of Spark's writer: --writer goes with --write-to")
-    published, failed = Published(asked.write_to, ALL), 0
+    published, failed = Published(asked.write_to, ALL, asked.writer), 0
     chosen = [case for case in ALL if (not asked.rows or case.row in asked.rows) and any(name in case.name for name in asked.name or [""])]
     chosen = [case for case in chosen if not (asked.unplayed and published.is_whole(case))]
     if not chosen:
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             published.write()
             print(f"{number:3}/{len(chosen)} row {case.row:2} {case.name}: {_in_short(told, failure)} "
                   f"({time.monotonic() - began:.0f} s)", flush=True)
-    print(f"{len(chosen)} cases played, {failed} failed; the table is {asked.write_to / 'CRASHES.md'}")
+    print(f"{len(chosen)} cases played, {failed} failed; the table is {published.page}")
     return 1 if failed else 0
 
 
@@ -67,11 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Play the crash matrix.")
     parser.add_argument("--rows", type=lambda text: {int(one) for one in text.split(",")}, help="rows of the matrix: 1,2,13")
     parser.add_argument("--name", action="append", help="only cases whose name has this text; given several times: one of them")
-    parser.add_argument("--unplayed", action="store_true", help="go on: only cases without a result in crashes.json, or that failed")
+    parser.add_argument("--unplayed", action="store_true", help="go on: only cases without a result, or that failed")
     parser.add_argument(
-        "--writer", choices=["spark", "auto"], default="spark",
-        help="table.writer of the cases; auto: the tasks' own files, but where a case has a transform, to hold its tasks by")
-    parser.add_argument("--write-to", type=Path, default=ROOT / "docs", help="the folder of CRASHES.md (default: docs)")
+        "--writer", choices=list(WRITES), default="spark",
+        help="who writes the rows: Spark; arrow: its tasks, into files of their own; processes: the same tasks without Spark")
+    parser.add_argument("--write-to", type=Path, default=ROOT / "docs", help="the folder of the page (default: docs)")
     return parser
 
 

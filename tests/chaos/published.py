@@ -1,4 +1,4 @@
-"""The published table: docs/CRASHES.md for people, with its figures in crashes.json beside it, so that single rows can be played again."""
+"""The published table: a page for people, with its figures in a JSON file beside it, so that single rows can be played again."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Any
 from etl.embedded.jars import spark_jars
 from etl.embedded.releases import DEFAULT_VERSION
 from tests.chaos.stage import Case, Told
+from tests.chaos.writes import WRITES
 
 _HEAD = """\
 # What breaking it showed
 
-Made by `make chaos` (`python -m tests.chaos`), not by hand. Each case runs the real `etl run` as a process of its own on an embedded
-ZooKeeper, Kafka and a Delta table, does what the second column says, and lets the next run do its work; in most of them a producer
+Made by `make chaos` (`python -m tests.chaos{option}`), not by hand. {said}
+
+Each case runs the real `etl run` as a process of its own on an embedded ZooKeeper, Kafka and a Delta table, does what the second column says, and lets the next run do its work; in most of them a producer
 writes all the while. Then an independent check, which uses neither `etl` nor its ledger, compares: kafka-python reads the topic,
 delta-rs reads the table, and every (partition, offset, hash of the value) must be in both, once. "Missing" counts records without a
 row, "double" rows beyond the first of one offset.
@@ -43,9 +45,10 @@ _FIGURES = ("records", "rows", "missing", "double")
 class Published:
     """The results known so far; `played` adds one, `write` writes both files."""
 
-    def __init__(self, folder: Path, cases: Sequence[Case]) -> None:
+    def __init__(self, folder: Path, cases: Sequence[Case], writer: str = "spark") -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._page, self._kept = folder / "CRASHES.md", folder / "crashes.json"
+        self._writer, page = writer, WRITES[writer].page
+        self.page, self._kept = folder / f"{page}.md", folder / f"{page.lower()}.json"
         known = json.loads(self._kept.read_text()) if self._kept.exists() else {}
         self._results: dict[str, Any] = {case.name: known[case.name] for case in cases if case.name in known}
         self._cases = cases
@@ -66,8 +69,10 @@ class Published:
         sums = {figure: sum(one["checked"][figure] for one in shown if "checked" in one) for figure in _FIGURES}
         failed, unplayed = sum("failed" in one for one in shown), len(self._cases) - len(shown)
         left = (f"; {failed} CASES FAILED" if failed else "") + (f"; {unplayed} more were not played" if unplayed else "")
-        head = _HEAD.format(versions=_versions(), cases=len(shown), left=left, **sums)
-        self._page.write_text(head + "".join(map(_line, shown)))
+        option = "" if self._writer == "spark" else f" --writer {self._writer}"
+        head = _HEAD.format(
+            option=option, said=WRITES[self._writer].said, versions=_versions(), cases=len(shown), left=left, **sums)
+        self.page.write_text(head + "".join(map(_line, shown)))
 
 
 def _line(one: Mapping[str, Any]) -> str:

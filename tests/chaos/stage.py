@@ -23,6 +23,7 @@ from typing import Any, Protocol, Self
 from kafka.errors import KafkaError
 
 from etl.embedded.cluster import Cluster
+from tests.chaos.writes import WRITES
 from tests.said import Said
 from tests.system.driving import Pipeline
 from tests.traffic.rows import Message, Row
@@ -85,7 +86,7 @@ class Stage:
     """
 
     def __init__(self, cluster: Cluster, folder: Path, *, writer: str = "spark") -> None:
-        self.cluster, self._writer = cluster, writer
+        self.cluster, self._everywhere = cluster, WRITES[writer].settings
         self.folder = folder
         self.at_end = ExitStack()
         """Whatever else must be ended with the case."""
@@ -113,8 +114,7 @@ class Stage:
         on, name = cluster or self.cluster, f"crash-{next(_numbers)}"
         folder = self.folder / name
         folder.mkdir()
-        table = {"writer": self._writer, **settings.pop("table", {})}
-        pipeline = Pipeline(on, folder, name, f"group-of-{name}", {**settings, "table": table})
+        pipeline = Pipeline(on, folder, name, f"group-of-{name}", settings, everywhere=self._everywhere)
         pipeline.traffic.create_topic(on, name, partitions, replication_factor=replication_factor, config=config)
         return pipeline
 

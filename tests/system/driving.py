@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass
 class Pipeline:
-    """`settings` are merged into the conf, section by section."""
+    """`settings` are merged into the conf, section by section; `everywhere` before them, also in what `under` makes."""
 
     cluster: Cluster
     folder: Path
@@ -43,6 +43,7 @@ class Pipeline:
     group: str
     settings: dict[str, Any] = field(default_factory=dict)
     produced: int = 0
+    everywhere: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def table(self) -> Path:
@@ -56,7 +57,7 @@ class Pipeline:
             "source": {"topics": {"allow": [self.topic]}, "timeout_s": 20}, "table": {"path": str(self.table)},
             "report": {"path": str(self.folder / "reports")}, "ownership": {"wait_for_driver_s": 0},
         }
-        for section, keys in (*self.traffic.conf.items(), *self.settings.items()):
+        for section, keys in (*self.traffic.conf.items(), *self.everywhere.items(), *self.settings.items()):
             document[section] = {**document.get(section, {}), **keys} if isinstance(keys, dict) else keys
         path.write_text(yaml.safe_dump(document))
         return path

@@ -19,10 +19,10 @@ _HEAD = """\
 
 Made by `make chaos` (`python -m tests.chaos{option}`), not by hand. {said}
 
-Each case runs the real `etl run` as a process of its own on an embedded ZooKeeper, Kafka and a Delta table, does what the second column says, and lets the next run do its work; in most of them a producer
-writes all the while. Then an independent check, which uses neither `etl` nor its ledger, compares: kafka-python reads the topic,
-delta-rs reads the table, and every (partition, offset, hash of the value) must be in both, once. "Missing" counts records without a
-row, "double" rows beyond the first of one offset.
+Each case runs the real `etl run` as a process of its own on an embedded ZooKeeper, Kafka and a Delta table, does what the second column
+says, and lets the next run do its work; in most of them a producer writes all the while. Then an independent check, which uses neither
+`etl` nor its ledger, compares: kafka-python reads the topic, delta-rs reads the table, and every (partition, offset, hash of the value)
+must be in both, once. "Missing" counts records without a row, "double" rows beyond the first of one offset.
 
 Rows 28 and 29 play the kills of rows 1 to 8 and the two drivers of row 10 again: on two brokers of Jafka 3.0.6 and on two of Kafka 0.8.2.2.
 No client library of today reads there, so the check reads the brokers' own files: those of Kafka by kafka-python's record parser, those

@@ -1,0 +1,123 @@
+"""`make bench`: what runs take beside Spark's own Kafka source and beside others, into BENCHMARK.md and benchmark.json.
+
+`python -m tests.bench [--quick] [--workloads 100B-none,1kB-lz4] [--kinds arrow,spark-delta] [--parts compared] [--records N] [--rounds N]`
+
+Real ZooKeeper, Kafka, Spark and Delta on this machine. Both files are written behind each result:
+whatever ends it, what was measured is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from etl.embedded.cluster import Cluster
+from tests.bench.whole.document import PAGE, Document
+from tests.bench.whole.kinds import KINDS
+from tests.bench.whole.parts import Asked, Tell, Warm, compared, grown, on_cores, remembered
+from tests.bench.whole.topics import Topic, filled
+from tests.bench.whole.workloads import QUICK, QUICK_RECORDS, WORKLOADS, Workload
+
+ROOT = Path(__file__).parents[2]
+OF_TOPICS = ("compared", "records", "cores", "memory")
+PARTS = OF_TOPICS
+QUICK_PARTS = ("compared",)
+_GROWTH = (1, 2, 4, 8)
+"""Tenths of the topic's records."""
+_ON_CORES = 4_000_000
+_OF_ONE = "100B-none"
+"""The workload of which growth and memory are looked at."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure what is asked for; 1 when something of it failed."""
+    words = sys.argv[1:] if words is None else words
+    asked = _parser().parse_args(words)
+    said = _Said(Document(asked.to, words, codec=asked.codec, goes_on=asked.go_on).tell)
+    parts = asked.parts or (QUICK_PARTS if asked.quick else PARTS)
+    if set(parts) & set(OF_TOPICS):
+        with tempfile.TemporaryDirectory(prefix="etl-bench-") as name, Cluster(folder=Path(name, "cluster")) as cluster:
+            what = Asked(cluster, Path(name), asked.kinds or list(KINDS), asked.rounds or (2 if asked.quick else 3), asked.codec)
+            _topics(what, _workloads(asked), parts, said.tell)
+    print(f"the tables are in {asked.to / PAGE}")
+    return 1 if said.failed else 0
+
+
+def _workloads(asked: argparse.Namespace) -> list[Workload]:
+    records = asked.records or (QUICK_RECORDS if asked.quick else None)
+    return [WORKLOADS[name].of(records) for name in asked.workloads or (QUICK if asked.quick else WORKLOADS)]
+
+
+def _topics(asked: Asked, workloads: Sequence[Workload], parts: Sequence[str], tell: Tell) -> None:
+    with Warm(asked) as warm:
+        for workload in workloads:
+            with filled(asked.cluster, workload) as topic:
+                tell({"part": "topics", "workload": workload.name, "records": workload.records, "log_bytes": topic.log_bytes})
+                if "compared" in parts:
+                    compared(asked, warm, topic, tell)
+                if "records" in parts and _is_looked_at(workload, workloads):
+                    grown(asked, warm, topic, [workload.of(workload.records * tenths // 10).records for tenths in _GROWTH], tell)
+                for part in parts:
+                    _in_new_processes(part, asked, topic, workloads, tell)
+
+
+def _in_new_processes(part: str, asked: Asked, topic: Topic, workloads: Sequence[Workload], tell: Tell) -> None:
+    if part == "cores" and _is_looked_at(topic.workload, workloads):
+        on_cores(asked, topic, _ON_CORES, tell)
+    if part == "memory" and _is_looked_at(topic.workload, workloads):
+        remembered(asked, topic, tell)
+
+
+def _is_looked_at(workload: Workload, workloads: Sequence[Workload]) -> bool:
+    """Whether it is the one for parts that need one workload."""
+    names = [one.name for one in workloads]
+    return workload.name == (_OF_ONE if _OF_ONE in names else names[0])
+
+
+class _Said:
+    """Prints each result besides, and remembers whether one failed."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell, self._began, self.failed = tell, time.monotonic(), False
+
+    def tell(self, result: Mapping[str, Any]) -> None:
+        """Take one in."""
+        self._tell(result)
+        self.failed |= "failed" in result
+        numbers = {name: f"{value:.2f}" for name, value in result.items() if name in ("seconds", "to_commit", "cpu")}
+        about = [str(result[name]) for name in ("part", "workload", "kind", "records", "cores") if name in result]
+        print(f"{time.monotonic() - self._began:6.0f} s", *about, *(f"{name}={value}" for name, value in numbers.items()),
+              result.get("failed", ""), flush=True)
+
+
+def _named(known: Sequence[str]) -> Callable[[str], list[str]]:
+    def names(text: str) -> list[str]:
+        found = text.split(",")
+        if unknown := [name for name in found if name not in known]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(known)}")
+        return found
+
+    return names
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Measure, and write the tables.")
+    parser.add_argument("--quick", action="store_true", help="few records of one workload, the most telling parts: under three minutes")
+    parser.add_argument("--workloads", type=_named(list(WORKLOADS)), help="100B-none,1kB-lz4: some of " + ", ".join(WORKLOADS))
+    parser.add_argument("--kinds", type=_named(list(KINDS)), help="arrow,spark-delta: some of " + ", ".join(KINDS))
+    parser.add_argument("--parts", type=_named(PARTS), help="compared: some of " + ", ".join(PARTS))
+    parser.add_argument("--records", type=int, help="of each workload, instead of what it has")
+    parser.add_argument("--rounds", type=int, help="of each, behind those that warm (default: 3; with --quick 2)")
+    parser.add_argument("--codec", default="zstd", choices=["uncompressed", "snappy", "lz4", "zstd"], help="of all tables' files")
+    parser.add_argument("--go-on", action="store_true", help="keep what the files have of what is not measured now")
+    parser.add_argument("--to", type=Path, default=ROOT / "build" / "bench", help="the folder of both files (default: build/bench)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""A process that is asked to do things one after the other, in lines of JSON: what is timed runs in it, and who times it stands outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.bench.whole.processes import Peaks, cpu_seconds
+
+_TOLD_BYTES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a job took."""
+
+    seconds: float
+    """All of it."""
+    cpu: float
+    """Seconds of processor time of the process and all below it."""
+    told: Mapping[str, Any]
+    """What the job says itself."""
+    peaks: Mapping[str, int]
+
+
+class Failed(Exception):
+    """What was asked for did not go well; its text is the last of what was said."""
+
+
+class Child:
+    """`with Child("tests.bench.whole.peer", folder) as child: child.do(...)`; what it prints goes into a file of `folder`."""
+
+    def __init__(self, module: str, folder: Path, *words: str) -> None:
+        self._log = folder / f"{module.rpartition('.')[2]}-{time.monotonic_ns()}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._process.communicate()
+
+    def do(self, *, peaks: bool = False, **job: Any) -> Spent:
+        """Ask for a job and wait. `peaks`: look at memory meanwhile. Raises Failed."""
+        assert self._process.stdin and self._process.stdout
+        pid, watch = self._process.pid, Peaks(self._process.pid)
+        used, began = cpu_seconds(pid), time.monotonic()
+        try:
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
+            if peaks:
+                with watch:
+                    line = self._process.stdout.readline()
+            else:
+                line = self._process.stdout.readline()
+        except OSError:
+            line = ""
+        seconds = time.monotonic() - began
+        if not line:
+            raise Failed(self._log.read_text(errors="replace")[-_TOLD_BYTES:])
+        told = json.loads(line)
+        if "failed" in told:
+            raise Failed(told["failed"])
+        return Spent(told.pop("seconds", seconds), cpu_seconds(pid) - used, told, watch.largest())
+
+
+def serve(jobs: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+    """The child's side: each line of standard input is a job, its answer a line. What else is printed goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        try:
+            answer = jobs(json.loads(line))
+        except Exception as error:
+            traceback.print_exc()
+            answer = {"failed": f"{type(error).__name__}: {error}"[:_TOLD_BYTES]}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()

@@ -1,0 +1,64 @@
+"""The limit: what comes through the sockets if nobody looks at it. Our own Fetch requests, a thread and a connection for each partition.
+
+    python -m tests.bench.whole.drain BOOTSTRAP
+
+Of each answer only the heads of its record batches are read, for the offset to ask for next; all other bytes are thrown away.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.model.logs import BrokerPartition
+from etl.protocol.messages import FetchTarget
+from etl.settings.address import split_address
+from etl.settings.fetch_sizes import FETCH_MAX_BYTES
+from tests.bench.whole.child import serve
+from tests.bench.whole.tables import Clock
+from tests.bench.whole.workloads import PARTITIONS
+
+_HEAD = struct.Struct(">qi")
+_LAST_OFFSET_AT = 23
+"""Where a record batch has its last offset delta, an int32."""
+
+
+def next_offset(records: memoryview, offset: int) -> int:
+    """Behind the last whole batch."""
+    at = 0
+    while at + _HEAD.size <= len(records):
+        base, size = _HEAD.unpack_from(records, at)
+        if at + _HEAD.size + size > len(records):
+            break
+        offset = base + struct.unpack_from(">i", records, at + _LAST_OFFSET_AT)[0] + 1
+        at += _HEAD.size + size
+    return offset
+
+
+def drained(bootstrap: str, topic: str, partition: int, until: int) -> int:
+    """The bytes of a partition's records from its beginning on."""
+    host, port = split_address(bootstrap)
+    log, offset, size = BrokerPartition(topic, partition), 0, 0
+    with SimpleConsumer(host, port) as broker:
+        while offset < until:
+            fetched = broker.multifetch([FetchTarget(log, offset, FETCH_MAX_BYTES)], max_bytes=FETCH_MAX_BYTES).partitions[0]
+            size += len(fetched.records)
+            offset = next_offset(fetched.records, offset)
+    return size
+
+
+def do(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`bootstrap`, `topic`, and `records` of it."""
+    clock, each = Clock(), job["records"] // PARTITIONS
+    with ThreadPoolExecutor(PARTITIONS) as pool:
+        found = [pool.submit(drained, job["bootstrap"], job["topic"], at, each) for at in range(PARTITIONS)]
+        size = sum(one.result() for one in found)
+    return {"seconds": clock.seconds, "bytes": size}
+
+
+if __name__ == "__main__":
+    serve(lambda job: do({"bootstrap": sys.argv[1], **job}))

@@ -1,0 +1,21 @@
+"""What is compared: the kinds of work, by their names, and what they are called in the document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SESSION: Mapping[str, str] = {
+    "spark-delta": "Spark's Kafka source -> Delta",
+    "arrow": "`etl run`, `writer: arrow`",
+    "dataframe": "`etl run`, `writer: spark`",
+    "without-spark": "`etl run`, without Spark",
+    "spark-noop": "Spark's Kafka source -> nothing",
+    "reader": "our data source -> nothing",
+}
+"""Those of one Spark session."""
+PEER, DRAIN = "peer", "drain"
+KINDS: Mapping[str, str] = {
+    **SESSION, PEER: "confluent-kafka + deltalake, one process", DRAIN: "the sockets, bytes thrown away"}
+COMPARED_WITH: Mapping[str, str] = {
+    **dict.fromkeys(("arrow", "dataframe", "without-spark", PEER), "spark-delta"), "reader": "spark-noop"}
+"""Whose speed each is compared with."""

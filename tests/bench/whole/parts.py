@@ -1,0 +1,121 @@
+"""What is measured of a topic: all kinds in turn; growth with records and with cores; peaks of memory. Each result is told at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from etl.embedded.cluster import Cluster
+from tests.bench.whole.child import Child, Failed
+from tests.bench.whole.kinds import DRAIN, PEER, SESSION
+from tests.bench.whole.topics import Topic
+
+Tell = Callable[[Mapping[str, Any]], None]
+"""Takes one result: it is printed, and kept on disk."""
+_WARM_RECORDS, _WARM_ROUNDS = 1_000_000, 2
+LONGER = 20
+"""How many times longer the long range is of which memory is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked for on the command line, and where it is done."""
+
+    cluster: Cluster
+    folder: Path
+    kinds: Sequence[str]
+    rounds: int
+    codec: str
+
+    def only(self, kinds: Sequence[str]) -> list[str]:
+        """Those of the kinds that are asked for."""
+        return [kind for kind in kinds if kind in self.kinds]
+
+
+class Warm:
+    """Processes that stay: one with a Spark session of `cores`, one for each peer. They start when they are first needed."""
+
+    def __init__(self, asked: Asked, cores: int = 2) -> None:
+        self._asked, self._cores = asked, cores
+        self._children: dict[str, Child] = {}
+        self._ends = contextlib.ExitStack()
+
+    def __enter__(self) -> Warm:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ends.close()
+
+    def do(self, kind: str, topic: Topic, records: int | None = None, *, peaks: bool = False) -> Mapping[str, Any]:
+        """One job's result, or how it failed; a process that failed is started anew for the next job."""
+        total = topic.workload.records
+        some = total if records is None else records
+        about = {"workload": topic.workload.name, "kind": kind, "records": some}
+        try:
+            spent = self._child(kind).do(peaks=peaks, kind=kind, topic=topic.workload.topic, records=some, total=total)
+        except Failed as failed:
+            self._children.pop(self._program(kind), None)
+            return {**about, "failed": str(failed)}
+        return {**about, **{name: value for name, value in asdict(spent).items() if name != "told" and value}, **spent.told}
+
+    def _program(self, kind: str) -> str:
+        return kind if kind in (PEER, DRAIN) else "session"
+
+    def _child(self, kind: str) -> Child:
+        program = self._program(kind)
+        if program not in self._children:
+            folder = self._asked.folder / f"{program}-{len(list(self._asked.folder.iterdir()))}"
+            folder.mkdir()
+            bootstrap, zookeeper = self._asked.cluster.bootstrap, self._asked.cluster.zookeeper_connect
+            words = {
+                "session": [bootstrap, zookeeper, str(folder), f"local[{self._cores}]", self._asked.codec],
+                PEER: [bootstrap, str(folder), self._asked.codec], DRAIN: [bootstrap]}[program]
+            self._children[program] = self._ends.enter_context(Child(f"tests.bench.whole.{program}", folder, *words))
+        return self._children[program]
+
+
+def compared(asked: Asked, warm: Warm, topic: Topic, tell: Tell) -> None:
+    """All kinds in turn, a round of each after the other; the first rounds read less, warm everything, and are left out."""
+    for _ in range(_WARM_ROUNDS):
+        for kind in asked.kinds:
+            warm.do(kind, topic, min(_WARM_RECORDS, topic.workload.records))
+    for number in range(asked.rounds):
+        for kind in asked.kinds:
+            tell({"part": "compared", "round": number, **warm.do(kind, topic)})
+
+
+def grown(asked: Asked, warm: Warm, topic: Topic, sizes: Sequence[int], tell: Tell) -> None:
+    """The same with more and more of the topic's records."""
+    for number in range(asked.rounds):
+        for records in sizes:
+            for kind in asked.only(["arrow", "dataframe", "spark-delta"]):
+                tell({"part": "records", "round": number, **warm.do(kind, topic, records)})
+
+
+def on_cores(asked: Asked, topic: Topic, records: int, tell: Tell) -> None:
+    """The same with one core for Spark's tasks and with two; a session of its own each."""
+    some, kinds = min(records, topic.workload.records), asked.only(["arrow", "dataframe", "spark-delta"])
+    for cores in (1, 2):
+        with Warm(asked, cores) as session:
+            for kind in kinds:
+                session.do(kind, topic, min(_WARM_RECORDS, some))
+            for number in range(asked.rounds):
+                for kind in kinds:
+                    tell({"part": "cores", "round": number, "cores": cores, **session.do(kind, topic, some)})
+
+
+def remembered(asked: Asked, topic: Topic, tell: Tell) -> None:
+    """Peaks of memory, each of one run in new processes: of the whole topic, and of a range so much shorter."""
+    for kind in asked.only([*SESSION, PEER]):
+        for records in _lengths(kind, topic.workload.records):
+            with Warm(asked) as new:
+                tell({"part": "memory", **new.do(kind, topic, records, peaks=True)})
+
+
+def _lengths(kind: str, records: int) -> Iterator[int]:
+    if kind in ("arrow", "dataframe", "without-spark", "reader"):
+        yield records // LONGER
+    yield records

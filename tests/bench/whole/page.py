@@ -19,10 +19,10 @@ Made by `make bench`, not by hand; `make bench-quick` measures a part of it in t
 
 {commands}
 
-Measured at {measured_at} on {cores} cores ({processor}), {memory_gib} GiB of memory, {system}; the load before it began was {load_at_start}.
-{versions}.
+Measured at {measured_at} on {cores} cores ({processor}), {memory_gib} GiB of memory, {system}; the load before it
+began was {load_at_start}. {versions}.
 
-One broker, one ZooKeeper and all that is measured share this machine, and what is read is in its page cache. Records are clicks in JSON,
+One broker, one ZooKeeper and all that is measured share this machine; what is read is in its page cache. Records are clicks in JSON,
 no two alike, in two partitions, in the batches of librdkafka's producer. All tables have the same eight columns, in Parquet with the codec
 {codec} (where it has levels, level 1 for everybody). GB and MB are millions and billions of bytes of the records' values, whatever the
 topic's compression makes of them.

@@ -1,0 +1,371 @@
+"""Hand-overs: a pipeline that is one member of a group moves the group's offset when its plan is stored, in every interleaving.
+
+One log, one table, two drivers of one pipeline, and the group's other members, who own the log by turns with us, read on from the group's
+offset and commit what they read. Each of us may die, lose its lock or its ownership without noticing, and work on.
+
+    python -m tests.model.handing_over
+
+Where offsets are in ZooKeeper the plan is created, its owner node checked and the offset set in one step. Where they are in Kafka there are
+three: the plan is stored, one commit fenced by the membership moves the offset and carries the plan's id, and the plan is marked as
+handed over. A commit that is refused makes the plan void before its first fetch; another takes its place under its number.
+
+Laws: no offset is in the table twice, nor in the table and in what others committed; whatever the group's offset has passed is in the
+table, or was read by others, or is in a plan that was handed over; a plan is fetched only once it was handed over; and from every state
+one quiet run, with nobody else in the group, ends with the log's end in the table or among the others' reads. It may ask a person instead
+only where nobody can tell whether a plan was handed over: the offset is beyond the plan's end, and others have committed since.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from tests.model.exploring import explored
+
+OTHERS = -1
+"""Who of the group is not ours."""
+
+
+class At(IntEnum):
+    """What a driver does next."""
+
+    IDLE, LOOK, CLAIM, READ, STORE, HAND_OVER, MARK, SUPERSEDE, APPEND, WRITE, ASKS = range(11)
+
+
+class Plan(NamedTuple):
+    """Offsets [start, until) under a number; `id` stands for the rest of its content."""
+
+    number: int
+    start: int
+    until: int
+    id: int
+    is_handed_over: bool = False
+
+
+class Group(NamedTuple):
+    """Where the group keeps its offset: the next one to read, the plan whose hand-over moved it last (0: others), who owns the log."""
+
+    offset: int = 0
+    by: int = 0
+    owner: int | None = None
+    membership: int = 0
+    """Of the owner; every claim has another. It stands for the session of an owner node, and for generation and member id."""
+    claims: int = 0
+
+
+class Driver(NamedTuple):
+    """One driver: what it does next, and what it knows."""
+
+    at: At = At.IDLE
+    membership: int = 0
+    """With which it owned the log; 0: it never did."""
+    offset: int = 0
+    """The group's, as it read it."""
+    plan: Plan | None = None
+    old: Plan | None = None
+    bit: int = 0
+
+
+class Left(NamedTuple):
+    """How often each thing may still happen."""
+
+    runs: int = 3
+    crashes: int = 1
+    losses: int = 1
+    lost_memberships: int = 2
+    others: int = 2
+    """Turns of the other members."""
+    end: int = 3
+    id: int = 1
+
+
+class Rules(NamedTuple):
+    """What the protocol consists of; one that is taken away breaks a law, each in its own test."""
+
+    is_fenced: bool = True
+    """The commit is of the membership that the driver owned the log with, and refused under another."""
+    read_after_claim: bool = True
+    starts_at_group: bool = True
+    """A plan starts at the group's offset, not at the end of our last plan."""
+    refused_is_void: bool = True
+    stores_under_lock: bool = True
+    """A plan is stored, or takes another's place, only while its run has the pipeline's lock: the lock's node is of the same step."""
+    always_anew: bool = True
+    """A plan that was not handed over is never handed over later: a plan of the run that owns the log now takes its place."""
+    asks: bool = True
+    """Where nobody can tell whether a plan was handed over a person is asked."""
+    taken_for_handed_over: bool = False
+    """What a run believes then that does not ask."""
+
+
+class State(NamedTuple):
+    """Everything at one moment."""
+
+    group: Group = Group()
+    plan: Plan | None = None
+    """The newest of the ledger."""
+    lock: int | None = None
+    bit: int = 0
+    applied: tuple[Plan, ...] = ()
+    others_read: frozenset[int] = frozenset()
+    end: int = 1
+    drivers: tuple[Driver, ...] = (Driver(), Driver())
+    left: Left = Left()
+    is_one_step: bool = False
+    """Offsets are in ZooKeeper."""
+    rules: Rules = Rules()
+
+
+def steps(s: State) -> Iterator[tuple[str, State]]:
+    """Every state that may come next, with what happened."""
+    group, left = s.group, s.left
+    if s.end < left.end:
+        yield "the log grows", s._replace(end=s.end + 1)
+    if s.lock is not None and left.losses:
+        lost = s._replace(lock=None, left=left._replace(losses=left.losses - 1))
+        # an owner node is of the session that holds the lock
+        yield "a session is lost", lost._replace(group=_without(group, s.lock)) if s.is_one_step else lost
+    if group.owner is not None and group.owner != OTHERS and left.lost_memberships:
+        let_go = s._replace(group=group._replace(owner=None), left=left._replace(lost_memberships=left.lost_memberships - 1))
+        yield f"{group.owner} is no owner any more", let_go
+    if group.owner is None and left.others:
+        theirs = group._replace(owner=OTHERS, membership=group.claims + 1, claims=group.claims + 1)
+        yield "others claim the log", s._replace(group=theirs, left=left._replace(others=left.others - 1))
+    if group.owner == OTHERS:
+        yield "others let go", s._replace(group=group._replace(owner=None))
+        if group.offset < s.end:
+            read = s.others_read | {group.offset}
+            yield f"others read {group.offset}", s._replace(group=group._replace(offset=group.offset + 1, by=0), others_read=read)
+    for i, driver in enumerate(s.drivers):
+        if driver.at is At.IDLE:
+            if s.lock is None and left.runs:
+                yield f"{i} starts", _put(s, i, Driver(At.LOOK))._replace(lock=i, left=left._replace(runs=left.runs - 1))
+        elif driver.at is not At.ASKS:
+            if left.crashes:
+                dead = _ended(s, i)._replace(left=left._replace(crashes=left.crashes - 1))
+                yield f"{i} dies at {driver.at.name}", dead
+            yield from _DOES[driver.at](s, i, driver)
+
+
+def _without(group: Group, who: int) -> Group:
+    return group._replace(owner=None) if group.owner == who else group
+
+
+def _put(s: State, i: int, driver: Driver) -> State:
+    return s._replace(drivers=s.drivers[:i] + (driver,) + s.drivers[i + 1:])
+
+
+def _ended(s: State, i: int, at: At = At.IDLE) -> State:
+    """The run has ended, and let go of what it owns."""
+    return _put(s, i, Driver(at))._replace(lock=None if s.lock == i else s.lock, group=_without(s.group, i))
+
+
+def _owns(s: State, driver: Driver) -> bool:
+    return driver.membership > 0 and s.group.owner is not None and s.group.membership == driver.membership
+
+
+def _may_store(s: State, i: int) -> bool:
+    return s.lock == i or not s.rules.stores_under_lock
+
+
+def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
+    """What was handed over is executed by whoever comes, member or not."""
+    if s.plan and s.bit < s.plan.number and s.plan.is_handed_over:
+        yield f"{i} executes {s.plan.number} again", _put(s, i, driver._replace(at=At.APPEND, plan=s.plan))
+    elif s.rules.read_after_claim:
+        yield f"{i} wants the log", _put(s, i, driver._replace(at=At.CLAIM))
+    else:
+        yield f"{i} reads the offset first", _put(s, i, driver._replace(at=At.CLAIM, offset=s.group.offset))
+
+
+def _claim(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
+    """No membership that is not the owner's can move the offset from here on. While one of our own is the owner nothing is known."""
+    group = s.group
+    if group.owner is None:
+        ours = group._replace(owner=i, membership=group.claims + 1, claims=group.claims + 1)
+        yield f"{i} claims the log", _put(s, i, driver._replace(at=At.READ, membership=ours.membership))._replace(group=ours)
+    elif group.owner == OTHERS:
+        yield f"{i} has no share", _put(s, i, driver._replace(at=At.READ))
+    else:
+        yield f"{i} cannot settle", _ended(s, i)
+
+
+def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
+    """The offset of now, and what becomes of a plan that is not known to be handed over."""
+    offset = s.group.offset if s.rules.read_after_claim else driver.offset
+    plan, knows = s.plan, driver._replace(offset=offset)
+    start = offset if s.rules.starts_at_group else (s.applied[-1].until if s.applied else 0)
+    new = Plan(plan.number + 1 if plan and s.bit >= plan.number else plan.number if plan else 1, start, s.end, s.left.id)
+    counted = s._replace(left=s.left._replace(id=s.left.id + 1))
+    if plan and s.bit < plan.number:
+        if s.group.by == plan.id:
+            yield f"{i} sees that {plan.number} was handed over", _put(s, i, knows._replace(at=At.MARK, plan=plan))
+        elif offset >= plan.until:
+            if s.rules.asks:
+                yield f"{i} cannot tell if {plan.number} was handed over", _ended(s, i, At.ASKS)
+            elif s.rules.taken_for_handed_over:
+                yield f"{i} believes that {plan.number} was handed over", _put(s, i, knows._replace(at=At.MARK, plan=plan))
+            elif driver.membership and s.end > start:
+                yield f"{i} believes that {plan.number} was not", _put(counted, i, knows._replace(at=At.SUPERSEDE, plan=new, old=plan))
+        elif not driver.membership:
+            yield f"{i} leaves {plan.number} to a run that owns the log", _ended(s, i)
+        else:
+            yield f"{i} puts another in the place of {plan.number}", _put(
+                counted, i, knows._replace(at=At.SUPERSEDE, plan=new, old=plan))
+            if not s.rules.always_anew and offset == plan.start:
+                yield f"{i} hands {plan.number} over", _put(s, i, knows._replace(at=At.HAND_OVER, plan=plan))
+    elif driver.membership and s.end > start:
+        yield f"{i} plans {new.number}", _put(counted, i, knows._replace(at=At.STORE, plan=new))
+    else:
+        yield f"{i} has nothing to do", _ended(s, i)
+
+
+def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
+    """Put-if-absent; in ZooKeeper with the owner node's check and the offset in the same step."""
+    plan = driver.plan
+    assert plan is not None
+    if not _may_store(s, i) or s.plan is not None and s.plan.number >= plan.number:
+        yield f"{i} finds its number or its lock taken", _ended(s, i)
+    elif not s.is_one_step:
+        yield f"{i} stores {plan.number}", _put(s, i, driver._replace(at=At.HAND_OVER))._replace(plan=plan)
+    elif (_owns(s, driver) or not s.rules.is_fenced) and s.group.offset == driver.offset:
+        handed = plan._replace(is_handed_over=True)
+        moved = s.group._replace(offset=plan.until, by=plan.id)
+        stored = _put(s, i, driver._replace(at=At.APPEND, plan=handed))._replace(plan=handed, group=moved)
+        yield f"{i} stores {plan.number} and hands it over", stored
+    else:
+        yield f"{i} is refused", _ended(s, i)
+
+
+def _hand_over(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
+    """Kafka's commit. Without a fence it is one with today's membership, whatever happened since the claim."""
+    plan = driver.plan
+    assert plan is not None
+    if _owns(s, driver) or not s.rules.is_fenced:
+        moved = s._replace(group=s.group._replace(offset=plan.until, by=plan.id))
+        yield f"{i} commits {plan.number}'s end", _put(moved, i, driver._replace(at=At.MARK))
+    elif s.rules.refused_is_void:
+        yield f"{i}'s commit is refused", _ended(s, i)
+    else:
+        yield f"{i}'s commit is refused, and it goes on", _put(s, i, driver._replace(at=At.APPEND))
+
+
+def _mark(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
+    """Compare-and-set on the plan's node."""
+    plan = driver.plan
+    assert plan is not None
+    if s.plan is not None and s.plan.id == plan.id:
+        handed = plan._replace(is_handed_over=True)
+        yield f"{i} marks {plan.number}", _put(s, i, driver._replace(at=At.APPEND, plan=handed))._replace(plan=handed)
+    else:
+        yield f"{i} finds the plan changed", _ended(s, i)
+
+
+def _supersede(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
+    """Compare-and-set on the plan's node: one that was marked meanwhile is another content. One of a run that has the lock now may be about
+    to be handed over.
+    """
+    plan = driver.plan
+    assert plan is not None
+    if s.plan == driver.old and _may_store(s, i):
+        yield f"{i} supersedes {plan.number}", _put(s, i, driver._replace(at=At.HAND_OVER, old=None))._replace(plan=plan)
+    else:
+        yield f"{i} finds the plan changed", _ended(s, i)
+
+
+def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
+    """Fetch, and open a transaction of the table: it remembers the bit that it saw. No membership is asked any more."""
+    assert driver.plan is not None
+    if s.bit >= driver.plan.number:
+        yield f"{i}'s append of {driver.plan.number} is skipped", _ended(s, i)
+    else:
+        yield f"{i} writes {driver.plan.number}", _put(s, i, driver._replace(at=At.WRITE, bit=s.bit))
+
+
+def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
+    """Commit only if nobody committed under our application id since."""
+    plan = driver.plan
+    assert plan is not None
+    if s.bit == driver.bit:
+        yield f"{i} appends {plan.number}", _ended(s, i)._replace(bit=plan.number, applied=(*s.applied, plan))
+    else:
+        yield f"{i} loses {plan.number}", _ended(s, i)
+
+
+_DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
+    At.LOOK: _look, At.CLAIM: _claim, At.READ: _read, At.STORE: _store, At.HAND_OVER: _hand_over, At.MARK: _mark,
+    At.SUPERSEDE: _supersede, At.APPEND: _append, At.WRITE: _write,
+}
+
+
+def broken_law(s: State) -> str | None:
+    """What of the laws this state breaks, the one about quiet runs apart."""
+    ours = [offset for plan in s.applied for offset in range(plan.start, plan.until)]
+    if len(ours) != len(set(ours)):
+        return f"the table holds {s.applied}"
+    if both := s.others_read.intersection(ours):
+        return f"{sorted(both)} are in the table, and others read them"
+    promised = set(range(s.plan.start, s.plan.until)) if s.plan and s.plan.is_handed_over or s.plan and s.group.by == s.plan.id else set()
+    unmarked = set(range(s.plan.start, s.plan.until)) if s.plan and s.group.offset >= s.plan.until else set()
+    if lost := set(range(s.group.offset)) - s.others_read - set(ours) - promised - unmarked:
+        return f"{sorted(lost)} are passed, and nobody has them"
+    if any(not plan.is_handed_over for plan in s.applied):
+        return "a plan was fetched that was not handed over"
+    return None
+
+
+def after_one_quiet_run(s: State) -> State:
+    """What one driver alone makes of it, with nobody else in the group and nothing else happening."""
+    alone = Left(runs=1, crashes=0, losses=0, lost_memberships=0, others=0, end=s.end, id=10_000)
+    now: State | None = s._replace(lock=None, group=s.group._replace(owner=None), drivers=(Driver(),), left=alone)
+    last = s
+    while now:
+        last, now = now, next((after for _, after in steps(now)), None)
+    return last
+
+
+def is_whole(s: State) -> bool:
+    """Whether all that the log holds is in the table or among the others' reads, and the group's offset is at the end."""
+    ours = {offset for plan in s.applied for offset in range(plan.start, plan.until)}
+    return ours | s.others_read == set(range(s.end)) and s.group.offset == s.end
+
+
+def is_untold(s: State) -> bool:
+    """Whether nobody can tell if the newest plan was handed over."""
+    plan = s.plan
+    return plan is not None and s.bit < plan.number and not plan.is_handed_over and s.group.by != plan.id and s.group.offset >= plan.until
+
+
+def explore(start: State = State()) -> tuple[int, str | None]:
+    """How many states there are, and the way to the first that breaks a law."""
+    calm = set[State]()
+
+    def law(s: State) -> str | None:
+        there = s._replace(lock=None, group=s.group._replace(owner=None, membership=0, claims=0), drivers=(), left=Left())
+        if (bad := broken_law(s)) or there in calm:
+            return bad
+        calm.add(there)
+        last = s
+        for _ in range(2):  # the first may finish what was left, and make no plan of its own
+            last = after_one_quiet_run(last)
+        asks = any(driver.at is At.ASKS for driver in last.drivers)
+        if asks:
+            return None if is_untold(s) else "a quiet run asks what can be told"
+        return None if is_whole(last) and not broken_law(last) else f"quiet runs end with {last}"
+
+    return explored(start, steps, law)
+
+
+SMALL = State(left=Left(runs=2, lost_memberships=1, others=1, end=2))
+STARTS = State(), State(is_one_step=True)
+"""Offsets in Kafka, and in ZooKeeper."""
+
+
+if __name__ == "__main__":
+    for one in STARTS:
+        states, broken = explore(one)
+        print(f"{states:,} states", broken or "every law holds")
+        if broken:
+            sys.exit(1)

@@ -1,0 +1,37 @@
+"""Hand-overs to other members of a group, in every interleaving of the small model; `STARTS` have more budgets and take minutes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.model.handing_over import SMALL, STARTS, Rules, State, explore
+
+
+@pytest.mark.parametrize("is_one_step", [False, True], ids=["offsets in Kafka", "offsets in ZooKeeper"])
+def test_what_is_handed_over_is_loaded_once_and_nothing_that_others_read(is_one_step: bool) -> None:
+    states, broken = explore(SMALL._replace(is_one_step=is_one_step))
+    assert broken is None, broken
+    assert states > 10_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("start", STARTS, ids=["offsets in Kafka", "offsets in ZooKeeper"])
+def test_the_same_holds_with_more_of_everything(start: State) -> None:
+    assert explore(start)[1] is None
+
+
+@pytest.mark.parametrize(("without", "law"), [
+    ({"is_fenced": False}, "quiet runs end with"),
+    ({"read_after_claim": False}, "quiet runs end with"),
+    ({"starts_at_group": False}, "quiet runs end with"),
+    ({"refused_is_void": False}, "a plan was fetched that was not handed over"),
+    ({"stores_under_lock": False}, "are passed, and nobody has them"),
+    ({"asks": False}, "quiet runs end with"),
+    ({"asks": False, "taken_for_handed_over": True}, "quiet runs end with"),
+    pytest.param({"always_anew": False}, "are passed, and nobody has them", marks=pytest.mark.long),
+], ids=str)
+def test_each_rule_keeps_a_law(without: dict[str, Any], law: str) -> None:
+    start = STARTS[0] if "always_anew" in without else SMALL
+    assert law in (explore(start._replace(rules=Rules()._replace(**without)))[1] or "")

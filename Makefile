@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-brokers test-airflow test-airflow-slow airflow-demo gate gate-releases unit lint chaos fuzz soak bench clean
+.PHONY: help setup demo test test-brokers test-airflow test-airflow-slow airflow-demo gate gate-releases unit lint chaos fuzz soak bench bench-quick bench-parts clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,7 +76,13 @@ fuzz: setup ## random examples for every law, then coverage-guided bytes into ev
 soak: setup ## the real run killed 60 times at random moments, 40 minutes; SOAK=--fast: thousands of kills a minute without Spark
 	@$(BIN)/python -m tests.soak $(SOAK)
 
-bench: setup ## decoding beside kafka-python's decoder; what repairing after a crash costs; class archive; sets of offsets; runs on Jafka beside its consumer; small runs beside a bare Spark
+bench: setup ## runs beside Spark's Kafka source and others, memory, growth, small runs, planning, into docs/BENCHMARK.md: 25 minutes; BENCH="--workloads 1kB-lz4" for some of it
+	@$(BIN)/python -m tests.bench --to docs $(BENCH)
+
+bench-quick: setup ## the most telling part of that, in three minutes, into build/bench
+	@$(BIN)/python -m tests.bench --quick $(BENCH)
+
+bench-parts: setup ## decoding beside kafka-python's decoder; what repairing after a crash costs; class archive; sets of offsets; runs on Jafka beside its consumer; small runs beside a bare Spark
 	@$(BIN)/python tests/bench/decode.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/recovery.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/spark_start.py

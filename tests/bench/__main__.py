@@ -17,21 +17,25 @@ from pathlib import Path
 from typing import Any
 
 from etl.embedded.cluster import Cluster
+from tests.bench.whole.apart import planning, small
 from tests.bench.whole.document import PAGE, Document
-from tests.bench.whole.kinds import KINDS
+from tests.bench.whole.kinds import KINDS, PEER, RUNS, SESSION
 from tests.bench.whole.parts import Asked, Tell, Warm, compared, grown, on_cores, remembered
 from tests.bench.whole.topics import Topic, filled
 from tests.bench.whole.workloads import QUICK, QUICK_RECORDS, WORKLOADS, Workload
 
 ROOT = Path(__file__).parents[2]
 OF_TOPICS = ("compared", "records", "cores", "memory")
-PARTS = OF_TOPICS
-QUICK_PARTS = ("compared",)
+PARTS = (*OF_TOPICS, "small", "planning")
+QUICK_PARTS = ("compared", "memory", "small")
+QUICK_MEMORY = ("arrow",)
 _GROWTH = (1, 2, 4, 8)
 """Tenths of the topic's records."""
 _ON_CORES = 4_000_000
 _OF_ONE = "100B-none"
-"""The workload of which growth and memory are looked at."""
+"""The workload of which growth and memory are looked at; where it is not asked for, the first one."""
+_BESIDES = "1kB-lz4"
+"""The one of which the memory of our runs is looked at besides."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -43,7 +47,11 @@ def main(words: Sequence[str] | None = None) -> int:
     if set(parts) & set(OF_TOPICS):
         with tempfile.TemporaryDirectory(prefix="etl-bench-") as name, Cluster(folder=Path(name, "cluster")) as cluster:
             what = Asked(cluster, Path(name), asked.kinds or list(KINDS), asked.rounds or (2 if asked.quick else 3), asked.codec)
-            _topics(what, _workloads(asked), parts, said.tell)
+            _topics(what, _workloads(asked), parts, QUICK_MEMORY if asked.quick else [*SESSION, PEER], said.tell)
+    if "small" in parts:
+        small(1 if asked.quick else asked.rounds or 3, said.tell)
+    if "planning" in parts:
+        planning(said.tell)
     print(f"the tables are in {asked.to / PAGE}")
     return 1 if said.failed else 0
 
@@ -53,7 +61,7 @@ def _workloads(asked: argparse.Namespace) -> list[Workload]:
     return [WORKLOADS[name].of(records) for name in asked.workloads or (QUICK if asked.quick else WORKLOADS)]
 
 
-def _topics(asked: Asked, workloads: Sequence[Workload], parts: Sequence[str], tell: Tell) -> None:
+def _topics(asked: Asked, workloads: Sequence[Workload], parts: Sequence[str], remembering: Sequence[str], tell: Tell) -> None:
     with Warm(asked) as warm:
         for workload in workloads:
             with filled(asked.cluster, workload) as topic:
@@ -63,14 +71,16 @@ def _topics(asked: Asked, workloads: Sequence[Workload], parts: Sequence[str], t
                 if "records" in parts and _is_looked_at(workload, workloads):
                     grown(asked, warm, topic, [workload.of(workload.records * tenths // 10).records for tenths in _GROWTH], tell)
                 for part in parts:
-                    _in_new_processes(part, asked, topic, workloads, tell)
+                    _in_new_processes(part, asked, topic, workloads, remembering, tell)
 
 
-def _in_new_processes(part: str, asked: Asked, topic: Topic, workloads: Sequence[Workload], tell: Tell) -> None:
+def _in_new_processes(part: str, asked: Asked, topic: Topic, workloads: Sequence[Workload], remembering: Sequence[str], tell: Tell) -> None:
     if part == "cores" and _is_looked_at(topic.workload, workloads):
         on_cores(asked, topic, _ON_CORES, tell)
     if part == "memory" and _is_looked_at(topic.workload, workloads):
-        remembered(asked, topic, tell)
+        remembered(asked, topic, remembering, tell)
+    elif part == "memory" and topic.workload.name == _BESIDES:
+        remembered(asked, topic, list(RUNS), tell)
 
 
 def _is_looked_at(workload: Workload, workloads: Sequence[Workload]) -> bool:

@@ -1,4 +1,4 @@
-"""`make bench`: whole runs on a real Jafka, from plan to committed offsets, beside Jafka's own consumer that reads into nothing.
+"""`make bench-parts`: whole runs on a real Jafka, from plan to committed offsets, beside Jafka's own consumer that reads into nothing.
 
 Both read the same messages from one broker, in turns, a round of one and a round of the other, while the other's process stands by:
 

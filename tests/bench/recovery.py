@@ -1,4 +1,4 @@
-"""`make bench`: what it costs a run that the one before died between the table's commit and the offsets. Differences in one run.
+"""`make bench-parts`: what it costs a run that the one before died between the table's commit and the offsets. Differences in one run.
 
 A normal run and a run that first repairs read the same number of new records, in turns, in one Spark session. Counted are the seconds of
 the run's verbs, all of which begin with the driver's lock held. Runs are broken off in this process: what one leaves behind does not

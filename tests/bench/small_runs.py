@@ -1,4 +1,4 @@
-"""`make bench`: what a scheduled run of 10,000 new records takes, from the start of its process to its exit, beside a bare Spark process.
+"""`make bench-parts`: what a run of 10,000 new records takes, from the start of its process to its exit, beside a bare Spark process.
 
     PYTHONPATH=. python tests/bench/small_runs.py [--rounds N]
 
@@ -82,8 +82,8 @@ def seconds(words: Sequence[str]) -> float:
     return time.monotonic() - begun
 
 
-def main(rounds: int) -> None:
-    """The rounds, and the medians with their ratios to the bare process."""
+def measured(rounds: int) -> dict[str, list[float]]:
+    """Seconds of each kind in each round; the first round makes tables, fills caches of the disk, and is left out."""
     found: dict[str, list[float]] = {name: [] for name in (BARE, *RUNS, NOTHING)}
     with tempfile.TemporaryDirectory(prefix="etl-bench-") as temporary, Cluster() as cluster:
         folder = Path(temporary)
@@ -97,10 +97,15 @@ def main(rounds: int) -> None:
             if not round_:
                 _keep_rows(folder / "tables" / "p0", folder / "rows.parquet")
             found[BARE].append(seconds([__file__, "--bare", str(folder / "rows.parquet"), str(folder / "tables" / "bare")]))
+    return {name: each[1:] for name, each in found.items()}
+
+
+def main(rounds: int) -> None:
+    """Print the medians, with their ratios to the bare process."""
+    found = measured(rounds)
     print(f"{'':>26} {'median s':>9} {'of bare':>8}   each")
-    bare = statistics.median(found[BARE][1:])
-    for name, all_seconds in found.items():
-        warm = all_seconds[1:]  # the first ones make tables, and fill caches of the disk
+    bare = statistics.median(found[BARE])
+    for name, warm in found.items():
         median, each = statistics.median(warm), " ".join(f"{one:.2f}" for one in warm)
         print(f"{name:>26} {median:>9.2f} {median / bare:>8.2f}   {each}")
 

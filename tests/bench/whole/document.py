@@ -30,7 +30,7 @@ class Document:
         self._page, self._kept = folder / PAGE, folder / KEPT
         known = json.loads(self._kept.read_text()) if goes_on and self._kept.exists() else {"commands": [], "results": []}
         self._content: dict[str, Any] = {
-            "commands": [*known["commands"], shlex.join(["python", "-m", "tests.bench", *words])],
+            "commands": [*known["commands"], _command(words)],
             "measured_at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "codec": codec,
             "machine": machine(), "versions": versions(), "results": known["results"]}
         self._replaced = set[tuple[Any, ...]]()
@@ -44,6 +44,13 @@ class Document:
         self._content["results"].append({name: _short(value) for name, value in result.items()})
         _written(self._kept, json.dumps(self._content, indent=1) + "\n")
         _written(self._page, rendered(self._content))
+
+
+def _command(words: Sequence[str]) -> str:
+    """As it is typed, but for the folder of the files: where they lie changes no figure."""
+    left = iter(words)
+    kept = [word for word in left if not (word == "--to" and next(left)) and not word.startswith("--to=")]
+    return shlex.join(["python", "-m", "tests.bench", *kept])
 
 
 def _about(result: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -13,9 +13,11 @@ SESSION: Mapping[str, str] = {
     "reader": "our data source -> nothing",
 }
 """Those of one Spark session."""
+RUNS = ("arrow", "dataframe", "without-spark")
+"""Those that are runs of ours."""
 PEER, DRAIN = "peer", "drain"
 KINDS: Mapping[str, str] = {
     **SESSION, PEER: "confluent-kafka + deltalake, one process", DRAIN: "the sockets, bytes thrown away"}
 COMPARED_WITH: Mapping[str, str] = {
-    **dict.fromkeys(("arrow", "dataframe", "without-spark", PEER), "spark-delta"), "reader": "spark-noop"}
+    **dict.fromkeys((*RUNS, PEER), "spark-delta"), "reader": "spark-noop"}
 """Whose speed each is compared with."""

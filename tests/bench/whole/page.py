@@ -1,15 +1,14 @@
-"""The results as a page: a table for each part, medians of the rounds, and how each is to be read."""
+"""The results as a page: what was measured on what, and a table for each part."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.bench.whole.kinds import COMPARED_WITH, KINDS
+from tests.bench.whole import page_others
+from tests.bench.whole.figures import Result, all_of_it, cpu, head, megabytes, per_gb, ratio, row, seconds, speed, to_commit
+from tests.bench.whole.kinds import COMPARED_WITH, KINDS, PEER, RUNS
 from tests.bench.whole.workloads import WORKLOADS
-
-Result = Mapping[str, Any]
 
 _HEAD = """\
 # How fast it is
@@ -24,10 +23,26 @@ began was {load_at_start}. {versions}.
 
 One broker, one ZooKeeper and all that is measured share this machine; what is read is in its page cache. Records are clicks in JSON,
 no two alike, in two partitions, in the batches of librdkafka's producer. All tables have the same eight columns, in Parquet with the codec
-{codec} (where it has levels, level 1 for everybody). GB and MB are millions and billions of bytes of the records' values, whatever the
-topic's compression makes of them.
+{codec} (where it has levels, level 1 for everybody). GB and MB are billions and millions of bytes of the records' values, whatever the
+topic's compression makes of them. Where there are several rounds, a figure is their median.
 """
-_PARTS: dict[str, str] = {}
+_COMPARED = """
+## Beside others
+
+All kinds in turn, a round of each after the other, in processes that stay and are warm: one Spark session of two cores, with Spark's own
+defaults for the JVM and for queries, does what is ours and what is Spark's.
+
+- **Spark's Kafka source** has all eight columns and a task for each partition, as many as cores. It saves no offsets, and looks for none.
+- **`etl run`** is the whole command: ZooKeeper, the plan, the commit, the offsets, the report. *to the commit* is from the stored plan (its
+  znode's time) to the table's commit (its file's time), and the speeds are by that clock; of the others it is from their beginning to the
+  table's commit, and where there is no table to the end.
+- **confluent-kafka + deltalake** is one process: librdkafka fetches ahead on its own threads (queues of 256 MiB, no pause when they are
+  full), Python takes 50,000 messages at a time and makes Arrow columns, delta-rs writes all of them in one streaming write. Per core it is
+  compared by *CPU s per GB*.
+- **the sockets** are the limit: our own Fetch requests, a thread for each partition; of what comes only the heads of batches are read.
+
+*CPU* is of the process and all below it (JVM, Python workers), user and system; the broker's is not in it.
+"""
 
 
 def rendered(content: Mapping[str, Any]) -> str:
@@ -41,65 +56,36 @@ def _pieces(content: Mapping[str, Any]) -> Iterator[str]:
     yield _HEAD.format(
         s="s" if len(commands) > 1 else "", commands="\n".join(f"    {one}" for one in commands), measured_at=content["measured_at"],
         versions=versions, codec=content["codec"], **content["machine"])
-    for part, shown in (("compared", _compared),):
+    shown: Mapping[str, Callable[[Sequence[Result]], Iterator[str]]] = {"compared": _compared, **page_others.SHOWN}
+    for part, pieces in shown.items():
         results = [one for one in content["results"] if one["part"] == part]
         if results:
-            yield from shown(results)
+            yield from pieces(results)
+    failed = [one for one in content["results"] if "failed" in one]
+    if failed:
+        yield "\n## What failed\n\n" + "".join(f"- {_about(one)}: {one['failed'].splitlines()[-1]}\n" for one in failed)
+
+
+def _about(one: Result) -> str:
+    return ", ".join(str(one[name]) for name in ("part", "workload", "kind", "records", "cores", "partitions", "round") if name in one)
 
 
 def _compared(results: Sequence[Result]) -> Iterator[str]:
-    yield "\n## Beside others\n"
-    for name in [one for one in WORKLOADS if any(result["workload"] == one for result in results)]:
-        yield from _workload(name, [one for one in results if one["workload"] == name])
+    yield _COMPARED
+    for name in WORKLOADS:
+        own = [one for one in results if one["workload"] == name and "failed" not in one]
+        if own:
+            yield f"\n### {name}: {own[0]['records']:,} records\n\n"
+            yield from _workload(WORKLOADS[name].size, {kind: [one for one in own if one["kind"] == kind] for kind in KINDS})
 
 
-def _workload(name: str, results: Sequence[Result]) -> Iterator[str]:
-    whole = [one for one in results if "failed" not in one]
-    yield f"\n### {name}: {results[0]['records']:,} records\n\n"
-    yield _row("", "M records/s", "MB/s", "x Spark's", "all of it: s", "x Spark's", "CPU s per GB", "of Spark's", "table, MB")
-    yield _row("---", *["---:"] * 8)
-    kinds = {kind: [one for one in whole if one["kind"] == kind] for kind in KINDS}
+def _workload(size: int, kinds: Mapping[str, Sequence[Result]]) -> Iterator[str]:
+    yield head("", "to the commit: s", "M records/s", "MB/s", "x Spark's", "all of it: s", "x Spark's", "CPU s per GB", "of Spark's",
+               "of the peer's", "table, MB")
     for kind, own in ((kind, own) for kind, own in kinds.items() if own):
-        peer = kinds.get(COMPARED_WITH.get(kind, ""), [])
-        yield _row(
-            KINDS[kind], *_speeds(own, WORKLOADS[name].size), _ratio(peer, own, to_commit), f"{_median(own, all_of_it):.2f}",
-            _ratio(peer, own, all_of_it), _cpu(own, WORKLOADS[name].size), _ratio(own, peer, lambda one: one["cpu"]), _size(own))
-    for one in results:
-        if "failed" in one:
-            yield f"\n{KINDS[one['kind']]}, round {one['round']}: FAILED: {one['failed'].splitlines()[0]}\n"
-
-
-def to_commit(one: Result) -> float:
-    """Seconds from the stored plan, or from the beginning where there is none, to the commit, or to the end where there is none."""
-    return float(one.get("to_commit", one["seconds"]))
-
-
-def all_of_it(one: Result) -> float:
-    """Seconds from beginning to end."""
-    return float(one["seconds"])
-
-
-def _speeds(own: Sequence[Result], size: int) -> tuple[str, str]:
-    a_second = own[0]["records"] / _median(own, to_commit)
-    return f"{a_second / 1e6:.2f}", f"{a_second * size / 1e6:.0f}"
-
-
-def _cpu(own: Sequence[Result], size: int) -> str:
-    return f"{_median(own, lambda one: one.get('cpu', 0)) * 1e9 / own[0]['records'] / size:.1f}"
-
-
-def _size(own: Sequence[Result]) -> str:
-    return f"{_median(own, lambda one: one['table_bytes']) / 1e6:.0f}" if "table_bytes" in own[0] else ""
-
-
-def _ratio(above: Sequence[Result], below: Sequence[Result], of: Callable[[Result], float]) -> str:
-    """Of the medians; nothing where one of both was not measured."""
-    return f"{_median(above, of) / _median(below, of):.2f}" if above and below else ""
-
-
-def _median(results: Sequence[Result], of: Callable[[Result], float]) -> float:
-    return statistics.median(map(of, results))
-
-
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |\n"
+        theirs = kinds[COMPARED_WITH[kind]] if kind in COMPARED_WITH else []
+        peers = kinds[PEER] if kind in RUNS else []
+        yield row(
+            KINDS[kind], seconds(own, to_commit), speed(own, to_commit), speed(own, to_commit, size), ratio(theirs, own, to_commit),
+            seconds(own), ratio(theirs, own, all_of_it), per_gb(own, size), ratio(own, theirs, cpu), ratio(own, peers, cpu),
+            megabytes(own, lambda one: one.get("table_bytes")))

@@ -10,7 +10,7 @@ from typing import Any
 
 from etl.embedded.cluster import Cluster
 from tests.bench.whole.child import Child, Failed
-from tests.bench.whole.kinds import DRAIN, PEER, SESSION
+from tests.bench.whole.kinds import DRAIN, PEER, RUNS
 from tests.bench.whole.topics import Topic
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -107,15 +107,15 @@ def on_cores(asked: Asked, topic: Topic, records: int, tell: Tell) -> None:
                     tell({"part": "cores", "round": number, "cores": cores, **session.do(kind, topic, some)})
 
 
-def remembered(asked: Asked, topic: Topic, tell: Tell) -> None:
+def remembered(asked: Asked, topic: Topic, kinds: Sequence[str], tell: Tell) -> None:
     """Peaks of memory, each of one run in new processes: of the whole topic, and of a range so much shorter."""
-    for kind in asked.only([*SESSION, PEER]):
+    for kind in asked.only(kinds):
         for records in _lengths(kind, topic.workload.records):
             with Warm(asked) as new:
                 tell({"part": "memory", **new.do(kind, topic, records, peaks=True)})
 
 
 def _lengths(kind: str, records: int) -> Iterator[int]:
-    if kind in ("arrow", "dataframe", "without-spark", "reader"):
+    if kind in (*RUNS, "reader"):
         yield records // LONGER
     yield records

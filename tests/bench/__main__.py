@@ -12,7 +12,9 @@ import argparse
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +48,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parts = asked.parts or (QUICK_PARTS if asked.quick else PARTS)
     if set(parts) & set(OF_TOPICS):
         with tempfile.TemporaryDirectory(prefix="etl-bench-") as name, Cluster(folder=Path(name, "cluster")) as cluster:
-            what = Asked(cluster, Path(name), asked.kinds or list(KINDS), asked.rounds or (2 if asked.quick else 3), asked.codec)
-            _topics(what, _workloads(asked), parts, QUICK_MEMORY if asked.quick else [*SESSION, PEER], said.tell)
+            rounds, cold = (2, 1) if asked.quick else (3, 2)
+            what = Asked(cluster, Path(name), asked.kinds or list(KINDS), asked.rounds or rounds, asked.codec, cold)
+            _topics(what, _workloads(asked), parts, QUICK_MEMORY if asked.quick else [*SESSION, PEER], said)
     if "small" in parts:
-        small(1 if asked.quick else asked.rounds or 3, said.tell)
+        said.tried("small", lambda: small(asked.rounds or (1 if asked.quick else 3), said.tell, cold=0 if asked.quick else 1))
     if "planning" in parts:
-        planning(said.tell)
+        said.tried("planning", lambda: planning(said.tell))
     print(f"the tables are in {asked.to / PAGE}")
     return 1 if said.failed else 0
 
@@ -61,17 +64,22 @@ def _workloads(asked: argparse.Namespace) -> list[Workload]:
     return [WORKLOADS[name].of(records) for name in asked.workloads or (QUICK if asked.quick else WORKLOADS)]
 
 
-def _topics(asked: Asked, workloads: Sequence[Workload], parts: Sequence[str], remembering: Sequence[str], tell: Tell) -> None:
+def _topics(asked: Asked, workloads: Sequence[Workload], parts: Sequence[str], remembering: Sequence[str], said: _Said) -> None:
     with Warm(asked) as warm:
         for workload in workloads:
-            with filled(asked.cluster, workload) as topic:
-                tell({"part": "topics", "workload": workload.name, "records": workload.records, "log_bytes": topic.log_bytes})
-                if "compared" in parts:
-                    compared(asked, warm, topic, tell)
-                if "records" in parts and _is_looked_at(workload, workloads):
-                    grown(asked, warm, topic, [workload.of(workload.records * tenths // 10).records for tenths in _GROWTH], tell)
-                for part in parts:
-                    _in_new_processes(part, asked, topic, workloads, remembering, tell)
+            said.tried(workload.name, partial(_topic, asked, warm, workload, workloads, parts, remembering, said.tell))
+
+
+def _topic(asked: Asked, warm: Warm, workload: Workload, workloads: Sequence[Workload], parts: Sequence[str],
+           remembering: Sequence[str], tell: Tell) -> None:
+    with filled(asked.cluster, workload) as topic:
+        tell({"part": "topics", "workload": workload.name, "records": workload.records, "log_bytes": topic.log_bytes})
+        if "compared" in parts:
+            compared(asked, warm, topic, tell)
+        if "records" in parts and _is_looked_at(workload, workloads):
+            grown(asked, warm, topic, [workload.of(workload.records * tenths // 10).records for tenths in _GROWTH], tell)
+        for part in parts:
+            _in_new_processes(part, asked, topic, workloads, remembering, tell)
 
 
 def _in_new_processes(part: str, asked: Asked, topic: Topic, workloads: Sequence[Workload], remembering: Sequence[str], tell: Tell) -> None:
@@ -94,6 +102,14 @@ class _Said:
 
     def __init__(self, tell: Tell) -> None:
         self._tell, self._began, self.failed = tell, time.monotonic(), False
+
+    def tried(self, what: str, measure: Callable[[], None]) -> None:
+        """Do it; that it fails is a result, and the rest is measured."""
+        try:
+            measure()
+        except Exception as error:
+            traceback.print_exc()
+            self.tell({"part": what, "failed": f"{type(error).__name__}: {error}"})
 
     def tell(self, result: Mapping[str, Any]) -> None:
         """Take one in."""

@@ -82,14 +82,14 @@ def seconds(words: Sequence[str]) -> float:
     return time.monotonic() - begun
 
 
-def measured(rounds: int) -> dict[str, list[float]]:
-    """Seconds of each kind in each round; the first round makes tables, fills caches of the disk, and is left out."""
+def measured(rounds: int, *, cold: int = 1) -> dict[str, list[float]]:
+    """Seconds of each kind in each round; those before, `cold`, make tables, fill caches of the disk, and are left out."""
     found: dict[str, list[float]] = {name: [] for name in (BARE, *RUNS, NOTHING)}
     with tempfile.TemporaryDirectory(prefix="etl-bench-") as temporary, Cluster() as cluster:
         folder = Path(temporary)
         cluster.create_topic("clicks", partitions=PARTITIONS)
         confs = {name: conf_of(folder, cluster, f"p{at}", more) for at, (name, more) in enumerate(RUNS.items())}
-        for round_ in range(rounds + 1):
+        for round_ in range(cold + rounds):
             produce(cluster, round_ * RECORDS)
             for name, conf in confs.items():
                 found[name].append(seconds(["-m", "etl", "run", str(conf), "--quiet"]))
@@ -97,7 +97,7 @@ def measured(rounds: int) -> dict[str, list[float]]:
             if not round_:
                 _keep_rows(folder / "tables" / "p0", folder / "rows.parquet")
             found[BARE].append(seconds([__file__, "--bare", str(folder / "rows.parquet"), str(folder / "tables" / "bare")]))
-    return {name: each[1:] for name, each in found.items()}
+    return {name: each[cold:] for name, each in found.items()}
 
 
 def main(rounds: int) -> None:

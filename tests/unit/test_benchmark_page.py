@@ -30,9 +30,11 @@ def page_of(*results: dict[str, Any]) -> list[str]:
 
 def test_a_row_has_the_medians_of_its_rounds_and_its_ratios_to_sparks_and_to_the_peers() -> None:
     page = page_of(
+        {"part": "topics", "workload": "100B-none", "records": 1_000_000, "log_bytes": 112_000_000},
         *(told("compared", "spark-delta", seconds=s, to_commit=s - 0.5, cpu=4.0, table_bytes=30_000_000) for s in (4.5, 9.0, 4.0)),
         *(told("compared", "arrow", seconds=s, to_commit=s - 0.5, cpu=1.0, table_bytes=20_000_000) for s in (1.0, 0.9, 7.0)),
         told("compared", "peer", seconds=2.0, to_commit=2.0, cpu=2.0, table_bytes=40_000_000))
+    assert "1,000,000 records, 100 MB of values; the topic's segments have 112 MB." in page
     assert "| Spark's Kafka source -> Delta | 4.00 | 0.25 | 25 |  | 4.50 |  | 40.0 |  |  | 30 |" in page
     assert "| `etl run`, `writer: arrow` | 0.50 | 2.00 | 200 | 8.00 | 1.00 | 4.50 | 10.0 | 0.25 | 0.50 | 20 |" in page
     assert "| confluent-kafka + deltalake, one process | 2.00 | 0.50 | 50 | 2.00 | 2.00 | 2.25 | 20.0 | 0.50 |  | 40 |" in page

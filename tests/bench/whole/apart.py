@@ -15,9 +15,9 @@ _OF_A_BROKER = 100
 _PLANNING = "tests.bench.planning"
 
 
-def small(rounds: int, tell: Tell) -> None:
-    """See `tests.bench.small_runs`."""
-    for kind, each in small_runs.measured(rounds).items():
+def small(rounds: int, tell: Tell, *, cold: int = 1) -> None:
+    """See `tests.bench.small_runs`; `cold` rounds are left out."""
+    for kind, each in small_runs.measured(rounds, cold=cold).items():
         for number, seconds in enumerate(each):
             tell({"part": "small", "kind": kind, "round": number, "seconds": seconds, "is_bare": kind == small_runs.BARE})
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -17,6 +19,9 @@ from typing import Any, Self
 from tests.bench.whole.processes import Peaks, cpu_seconds
 
 _TOLD_BYTES = 2000
+_ENDING_S = 60.0
+_MOST_S = 1200.0
+"""A job that takes longer is ended with its process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +54,26 @@ class Child:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._process.communicate()
+        self.end()
+
+    def end(self) -> None:
+        """Nothing more is asked of it: it ends by itself, or is ended."""
+        if self._process.stdin and not self._process.stdin.closed:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def do(self, *, peaks: bool = False, **job: Any) -> Spent:
         """Ask for a job and wait. `peaks`: look at memory meanwhile. Raises Failed."""
         assert self._process.stdin and self._process.stdout
         pid, watch = self._process.pid, Peaks(self._process.pid)
         used, began = cpu_seconds(pid), time.monotonic()
+        too_long = threading.Timer(_MOST_S, self._process.kill)
+        too_long.start()
         try:
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
@@ -66,6 +84,8 @@ class Child:
                 line = self._process.stdout.readline()
         except OSError:
             line = ""
+        finally:
+            too_long.cancel()
         seconds = time.monotonic() - began
         if not line:
             raise Failed(self._log.read_text(errors="replace")[-_TOLD_BYTES:])

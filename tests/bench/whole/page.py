@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tests.bench.whole import page_others
@@ -56,7 +57,8 @@ def _pieces(content: Mapping[str, Any]) -> Iterator[str]:
     yield _HEAD.format(
         s="s" if len(commands) > 1 else "", commands="\n".join(f"    {one}" for one in commands), measured_at=content["measured_at"],
         versions=versions, codec=content["codec"], **content["machine"])
-    shown: Mapping[str, Callable[[Sequence[Result]], Iterator[str]]] = {"compared": _compared, **page_others.SHOWN}
+    logs = {one["workload"]: one["log_bytes"] for one in content["results"] if one["part"] == "topics"}
+    shown: Mapping[str, Callable[[Sequence[Result]], Iterator[str]]] = {"compared": partial(_compared, logs), **page_others.SHOWN}
     for part, pieces in shown.items():
         results = [one for one in content["results"] if one["part"] == part]
         if results:
@@ -70,13 +72,15 @@ def _about(one: Result) -> str:
     return ", ".join(str(one[name]) for name in ("part", "workload", "kind", "records", "cores", "partitions", "round") if name in one)
 
 
-def _compared(results: Sequence[Result]) -> Iterator[str]:
+def _compared(logs: Mapping[str, int], results: Sequence[Result]) -> Iterator[str]:
     yield _COMPARED
     for name in WORKLOADS:
         own = [one for one in results if one["workload"] == name and "failed" not in one]
         if own:
-            yield f"\n### {name}: {own[0]['records']:,} records\n\n"
-            yield from _workload(WORKLOADS[name].size, {kind: [one for one in own if one["kind"] == kind] for kind in KINDS})
+            size = WORKLOADS[name].size
+            yield f"\n### {name}\n\n{own[0]['records']:,} records, {own[0]['records'] * size / 1e6:,.0f} MB of values"
+            yield f"; the topic's segments have {logs[name] / 1e6:,.0f} MB.\n\n" if name in logs else ".\n\n"
+            yield from _workload(size, {kind: [one for one in own if one["kind"] == kind] for kind in KINDS})
 
 
 def _workload(size: int, kinds: Mapping[str, Sequence[Result]]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from tests.bench.whole.topics import Topic
 
 Tell = Callable[[Mapping[str, Any]], None]
 """Takes one result: it is printed, and kept on disk."""
-_WARM_RECORDS, _WARM_ROUNDS = 1_000_000, 2
+_WARM_RECORDS = 1_000_000
 LONGER = 20
 """How many times longer the long range is of which memory is looked at."""
 
@@ -29,6 +29,8 @@ class Asked:
     kinds: Sequence[str]
     rounds: int
     codec: str
+    cold: int = 2
+    """Rounds that warm processes, and are left out."""
 
     def only(self, kinds: Sequence[str]) -> list[str]:
         """Those of the kinds that are asked for."""
@@ -57,7 +59,8 @@ class Warm:
         try:
             spent = self._child(kind).do(peaks=peaks, kind=kind, topic=topic.workload.topic, records=some, total=total)
         except Failed as failed:
-            self._children.pop(self._program(kind), None)
+            if self._program(kind) in self._children:
+                self._children.pop(self._program(kind)).end()
             return {**about, "failed": str(failed)}
         return {**about, **{name: value for name, value in asdict(spent).items() if name != "told" and value}, **spent.told}
 
@@ -79,7 +82,7 @@ class Warm:
 
 def compared(asked: Asked, warm: Warm, topic: Topic, tell: Tell) -> None:
     """All kinds in turn, a round of each after the other; the first rounds read less, warm everything, and are left out."""
-    for _ in range(_WARM_ROUNDS):
+    for _ in range(asked.cold):
         for kind in asked.kinds:
             warm.do(kind, topic, min(_WARM_RECORDS, topic.workload.records))
     for number in range(asked.rounds):

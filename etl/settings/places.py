@@ -55,6 +55,8 @@ def check_place(path: str) -> str:
     """The path itself. Raises ValueError for one that would be taken for another place than whoever wrote it means."""
     if path != path.strip() or "\0" in path:
         raise ValueError("it begins or ends with a blank, or holds a NUL")
+    if re.search(r"[\x00-\x1f\x7f]", path):
+        raise ValueError("it holds a tab, a line end or another control character, with which delta-rs finds no path")
     if path.startswith("~"):
         raise ValueError("it begins with ~, which only a shell knows; write the folder out")
     if _ONE_SLASH.match(path) or (is_url(path) and not _URL.match(path)):

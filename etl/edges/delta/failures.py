@@ -46,11 +46,19 @@ def translate(failure: Exception, path: str) -> Exception:
         check = "who else writes to it (DESCRIBE HISTORY); nothing of ours was committed, the next run appends the same plan again"
         return TableUnreachable("somebody else changed the table while ours were written", path=path, check=check)
     if told is None and isinstance(failure, DeltaError):
-        told = not_supported(failure, path)
+        told = not_supported(failure, path) or _removed(failure, path)
     told = told or _outside_of_replay(text, path) or _refused_by_constraint(text, path) or _no_file_system(text, path)
     if told or any(said in text for said in _OF_PYTHON):  # a function may say of its own file what a table's folder says
         return told or failure
     return _no_folders_name(text, path) or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
+
+
+def _removed(error: BaseException, path: str) -> TableUnreachable | None:
+    """The failure for a table whose log went away between a look at it and a commit."""
+    if "Invalid table version" not in str(error):
+        return None
+    check = "who removed the table's folder, or put another there; nothing of ours was committed, the next run says what it finds"
+    return TableUnreachable("the table was removed while ours were written", path=path, check=check)
 
 
 def _outside_of_replay(text: str, path: str) -> SettingsError | None:

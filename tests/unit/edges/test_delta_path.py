@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow
 import pytest
-from deltalake import DeltaTable, Field, Schema
+from deltalake import DeltaTable, Field, Schema, write_deltalake
+from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
 from etl.edges.delta.failures import is_conflict, is_obstacle, translate, unreachable
@@ -152,6 +155,18 @@ def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_p
     assert told.what == "a text in the column colour, by which the table is partitioned, holds a NUL: no folder can have such a name"
     assert told.where["key"] == "table.partition_by" and "transform" in told.check and "supersede" in told.check
     assert isinstance(translate(Exception(text.replace("\0", "")), "/t"), TableUnreachable)
+
+
+def test_a_table_whose_folder_goes_before_the_commit_is_no_bug(tmp_path: Path) -> None:
+    """The next run looks at what is there then."""
+    rows = pyarrow.table({"n": [1]})
+    write_deltalake(str(tmp_path / "t"), rows)
+    table = DeltaTable(str(tmp_path / "t"))
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(DeltaError) as raised:
+        table.create_write_transaction([], "append", table.schema())
+    told = translate(raised.value, str(tmp_path / "t"))
+    assert isinstance(told, TableUnreachable) and told.what == "the table was removed while ours were written"
 
 
 def test_refused_credentials_of_an_object_store_are_not_worth_a_retry() -> None:

@@ -19,7 +19,7 @@ def test_an_object_stores_url_is_the_same_place_with_a_slash_at_its_end() -> Non
 
 @pytest.mark.parametrize("path", [
     " s3://bucket/clicks", "s3://bucket/clicks ", "/a\0b", "~/clicks", "s3:/bucket/clicks", "dbfs:/clicks", "file:clicks",
-    "file://host/clicks", "://clicks", "a b://clicks", "memory:///clicks", "/a\\b/clicks",
+    "file://host/clicks", "://clicks", "a b://clicks", "memory:///clicks", "/a\\b/clicks", "/a\tb", "/a\nb",
 ])
 def test_what_would_be_taken_for_another_place_than_was_meant_is_refused(path: str) -> None:
     with pytest.raises(ValueError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
+import sys
 from pathlib import Path
 
 
@@ -14,3 +16,9 @@ def cores() -> int:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         found = min(found, -(-int(quota) // int(period)))  # `max` is no number: no limit
     return max(1, found)
+
+
+def open_files() -> int:
+    """How many files and connections this process may have open at once (`ulimit -n`)."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if most == resource.RLIM_INFINITY else most

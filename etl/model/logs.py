@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 
 class Dialect(str, Enum):
@@ -39,21 +39,21 @@ class Broker:
         return f"{self.id} at {self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class BrokerPartition:
+class BrokerPartition(NamedTuple("_Log", [("topic", str), ("partition", int), ("broker_id", int | None)])):
     """The identity of one log.
 
     On the 0.7 family a log is (topic, broker, partition). From Kafka 0.8 on it is (topic, partition), the broker
     is only today's address, and `broker_id` is None. Its `key` is made here and nowhere else, and read in `protocol.zookeeper.payloads`.
+    A tuple, for what is known of a hundred thousand logs is looked up by them, and Python computes no hash or order of a tuple.
     """
 
-    topic: str
-    partition: int
-    broker_id: int | None = None
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        if self.partition < 0:
-            raise ValueError(f"partition {self.partition} of topic {self.topic} is negative")
+    def __new__(cls, topic: str, partition: int, broker_id: int | None = None) -> Self:
+        """Raises ValueError for a partition below 0."""
+        if partition < 0:
+            raise ValueError(f"partition {partition} of topic {topic} is negative")
+        return tuple.__new__(cls, (topic, partition, broker_id))
 
     @property
     def is_physical(self) -> bool:

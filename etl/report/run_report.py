@@ -49,6 +49,7 @@ class Report:
     process: Process = Process()
     finished_at_ms: int | None = None
     outcomes: list[tuple[Outcome, str]] = field(default_factory=list)
+    _said: set[tuple[Outcome, str]] = field(default_factory=set)
     watch: Stopwatch = field(default_factory=Stopwatch)
     plans: list[Executed] = field(default_factory=list)
     """In the order in which the run executed them: those that were left by an earlier run come first."""
@@ -71,7 +72,8 @@ class Report:
 
     def add(self, outcome: Outcome, sentence: str) -> None:
         """Say one more thing that this run came to; a run that looks again does not say it again."""
-        if (outcome, sentence) not in self.outcomes:
+        if (outcome, sentence) not in self._said:
+            self._said.add((outcome, sentence))
             self.outcomes.append((outcome, sentence))
             log_outcome(outcome, sentence)
 
@@ -89,12 +91,11 @@ class Report:
         What a later look finds takes the place of what an earlier one of the same run found.
         """
         self.outcomes = [said for said in self.outcomes if said[0] not in _LEFT]
-        for sentence in told_by_owner(snapshot.owners):
-            self.add(Outcome.LEFT_TO_OWNER, sentence)
-        for sentence in told_leaderless(snapshot.leaderless, snapshot.leaders):
-            self.add(Outcome.NO_LEADER, sentence)
-        for sentence in told_open(snapshot):
-            self.add(Outcome.OPEN_TRANSACTION, sentence)
+        self._said = set(self.outcomes)
+        leaderless = told_leaderless(snapshot.leaderless, snapshot.leaders)
+        for outcome, sentences in zip(_LEFT, (told_by_owner(snapshot.owners), leaderless, told_open(snapshot)), strict=True):
+            for sentence in sentences:
+                self.add(outcome, sentence)
 
     def planned(self, plan: Plan, *, goes_on: bool = False) -> None:
         """The plan that is executed now; it may take another's place. Where one more of its key follows, that one says what is open."""

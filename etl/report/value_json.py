@@ -74,6 +74,11 @@ def _(value: Mapping[Any, Any]) -> Any:
     return {topic: dict(zip(keys, written, strict=False)) for topic, keys in _keys_of(logs).items()}
 
 
+@write_value.register(BrokerPartition)
+def _(value: BrokerPartition) -> Any:
+    return value.place
+
+
 @write_value.register(Broker)
 def _(value: Broker) -> Any:
     return value.id
@@ -197,4 +202,5 @@ def _metadata(found: dict[str, Any]) -> CommitMetadata:
 
 
 _READERS: dict[Any, Any] = {
-    Broker: lambda found: Broker(found, "", 0), Plan: plan_of, Applied: applied_of, CommitMetadata: _metadata}
+    Broker: lambda found: Broker(found, "", 0), BrokerPartition: lambda found: BrokerPartition(**found), Plan: plan_of,
+    Applied: applied_of, CommitMetadata: _metadata}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
 
 from etl.model.bounds import NO_BOUNDS, Bound, Bounds
@@ -35,7 +33,7 @@ APPLIED = st.builds(
 def one_dialect(logs: list[BrokerPartition]) -> list[BrokerPartition]:
     """Logs of a cluster: all with a broker id, or none."""
     old = bool(logs) and logs[0].broker_id is not None
-    return [replace(log, broker_id=(log.broker_id or 0) if old else None) for log in logs]
+    return [BrokerPartition(log.topic, log.partition, (log.broker_id or 0) if old else None) for log in logs]
 
 
 @st.composite

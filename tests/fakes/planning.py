@@ -21,7 +21,7 @@ OTHER = BrokerPartition("other", 0)
 BROKER = Broker(0, "h", 9092)
 NOW_MS = 1_700_000_000_000
 
-LOGS = st.builds(BrokerPartition, st.sampled_from(["clicks", "other"]), st.integers(0, 5))
+LOGS = st.builds(BrokerPartition, st.sampled_from(["clicks", "other"]), st.integers(0, 5), st.none())
 EXTENT = st.tuples(st.integers(0, 50), st.integers(0, 300)).map(lambda e: (e[0], e[0] + e[1]))
 EXTENTS = st.dictionaries(LOGS, EXTENT, min_size=1, max_size=8)
 COSTS = st.dictionaries(LOGS, st.one_of(st.floats(0, 2000), st.just(0.0)), max_size=8)

@@ -25,7 +25,7 @@ from etl.model.ledger import Retirement
 from etl.model.logs import Dialect
 from etl.protocol import error_line
 from etl.protocol.generations.jafka import errors as jafka_errors
-from etl.protocol.generations.kafka import committed, configs, fetch, groups, produce, small_messages, transactions
+from etl.protocol.generations.kafka import committed, configs, fetch, groups, many_logs, produce, small_messages, transactions
 from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import FetchAnswer
@@ -89,13 +89,26 @@ def _response(api: Api, parse: Callable[[Any], object]) -> Callable[[bytes], obj
 _PARSERS: dict[Api, Callable[[Any], object]] = {
     Api.API_VERSIONS: small_messages.parse_api_versions, Api.METADATA: small_messages.parse_metadata,
     Api.LIST_OFFSETS: lambda response: (small_messages.parse_list_offsets(response), small_messages.parse_offsets_before(response, 1)),
-    Api.DESCRIBE_LOG_DIRS: small_messages.parse_log_dirs, Api.OFFSET_COMMIT: committed.parse_commit,
+    Api.OFFSET_COMMIT: committed.parse_commit,
     Api.OFFSET_FETCH: lambda response: [committed.parse_offset_fetch(response, in_zookeeper=kept) for kept in (False, True)],
     Api.PRODUCE: produce.parse_produce, Api.FIND_COORDINATOR: committed.parse_coordinator, Api.DESCRIBE_CONFIGS: configs.parse_retention,
     Api.DESCRIBE_PRODUCERS: transactions.parse_open_transactions, Api.LIST_TRANSACTIONS: transactions.parse_transactional_ids,
     Api.DESCRIBE_TRANSACTIONS: transactions.parse_transactions, Api.DESCRIBE_GROUPS: groups.parse_group,
-    Api.OFFSET_FOR_LEADER_EPOCH: small_messages.parse_epoch_ends,
 }
+_PARSERS_OF_MANY_LOGS: dict[Api, Callable[..., many_logs.Told[Any]]] = {
+    Api.LIST_OFFSETS: many_logs.parse_offsets, Api.OFFSET_FOR_LEADER_EPOCH: many_logs.parse_epoch_ends,
+    Api.DESCRIBE_LOG_DIRS: many_logs.parse_log_dirs,
+}
+
+
+def _about_logs(api: Api, parse: Callable[..., many_logs.Told[Any]]) -> Callable[[bytes], object]:
+    lowest, highest = max(api.value[1], many_logs.FIRST_LISTED if api is Api.LIST_OFFSETS else 0), api.value[2]
+
+    def read(content: bytes) -> object:
+        version = lowest + (content[0] - lowest) % (highest - lowest + 1) if content else lowest
+        return parse(version, memoryview(content[1:]), broker="b:9092")
+
+    return read
 
 
 def _numbers(content: bytes) -> object:
@@ -252,6 +265,9 @@ _INDEX = json.dumps({"chunks": "0" * 64, "count": 2, "bytes": 1_000_000}).encode
 TARGETS: tuple[Target, ...] = (
     *(Target(f"response-{api.name.lower().replace('_', '-')}", _response(api, parse), seeds.responses(api), (errors.CorruptData,))
       for api, parse in _PARSERS.items()),
+    *(Target(f"logs-{api.name.lower().replace('_', '-')}", _about_logs(api, parse), [
+        one for one in seeds.responses(api) if api is not Api.LIST_OFFSETS or one[0] >= many_logs.FIRST_LISTED], (errors.CorruptData,))
+      for api, parse in _PARSERS_OF_MANY_LOGS.items()),
     Target("jafka-answers", jafka_answers.read, jafka_answers.ANSWERS, (errors.CorruptData,)),
     Target("numbers", _numbers, (b"\0\0\0\3\0\1\1\0\2\4\0\1x", b"\0\0\0\1\6\0\0\0\2ab"), (errors.CorruptData,)),
     Target("error-codes", _code(refusal_of), (b"\0\0", b"\0\1", b"\xff\xff")),

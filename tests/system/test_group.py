@@ -66,8 +66,13 @@ class Meddled(TransactionRequest):  # type: ignore[misc]  # kazoo has no types
         super().__init__(client)
         self._meddle = meddle
 
-    def commit(self) -> Any:
-        return self._meddle(super().commit)
+    def commit_async(self) -> Any:
+        answer = self.client.handler.async_result()
+        try:
+            answer.set(self._meddle(lambda: TransactionRequest.commit_async(self).get()))
+        except ConnectionLoss as error:
+            answer.set_exception(error)
+        return answer
 
 
 def meddle_with(monkeypatch: pytest.MonkeyPatch, client: KazooClient, meddle: Callable[[Callable[[], Any]], Any]) -> None:

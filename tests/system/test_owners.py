@@ -156,15 +156,15 @@ def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
     connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path, owners = paths.GroupPaths(GROUP).owner(LOGS[1]), owners_of(zookeeper)
-    delete = owners._delete
+    send_deletes = owners._send_deletes
     with ZooKeeper(connect) as consumer:
-        def delete_too_late(logs: Any) -> None:
+        def delete_too_late(logs: Any) -> Any:
             consumer.client.delete(path)
             own(consumer, LOGS[1])
-            delete(logs)
+            return send_deletes(logs)
 
         with owners.claiming(LOGS, "run-1"):
-            monkeypatch.setattr(owners, "_delete", delete_too_late)
+            monkeypatch.setattr(owners, "_send_deletes", delete_too_late)
         assert owners_in(zookeeper) == {LOGS[1]: FOREIGN}
 
 
@@ -255,14 +255,16 @@ def test_after_a_lost_answer_the_nodes_say_whether_they_are_ours(
         request = transaction()
         if not lost:
             lost.append(request)
-            commit = request.commit
+            commit_async = request.commit_async
 
             def lose() -> Any:
                 if happened:
-                    commit()
-                raise ConnectionLoss
+                    commit_async().get()
+                answer = zookeeper.client.handler.async_result()
+                answer.set_exception(ConnectionLoss())
+                return answer
 
-            request.commit = lose
+            request.commit_async = lose
         return request
 
     monkeypatch.setattr(zookeeper.client, "transaction", losing)

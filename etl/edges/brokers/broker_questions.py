@@ -57,6 +57,15 @@ class BrokerQuestions:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    @contextmanager
+    def ending_by(self, moment: float) -> Iterator[None]:
+        """Whatever is asked inside has ended by that `time.monotonic` moment, though a call may take longer on its own."""
+        self._exchange.ends_by = moment
+        try:
+            yield
+        finally:
+            self._exchange.ends_by = None
+
     # The cluster, as this broker knows it
 
     def introduction(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Self, TypeVar
 
 from etl.edges.brokers.idle_connections import IdleConnections
 from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.edges.machine import open_files
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.choice import may_lose_isolation
@@ -22,13 +24,19 @@ MOST_AT_A_TIME = 64
 """Brokers that are asked side by side, by a thread each that mostly waits: one that is slow keeps none of the others waiting."""
 
 
+def connections_to_keep() -> int:
+    """Half of the files that this process may open, less those of brokers that are asked just now: the rest is for all else."""
+    return max(0, open_files() // 2 - MOST_AT_A_TIME)
+
+
 Registry = Callable[[Collection[str] | None], ClusterMetadata]
 """Who tells of brokers and topics where the brokers do not: asked like `describe`, as often as it is."""
 
 
 class Brokers:
-    """All brokers behind a list of addresses. Keeps one connection per broker until it is closed.
+    """All brokers behind a list of addresses. Keeps a connection to each until it is closed, but to no more than `keeps`.
 
+    keeps              brokers beyond so many are hung up on behind each question; None: `connections_to_keep`
     registry           who tells of the cluster instead of the brokers
     generation         how all of them must be spoken to (`Broker.generation`); None: each tells it itself
     idle_connections   where connections come from, and go to with `close`; None: they are its own
@@ -38,7 +46,7 @@ class Brokers:
 
     def __init__(self, bootstrap: Sequence[tuple[str, int]], *, connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S,
                  registry: Registry | None = None, generation: str | None = None,
-                 idle_connections: IdleConnections | None = None) -> None:
+                 idle_connections: IdleConnections | None = None, keeps: int | None = None) -> None:
         if not bootstrap:
             raise SettingsError("there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper")
         self._bootstrap = tuple(bootstrap)
@@ -46,12 +54,15 @@ class Brokers:
         self._timeout_s = timeout_s
         self._registry, self._generation, self._idle_connections = registry, generation, idle_connections
         self._consumers: dict[tuple[str, int], SimpleConsumer] = {}
+        self._keeps = connections_to_keep() if keeps is None else keeps
+        self._not_kept: set[SimpleConsumer] = set()
 
     def close(self) -> None:
         """Hang up everywhere."""
         for consumer in self._consumers.values():
             consumer.close()
         self._consumers.clear()
+        self._not_kept.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -79,19 +90,35 @@ class Brokers:
     def of_each(self, leaders: Mapping[BrokerPartition, Leader],
                 ask: Callable[[SimpleConsumer, Collection[BrokerPartition]], Answer]) -> list[Answer]:
         """One answer per broker, brokers asked side by side; each has a connection of its own."""
-        by_broker: dict[Broker, list[BrokerPartition]] = {}
+        by_address: dict[tuple[str, int], tuple[Broker, list[BrokerPartition]]] = {}
         for log, leader in leaders.items():
-            by_broker.setdefault(leader.broker, []).append(log)
-        asked = [(self.consumer(broker.host, broker.port, broker.generation), logs) for broker, logs in by_broker.items()]
+            broker = leader.broker
+            by_address.setdefault((broker.host, broker.port), (broker, []))[1].append(log)
+        asked = [(self.consumer(broker.host, broker.port, broker.generation), logs) for broker, logs in by_address.values()]
         return self.side_by_side(asked, ask)
 
-    @staticmethod
-    def side_by_side(asked: Sequence[tuple[SimpleConsumer, Subject]], ask: Callable[[SimpleConsumer, Subject], Answer]) -> list[Answer]:
-        """One answer per question, in the order of the questions."""
+    def side_by_side(
+        self, asked: Sequence[tuple[SimpleConsumer, Subject]], ask: Callable[[SimpleConsumer, Subject], Answer],
+    ) -> list[Answer]:
+        """One answer per question, in the order of the questions, all of them under one deadline: that of a call to one broker.
+
+        However many brokers are silent, all together take no longer than one of them; whoever's turn comes behind it is not asked.
+        """
+        deadline = time.monotonic() + self._timeout_s
+
+        def in_turn(each: tuple[SimpleConsumer, Subject]) -> Answer:
+            consumer, subject = each
+            try:
+                with consumer.ending_by(deadline):
+                    return ask(consumer, subject)
+            finally:
+                if consumer in self._not_kept:
+                    consumer.close()
+
         if len(asked) < 2:
-            return [ask(consumer, subject) for consumer, subject in asked]
+            return [in_turn(each) for each in asked]
         with ThreadPoolExecutor(min(MOST_AT_A_TIME, len(asked))) as pool:
-            return list(pool.map(lambda each: ask(*each), asked))
+            return list(pool.map(in_turn, asked))
 
     def refuse_lost_isolation(self, brokers: Collection[Broker], isolation: Isolation) -> None:
         """Raises OtherRelease for a broker that has transactions where it is spoken to as one that has none (before 0.11).
@@ -104,16 +131,17 @@ class Brokers:
             unsure = [(one, isolation) for one in asked.values() if may_lose_isolation(one.generation)]
             self.side_by_side(unsure, lambda consumer, wanted: consumer.refuse_other_release(wanted))
 
-    def with_generation(self, leader: Leader) -> Leader:
-        """The same leader, with what was found out of it when it was asked: who is told need not find it out again."""
-        broker = leader.broker
+    def with_generation(self, broker: Broker) -> Broker:
+        """The same broker, with what was found out of it when it was asked: who is told need not find it out again."""
         found = self.consumer(broker.host, broker.port, broker.generation).generation
-        return replace(leader, broker=replace(broker, generation=found))
+        return broker if found == broker.generation else replace(broker, generation=found)
 
     def consumer(self, host: str, port: int, generation: str | None = None) -> SimpleConsumer:
         """The one connection to this address; `generation`: see `Broker`."""
         if (host, port) not in self._consumers:
-            self._consumers[host, port] = SimpleConsumer(
+            made = self._consumers[host, port] = SimpleConsumer(
                 host, port, timeout_s=self._timeout_s, connect_timeout_s=self._connect_timeout_s, generation=generation or self._generation,
                 idle_connections=self._idle_connections)
+            if len(self._consumers) > self._keeps:
+                self._not_kept.add(made)
         return self._consumers[host, port]

@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from etl.edges.brokers.brokers import MOST_AT_A_TIME
 from etl.edges.brokers.entries import look_at
 from etl.edges.brokers.moments import LogMoments
 from etl.edges.brokers.offsets import Extents, pause
@@ -135,18 +133,15 @@ class Cluster(LogMoments):
         protocol (KIP-848) are not told. No failure of this question stops a run; it says why nobody could tell.
         """
 
-        def ask(broker: Broker) -> ToldMembers | EtlError:
+        def ask(consumer: SimpleConsumer, group: str) -> ToldMembers | EtlError:
             try:
-                return self.consumer(broker.host, broker.port, broker.generation).members_of(group)
+                return consumer.members_of(group)
             except OtherRelease:
                 raise
             except (SettingsError, BrokerUnreachable, CorruptData) as error:
                 return error
 
-        for broker in brokers:
-            self.consumer(broker.host, broker.port, broker.generation)  # made here, so that no two threads make one
-        with ThreadPoolExecutor(MOST_AT_A_TIME) as pool:
-            answers = list(pool.map(ask, brokers))
+        answers = self.side_by_side([(self.consumer(one.host, one.port, one.generation), group) for one in brokers], ask)
         silent = [answer.what for answer in answers if isinstance(answer, EtlError)]
         for answer in answers:
             if not isinstance(answer, EtlError) and (answer.refusal is None or answer.refusal.meaning is not Meaning.NOT_COORDINATOR):

@@ -65,6 +65,8 @@ class Exchange:
         """Answers; where some are, nobody else can use the connection."""
         self._last_number = 0
         self._throttled_until = 0.0
+        self.ends_by: float | None = None
+        """A moment by which a question to many brokers has ended, this one's call with it; None: each call has its own time."""
 
     @property
     def address(self) -> str:
@@ -172,7 +174,8 @@ class Exchange:
     def deadline(self) -> float:
         """When a call that begins now must have ended."""
         # A broker that throttled us reads the next request only when that time is over (KIP-219).
-        return max(time.monotonic(), self._throttled_until) + self._timeout_s
+        alone = max(time.monotonic(), self._throttled_until) + self._timeout_s
+        return alone if self.ends_by is None else min(alone, self.ends_by)
 
     def cut(self, broken: ConnectionBroken) -> EtlError:
         """The failure for a connection that broke and is not made anew."""

@@ -55,6 +55,17 @@ class Listed:
     unsearched: dict[BrokerPartition, EtlError] = field(default_factory=dict)
     """Logs that their leader cannot search by time, and what it says; they have no offset here."""
 
+    def note(self, listed: ListedOffset, leader: Leader) -> None:
+        """What that leader told."""
+        log = listed.log
+        self.offsets[log], self.leaders[log] = listed.offset, leader
+        if listed.leader_epoch is not None:
+            self.epochs[log] = listed.leader_epoch
+        if listed.boundaries is not None:
+            self.boundaries[log] = listed.boundaries
+        if listed.is_last_stable:
+            self.stable.add(log)
+
 
 class LogOffsets(Brokers):
     """The offsets that the leaders of logs tell."""
@@ -115,7 +126,7 @@ class LogOffsets(Brokers):
         failure: EtlError | None = None
         for answer in self.of_each(leaders, ask):
             if isinstance(answer, EtlError):
-                failure = answer
+                failure = failure or answer
                 continue
             for log, end in answer.items():
                 if end.refusal is None:
@@ -165,21 +176,17 @@ class LogOffsets(Brokers):
         failure: EtlError | None = None
         for answer in self.of_each(leaders, ask):
             if isinstance(answer, BrokerUnreachable):
-                failure = answer
+                failure = failure or answer  # those behind the first may not have been asked any more
                 continue
+            broker = self.with_generation(leaders[next(iter(answer))].broker)  # all of an answer are of one
             for log, listed in answer.items():
+                leader = leaders[log] if leaders[log].broker is broker else Leader(broker, leaders[log].epoch)
                 if listed.refusal is None:
-                    found.offsets[log], found.leaders[log] = listed.offset, self.with_generation(leaders[log])
-                    if listed.leader_epoch is not None:
-                        found.epochs[log] = listed.leader_epoch
-                    if listed.boundaries is not None:
-                        found.boundaries[log] = listed.boundaries
-                    if listed.is_last_stable:
-                        found.stable.add(log)
+                    found.note(listed, leader)
                     continue
-                refused = listed.refusal.error("list offsets", **log.place, broker=leaders[log].broker)
+                refused = listed.refusal.error("list offsets", **log.place, broker=broker)
                 if listed.refusal.meaning is Meaning.NO_SEARCH:
-                    found.unsearched[log], found.leaders[log] = refused, self.with_generation(leaders[log])
+                    found.unsearched[log], found.leaders[log] = refused, leader
                     continue
                 failure = refused
                 if not listed.refusal.is_retriable:

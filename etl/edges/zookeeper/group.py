@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
 
-from etl.edges.zookeeper.session import NO_ANSWER, OPERATION_BYTES, ZooKeeper, in_requests
+from etl.edges.zookeeper.in_flight import Changes, Outcome, children_of_each, ensure_each, outcomes
+from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import CommitUnknown, OffsetMoved, PermissionRefused
 from etl.model.logs import BrokerPartition, in_order
 from etl.model.plans import NOTHING_COMMITTED, Committed, Plan
@@ -35,15 +36,14 @@ class ConsumerGroup:
 
     def owners(self, topics: Iterable[str]) -> dict[BrokerPartition, str]:
         """Who owns which log of these topics."""
-        logs = [log for topic in topics for log in self._ours_below(topic, self._group.owners_of(topic))]
+        logs = self._ours(self._logs_below(topics, self._group.owners_of))
         payloads = self._zookeeper.read_all([self._group.owner(log) for log in logs])
         return {log: p[0].decode("utf-8", "replace") for log, p in zip(logs, payloads, strict=True) if p}
 
     def committed(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, Committed]:
         """The committed offset of each log that has one, and its znode's version. Raises BadOffset on text that is no number."""
         wanted = set(logs)
-        there = [log for topic in sorted({log.topic for log in wanted}) for log in self._logs_below(topic, self._group.offsets_of(topic))]
-        asked = [log for log in there if log in wanted]
+        asked = [log for log in self._logs_below({log.topic for log in wanted}, self._group.offsets_of) if log in wanted]
         found = {}
         for log, payload in zip(asked, self._zookeeper.read_all([self._group.offset(log) for log in asked]), strict=True):
             if payload == (b"", 0):
@@ -56,52 +56,57 @@ class ConsumerGroup:
     def logs_with_offsets(self, is_wanted: Callable[[str], bool]) -> set[BrokerPartition]:
         """Every log of the wanted topics that has a znode for a committed offset, whether it is there now or not."""
         topics = [topic for topic in self._zookeeper.children(self._group.offsets) or () if is_wanted(topic)]
-        return {log for topic in topics for log in self._ours_below(topic, self._group.offsets_of(topic))}
+        return set(self._ours(self._logs_below(topics, self._group.offsets_of)))
 
     def offsets_of_the_other_family(self, topics: Iterable[str]) -> list[BrokerPartition]:
         """What these topics' znodes name that no broker of ours has: left alone, for whoever wrote it."""
-        there = (log for topic in topics for log in self._logs_below(topic, self._group.offsets_of(topic)))
-        return [log for log in there if log.is_physical != self._physical]
+        return [log for log in self._logs_below(topics, self._group.offsets_of) if log.is_physical != self._physical]
 
-    def _ours_below(self, topic: str, path: str) -> list[BrokerPartition]:
-        return [log for log in self._logs_below(topic, path) if log.is_physical == self._physical]
+    def _ours(self, logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
+        return [log for log in logs if log.is_physical == self._physical]
 
-    def _logs_below(self, topic: str, path: str) -> list[BrokerPartition]:
-        keys = self._zookeeper.children(path) or ()
-        return in_order(log for log in (parse_partition_key(topic, key) for key in keys) if log)
+    def _logs_below(self, topics: Iterable[str], path_of: Callable[[str], str]) -> list[BrokerPartition]:
+        """The logs that the children of the topics' znodes name."""
+        asked = sorted(set(topics))
+        keys = children_of_each(self._zookeeper, [path_of(topic) for topic in asked])
+        found = (parse_partition_key(topic, key) for topic, some in zip(asked, keys, strict=True) for key in some)
+        return in_order(log for log in found if log)
 
     def commit(self, plan: Plan, logs: Iterable[BrokerPartition] | None = None) -> dict[BrokerPartition, Committed]:
         """Move the offsets of `logs` (all that change, by default) to the plan's positions, and say what they are now.
 
-        Compare-and-set on what the plan saw, in as few `multi` as fit. Raises OffsetMoved when somebody else moved one,
+        Compare-and-set on what the plan saw, in as few `multi` as fit, all of them sent before the first answer is awaited: one that is
+        refused keeps none of the others back, as no log's offset depends on another's. Raises OffsetMoved when somebody else moved one,
         SessionLost when our session ended since `driving` began, CommitUnknown when no answer came.
         """
         wanted = sorted(plan.offsets_to_move if logs is None else logs)
-        for topic in sorted({log.topic for log in wanted}):
-            self._zookeeper.ensure(self._group.offsets_of(topic))
+        ensure_each(self._zookeeper, (self._group.offsets_of(topic) for topic in {log.topic for log in wanted}))
+        requests = list(in_requests(wanted, lambda log: self._cost(plan, log)))
+        found = outcomes(self._changes(plan, some).send() for some in requests)
         moved: dict[BrokerPartition, Committed] = {}
-        for some in in_requests(wanted, lambda log: self._cost(plan, log)):
-            moved.update(self._commit_request(plan, some))
+        for some, outcome in zip(requests, found, strict=True):
+            moved.update(self._judged(plan, some, outcome))
         return moved
 
     def _cost(self, plan: Plan, log: BrokerPartition) -> int:
         return OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._group.offset(log)) + len(str(plan.positions[log]))
 
-    def _commit_request(self, plan: Plan, logs: Sequence[BrokerPartition]) -> dict[BrokerPartition, Committed]:
-        self._zookeeper.require_session()
-        request = self._zookeeper.client.transaction()
+    def _changes(self, plan: Plan, logs: Sequence[BrokerPartition]) -> Changes:
+        changes = Changes(self._zookeeper)
         for log in logs:
             seen, payload = plan.seen[log], render_offset(plan.positions[log])
             if seen.version is None:
-                request.create(self._group.offset(log), payload)
+                changes.create(self._group.offset(log), payload)
             else:
-                request.set_data(self._group.offset(log), payload, version=seen.version)
+                changes.write(self._group.offset(log), payload, seen.version)
+        return changes
+
+    def _judged(self, plan: Plan, logs: Sequence[BrokerPartition], outcome: Outcome) -> dict[BrokerPartition, Committed]:
+        """What one request came to. Raises as `commit`."""
         after = {log: plan.moved(log) for log in logs}
-        try:
-            results = request.commit()
-        except NO_ANSWER as error:
-            return self._read_back(plan, after, error)
-        failures = [r for r in results if isinstance(r, Exception)]
+        if isinstance(outcome, Exception):
+            return self._read_back(plan, after, outcome)
+        failures = [r for r in outcome if isinstance(r, Exception)]
         if not failures:
             return after
         reason = next((f for f in failures if not isinstance(f, (RolledBackError, RuntimeInconsistency))), failures[0])

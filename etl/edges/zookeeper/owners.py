@@ -15,13 +15,15 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kazoo.exceptions import BadVersionError, KazooException, NoAuthError, NoNodeError, RolledBackError, RuntimeInconsistency
 from kazoo.handlers.threading import KazooTimeoutError
 
 from etl.decisions.ownership import owned_by
+from etl.edges.zookeeper.in_flight import Changes, Outcome, ensure_each, outcomes
 from etl.edges.zookeeper.process import is_dead, this_driver
-from etl.edges.zookeeper.session import NO_ANSWER, OPERATION_BYTES, ZooKeeper, in_requests
+from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import Owned, PermissionRefused, Unreachable, ZooKeeperUnreachable
 from etl.model.logs import BrokerPartition
 from etl.protocol.zookeeper import payloads
@@ -58,8 +60,11 @@ class Owners:
         us = payloads.OwnerNode(self._pipeline, this_driver(run_id))
         payload = payloads.render_owner(self._paths.group, us)
         try:
-            for some in in_requests(wanted, lambda log: self._cost(log, payload)):
-                self._claim(some, us, payload)
+            requests = list(in_requests(wanted, lambda log: self._cost(log, payload)))
+            self._ensure_topics(wanted)
+            found = outcomes(self._send(some, (), payload) for some in requests)
+            for some, outcome in zip(requests, found, strict=True):
+                self._claim(some, us, payload, self._refusal(some, outcome))
             yield
         finally:
             self._release(wanted)
@@ -81,11 +86,11 @@ class Owners:
         """Bytes of a delete, a create and a write."""
         return 3 * (OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._paths.owner(log))) + len(payload)
 
-    def _claim(self, logs: Sequence[BrokerPartition], us: payloads.OwnerNode, payload: bytes) -> None:
-        """Send one request, again until all of it is ours."""
-        missing, left_behind = list(logs), set[BrokerPartition]()
-        for _ in range(_ATTEMPTS):
-            refusal = self._request(missing, left_behind, payload)
+    def _claim(
+        self, logs: Sequence[BrokerPartition], us: payloads.OwnerNode, payload: bytes, refusal: Exception | None,
+    ) -> None:
+        """What follows a request that was answered with `refusal`: sent again until all of it is ours."""
+        for attempt in range(_ATTEMPTS):
             self._zookeeper.require_session()
             if refusal is None:
                 return
@@ -98,25 +103,31 @@ class Owners:
             missing = [log for log in logs if log not in ours]
             if not missing:
                 return
+            if attempt < _ATTEMPTS - 1:
+                self._ensure_topics(missing)
+                refusal = self._refusal(missing, *outcomes([self._send(missing, left_behind, payload)]))
         what = f"{len(missing):,} partitions could not be claimed: {refusal or type(refusal).__name__}"
         raise ZooKeeperUnreachable(what, znode=self._paths.owner(missing[0]), check="ZooKeeper's log; then run again") from refusal
 
-    def _request(self, logs: Sequence[BrokerPartition], left_behind: Collection[BrokerPartition], payload: bytes) -> Exception | None:
-        """Send one claim. None: all of it is ours; otherwise why not, or that nobody knows."""
-        for topic in sorted({log.topic for log in logs}):
-            self._zookeeper.ensure(self._paths.owners_of(topic))
-        self._zookeeper.require_session()
-        request = self._zookeeper.client.transaction()
+    def _ensure_topics(self, logs: Collection[BrokerPartition]) -> None:
+        ensure_each(self._zookeeper, (self._paths.owners_of(topic) for topic in {log.topic for log in logs}))
+
+    def _send(self, logs: Sequence[BrokerPartition], left_behind: Collection[BrokerPartition], payload: bytes) -> Any:
+        """Send one claim and do not wait."""
+        changes = Changes(self._zookeeper)
         for log in logs:
             path = self._paths.owner(log)
             if log in left_behind:
-                request.delete(path, version=_OUR_VERSION)
-            request.create(path, b"", ephemeral=True)
-            request.set_data(path, payload, version=_OUR_VERSION - 1)
-        try:
-            failures: list[Exception] = [result for result in request.commit() if isinstance(result, Exception)]
-        except NO_ANSWER as error:
-            return error  # type: ignore[no-any-return]
+                changes.delete(path, _OUR_VERSION)
+            changes.create(path, b"", ephemeral=True)
+            changes.write(path, payload, _OUR_VERSION - 1)
+        return changes.send()
+
+    def _refusal(self, logs: Sequence[BrokerPartition], outcome: Outcome) -> Exception | None:
+        """None: all of it is ours; otherwise why not, or that nobody knows. Raises PermissionRefused."""
+        if isinstance(outcome, Exception):
+            return outcome
+        failures = [result for result in outcome if isinstance(result, Exception)]
         reason = next((f for f in failures if not isinstance(f, (RolledBackError, RuntimeInconsistency))), None)
         if isinstance(reason, NoAuthError):
             what = "ZooKeeper does not let us claim partitions"
@@ -136,19 +147,24 @@ class Owners:
             return
         with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
             ours = [log for log, node in self._read(logs).items() if node.session == self._session]
-            for some in in_requests(ours, lambda log: self._cost(log, b"")):
-                self._delete(some)
+            requests = list(in_requests(ours, lambda log: self._cost(log, b"")))
+            for some, outcome in zip(requests, outcomes(self._send_deletes(some) for some in requests), strict=True):
+                self._delete_each_left(some, outcome)
 
-    def _delete(self, logs: Sequence[BrokerPartition]) -> None:
-        """Delete the nodes in one request; one by one where another client changed one, for then that request does nothing."""
-        client, paths = self._zookeeper.client, [self._paths.owner(log) for log in logs]
-        request = client.transaction()
-        for path in paths:
-            request.delete(path, version=_OUR_VERSION)
-        if any(isinstance(result, Exception) for result in request.commit()):
-            for path in paths:
+    def _send_deletes(self, logs: Sequence[BrokerPartition]) -> Any:
+        changes = Changes(self._zookeeper)
+        for log in logs:
+            changes.delete(self._paths.owner(log), _OUR_VERSION)
+        return changes.request.commit_async()
+
+    def _delete_each_left(self, logs: Sequence[BrokerPartition], outcome: Outcome) -> None:
+        """One by one where another client changed one, for then a request does nothing."""
+        if isinstance(outcome, Exception):
+            raise outcome
+        if any(isinstance(result, Exception) for result in outcome):
+            for log in logs:
                 with contextlib.suppress(NoNodeError, BadVersionError):
-                    client.delete(path, version=_OUR_VERSION)
+                    self._zookeeper.client.delete(self._paths.owner(log), version=_OUR_VERSION)
 
     @property
     def _session(self) -> int | None:
@@ -157,17 +173,9 @@ class Owners:
 
     def _read(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, _Node]:
         """The owner nodes that are there, pipelined."""
-
-        def ask() -> dict[BrokerPartition, _Node]:
-            answers = [(log, self._zookeeper.client.get_async(self._paths.owner(log))) for log in logs]
-            found = {}
-            for log, answer in answers:
-                with contextlib.suppress(NoNodeError):
-                    payload, stat = answer.get()
-                    found[log] = _Node((payload or b"").decode("utf-8", "replace"), stat.owner_session_id, stat.version)
-            return found
-
-        return self._zookeeper.guarded(lambda: self._zookeeper.client.retry(ask))
+        read = self._zookeeper.read_znodes([self._paths.owner(log) for log in logs])
+        return {log: _Node(found.payload.decode("utf-8", "replace"), found.owner_session, found.version)
+                for log, found in zip(logs, read, strict=True) if found}
 
     def _owned_of(self, logs: Collection[BrokerPartition], changed: threading.Event) -> list[BrokerPartition]:
         """Which of these logs have an owner; `changed` is set once owners of their topics come or go after that."""

@@ -15,7 +15,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kazoo.client import KazooClient, KazooState, TransactionRequest
 from kazoo.exceptions import (
@@ -25,6 +25,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry, RetryFailedError
 
+from etl.edges.zookeeper.multi_read import FEWEST, Znode, knows_multi_read, read_each, read_together
 from etl.errors import PermissionRefused, SessionLost, ZooKeeperUnreachable
 
 T = TypeVar("T")
@@ -74,6 +75,8 @@ class ZooKeeper:
         self._settled = threading.Event()
         """Not set while the connection is broken and nobody knows what became of the session."""
         self._settled.set()
+        self._reads_many: bool | None = None
+        """Whether the server knows multiRead; None: nobody asked it yet."""
         self.client.add_listener(self._watch_session)
 
     @property
@@ -112,9 +115,16 @@ class ZooKeeper:
 
     def read_all(self, paths: Sequence[str]) -> list[tuple[bytes, int] | None]:
         """The same for many, pipelined: all are asked before the first answer is awaited."""
+        return [found and (found.payload, found.version) for found in self.read_znodes(paths)]
 
-        def ask() -> list[tuple[bytes, int] | None]:
-            return [_payload(answer) for answer in [self.client.get_async(path) for path in paths]]
+    def read_znodes(self, paths: Sequence[str]) -> list[Znode | None]:
+        """The same, with the session that owns each."""
+
+        def ask() -> list[Znode | None]:
+            if len(paths) >= FEWEST and self._reads_many is None:
+                self._reads_many = knows_multi_read(self.client)
+            read = read_together if len(paths) >= FEWEST and self._reads_many else read_each
+            return list(read(self.client, paths))
 
         return self.guarded(lambda: self.client.retry(ask))
 
@@ -224,6 +234,7 @@ class ZooKeeper:
         if state == KazooState.LOST:
             self._session_ended.set()
         if state == KazooState.SUSPENDED:
+            self._reads_many = None  # the next server may be an older one
             self._settled.clear()
         else:
             self._settled.set()
@@ -231,11 +242,3 @@ class ZooKeeper:
     def _refused(self, error: Exception) -> PermissionRefused:
         what = f"ZooKeeper does not let us: {str(error) or type(error).__name__}"
         return PermissionRefused(what, connect=self.connect, check="the znodes' ACLs")
-
-
-def _payload(answer: Any) -> tuple[bytes, int] | None:
-    try:
-        payload, stat = answer.get()
-        return payload or b"", stat.version
-    except NoNodeError:
-        return None

@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 from etl.errors import OtherRelease, SettingsError
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.generations.dialect import Dialect, Generation, Greeting, OlderBrokers, Reply, Request
-from etl.protocol.generations.kafka import committed, configs, errors, groups, produce, small_messages, transactions, versions
+from etl.protocol.generations.kafka import (
+    committed, configs, errors, groups, many_logs, produce, small_messages, transactions, versions,
+)
 from etl.protocol.generations.kafka.fetch import (
     FIRST_WITH_A_LIMIT, FIRST_WITH_TOPIC_IDS, encode_fetch, names_all_by_id, parse_fetch, squeezed,
 )
@@ -154,10 +156,13 @@ class KafkaDialect(Dialect):
                 check="where reading is to start or stop by a time: earliest, latest and offsets are what they can tell; of a run, "
                       "--until-time -10000: up to so many offsets before the end",
                 broker=self._address)
-        fields = small_messages.list_offsets_fields(times, isolation, epochs)
+        if version < many_logs.FIRST_LISTED:
+            fields = small_messages.list_offsets_fields(times, isolation, epochs)
+            return self._request(Api.LIST_OFFSETS, fields, small_messages.parse_list_offsets)
         is_stable = isolation is Isolation.READ_COMMITTED and version >= 2
-        return self._request(
-            Api.LIST_OFFSETS, fields, lambda response: small_messages.parse_list_offsets(response, is_last_stable=is_stable))
+        return self._about_logs(
+            version, partial(many_logs.encode_list_offsets, times=times, isolation=isolation, epochs=epochs),
+            partial(many_logs.parse_offsets, is_last_stable=is_stable))
 
     @property
     def tells_largest_times(self) -> bool:
@@ -166,8 +171,11 @@ class KafkaDialect(Dialect):
     def largest_times(
         self, logs: Collection[BrokerPartition], epochs: Mapping[BrokerPartition, int | None],
     ) -> Request[dict[BrokerPartition, ListedOffset]]:
-        fields = small_messages.list_offsets_fields(dict.fromkeys(logs, small_messages.MAX_TIMESTAMP), Isolation.READ_UNCOMMITTED, epochs)
-        return self._request(Api.LIST_OFFSETS, fields, small_messages.parse_list_offsets, least=_FIRST_WITH_LARGEST_TIMES)
+        times = dict.fromkeys(logs, small_messages.MAX_TIMESTAMP)
+        return self._about_logs(
+            self.version_of(Api.LIST_OFFSETS, least=_FIRST_WITH_LARGEST_TIMES),
+            partial(many_logs.encode_list_offsets, times=times, isolation=Isolation.READ_UNCOMMITTED, epochs=epochs),
+            many_logs.parse_offsets)
 
     def segments_before(self, log: BrokerPartition, time_ms: int) -> Request[tuple[int, ...] | Refusal]:
         """Version 0, which brokers before 4.0 speak, knows segments only."""
@@ -210,11 +218,13 @@ class KafkaDialect(Dialect):
         return versions.is_spoken(Api.OFFSET_FOR_LEADER_EPOCH, self._spoken)
 
     def epoch_ends(self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]) -> Request[ToldEpochEnds]:
-        fields = small_messages.epoch_ends_fields(epochs, current)
-        return self._request(Api.OFFSET_FOR_LEADER_EPOCH, fields, small_messages.parse_epoch_ends)
+        return self._about_logs(
+            self.version_of(Api.OFFSET_FOR_LEADER_EPOCH), partial(many_logs.encode_epoch_ends, epochs=epochs, current=current),
+            many_logs.parse_epoch_ends)
 
     def log_sizes(self, logs: Collection[BrokerPartition]) -> Request[dict[BrokerPartition, int]]:
-        return self._request(Api.DESCRIBE_LOG_DIRS, small_messages.log_dirs_fields(logs), small_messages.parse_log_dirs)
+        version = self.version_of(Api.DESCRIBE_LOG_DIRS)
+        return self._about_logs(version, partial(many_logs.encode_log_dirs, logs=logs), many_logs.parse_log_dirs)
 
     def retention(self, topics: Collection[str]) -> Request[dict[str, Retention]]:
         return self._request(Api.DESCRIBE_CONFIGS, configs.configs_fields(topics), configs.parse_retention)
@@ -255,6 +265,17 @@ class KafkaDialect(Dialect):
         encoded = records if isinstance(records, bytes) else produce.encode_records(records, timestamp_ms=timestamp_ms, magic=magic)
         return self._request(Api.PRODUCE, produce.produce_fields(log, encoded, timeout_ms),
                              lambda response: produce.parse_produce(response).get(log, errors.UNKNOWN_SERVER_ERROR))
+
+    def _about_logs(
+        self, version: int, encode: Callable[..., bytes], parse: Callable[..., many_logs.Told[Answer]],
+    ) -> Request[Answer]:
+        def frame(number: int) -> bytes:
+            return encode(version, correlation_id=number, client_id=self._client_id)
+
+        def read(answer: memoryview) -> Reply[Answer]:
+            return Reply(*parse(version, answer, broker=self._address))
+
+        return Request(frame, read)
 
     def _request(
         self, api: Api, fields: Mapping[str, Any], parse: Callable[[Any], Answer], *, least: int = 0, most: int | None = None,

@@ -7,6 +7,7 @@ carries them) is walked here first with a `Reader`, which checks each length aga
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -70,8 +71,17 @@ def _step(field: Mapping[str, Any], version: int, flexible: bool) -> Step:
     if not kind.startswith("[]"):
         return _text(name, may_be_null, flexible, is_long=kind == "bytes")
     item = {**field, "name": name, "type": kind[2:], "nullableVersions": "none"}
-    inner = _steps(field["fields"] if "fields" in field else [item], version, flexible and "fields" in field)
-    return _array(name, inner, may_be_null, flexible)
+    fields, has_tags = field["fields"] if "fields" in field else [item], flexible and "fields" in field
+    return _array(name, _steps(fields, version, has_tags), may_be_null, flexible, _layout(fields, version, has_tags))
+
+
+def _layout(fields: Sequence[Mapping[str, Any]], version: int, has_tags: bool) -> struct.Struct | None:
+    """Items of one size each, where none has tagged fields: of each its index and the number of its tags. None: they have no one size."""
+    there = [field for field in fields if _holds(field["versions"], version) and not _holds(field.get("taggedVersions", "none"), version)]
+    if not all(field["type"] in _FIXED and field["name"] != "Port" for field in there):
+        return None
+    sizes = ("i" if field["name"] in _INDEXES else f"{_FIXED[field['type']]}x" for field in there)
+    return struct.Struct(">" + "".join(sizes) + ("B" if has_tags else ""))
 
 
 def _skipping(name: str, size: int) -> Step:
@@ -100,7 +110,20 @@ def _text(name: str, may_be_null: bool, flexible: bool, *, is_long: bool = False
     return skip
 
 
-def _array(name: str, inner: Sequence[Step], may_be_null: bool, flexible: bool) -> Step:
+def _are_as_usual(reader: Reader, layout: struct.Struct, count: int) -> bool:
+    """Step over items of that layout, all at once; False, and no step, where one has tags or is wrong: then each is looked at."""
+    size, begun = layout.size * count, reader.at
+    if size > reader.left:
+        return False
+    columns = list(zip(*layout.iter_unpack(reader.span(size, "items")), strict=True)) if size else []
+    tags = columns[-1] if columns and layout.format.endswith("B") else ()
+    if not any(tags) and all(min(column) >= 0 for column in columns):
+        return True
+    reader.at = begun
+    return False
+
+
+def _array(name: str, inner: Sequence[Step], may_be_null: bool, flexible: bool, layout: struct.Struct | None) -> Step:
     def walk(reader: Reader) -> None:
         count = reader.unsigned_varint() - 1 if flexible else reader.int32()
         if count == -1 and may_be_null:
@@ -108,6 +131,8 @@ def _array(name: str, inner: Sequence[Step], may_be_null: bool, flexible: bool) 
         # Each item is one byte at least, so a count cannot promise more rounds than there are bytes.
         if not 0 <= count <= reader.left:
             raise reader.corrupt(f"{name} claims {count} items where {reader.left} bytes are left")
+        if layout is not None and _are_as_usual(reader, layout, count):
+            return
         for _ in range(count):
             for step in inner:
                 step(reader)

@@ -31,7 +31,7 @@ from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka import schemas
 from etl.protocol.generations.kafka.errors import UNKNOWN_TOPIC, refusal_of
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
-from etl.protocol.messages import ClusterMetadata, ListedOffset, PartitionMetadata, ToldEpochEnd, ToldEpochEnds, TopicMetadata
+from etl.protocol.messages import ClusterMetadata, ListedOffset, PartitionMetadata, TopicMetadata
 from etl.protocol.refusal import Refusal
 
 _MESSAGES: dict[Api, tuple[Any, Any]] = {
@@ -121,7 +121,10 @@ MAX_TIMESTAMP = -3
 
 def list_offsets_fields(times: Mapping[BrokerPartition, int], isolation: Isolation,
                         epochs: Mapping[BrokerPartition, int | None], most: int = 1) -> dict[str, Any]:
-    """One request for many logs; `times` holds LATEST, EARLIEST or milliseconds since 1970. Version 0 names up to `most` offsets each."""
+    """One request for some logs; `times` holds LATEST, EARLIEST or milliseconds since 1970. Version 0 names up to `most` offsets each.
+
+    Newer versions are written for many logs by `many_logs`.
+    """
     wanted = ListOffsetsRequest.ListOffsetsTopic
     topics = [wanted(name=topic, partitions=[
         wanted.ListOffsetsPartition(partition_index=log.partition, timestamp=times[log],
@@ -130,11 +133,10 @@ def list_offsets_fields(times: Mapping[BrokerPartition, int], isolation: Isolati
     return {"replica_id": -1, "isolation_level": isolation_level(isolation), "topics": topics}
 
 
-def parse_list_offsets(response: Any, *, is_last_stable: bool = False) -> dict[BrokerPartition, ListedOffset]:
-    """`is_last_stable`: what `ListedOffset` says of it, of all of them."""
+def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
+    """Of version 0, which names neither times nor epochs."""
     listed = (ListedOffset(BrokerPartition(topic.name, each.partition_index), refusal_of(each.error_code),
-                           next(iter(_offsets(each)), None), or_none(getattr(each, "timestamp", -1)),
-                           or_none(getattr(each, "leader_epoch", -1)), is_last_stable=is_last_stable)
+                           next(iter(_offsets(each)), None), None, None)
               for topic in response.topics for each in topic.partitions)
     return {each.log: each for each in listed}
 
@@ -151,34 +153,6 @@ def parse_offsets_before(response: Any, most: int) -> tuple[int, ...] | Refusal:
 def _offsets(found: Any) -> tuple[int, ...]:
     """Version 0 names several, newest first; later ones one, or -1 for none."""
     return tuple(offset for offset in (*found.old_style_offsets, found.offset) if offset >= 0)
-
-
-def epoch_ends_fields(epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]) -> dict[str, Any]:
-    """One question for each log: where the records up to an epoch end (KIP-101). `current` fences a leader of the past (KIP-320)."""
-    wanted = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-    topics = [wanted(topic=topic, partitions=[
-        wanted.OffsetForLeaderPartition(
-            partition=log.partition, current_leader_epoch=or_minus_one(current.get(log)), leader_epoch=epochs[log])
-        for log in logs]) for topic, logs in by_topic(epochs).items()]
-    return {"replica_id": -1, "topics": topics}
-
-
-def parse_epoch_ends(response: Any) -> ToldEpochEnds:
-    return {BrokerPartition(topic.topic, each.partition): ToldEpochEnd(
-        refusal_of(each.error_code), or_none(each.leader_epoch), or_none(each.end_offset))
-        for topic in response.topics for each in topic.partitions}
-
-
-def log_dirs_fields(logs: Collection[BrokerPartition]) -> dict[str, Any]:
-    wanted = DescribeLogDirsRequest.DescribableLogDirTopic
-    return {"topics": [wanted(topic=topic, partitions=[log.partition for log in found]) for topic, found in by_topic(logs).items()]}
-
-
-def parse_log_dirs(response: Any) -> dict[BrokerPartition, int]:
-    """Bytes of the segments of each log on that broker; a copy that is being moved to another disk is left out."""
-    return {BrokerPartition(topic.name, each.partition_index): each.partition_size
-            for folder in response.results if folder.error_code == 0
-            for topic in folder.topics for each in topic.partitions if not each.is_future_key}
 
 
 def by_topic(logs: Iterable[BrokerPartition]) -> dict[str, list[BrokerPartition]]:

@@ -131,7 +131,7 @@ def test_a_range_may_end_at_its_own_end_and_at_the_boundaries_before_it(
 ) -> None:
     found = ends_between(log, start, end, {log: bounds})
     assert found == (sorted({end, *(bound for bound in bounds if start < bound < end)}) if start < end else [])
-    assert ends_between(replace(log, broker_id=None), start, end, {}) is None
+    assert ends_between(BrokerPartition(log.topic, log.partition), start, end, {}) is None
     above = end_at_or_above(log, start, {log: bounds})
     assert above == min((bound for bound in bounds if bound >= start), default=start)
 

@@ -1,0 +1,199 @@
+"""Questions about many logs and their answers, where each log takes as many bytes as the next: offsets, ends of epochs, sizes.
+
+Bytes <-> values, no sockets. `small_messages` has the rest, by kafka-python, which makes an object of each log; here logs are rows of
+numbers. The layouts are those of Kafka's own message schemas. A flexible version (KIP-482) has compact lengths, and behind each part tagged
+fields, of which none is known to a version that is spoken here: they are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from struct import Struct
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from etl.model.logs import BrokerPartition, Isolation
+from etl.protocol.generations.kafka.errors import refusal_of
+from etl.protocol.generations.kafka.small_messages import by_topic, isolation_level, or_minus_one, or_none
+from etl.protocol.generations.kafka.versions import Api
+from etl.protocol.messages import ListedOffset, ToldEpochEnd, ToldEpochEnds
+from etl.protocol.primitives import Reader, Writer
+
+Answer = TypeVar("Answer")
+FIRST_LISTED = 1
+"""Version 0 of ListOffsets names several offsets for each log, so its logs take different sizes."""
+_FIRST_FLEXIBLE = {Api.LIST_OFFSETS: 6, Api.OFFSET_FOR_LEADER_EPOCH: 4, Api.DESCRIBE_LOG_DIRS: 2}
+_LISTED, _LISTED_WITH_EPOCH, _EPOCH_END, _SIZE = Struct(">ihqq"), Struct(">ihqqi"), Struct(">hiiq"), Struct(">iqq?")
+
+
+class Told(NamedTuple, Generic[Answer]):
+    """An answer, and for how long the broker throttles us."""
+
+    answer: Answer
+    throttled_ms: int
+
+
+def encode_list_offsets(
+    version: int, times: Mapping[BrokerPartition, int], isolation: Isolation, epochs: Mapping[BrokerPartition, int | None],
+    *, correlation_id: int, client_id: str,
+) -> bytes:
+    """One request for many logs, from `FIRST_LISTED` on; `times` holds LATEST, EARLIEST or milliseconds since 1970."""
+    request = _request(Api.LIST_OFFSETS, version, correlation_id, client_id).int32(-1)
+    if version >= 2:
+        request.int8(isolation_level(isolation))
+    if version < 4:
+        return _with_logs(request, times, Struct(">iq"), lambda log: (log.partition, times[log]), is_flexible=False)
+    return _with_logs(
+        request, times, Struct(">iiq" if version < 6 else ">iiqx"), lambda log: (log.partition, or_minus_one(epochs.get(log)), times[log]),
+        is_flexible=version >= 6)
+
+
+def parse_offsets(
+    version: int, answer: memoryview, *, is_last_stable: bool = False, **place: Any,
+) -> Told[dict[BrokerPartition, ListedOffset]]:
+    """`is_last_stable`: what `ListedOffset` says of it, of all of them. Raises CorruptData."""
+    reader, is_flexible = _answer(Api.LIST_OFFSETS, version, answer, place)
+    throttled_ms = reader.int32() if version >= 2 else 0
+    found: dict[BrokerPartition, ListedOffset] = {}
+    for topic, rows in _told(reader, _LISTED_WITH_EPOCH if version >= 4 else _LISTED, is_flexible, index_at=0):
+        for index, code, time_ms, offset, *epoch in rows:
+            log = BrokerPartition(topic, index)
+            found[log] = ListedOffset(
+                log, refusal_of(code) if code else None, or_none(offset), or_none(time_ms), or_none(epoch[0] if version >= 4 else None),
+                is_last_stable=is_last_stable)
+    return Told(found, _ended(reader, throttled_ms, is_flexible))
+
+
+def encode_epoch_ends(
+    version: int, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None],
+    *, correlation_id: int, client_id: str,
+) -> bytes:
+    """Where the records up to an epoch end in each log (KIP-101). `current` fences a leader of the past (KIP-320)."""
+    request = _request(Api.OFFSET_FOR_LEADER_EPOCH, version, correlation_id, client_id)
+    if version >= 3:
+        request.int32(-1)
+    return _with_logs(
+        request, epochs, Struct(">iiix" if version >= 4 else ">iii"),
+        lambda log: (log.partition, or_minus_one(current.get(log)), epochs[log]), is_flexible=version >= 4)
+
+
+def parse_epoch_ends(version: int, answer: memoryview, **place: Any) -> Told[ToldEpochEnds]:
+    """Where epochs end. Raises CorruptData."""
+    reader, is_flexible = _answer(Api.OFFSET_FOR_LEADER_EPOCH, version, answer, place)
+    throttled_ms, found = reader.int32(), ToldEpochEnds()
+    for topic, rows in _told(reader, _EPOCH_END, is_flexible, index_at=1):
+        for code, index, epoch, end, *_ in rows:
+            found[BrokerPartition(topic, index)] = ToldEpochEnd(refusal_of(code) if code else None, or_none(epoch), or_none(end))
+    return Told(found, _ended(reader, throttled_ms, is_flexible))
+
+
+def encode_log_dirs(version: int, logs: Collection[BrokerPartition], *, correlation_id: int, client_id: str) -> bytes:
+    """How large each log is on that broker (KIP-113)."""
+    request = _request(Api.DESCRIBE_LOG_DIRS, version, correlation_id, client_id)
+    return _with_logs(request, logs, Struct(">i"), lambda log: (log.partition,), is_flexible=version >= 2)
+
+
+def parse_log_dirs(version: int, answer: memoryview, **place: Any) -> Told[dict[BrokerPartition, int]]:
+    """Bytes of the segments of each log on that broker; a copy that is being moved to another disk is left out. Raises CorruptData."""
+    reader, is_flexible = _answer(Api.DESCRIBE_LOG_DIRS, version, answer, place)
+    throttled_ms, found = reader.int32(), dict[BrokerPartition, int]()
+    if version >= 3:
+        reader.int16()  # of the whole request: then there are no folders
+    for _ in range(_length(reader, "folders", is_flexible)):
+        code = reader.int16()
+        _text(reader, "the folder", is_flexible)
+        for topic, rows in _told(reader, _SIZE, is_flexible, index_at=0):
+            if code == 0:
+                found.update({BrokerPartition(topic, index): size for index, size, _, is_future, *_ in rows if not is_future})
+        if version >= 4:
+            reader.span(16, "the disk's size")
+        _tags(reader, is_flexible)
+    return Told(found, _ended(reader, throttled_ms, is_flexible))
+
+
+# What they have in common
+
+def _request(api: Api, version: int, correlation_id: int, client_id: str) -> Writer:
+    request = Writer().int16(api.key).int16(version).int32(correlation_id).string16(client_id)
+    return request.int8(0) if version >= _FIRST_FLEXIBLE[api] else request
+
+
+def _with_logs(
+    request: Writer, logs: Collection[BrokerPartition], layout: Struct, row: Callable[[BrokerPartition], tuple[int, ...]], *,
+    is_flexible: bool,
+) -> bytes:
+    """The frame that ends with a row for each log, topic by topic."""
+    topics = by_topic(logs)
+    _put_length(request, len(topics), is_flexible)
+    for topic, some in topics.items():
+        name = topic.encode()
+        (request.unsigned_varint(len(name) + 1) if is_flexible else request.int16(len(name))).raw(name)
+        _put_length(request, len(some), is_flexible)
+        request.raw(b"".join([layout.pack(*row(log)) for log in some]))
+        if is_flexible:
+            request.int8(0)
+    return (request.int8(0) if is_flexible else request).framed()
+
+
+def _put_length(request: Writer, length: int, is_flexible: bool) -> None:
+    if is_flexible:
+        request.unsigned_varint(length + 1)
+    else:
+        request.int32(length)
+
+
+def _answer(api: Api, version: int, answer: memoryview, place: Mapping[str, Any]) -> tuple[Reader, bool]:
+    """Behind the header."""
+    reader, is_flexible = Reader(answer, api=f"{api.name} v{version}", **place), version >= _FIRST_FLEXIBLE[api]
+    reader.int32()
+    _tags(reader, is_flexible)
+    return reader, is_flexible
+
+
+def _told(reader: Reader, layout: Struct, is_flexible: bool, *, index_at: int) -> Iterator[tuple[str, Sequence[tuple[Any, ...]]]]:
+    """Each topic with the rows of its logs; `index_at`: which number of a row is the partition's."""
+    for _ in range(_length(reader, "topics", is_flexible)):
+        topic = _text(reader, "the topic", is_flexible)
+        rows = _rows(reader, _length(reader, "partitions", is_flexible), layout, is_flexible)
+        if rows and min(row[index_at] for row in rows) < 0:
+            raise reader.corrupt("a partition's number is negative")
+        _tags(reader, is_flexible)
+        yield topic, rows
+
+
+def _rows(reader: Reader, count: int, layout: Struct, is_flexible: bool) -> Sequence[tuple[Any, ...]]:
+    """All at once; one by one where one of them has tagged fields. A number more at a row's end is that of its tagged fields."""
+    whole, begun = Struct(layout.format + "B") if is_flexible else layout, reader.at
+    rows = list(whole.iter_unpack(reader.span(count * whole.size, "partitions")))
+    if not is_flexible or not any(row[-1] for row in rows):
+        return rows
+    reader.at, rows = begun, []
+    for _ in range(count):
+        rows.append(layout.unpack(reader.span(layout.size, "a partition")))
+        _tags(reader, is_flexible)
+    return rows
+
+
+def _length(reader: Reader, what: str, is_flexible: bool) -> int:
+    """Of an array; each of its items is one byte at least."""
+    length = reader.unsigned_varint() - 1 if is_flexible else reader.int32()
+    if not 0 <= length <= reader.left:
+        raise reader.corrupt(f"{what} are {length} items where {reader.left} bytes are left")
+    return length
+
+
+def _text(reader: Reader, what: str, is_flexible: bool) -> str:
+    return reader.decoded(reader.span(reader.unsigned_varint() - 1 if is_flexible else reader.int16(), what), what)
+
+
+def _tags(reader: Reader, is_flexible: bool) -> None:
+    for _ in range(reader.unsigned_varint() if is_flexible else 0):
+        reader.unsigned_varint()
+        reader.span(reader.unsigned_varint(), "a tagged field")
+
+
+def _ended(reader: Reader, throttled_ms: int, is_flexible: bool) -> int:
+    """The same `throttled_ms`, where nothing follows."""
+    _tags(reader, is_flexible)
+    if reader.left:
+        raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
+    return throttled_ms

@@ -93,7 +93,8 @@ class BrokerPartition(NamedTuple("_Log", [("topic", str), ("partition", int), ("
 
 def in_order(logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
     """As documents and reports have them: by topic, broker, partition."""
-    return sorted(logs, key=_order)
+    found = list(logs)
+    return sorted(found, key=_order if any(log.broker_id is not None for log in found) else None)
 
 
 def _order(log: BrokerPartition) -> tuple[str, int, int]:

@@ -97,12 +97,13 @@ _PARSERS: dict[Api, Callable[[Any], object]] = {
 }
 _PARSERS_OF_MANY_LOGS: dict[Api, Callable[..., many_logs.Told[Any]]] = {
     Api.LIST_OFFSETS: many_logs.parse_offsets, Api.OFFSET_FOR_LEADER_EPOCH: many_logs.parse_epoch_ends,
-    Api.DESCRIBE_LOG_DIRS: many_logs.parse_log_dirs,
+    Api.DESCRIBE_LOG_DIRS: many_logs.parse_log_dirs, Api.METADATA: many_logs.parse_cluster,
 }
+_FIRST_OF_MANY_LOGS = {Api.LIST_OFFSETS: many_logs.FIRST_LISTED, Api.METADATA: many_logs.FIRST_CLUSTER}
 
 
 def _about_logs(api: Api, parse: Callable[..., many_logs.Told[Any]]) -> Callable[[bytes], object]:
-    lowest, highest = max(api.value[1], many_logs.FIRST_LISTED if api is Api.LIST_OFFSETS else 0), api.value[2]
+    lowest, highest = max(api.value[1], _FIRST_OF_MANY_LOGS.get(api, 0)), api.value[2]
 
     def read(content: bytes) -> object:
         version = lowest + (content[0] - lowest) % (highest - lowest + 1) if content else lowest
@@ -266,7 +267,7 @@ TARGETS: tuple[Target, ...] = (
     *(Target(f"response-{api.name.lower().replace('_', '-')}", _response(api, parse), seeds.responses(api), (errors.CorruptData,))
       for api, parse in _PARSERS.items()),
     *(Target(f"logs-{api.name.lower().replace('_', '-')}", _about_logs(api, parse), [
-        one for one in seeds.responses(api) if api is not Api.LIST_OFFSETS or one[0] >= many_logs.FIRST_LISTED], (errors.CorruptData,))
+        one for one in seeds.responses(api) if one[0] >= _FIRST_OF_MANY_LOGS.get(api, 0)], (errors.CorruptData,))
       for api, parse in _PARSERS_OF_MANY_LOGS.items()),
     Target("jafka-answers", jafka_answers.read, jafka_answers.ANSWERS, (errors.CorruptData,)),
     Target("numbers", _numbers, (b"\0\0\0\3\0\1\1\0\2\4\0\1x", b"\0\0\0\1\6\0\0\0\2ab"), (errors.CorruptData,)),

@@ -19,6 +19,8 @@ METADATA_MAX_BYTES = 8 * 2**20
 """Above this a run refuses before the append: a commit with 20 MB of it makes a table that Spark can never read again."""
 
 _FOR_PEOPLE = ("ranges", "positions")
+_LEAST_BYTES_OF_ONE = len('["t", "0", 0]')
+"""Of what is told to people."""
 
 
 def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -> str:
@@ -31,13 +33,14 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
         "plan_id": plan.id, "previous": plan.previous, "kind": plan.kind.value, "run_id": run_id,
     }
     known["plan_zlib"] = base64.b85encode(render_plan(plan)).decode("ascii")
-    full = json.dumps({
-        **known,
-        "ranges": [[r.log.topic, r.log.key, r.from_offset, r.until_offset] for r in plan.ranges],
-        "positions": [[log.topic, log.key, offset] for log, offset in sorted_items(plan.positions)],
-    })
-    if len(full) <= METADATA_FULL_BYTES:
-        return full
+    if _LEAST_BYTES_OF_ONE * (len(plan.ranges) + len(plan.positions)) <= METADATA_FULL_BYTES:
+        full = json.dumps({
+            **known,
+            "ranges": [[r.log.topic, r.log.key, r.from_offset, r.until_offset] for r in plan.ranges],
+            "positions": [[log.topic, log.key, offset] for log, offset in sorted_items(plan.positions)],
+        })
+        if len(full) <= METADATA_FULL_BYTES:
+            return full
     short = json.dumps(known)
     if len(short) > METADATA_MAX_BYTES:
         what = f"the plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {METADATA_MAX_BYTES:,}"

@@ -73,7 +73,7 @@ class GroupPaths:
 
     def owner(self, log: BrokerPartition) -> str:
         """Who reads this log now."""
-        return f"{self.owners_of(log.topic)}/{log.key}"
+        return f"/consumers/{self.group}/owners/{log.topic}/{log.key}"
 
     def owners_of(self, topic: str) -> str:
         """Children are the owned keys of this topic."""
@@ -81,7 +81,7 @@ class GroupPaths:
 
     def offset(self, log: BrokerPartition) -> str:
         """The committed offset of this log."""
-        return f"{self.offsets_of(log.topic)}/{log.key}"
+        return f"/consumers/{self.group}/offsets/{log.topic}/{log.key}"
 
     def offsets_of(self, topic: str) -> str:
         """Children are the keys of this topic with a committed offset."""

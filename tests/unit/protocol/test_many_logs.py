@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,12 @@ from kafka.protocol.admin import DescribeLogDirsRequest, DescribeLogDirsResponse
 from kafka.protocol.consumer import (
     ListOffsetsRequest, ListOffsetsResponse, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
 )
+from kafka.protocol.metadata import MetadataResponse
 
 from etl.errors import CorruptData
 from etl.model.logs import BrokerPartition, Isolation
-from etl.protocol.generations.kafka import many_logs
+from etl.protocol.generations.kafka import many_logs, small_messages
+from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import ListedOffset, ToldEpochEnd
 
 INT32, INT64 = st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)
@@ -125,3 +128,21 @@ def test_logs_whose_tagged_fields_nobody_knows_are_read_without_them() -> None:
 def test_bytes_that_are_no_answer_are_refused_with_what_is_wrong(answer: str, says: str) -> None:
     with pytest.raises(CorruptData, match=says):
         many_logs.parse_offsets(7, memoryview(bytes.fromhex(answer)), broker="b:9092")
+
+
+@given(logs=st.frozensets(LOGS, min_size=1), version=st.integers(9, 12), led=st.booleans(), topic_id=st.uuids() | st.just(UUID(int=0)))
+def test_metadata_is_what_kafka_python_reads_of_it(logs: frozenset[BrokerPartition], version: int, led: bool, topic_id: UUID) -> None:
+    topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
+    told = MetadataResponse(
+        throttle_time_ms=9, cluster_id="c1" if led else None, controller_id=1, brokers=[
+            broker(node_id=1, host="b1", port=9092, rack=None), broker(node_id=2, host="::1", port=9093, rack="r")],
+        topics=[topic(error_code=0, name=name, is_internal=led, **({"topic_id": topic_id} if version >= 10 else {}), partitions=[
+            topic.MetadataResponsePartition(
+                error_code=0 if led else 5, partition_index=log.partition, leader_id=2 if led else -1, leader_epoch=5, replica_nodes=[1, 2],
+                isr_nodes=[2], offline_replicas=[]) for log in reversed(some)]) for name, some in by_topic(dict.fromkeys(logs)).items()])
+    answer = answered(told, version)
+    theirs = small_messages.parse_metadata(small_messages.decode(Api.METADATA, version, answer))
+    assert many_logs.parse_cluster(version, answer) == (theirs, 9)
+    chosen = ["clicks", "none"]
+    theirs = small_messages.parse_metadata(small_messages.decode(Api.METADATA, version, answer), chosen)
+    assert many_logs.parse_cluster(version, answer, chosen).answer == theirs

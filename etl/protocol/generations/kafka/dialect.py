@@ -143,9 +143,12 @@ class KafkaDialect(Dialect):
         # themselves is made in any version, whatever the request says of making topics (seen on 1.1).
         is_internal = not small_messages.INTERNAL.isdisjoint(topics or ())
         by_name = self.version_of(Api.METADATA) >= small_messages.METADATA_CREATES_NOTHING and not is_internal
-        return self._request(
-            Api.METADATA, small_messages.metadata_fields(topics if by_name else None),
-            lambda response: small_messages.parse_metadata(response, None if by_name else topics))
+        fields, chosen = small_messages.metadata_fields(topics if by_name else None), None if by_name else topics
+        version = self.version_of(Api.METADATA)
+        if version < many_logs.FIRST_CLUSTER:
+            return self._request(Api.METADATA, fields, lambda response: small_messages.parse_metadata(response, chosen))
+        return self._about_logs(
+            version, partial(small_messages.encode, Api.METADATA, fields=fields), partial(many_logs.parse_cluster, chosen=chosen))
 
     def list_offsets(self, times: Mapping[BrokerPartition, int], isolation: Isolation,
                      epochs: Mapping[BrokerPartition, int | None]) -> Request[dict[BrokerPartition, ListedOffset]]:

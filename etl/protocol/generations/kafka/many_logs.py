@@ -1,4 +1,4 @@
-"""Questions about many logs and their answers, where each log takes as many bytes as the next: offsets, ends of epochs, sizes.
+"""Questions about many logs and their answers: offsets, ends of epochs, sizes, and who leads them.
 
 Bytes <-> values, no sockets. `small_messages` has the rest, by kafka-python, which makes an object of each log; here logs are rows of
 numbers. The layouts are those of Kafka's own message schemas. A flexible version (KIP-482) has compact lengths, and behind each part tagged
@@ -8,21 +8,27 @@ fields, of which none is known to a version that is spoken here: they are passed
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
 from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeVar
+from uuid import UUID
 
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka.errors import refusal_of
-from etl.protocol.generations.kafka.small_messages import by_topic, isolation_level, or_minus_one, or_none
+from etl.protocol.generations.kafka.small_messages import INTERNAL, by_topic, isolation_level, of_chosen, or_minus_one, or_none
 from etl.protocol.generations.kafka.versions import Api
-from etl.protocol.messages import ListedOffset, ToldEpochEnd, ToldEpochEnds
+from etl.protocol.messages import ClusterMetadata, ListedOffset, PartitionMetadata, ToldEpochEnd, ToldEpochEnds, TopicMetadata
 from etl.protocol.primitives import Reader, Writer
 
 Answer = TypeVar("Answer")
 FIRST_LISTED = 1
 """Version 0 of ListOffsets names several offsets for each log, so its logs take different sizes."""
-_FIRST_FLEXIBLE = {Api.LIST_OFFSETS: 6, Api.OFFSET_FOR_LEADER_EPOCH: 4, Api.DESCRIBE_LOG_DIRS: 2}
-_LISTED, _LISTED_WITH_EPOCH, _EPOCH_END, _SIZE = Struct(">ihqq"), Struct(">ihqqi"), Struct(">hiiq"), Struct(">iqq?")
+FIRST_CLUSTER = 9
+"""Earlier versions of Metadata are `small_messages`'."""
+_FIRST_WITH_TOPIC_IDS, _LAST_WITH_OPERATIONS = 10, 10
+_FIRST_FLEXIBLE = {Api.METADATA: FIRST_CLUSTER, Api.LIST_OFFSETS: 6, Api.OFFSET_FOR_LEADER_EPOCH: 4, Api.DESCRIBE_LOG_DIRS: 2}
+_LISTED, _LISTED_WITH_EPOCH, _EPOCH_END, _SIZE, _LED = (Struct(layout) for layout in (">ihqq", ">ihqqi", ">hiiq", ">iqq?", ">hiii"))
+_MAX_PORT = 65535
 
 
 class Told(NamedTuple, Generic[Answer]):
@@ -110,6 +116,47 @@ def parse_log_dirs(version: int, answer: memoryview, **place: Any) -> Told[dict[
     return Told(found, _ended(reader, throttled_ms, is_flexible))
 
 
+def parse_cluster(version: int, answer: memoryview, chosen: Collection[str] | None = None, **place: Any) -> Told[ClusterMetadata]:
+    """The answer to Metadata from `FIRST_CLUSTER` on; `chosen` as in `small_messages.parse_metadata`. Raises CorruptData."""
+    reader, _ = _answer(Api.METADATA, version, answer, place)
+    throttled_ms, brokers = reader.int32(), dict[int, Broker]()
+    for _ in range(_length(reader, "brokers", True)):
+        number, host, port = reader.int32(), _text(reader, "a host", True), reader.int32()
+        if not -1 <= port <= _MAX_PORT:
+            raise reader.corrupt(f"Port is {port}")
+        _text_or_none(reader, "a rack")
+        _tags(reader, True)
+        brokers[number] = Broker(number, host, port)
+    cluster_id = _text_or_none(reader, "the cluster's id")
+    reader.int32()  # the controller
+    topics = [_topic(reader, version, brokers) for _ in range(_length(reader, "topics", True))]
+    if version <= _LAST_WITH_OPERATIONS:
+        reader.int32()
+    _ended(reader, throttled_ms, True)
+    return Told(ClusterMetadata(cluster_id, brokers, of_chosen({topic.topic: topic for topic in topics}, chosen)), throttled_ms)
+
+
+def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> TopicMetadata:
+    code, name = reader.int16(), _text(reader, "the topic", True)
+    topic_id = bytes(reader.span(16, "the topic's id")) if version >= _FIRST_WITH_TOPIC_IDS else b""
+    is_internal, partitions = reader.int8() != 0, list[PartitionMetadata]()
+    for _ in range(_length(reader, "partitions", True)):
+        refused, index, leader_id, epoch = _LED.unpack(reader.span(_LED.size, "a partition"))
+        if index < 0:
+            raise reader.corrupt("a partition's number is negative")
+        for what in ("replicas", "in-sync replicas", "offline replicas"):
+            reader.span(4 * _length(reader, what, True), what)
+        _tags(reader, True)
+        broker = brokers.get(leader_id)
+        partitions.append(PartitionMetadata(
+            BrokerPartition(name, index), refusal_of(refused), None if broker is None else Leader(broker, or_none(epoch))))
+    reader.int32()  # what we may do with it
+    _tags(reader, True)
+    return TopicMetadata(
+        name, refusal_of(code), str(UUID(bytes=topic_id)) if any(topic_id) else None, is_internal or name in INTERNAL,
+        tuple(sorted(partitions, key=attrgetter("log"))))
+
+
 # What they have in common
 
 def _request(api: Api, version: int, correlation_id: int, client_id: str) -> Writer:
@@ -183,6 +230,11 @@ def _length(reader: Reader, what: str, is_flexible: bool) -> int:
 
 def _text(reader: Reader, what: str, is_flexible: bool) -> str:
     return reader.decoded(reader.span(reader.unsigned_varint() - 1 if is_flexible else reader.int16(), what), what)
+
+
+def _text_or_none(reader: Reader, what: str) -> str | None:
+    length = reader.unsigned_varint() - 1
+    return None if length < 0 else reader.decoded(reader.span(length, what), what)
 
 
 def _tags(reader: Reader, is_flexible: bool) -> None:

@@ -94,9 +94,14 @@ def parse_metadata(response: Any, chosen: Collection[str] | None = None) -> Clus
     """`chosen`: of an answer that tells of all topics, what it would say of these; None: all that it tells of."""
     brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in response.brokers}
     topics = {topic.topic: topic for topic in (_parse_topic(each, brokers) for each in response.topics)}
-    if chosen is not None:
-        topics = {name: topics.get(name) or TopicMetadata(name, UNKNOWN_TOPIC, None, False, ()) for name in sorted(chosen)}
-    return ClusterMetadata(response.cluster_id, brokers, topics)
+    return ClusterMetadata(response.cluster_id, brokers, of_chosen(topics, chosen))
+
+
+def of_chosen(topics: dict[str, TopicMetadata], chosen: Collection[str] | None) -> dict[str, TopicMetadata]:
+    """What an answer that tells of all topics would say of these; None: all that it tells of."""
+    if chosen is None:
+        return topics
+    return {name: topics.get(name) or TopicMetadata(name, UNKNOWN_TOPIC, None, False, ()) for name in sorted(chosen)}
 
 
 def _parse_topic(found: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:

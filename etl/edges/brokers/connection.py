@@ -55,7 +55,7 @@ class Connection:
         except (OSError, UnicodeError) as error:  # UnicodeError: what the brokers call this host is no host's name
             check = "that the broker runs, and that its host and port are right"
             if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
-                check = "how many files a process may open (ulimit -n): a run has a connection to each broker of the cluster, and some more"
+                check = "how many files a process may open (ulimit -n): connections to brokers take up to half of them"
             what = f"no connection: {getattr(error, 'strerror', None) or error}"
             raise BrokerUnreachable(what, broker=self.address, check=check) from None
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -177,12 +177,7 @@ def register(connect: str, ports: Sequence[int], topics: Sequence[str], partitio
     client.close()
 
 
-def measured(partitions: int, brokers: int) -> Measured:
-    """What a run takes over so many logs on so many brokers, each with a position and something new."""
-    return both_runs(partitions, brokers)[1]
-
-
-def both_runs(partitions: int, brokers: int, *, profile: str | None = None) -> tuple[Measured, Measured]:
+def measured(partitions: int, brokers: int, *, profile: str | None = None) -> tuple[Measured, Measured]:
     """The first run over so many logs, of topics of a hundred each, and the next one."""
     topics = [f"topic-{number:04}" for number in range(max(1, partitions // LOGS_OF_A_TOPIC))]
     each = partitions // len(topics)
@@ -215,7 +210,7 @@ def main() -> None:
     print(f"{'partitions':>10} {'brokers':>7} {'run':>5}", *(f"{column:>9}" for column in COLUMNS), f"{'document':>9}")
     for partitions in map(int, asked.partitions.split(",")):
         brokers = asked.brokers or max(1, partitions // 100)
-        rounds = [both_runs(partitions, brokers, profile=asked.profile) for _ in range(asked.rounds)]
+        rounds = [measured(partitions, brokers, profile=asked.profile) for _ in range(asked.rounds)]
         for runs in zip(*rounds, strict=True):
             every = [asdict(one) for one in runs]
             figures = (f"{statistics.median(one[column] for one in every):>9.2f}" for column in COLUMNS)

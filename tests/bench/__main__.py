@@ -20,7 +20,7 @@ from typing import Any
 
 from etl.embedded.cluster import Cluster
 from tests.bench.whole.apart import planning, small
-from tests.bench.whole.document import PAGE, Document
+from tests.bench.whole.document import PAGE, Document, render_again
 from tests.bench.whole.kinds import KINDS, PEER, RUNS, SESSION
 from tests.bench.whole.parts import Asked, Tell, Warm, compared, grown, on_cores, remembered
 from tests.bench.whole.topics import Topic, filled
@@ -44,6 +44,9 @@ def main(words: Sequence[str] | None = None) -> int:
     """Measure what is asked for; 1 when something of it failed."""
     words = sys.argv[1:] if words is None else words
     asked = _parser().parse_args(words)
+    if asked.render:
+        render_again(asked.to)
+        return 0
     said = _Said(Document(asked.to, words, codec=asked.codec, goes_on=asked.go_on).tell)
     parts = asked.parts or (QUICK_PARTS if asked.quick else PARTS)
     if set(parts) & set(OF_TOPICS):
@@ -141,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, help="of each, behind those that warm (default: 3; with --quick 2)")
     parser.add_argument("--codec", default="zstd", choices=["uncompressed", "snappy", "lz4", "zstd"], help="of all tables' files")
     parser.add_argument("--go-on", action="store_true", help="keep what the files have of what is not measured now")
+    parser.add_argument("--render", action="store_true", help="measure nothing: the page anew from the results that are there")
     parser.add_argument("--to", type=Path, default=ROOT / "build" / "bench", help="the folder of both files (default: build/bench)")
     return parser
 

@@ -46,6 +46,11 @@ class Document:
         _written(self._page, rendered(self._content))
 
 
+def render_again(folder: Path) -> None:
+    """The page anew, from the results that are there: its words have changed."""
+    _written(folder / PAGE, rendered(json.loads((folder / KEPT).read_text())))
+
+
 def _command(words: Sequence[str]) -> str:
     """As it is typed, but for the folder of the files: where they lie changes no figure."""
     left = iter(words)

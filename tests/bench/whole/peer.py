@@ -79,7 +79,7 @@ class Peer:
             consumer.assign([TopicPartition(topic, at, 0) for at in range(PARTITIONS)])
             left = [records // PARTITIONS] * PARTITIONS
             while any(left):
-                messages = consumer.consume(_AT_ONCE, _TIMEOUT_S)
+                messages = consumer.consume(min(_AT_ONCE, sum(left)), _TIMEOUT_S)  # it waits for as many
                 if not messages:
                     raise ValueError(f"{sum(left)} records did not come in {_TIMEOUT_S:.0f} s")
                 yield columns(_wanted(messages, left, records // PARTITIONS))

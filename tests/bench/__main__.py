@@ -57,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if "small" in parts:
         said.tried("small", lambda: small(asked.rounds or (1 if asked.quick else 3), said.tell, cold=0 if asked.quick else 1))
     if "planning" in parts:
-        said.tried("planning", lambda: planning(said.tell))
+        said.tried("planning", lambda: planning(asked.partitions, said.tell))
     print(f"the tables are in {asked.to / PAGE}")
     return 1 if said.failed else 0
 
@@ -142,6 +142,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--parts", type=_named(PARTS), help="compared: some of " + ", ".join(PARTS))
     parser.add_argument("--records", type=int, help="of each workload, instead of what it has")
     parser.add_argument("--rounds", type=int, help="of each, behind those that warm (default: 3; with --quick 2)")
+    parser.add_argument("--partitions", type=lambda text: [int(one) for one in text.split(",")], default=[1_000, 10_000, 100_000],
+                        help="of --parts planning: 10000")
     parser.add_argument("--codec", default="zstd", choices=["uncompressed", "snappy", "lz4", "zstd"], help="of all tables' files")
     parser.add_argument("--go-on", action="store_true", help="keep what the files have of what is not measured now")
     parser.add_argument("--render", action="store_true", help="measure nothing: the page anew from the results that are there")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from tests.bench import small_runs
+from tests.bench import planning as planned, small_runs
 from tests.bench.whole.parts import Tell
 
-PLANNED = (1_000, 10_000, 100_000)
-"""Partitions."""
 _OF_A_BROKER = 100
-_PLANNING = "tests.bench.planning"
 
 
 def small(rounds: int, tell: Tell, *, cold: int = 1) -> None:
@@ -22,12 +18,9 @@ def small(rounds: int, tell: Tell, *, cold: int = 1) -> None:
             tell({"part": "small", "kind": kind, "round": number, "seconds": seconds, "is_bare": kind == small_runs.BARE})
 
 
-def planning(tell: Tell) -> None:
+def planning(sizes: Sequence[int], tell: Tell) -> None:
     """See `tests.bench.planning`."""
-    if importlib.util.find_spec(_PLANNING) is None:
-        print("tests/bench/planning.py is not there")
-        return
-    for partitions in PLANNED:
-        for run in importlib.import_module(_PLANNING).measured(partitions, partitions // _OF_A_BROKER):
+    for partitions in sizes:
+        for run in planned.measured(partitions, partitions // _OF_A_BROKER):
             figures = asdict(run)
             tell({"part": "planning", "kind": figures.pop("run"), **figures})

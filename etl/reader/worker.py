@@ -1,7 +1,8 @@
 """One worker process of a run without Spark. Its pool, which starts it with `main`, hands it tasks one after the other.
 
-A task comes as a pickled value on standard input, and what it came to goes back on standard output; both ends are of one version, on one
-machine. Where the input ends the run is gone, and so is this process, whatever it is at: files that no commit names stay for VACUUM.
+A task comes as a pickled value on standard input, and what it came to goes back on a pipe of its own, whose number is the program's last
+word; both ends are of one version, on one machine. Where the input ends the run is gone, and so is this process, whatever it is at: files
+that no commit names stay for VACUUM.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def _load() -> None:
 
 
 def main() -> None:
-    """Serve on the process's own pipes. Whatever prints goes to standard error."""
-    answers: Any = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    """Serve on the process's own pipes."""
+    at = int(sys.argv[-1])
+    os.set_inheritable(at, False)
+    answers: Any = os.fdopen(at, "wb")
     serve(sys.stdin.buffer, answers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -125,13 +126,19 @@ class Worker:
 
     def _start(self) -> None:
         self._said: Any = tempfile.TemporaryFile()
-        words = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path)]
+        coming, answers = os.pipe()  # of its own: whatever a library prints is no answer
+        self._answers: Any = os.fdopen(coming, "rb")
+        words = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path), str(answers)]
         try:
             # of a group of its own: Ctrl-C in a terminal is the run's, which ends it
             self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, process_group=0)
+                words, stdin=subprocess.PIPE, stdout=self._said, stderr=self._said, process_group=0, pass_fds=[answers])
         except OSError as error:
+            self._answers.close()
+            self._said.close()
             raise ProcessLost(f"a worker process cannot be started: {error.strerror}", check=_CHECK) from error
+        finally:
+            os.close(answers)
 
     def start_again(self) -> None:
         """A new process in the place of one that was lost, unless all of this is over."""
@@ -144,11 +151,10 @@ class Worker:
     def answer(self, order: Order) -> Written | Failed | None:
         """What the order came to; None: the process was lost."""
         orders: Any = self._process.stdin
-        answers: Any = self._process.stdout
         try:
             pickle.dump(order, orders)
             orders.flush()
-            found: Written | Failed = pickle.load(answers)
+            found: Written | Failed = pickle.load(self._answers)
             return found
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):
             self.ended_by, self.was_killed = self._told()
@@ -162,7 +168,7 @@ class Worker:
     def _closed(self) -> None:
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._said):
+        for pipe in (self._process.stdin, self._answers, self._said):
             with contextlib.suppress(OSError):  # what it did not take any more
                 if pipe is not None:
                     pipe.close()

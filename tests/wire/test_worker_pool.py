@@ -116,14 +116,21 @@ def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
     worker.end()
 
 
-def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_told(files: FilesOfWorkers, tmp_path: Path) -> None:
-    for worker in files._workers:
-        worker._process.kill()
-        worker._process = subprocess.Popen(
-            [sys.executable, "-c", "import sys; sys.exit('no module of that name')"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=worker._said)
+def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_told(
+    files: FilesOfWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_pool, "_PROGRAM", "import sys; sys.exit('no module of that name')")
+    again = FilesOfWorkers(files._tasks, files._reading, None, workers=2)
     with pytest.raises(ProcessLost, match="ended by itself: exit code 1; it said: no module of that name"):
-        files.write(FilesWanted(str(tmp_path), COLUMNS))
+        again.write(FilesWanted(str(tmp_path), COLUMNS))
+
+
+def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
+    files: FilesOfWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_pool, "_PROGRAM", f"print('Tracing enabled', flush=True); {worker_pool._PROGRAM}")
+    again = FilesOfWorkers(files._tasks, files._reading, None, workers=2)
+    assert sum(one.rows for one in again.write(FilesWanted(str(tmp_path), COLUMNS))) > 0
 
 
 def test_where_one_worker_cannot_be_started_the_others_end_and_that_is_told(
@@ -183,12 +190,9 @@ def test_a_worker_that_answers_with_something_else_is_ended_and_not_waited_for(
     files: FilesOfWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_pool, "_ENDING_S", 0.1)
-    for worker in files._workers:
-        worker._process.kill()
-        worker._process = subprocess.Popen(
-            [sys.executable, "-c", "import time; print('a greeting', flush=True); time.sleep(600)"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=worker._said)
-    pids = processes(files)
+    monkeypatch.setattr(worker_pool, "_PROGRAM", "import os, sys, time; os.write(int(sys.argv[-1]), b'a greeting\\n'); time.sleep(600)")
+    again = FilesOfWorkers(files._tasks, files._reading, None, workers=2)
+    pids = processes(again)
     with pytest.raises(ProcessLost, match="a worker process gave an answer that is none, and was ended"):
-        files.write(FilesWanted(str(tmp_path), COLUMNS))
+        again.write(FilesWanted(str(tmp_path), COLUMNS))
     assert not any(map(is_alive, pids))

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,27 +82,33 @@ def seconds(words: Sequence[str]) -> float:
     return time.monotonic() - begun
 
 
-def measured(rounds: int, *, cold: int = 1) -> dict[str, list[float]]:
-    """Seconds of each kind in each round; those before, `cold`, make tables, fill caches of the disk, and are left out."""
-    found: dict[str, list[float]] = {name: [] for name in (BARE, *RUNS, NOTHING)}
+def measured(rounds: int, *, cold: int = 1) -> Iterator[tuple[str, float]]:
+    """(Kind, seconds) as they come; rounds before, `cold`, make tables, fill caches of the disk, and are left out."""
+    for round_, kind, spent in _played(cold + rounds):
+        if round_ >= cold:
+            yield kind, spent
+
+
+def _played(rounds: int) -> Iterator[tuple[int, str, float]]:
     with tempfile.TemporaryDirectory(prefix="etl-bench-") as temporary, Cluster() as cluster:
         folder = Path(temporary)
         cluster.create_topic("clicks", partitions=PARTITIONS)
         confs = {name: conf_of(folder, cluster, f"p{at}", more) for at, (name, more) in enumerate(RUNS.items())}
-        for round_ in range(cold + rounds):
+        for round_ in range(rounds):
             produce(cluster, round_ * RECORDS)
             for name, conf in confs.items():
-                found[name].append(seconds(["-m", "etl", "run", str(conf), "--quiet"]))
-            found[NOTHING].append(seconds(["-m", "etl", "run", str(next(iter(confs.values()))), "--quiet"]))
+                yield round_, name, seconds(["-m", "etl", "run", str(conf), "--quiet"])
+            yield round_, NOTHING, seconds(["-m", "etl", "run", str(next(iter(confs.values()))), "--quiet"])
             if not round_:
                 _keep_rows(folder / "tables" / "p0", folder / "rows.parquet")
-            found[BARE].append(seconds([__file__, "--bare", str(folder / "rows.parquet"), str(folder / "tables" / "bare")]))
-    return {name: each[cold:] for name, each in found.items()}
+            yield round_, BARE, seconds([__file__, "--bare", str(folder / "rows.parquet"), str(folder / "tables" / "bare")])
 
 
 def main(rounds: int) -> None:
     """Print the medians, with their ratios to the bare process."""
-    found = measured(rounds)
+    found: dict[str, list[float]] = {name: [] for name in (BARE, *RUNS, NOTHING)}
+    for kind, spent in measured(rounds):
+        found[kind].append(spent)
     print(f"{'':>26} {'median s':>9} {'of bare':>8}   each")
     bare = statistics.median(found[BARE])
     for name, warm in found.items():

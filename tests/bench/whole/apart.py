@@ -13,9 +13,8 @@ _OF_A_BROKER = 100
 
 def small(rounds: int, tell: Tell, *, cold: int = 1) -> None:
     """See `tests.bench.small_runs`; `cold` rounds are left out."""
-    for kind, each in small_runs.measured(rounds, cold=cold).items():
-        for number, seconds in enumerate(each):
-            tell({"part": "small", "kind": kind, "round": number, "seconds": seconds, "is_bare": kind == small_runs.BARE})
+    for kind, seconds in small_runs.measured(rounds, cold=cold):
+        tell({"part": "small", "kind": kind, "seconds": seconds, "is_bare": kind == small_runs.BARE})
 
 
 def planning(sizes: Sequence[int], tell: Tell) -> None:

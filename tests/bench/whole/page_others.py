@@ -103,9 +103,8 @@ def _small(results: Sequence[Result]) -> Iterator[str]:
     results = _well(results)
     yield _SMALL
     yield head("", "seconds", "of the bare process")
-    kinds = dict.fromkeys(one["kind"] for one in results)
-    bare = [one for one in results if one.get("is_bare")]
-    for kind in kinds:
+    bare = [one for one in results if one["is_bare"]]
+    for kind in dict.fromkeys(one["kind"] for one in (*bare, *results)):
         own = _of(results, kind=kind)
         yield row(kind, seconds(own), ratio(own, bare, lambda one: float(one["seconds"])))
 

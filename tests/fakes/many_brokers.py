@@ -10,6 +10,7 @@ record is younger than any time that is asked for.
 from __future__ import annotations
 
 import os
+import resource
 import selectors
 import socket
 import struct
@@ -251,6 +252,8 @@ def _ends(lines: Iterator[str], cluster: ManyBrokers) -> None:
 
 def main(brokers: int, topics: int, partitions: int) -> None:
     """Until input ends."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two files for each broker, whatever whoever asks them may open
     with ManyBrokers(brokers=brokers, topics=topics, partitions=partitions) as cluster:
         print(*cluster.ports, flush=True)
         _ends(iter(sys.stdin), cluster)

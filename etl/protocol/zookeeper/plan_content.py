@@ -24,13 +24,13 @@ def content_of(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
     """Everything that the plan says but its id, as that format says it."""
     logs = in_order(plan.positions)
     index = {log: i for i, log in enumerate(logs)}
-    seen = [plan.seen[log] for log in logs]
+    seen, positions = [plan.seen[log] for log in logs], [plan.positions[log] for log in logs]
     brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
     address = {broker: i for i, broker in enumerate(brokers)}
     losses = [[index[loss.log], loss.from_offset, loss.until_offset, loss.why.value, loss.log_epoch] for loss in plan.losses]
     known: dict[str, Any] = {} if form == 1 else {
         "table_bit": plan.table_transaction_version,
-        "kept": [plan.positions[log] - plan.log_starts[log] if log in plan.log_starts else None for log in logs],
+        "kept": [None if start is None else at - start for at, start in zip(positions, map(plan.log_starts.get, logs), strict=True)],
     }
     if form > 2:
         known |= _since_format_3(plan, logs, index, brokers)
@@ -39,8 +39,8 @@ def content_of(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
         "dialect": plan.dialect.value, "cluster": plan.cluster, "shape": plan.shape, "table_id": plan.table_id,
         "topic_ids": dict(plan.topic_ids), "previous": plan.previous, "supersedes": plan.supersedes, "reason": plan.reason,
         "moves_offsets": plan.moves_offsets, "run_key": plan.run_key,
-        "logs": render_logs(logs), "positions": [plan.positions[log] for log in logs],
-        "behind": [None if s.offset is None else plan.positions[log] - s.offset for log, s in zip(logs, seen, strict=True)],
+        "logs": render_logs(logs), "positions": positions,
+        "behind": [None if s.offset is None else at - s.offset for at, s in zip(positions, seen, strict=True)],
         "seen_version": [s.version for s in seen],
         "leaders": [[b.id, b.host, b.port] for b in brokers],
         "ranges": {
@@ -76,8 +76,9 @@ def _since_format_3(
     }
     return {
         "epochs": {
-            "leader": [plan.leader_epochs.get(log) for log in logs], "record": [flat(plan.record_epochs.get(log, ())) for log in logs],
-            "log": [plan.log_epochs.get(log, 0) for log in logs]},
+            "leader": list(map(plan.leader_epochs.get, logs)),
+            "record": [flat(found) if found else [] for found in map(plan.record_epochs.get, logs)],
+            "log": [epoch or 0 for epoch in map(plan.log_epochs.get, logs)]},
         "vanished": [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished],
         **{name: value for name, value in of_few.items() if value is not None},
     }

@@ -38,9 +38,9 @@ defaults for the JVM and for queries, does what is ours and what is Spark's.
 - **`etl run`** is the whole command: ZooKeeper, the plan, the commit, the offsets, the report. *to the commit* is from the stored plan (its
   znode's time) to the table's commit (its file's time), and the speeds are by that clock; of the others it is from their beginning to the
   table's commit, and where there is no table to the end.
-- **confluent-kafka + deltalake** is one process: librdkafka fetches ahead on its own threads (queues of 256 MiB, no pause when they are
-  full), Python takes 50,000 messages at a time and makes Arrow columns, delta-rs writes all of them in one streaming write. Per core it is
-  compared by *CPU s per GB*.
+- **confluent-kafka + deltalake** is one process: librdkafka fetches ahead on its own threads (its own queues of 64 MiB, no pause when they
+  are full), Python takes 2,000 messages at a time and makes Arrow columns, delta-rs writes all in one streaming write. Per core it
+  is compared by *CPU s per GB*.
 - **the sockets** are the limit: our own Fetch requests, a thread for each partition; of what comes only the heads of batches are read.
 
 *CPU* is of the process and all below it (JVM, Python workers), user and system; the broker's is not in it.

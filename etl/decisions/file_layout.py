@@ -1,6 +1,6 @@
 """How rows are laid out in the data files that tasks write themselves: where a row group, and a file, ends; how a column is kept; names.
 
-Pure functions of values. The figures are bounds of memory first: a task holds the rows of a row group before it encodes them.
+Pure functions of values. A task holds the rows of a row group before it encodes them, so these are bounds of memory first.
 """
 
 from __future__ import annotations
@@ -8,16 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from etl.model.data_files import Codec
+from etl.model.data_files import Codec, FilesWanted
 
-ROW_GROUP_BYTES = 32 * 2**20
-"""Rows of one file are held back until they come to this many bytes, as Arrow has them; then they are a row group."""
-HELD_BYTES = 96 * 2**20
-"""Of all files of a task together: where that is passed, the one that holds most gives up a row group, however small."""
 OPEN_FILES = 32
 """So many files a task has open, one for each value of the table's partitions; then the one that was used longest ago ends."""
-PAGE_BYTES = 256 * 2**10
-"""Of a column's page: what is copied into it is still in the processor's cache when it is written. Four times that cost a seventh more."""
+PAGE_BYTES = 2**20
+"""Of a column's page, as other writers of Parquet have it: of pages of a quarter of that the encoding took a fifth more."""
+MOST_ROWS_AT_A_TIME = 4096
+"""So many rows are encoded by one call: a page ends behind a call, so rows that are large take fewer."""
 _REPEATED = ("topic", "partition", "timestampType", "broker_id", "message_index", "log_epoch")
 """Columns with few values: a dictionary makes a few bits of each. Of others it would only be tried, row for row, and given up."""
 _ASCENDING = ("offset",)
@@ -28,9 +26,17 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _LEVELS: Mapping[Codec, int] = {Codec.ZSTD: 1}
 
 
-def is_row_group(held_bytes: int, held_in_all: int, file_bytes: int) -> bool:
-    """Whether what is held back of the file that just got rows is written now: no row group alone is worth more than a file."""
-    return held_bytes >= min(ROW_GROUP_BYTES, file_bytes) or held_in_all >= HELD_BYTES
+def is_row_group(held_bytes: int, held_in_all: int, wanted: FilesWanted) -> bool:
+    """Whether rows become a row group now, so many bytes being held back of the file that just got some, and of all files of the task.
+
+    No row group alone is worth more than a file.
+    """
+    return held_bytes >= min(wanted.row_group_bytes, wanted.file_bytes) or held_in_all >= wanted.held_bytes
+
+
+def rows_at_a_time(rows: int, size: int) -> int:
+    """How many rows one call encodes, `rows` of them being so many bytes: about a page of them, or fewer."""
+    return max(1, min(MOST_ROWS_AT_A_TIME, PAGE_BYTES * rows // max(1, size)))
 
 
 def is_whole_file(written_bytes: int, file_bytes: int) -> bool:

@@ -22,6 +22,10 @@ DEFAULT_CODEC = Codec.ZSTD
 """Of files that tasks write."""
 FILE_BYTES = 128 * 2**20
 """How large they become where there is enough, unless the conf says otherwise."""
+ROW_GROUP_BYTES = 16 * 2**20
+"""Rows of one file that are held back become a row group where they come to so many bytes, as Arrow has them."""
+HELD_BYTES = 48 * 2**20
+"""What a task holds back of all its files: where that is passed, the one that holds most gives up a row group, however small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class FilesWanted:
     codec: Codec = DEFAULT_CODEC
     file_bytes: int = FILE_BYTES
     """A file ends behind the row group that takes it there."""
+    row_group_bytes: int = ROW_GROUP_BYTES
+    held_bytes: int = HELD_BYTES
 
 
 @dataclass(frozen=True, slots=True)

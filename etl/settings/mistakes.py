@@ -49,6 +49,8 @@ MEANINGS: Mapping[str, str] = {
     "table.writer": "spark, arrow (tasks write the files themselves) or auto (arrow where it can)",
     "table.codec": "of the data files: uncompressed, snappy, lz4 or zstd; null for the writer's own",
     "table.target_file_bytes": "how many bytes a file has that tasks write, 1048576 (1 MiB) or more",
+    "table.row_group_bytes": "how many bytes of rows in memory a row group has in files that tasks write, 65536 to 1073741824 (1 GiB)",
+    "table.held_bytes": "how many bytes of rows a task holds back of all files that it writes, 65536 to 4294967296 (4 GiB)",
     "table.partition_by": "columns, as a list: [event_date]; event_date is the UTC date of the record",
     "table.on_rows_removed": "fail: stop where somebody removed rows; record: a DELETE passes, and is noted",
     "table.losses_path": "the Delta table of what was let go; null for <path>_losses",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from etl.model.data_files import FILE_BYTES, Codec
+from etl.model.data_files import FILE_BYTES, HELD_BYTES, ROW_GROUP_BYTES, Codec
 from etl.settings import fetch_sizes
 from etl.settings.address import split_connect
 from etl.settings.places import check_place, is_url, place_of
@@ -47,6 +47,10 @@ class TableSettings(Section):
     """None: zstd for files that tasks write, and what the session says for Spark's."""
     target_file_bytes: int = Field(default=FILE_BYTES, ge=2**20, le=INT64)
     """Of files that tasks write: one ends behind the row group that takes it there."""
+    row_group_bytes: int = Field(default=ROW_GROUP_BYTES, ge=2**16, le=2**30)
+    """Of such files: rows in memory that become one."""
+    held_bytes: int = Field(default=HELD_BYTES, ge=2**16, le=2**32)
+    """Rows of such files that a task has in memory, of all its files."""
     partition_by: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
     """Columns of the table; `event_date` is built in: the UTC date of the record's timestamp."""
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL

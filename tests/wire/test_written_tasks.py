@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from etl.decisions import file_layout
 from etl.decisions.tasks import pack_tasks
 from etl.edges.delta.data_files import DataFiles
 from etl.errors import CorruptData, EtlError, TableUnreachable
@@ -88,7 +87,6 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
 
 def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_taken_away(
         broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 1)
     abandon, lay_there = DataFiles.abandon, list[Path]()
 
     def looking(files: DataFiles) -> None:
@@ -106,7 +104,7 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_t
         [OffsetRange(BrokerPartition("clicks", 0), 0, 30, leader)], [[0]],
         topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
     with pytest.raises(TaskFailed) as raised:
-        write_task(task, reading, FilesWanted(str(tmp_path), COLUMNS))
+        write_task(task, reading, FilesWanted(str(tmp_path), COLUMNS, row_group_bytes=1))
     told = unmark(str(raised.value))
     assert isinstance(told, CorruptData) and told.where["offset"] == 20
     assert len(lay_there) == 1 and [*tmp_path.rglob("*.parquet")] == []

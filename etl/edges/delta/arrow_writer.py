@@ -22,7 +22,7 @@ from etl.edges.delta.path import local_path, open_table, rust_path
 from etl.edges.delta.shape import shape_of, with_event_date_field
 from etl.edges.delta.taking import Takes
 from etl.errors import NotOurTable, SettingsError, TableUnreachable
-from etl.model.data_files import DEFAULT_CODEC, FILE_BYTES, Codec, DataFile, FilesWanted, Written
+from etl.model.data_files import DEFAULT_CODEC, FILE_BYTES, HELD_BYTES, ROW_GROUP_BYTES, Codec, DataFile, FilesWanted, Written
 from etl.model.plans import Plan
 from etl.model.raw_table import arrow_schema
 from etl.protocol.zookeeper.commit_metadata import with_receipts
@@ -48,7 +48,9 @@ class ArrowWriter:
     """The rows are of physical logs (`BrokerPartition.is_physical`)."""
     codec: Codec = DEFAULT_CODEC
     file_bytes: int = FILE_BYTES
-    """See `FilesWanted`."""
+    """See `FilesWanted`, also for those that follow."""
+    row_group_bytes: int = ROW_GROUP_BYTES
+    held_bytes: int = HELD_BYTES
     gives_way: bool = False
     """The conf leaves the choice to us (`auto`): the next run takes Spark's writer where this one cannot be."""
 
@@ -111,7 +113,9 @@ class ArrowWriter:
             if why:
                 raise NotOurTable(f"the arrow writer cannot append to this table: {why}", path=to.path, check="table.writer: spark")
             _refuse_another_shape(table, columns, to)
-        return FilesWanted(str(root), tuple(columns.names), tuple(to.partition_by), self.physical, self.codec, self.file_bytes)
+        return FilesWanted(
+            str(root), tuple(columns.names), tuple(to.partition_by), self.physical, self.codec, self.file_bytes, self.row_group_bytes,
+            self.held_bytes)
 
     def _commit(self, plan: Plan, files: Sequence[DataFile], table: DeltaTable | None, metadata: str, to: Destination) -> None:
         """delta-rs judges a conflict by the version of the table object that it is given: number and id were looked at on that very one.

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from etl.decisions.file_layout import (
-    OPEN_FILES, PAGE_BYTES, by_difference, compared, is_row_group, is_whole_file, level_of, name_of_file, with_dictionary,
+    OPEN_FILES, PAGE_BYTES, by_difference, compared, is_row_group, is_whole_file, level_of, name_of_file, rows_at_a_time, with_dictionary,
 )
 from etl.edges.delta.file_statistics import render_stats
 from etl.edges.delta.partition_values import EVENT_DATE, Values, split_by_values
@@ -73,7 +73,7 @@ class DataFiles:
         before = file.held_bytes
         file.hold(rows)
         self._held_bytes += file.held_bytes - before
-        if is_row_group(file.held_bytes, self._held_bytes, self._wanted.file_bytes):
+        if is_row_group(file.held_bytes, self._held_bytes, self._wanted):
             self._write(max(self._open, key=lambda one: self._open[one].held_bytes))
 
     def _write(self, values: Values) -> None:
@@ -150,12 +150,14 @@ class _OpenFile:
         """What is held back as one row group."""
         held, self._held, self.held_bytes = self._together(), [], 0
         if held.num_rows:
-            self._begun().write_table(held, row_group_size=held.num_rows)
+            self._begun(rows_at_a_time(held.num_rows, held.nbytes)).write_table(held, row_group_size=held.num_rows)
+            # what pages were encoded in: the pool would keep it, and some MB more with many a row group
+            pa.default_memory_pool().release_unused()
 
     def close(self) -> DataFile:
         """The end of the file, and what the log will say of it."""
         self.write()
-        self._begun().close()
+        self._writer.close()
         metadata = self._writer.writer.metadata
         size = self.size
         self._let_go()
@@ -176,12 +178,13 @@ class _OpenFile:
     def _together(self) -> pa.Table:
         return pa.Table.from_batches(self._held, self._schema).unify_dictionaries()
 
-    def _begun(self) -> Any:
+    def _begun(self, at_a_time: int) -> Any:
         if self._writer is None:
             whole = Path(self._wanted.root, self._path)
             whole.parent.mkdir(parents=True, exist_ok=True)
             self._file = pa.OSFile(str(whole), "wb")
-            self._writer = parquet.ParquetWriter(self._file, self._schema, **_options(tuple(self._schema.names), self._wanted.codec))
+            options = _options(tuple(self._schema.names), self._wanted.codec)
+            self._writer = parquet.ParquetWriter(self._file, self._schema, write_batch_size=at_a_time, **options)
         return self._writer
 
 

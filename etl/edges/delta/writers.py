@@ -122,8 +122,10 @@ def _of_rows(plan: Plan, settings: Settings, look: Callable[[], DeltaTable | Non
         return Chosen(SparkWriter(codec), "the plan puts rows in the place of others, which it alone can")
     refusal = refusal_of_arrow(settings, look, is_new=plan.table_id is None)
     if refusal is None:
-        size = settings.table.target_file_bytes
-        arrow = ArrowWriter(settings.source.is_physical, codec or DEFAULT_CODEC, size, gives_way=wanted is WriterName.AUTO)
+        table = settings.table
+        arrow = ArrowWriter(
+            settings.source.is_physical, codec or DEFAULT_CODEC, table.target_file_bytes, table.row_group_bytes, table.held_bytes,
+            gives_way=wanted is WriterName.AUTO)
         return Chosen(arrow, f"table.writer is {wanted.value}")
     if wanted is WriterName.ARROW:
         raise refusal

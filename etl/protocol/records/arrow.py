@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection
 from typing import Self
 
@@ -26,6 +27,11 @@ from etl.settings.fetch_sizes import MAX_RECORD_BYTES
 _HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _HEADERS_TYPE = pa.list_(pa.field("element", _HEADER_TYPE))
 
+_LARGEST_ROOM = 16 << 20
+"""A larger one is for the group that needs it."""
+_reused = threading.local()
+"""What each thread has for all its buffers: they are filled one after the other, and what is in them leaves with `arrow_batch`."""
+
 
 class ColumnBuffers:
     """Buffers for the rows of one Arrow batch, and the way of a group of entries through a kernel into them.
@@ -45,8 +51,9 @@ class ColumnBuffers:
         self._timestamps = np.empty(rows, dtype=np.int64)
         self._timestamp_bits = _bits(rows)
         self._timestamp_types = np.empty(rows, dtype=np.int32)
-        self._key_ends, self._key_bytes, self._key_bits = _ends(keyed), _room(size, self._key), _bits(keyed)
-        self._value_ends, self._value_bytes, self._value_bits = _ends(valued), _room(size, self._value), _bits(valued)
+        self._key_ends, self._key_bytes, self._key_bits = _ends(keyed), _reused_room("key", size, self._key), _bits(keyed)
+        self._value_ends, self._value_bits = _ends(valued), _bits(valued)
+        self._value_bytes: Bytes = np.empty(size if self._value else 0, dtype=np.uint8)
 
     def behind(self) -> Self:
         """Empty buffers for what of the group did not fit into these."""
@@ -101,9 +108,9 @@ class ColumnBuffers:
         rows, state = self.rows, self._state
         build: dict[str, Callable[[], pa.Array]] = {
             "key": lambda: _varied(
-                pa.binary(), rows, self._key_ends, self._key_bytes, state[KEY_BYTES], self._key_bits, state[NO_KEY]),
+                pa.binary(), rows, self._key_ends, _kept(self._key_bytes, state[KEY_BYTES]), self._key_bits, state[NO_KEY]),
             "value": lambda: _varied(
-                pa.binary(), rows, self._value_ends, self._value_bytes, state[VALUE_BYTES], self._value_bits, state[NO_VALUE]),
+                pa.binary(), rows, self._value_ends, self._value_bytes[:state[VALUE_BYTES]], self._value_bits, state[NO_VALUE]),
             "topic": lambda: _repeated(fetched.topic, rows),
             "partition": lambda: _same(fetched.partition, rows),
             "offset": lambda: pa.array(self._offsets[:rows]),
@@ -140,7 +147,8 @@ class BatchBuffers(ColumnBuffers):
         self._with_headers = "headers" in columns
         headed = self._room_for_rows if self._with_headers else 0
         self._header_ends, self._header_bits = _ends(headed), _bits(headed)
-        self._header_key_bytes, self._header_value_bytes = _room(size, self._with_headers), _room(size, self._with_headers)
+        self._header_key_bytes = _reused_room("header key", size, self._with_headers)
+        self._header_value_bytes = _reused_room("header value", size, self._with_headers)
         self._most_headers = size // 2
         headers = min(self._most_headers, 2 * headed)
         self._header_key_ends, self._header_value_ends, self._header_value_bits = _ends(headers), _ends(headers), _bits(headers)
@@ -174,11 +182,11 @@ class BatchBuffers(ColumnBuffers):
     def _headers_array(self) -> pa.Array:
         rows, state = self.rows, self._state
         headers = int(state[HEADERS])
-        keys = _varied(pa.string(), headers, self._header_key_ends, self._header_key_bytes, state[HEADER_KEY_BYTES], None, 0)
+        keys = _varied(pa.string(), headers, self._header_key_ends, _kept(self._header_key_bytes, state[HEADER_KEY_BYTES]), None, 0)
         if state[NON_ASCII]:
             keys = _as_text(keys)
         values = _varied(
-            pa.binary(), headers, self._header_value_ends, self._header_value_bytes, state[HEADER_VALUE_BYTES],
+            pa.binary(), headers, self._header_value_ends, _kept(self._header_value_bytes, state[HEADER_VALUE_BYTES]),
             self._header_value_bits, state[NO_HEADER_VALUE])
         pairs = pa.Array.from_buffers(_HEADER_TYPE, headers, [None], 0, children=[keys, values])
         missing = int(state[NO_HEADERS])
@@ -234,15 +242,25 @@ def _bits(count: int) -> Bytes:
     return np.zeros((count + 7) // 8, dtype=np.uint8)
 
 
-def _room(size: int, wanted: bool) -> Bytes:
-    return np.empty(size if wanted else 0, dtype=np.uint8)
+def _reused_room(of: str, size: int, wanted: bool) -> Bytes:
+    """Room for what most records have little of, which this thread uses again and again: what is filled there is `_kept` elsewhere."""
+    rooms: dict[str, Bytes] = _reused.__dict__
+    if not wanted:
+        return np.empty(0, dtype=np.uint8)
+    if of not in rooms or rooms[of].size < size or rooms[of].size > _LARGEST_ROOM >= size:
+        rooms[of] = np.empty(size, dtype=np.uint8)
+    return rooms[of]
 
 
-def _varied(kind: pa.DataType, count: int, ends: NDArray[np.int32], content: Bytes, used: int, bits: Bytes | None,
-            missing: int) -> pa.Array:
+def _kept(room: Bytes, used: int) -> Bytes:
+    """What was filled in a room that is used again, in memory of its own."""
+    return room[:used].copy()
+
+
+def _varied(kind: pa.DataType, count: int, ends: NDArray[np.int32], content: Bytes, bits: Bytes | None, missing: int) -> pa.Array:
     """An array of strings or binaries over its three buffers."""
     validity = pa.py_buffer(bits) if missing and bits is not None else None
-    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(ends[:count + 1]), pa.py_buffer(content[:used])], int(missing))
+    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(ends[:count + 1]), pa.py_buffer(content)], int(missing))
 
 
 def _repeated(text: str, count: int) -> pa.Array:

@@ -17,8 +17,8 @@ from etl.protocol.records.compiled import Bytes, frozen
 from etl.protocol.records.selection import Selection, corrupt, place_of
 from etl.protocol.records.tally import Tally
 
-GROUP_BYTES = 16 << 20
-"""Entries are decoded together until their records come to this many bytes ..."""
+GROUP_BYTES = 4 << 20
+"""Entries are decoded together until their records come to this many bytes, so that they are still in the processor's cache ..."""
 GROUP_RECORDS = 1 << 18
 """... or to this many records. How much of them one Arrow batch takes is `arrow`'s."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -227,6 +230,47 @@ def test_a_number_that_the_table_has_makes_no_task_write(path: str) -> None:
     tasks = Tasks(plan_of())
     assert appended(path, plan_of(), tasks).result is Result.APPLIED
     assert tasks.wanted is None
+
+
+def test_a_lower_number_than_the_tables_makes_no_task_write_and_takes_nothing_back(path: str) -> None:
+    """delta-rs itself would take it, and the number would go back for everybody."""
+    appended(path, plan_of())
+    appended(path, plan_of(2, table_id=id_of(path)))
+    late = plan_of(1, table_id=id_of(path), created_at_ms=9)
+    tasks = Tasks(late)
+    assert appended(path, late, tasks).result is Result.APPLIED_BY_ANOTHER
+    assert tasks.wanted is None and DeltaTable(path).transaction_version(APP) == 2
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before tasks write", "while tasks write"])
+def test_a_table_that_is_made_again_since_the_plan_was_made_gets_none_of_its_rows(path: str, is_late: bool) -> None:
+    appended(path, plan_of())
+    plan = plan_of(2, table_id=id_of(path))
+
+    def make_again() -> None:
+        shutil.rmtree(path)
+        append(Load(ArrowWriter(), Tasks(plan_of())), plan_of(), Destination(path, "offset-range-etl/cluster/group/other"))
+
+    tasks = Tasks(plan, meanwhile=make_again if is_late else lambda: None)
+    if not is_late:
+        make_again()
+    with pytest.raises(LedgersDisagree, match="made for the table with id"):
+        appended(path, plan, tasks)
+    assert len(offsets(path)) == 15 and (tasks.wanted is not None) == is_late
+
+
+@pytest.mark.parametrize("has_rows", [True, False], ids=["rows", "no rows"])
+def test_the_log_says_when_a_number_was_taken_for_ids_may_be_kept_by_time(path: str, has_rows: bool) -> None:
+    """delta-rs leaves that out unless it is told."""
+    before = time.time() * 1000
+    if has_rows:
+        appended(path, plan_of())
+    else:
+        plan = with_id(plain_plan(1, ranges=(), positions={LOG: 0}))
+        append(Load(EmptyCommit(arrow_schema())), plan, Destination(path, APP))
+    said = [json.loads(line) for line in Path(path, "_delta_log", f"{0:020d}.json").read_text().splitlines()]
+    [taken] = [action["txn"] for action in said if "txn" in action]
+    assert before - 1 <= taken["lastUpdated"] <= time.time() * 1000
 
 
 def test_a_column_that_somebody_added_is_null_in_our_rows(path: str) -> None:

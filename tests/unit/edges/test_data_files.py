@@ -60,6 +60,25 @@ def test_a_file_has_the_very_rows_that_were_given(tmp_path: Path, codec: Codec) 
     assert (file.rows, file.size, file.partition_values) == (3, Path(tmp_path, file.path).stat().st_size, {})
 
 
+def test_columns_of_wider_types_come_as_the_tables_own(tmp_path: Path) -> None:
+    """A reader of the table goes by the log's types, and some take the bytes of a file for them as they are."""
+    given = rows([5, 6], key=[b"k", None])
+    wide = {"partition": pa.int64(), "timestampType": pa.int64(), "log_epoch": pa.int64(), "timestamp": pa.timestamp("ns", tz="UTC"),
+            "topic": pa.large_string(), "value": pa.large_binary()}
+    batch = given.cast(pa.schema([field.with_type(wide.get(field.name, field.type)) for field in given.schema]))
+    [file] = written(wanted(tmp_path), batch)
+    found = parquet.read_table(Path(tmp_path, file.path), partitioning=None)
+    assert found == pa.Table.from_batches([given]) and found.schema.equals(arrow_schema())
+
+
+@pytest.mark.parametrize("size", [1, 100, 5_000])
+def test_a_page_is_about_as_large_as_is_asked_for_whatever_the_size_of_rows(tmp_path: Path, size: int) -> None:
+    """A reader holds a page at a time."""
+    many = 3 * file_layout.PAGE_BYTES // size
+    assert 1 <= file_layout.rows_at_a_time(many, many * size) * size <= file_layout.PAGE_BYTES
+    assert file_layout.rows_at_a_time(1, 10 * file_layout.PAGE_BYTES) == 1
+
+
 def test_no_rows_are_no_file(tmp_path: Path) -> None:
     assert written(wanted(tmp_path), rows([])) == ()
     assert list(tmp_path.iterdir()) == []
@@ -98,21 +117,17 @@ def test_what_the_log_says_of_a_long_topic_is_short_and_finds_it(tmp_path: Path)
     assert (said["minValues"]["topic"], said["maxValues"]["topic"]) == (name[:32], f"{name[:32]}\x7f")
 
 
-def test_a_row_group_that_says_nothing_of_its_values_leaves_the_column_without_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_row_group_that_says_nothing_of_its_values_leaves_the_column_without_bounds(tmp_path: Path) -> None:
     """Parquet keeps no bounds of more than 4 KiB. Those of the other row groups would be too tight, and rows lost in filters."""
-    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 1)
     large, small = rows([1], topic=["z" * 5000]), rows([2], topic=["a"])
-    [file] = written(wanted(tmp_path), large, small)
+    [file] = written(wanted(tmp_path, row_group_bytes=1), large, small)
     said = json.loads(file.stats)
     assert "topic" not in said["minValues"] and "topic" not in said["maxValues"]
     assert (said["minValues"]["offset"], said["maxValues"]["offset"]) == (1, 2)
 
 
-def test_a_row_group_of_nulls_alone_takes_no_bounds_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 1)
-    [file] = written(wanted(tmp_path), rows([1], timestamps=[None]), rows([2], timestamps=[0]))
+def test_a_row_group_of_nulls_alone_takes_no_bounds_away(tmp_path: Path) -> None:
+    [file] = written(wanted(tmp_path, row_group_bytes=1), rows([1], timestamps=[None]), rows([2], timestamps=[0]))
     assert json.loads(file.stats)["maxValues"]["timestamp"] == "1970-01-01T00:00:00.000Z"
 
 
@@ -165,12 +180,11 @@ def test_a_value_that_makes_no_plain_name_leaves_the_file_beside_the_folders(tmp
     assert "/" not in file.path and file.partition_values == {"topic": "a b/../c"}
 
 
-def test_small_batches_share_a_file_and_large_ones_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_share_a_file_and_large_ones_are_split(tmp_path: Path) -> None:
     batches = [rows(range(at, at + 100)) for at in range(0, 1000, 100)]
     [file] = written(wanted(tmp_path), *batches)
     assert file.rows == 1000
-    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 1)
-    asked = wanted(tmp_path, file_bytes=2000)
+    asked = wanted(tmp_path, file_bytes=2000, row_group_bytes=1)
     files = written(asked, *batches)
     assert len(files) > 1
     assert [offset for one in files for offset in read(asked, one).column("offset").to_pylist()] == list(range(1000))
@@ -191,13 +205,12 @@ def test_no_file_is_larger_than_is_asked_for_by_more_than_a_row_group_and_none_b
     assert sum(file.rows for file in (*whole, last)) == 2000
 
 
-def test_what_a_task_holds_back_is_bounded_over_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_layout, "HELD_BYTES", 3 * rows(range(100)).nbytes)
-    asked = wanted(tmp_path, ("partition",))
+def test_what_a_task_holds_back_is_bounded_over_all_its_files(tmp_path: Path) -> None:
+    asked = wanted(tmp_path, ("partition",), held_bytes=3 * rows(range(100)).nbytes)
     files = DataFiles(asked)
     for at in range(20):
         files.take(rows(range(at * 100, at * 100 + 100), partition=[at % 4] * 100))
-        assert sum(one.held_bytes for one in files._open.values()) < file_layout.HELD_BYTES
+        assert sum(one.held_bytes for one in files._open.values()) < asked.held_bytes
     assert sorted(file.rows for file in files.end()) == [500] * 4
 
 
@@ -211,9 +224,8 @@ def test_each_of_many_partition_values_is_one_file_as_long_as_its_rows_fit_into_
     assert [file.rows for file in found] == [5] * many
 
 
-def test_a_task_has_so_many_files_open_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 1)
-    asked, many = wanted(tmp_path, ("partition",)), file_layout.OPEN_FILES + 5
+def test_a_task_has_so_many_files_open_and_no_more(tmp_path: Path) -> None:
+    asked, many = wanted(tmp_path, ("partition",), row_group_bytes=1), file_layout.OPEN_FILES + 5
     files = DataFiles(asked)
     for at in (*range(many), 0):
         files.take(rows([at], partition=[at]))
@@ -233,13 +245,12 @@ def test_rows_in_small_batches_are_held_back_by_their_own_size(tmp_path: Path) -
     assert file.rows == 1000
 
 
-def test_files_that_nobody_will_name_are_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 1)
-    files = DataFiles(wanted(tmp_path, ("partition",), file_bytes=1))
+@pytest.mark.parametrize("file_bytes", [1, 2**20], ids=["whole", "begun"])
+def test_files_that_nobody_will_name_are_taken_away(tmp_path: Path, file_bytes: int) -> None:
+    files = DataFiles(wanted(tmp_path, ("partition",), file_bytes=file_bytes, row_group_bytes=1))
     for at in range(3):
         files.take(rows([at], partition=[at]))
-    monkeypatch.setattr(file_layout, "ROW_GROUP_BYTES", 2**20)
-    files.take(rows([9], partition=[1]))
+    assert len([*tmp_path.rglob("*.parquet")]) == 3
     files.abandon()
     assert [*tmp_path.rglob("*.parquet")] == []
 

@@ -67,9 +67,12 @@ def conf(**table: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("writer", ["arrow", "auto"])
 @pytest.mark.parametrize("table_id", [None, "t"])
 def test_tasks_write_the_files_where_the_conf_says_so_and_the_table_is_plain(table_id: str | None, writer: str) -> None:
-    settings = plain_settings(**conf(writer=writer, codec="snappy", target_file_bytes=2**21, partition_by=["topic", "event_date"]))
+    settings = plain_settings(**conf(
+        writer=writer, codec="snappy", target_file_bytes=2**21, row_group_bytes=2**20, held_bytes=2**22,
+        partition_by=["topic", "event_date"]))
     chosen = choose_writer(plan_of(*RANGES, table_id=table_id), settings, lambda: table_with(writer=2))
-    assert isinstance(chosen.writer, ArrowWriter) and (chosen.writer.codec.value, chosen.writer.file_bytes) == ("snappy", 2**21)
+    assert isinstance(chosen.writer, ArrowWriter) and chosen.writer.codec.value == "snappy"
+    assert (chosen.writer.file_bytes, chosen.writer.row_group_bytes, chosen.writer.held_bytes) == (2**21, 2**20, 2**22)
 
 
 UNFIT_CONFS: list[tuple[dict[str, Any], str]] = [

@@ -263,3 +263,14 @@ def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_
     with mock.patch.object(arrow, "MOST_ROWS", 3):
         both = list(zip(read(b"left"), read(b"right"), strict=True))
     assert both == [((offset, b"left"), (offset, b"right")) for offset in range(40)]
+
+
+def test_keys_and_headers_of_an_arrow_batch_stay_what_they_are_while_what_follows_is_decoded() -> None:
+    """The room that a thread decodes them into is used again."""
+    given = [Rec(delta, b"v", b"key-%d" % delta, ((b"name-%d" % delta, b"header-%d" % delta),)) for delta in range(40)]
+    with mock.patch.object(arrow, "MOST_ROWS", 3):
+        kept = list(cursor_of(0, 40).feed(answer(encode(Batch(0, given, Codec.LZ4)))))
+    assert len(kept) == 14
+    assert [row["key"] for one in kept for row in one.to_pylist()] == [record.key for record in given]
+    named = [(header["key"].encode(), header["value"]) for one in kept for row in one.to_pylist() for header in row["headers"]]
+    assert named == [record.headers[0] for record in given]

@@ -68,10 +68,16 @@ def name_of_file(values: Mapping[str, str | None], task: int, attempt: int, uniq
     """Where below the table's folder a file lies: in a folder for each partition value, as Spark does it, where those have plain names.
 
     The log alone says what a file's partition values are (Delta protocol, "Add File"), so any other value is no reason for escapes that one
-    reader undoes and another does not: such a file lies beside the folders. `unique` keeps attempts apart, also those of one task.
+    reader undoes and another does not: such a file lies beside the folders. `unique` keeps attempts apart, also those of one task; it
+    begins with the id of the write.
     """
     suffix = "" if codec is Codec.NONE else f".{codec.value}"
     name = f"part-{task:05d}-{attempt}-{unique}{suffix}.parquet"
     folders = [f"{column}={'__HIVE_DEFAULT_PARTITION__' if value is None else value}" for column, value in values.items()]
     is_plain = all(_PLAIN_NAME.fullmatch(part) for folder in folders for part in folder.split("=", 1))
     return "/".join([*folders, name]) if is_plain else name
+
+
+def names_of_write(write_id: str) -> str:
+    """The names of all files of one write, whatever their folder, as a pattern of pathlib."""
+    return f"part-*-{write_id}-*.parquet"

@@ -44,6 +44,8 @@ class FilesWanted:
     """A file ends behind the row group that takes it there."""
     row_group_bytes: int = ROW_GROUP_BYTES
     held_bytes: int = HELD_BYTES
+    write_id: str = "0"
+    """Part of the name of each file of this write, and of none of another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from etl.edges.progress_port import ProgressAddress
+from etl.errors import TableUnreachable
 from etl.model.data_files import FilesWanted, Written
 from etl.model.logs import BrokerPartition, Cleanup, Tail
 from etl.model.plans import OffsetRange
@@ -55,8 +56,8 @@ def _telling_obstacles(wanted: FilesWanted) -> Iterator[None]:
 
     try:
         yield
-    except OSError as error:
-        told = unreachable(error, wanted.root, "written")
+    except (OSError, TableUnreachable) as error:
+        told = error if isinstance(error, TableUnreachable) else unreachable(error, wanted.root, "written")
         raise TaskFailed(f"{told}\n{mark(told)}") from error
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,23 +38,26 @@ def broker() -> Iterator[FakeBroker]:
         yield running
 
 
-def write(broker: FakeBroker, root: Path, tasks: list[list[int]], *, log_epochs: dict[BrokerPartition, int] | None = None) -> list[Written]:
+def write(
+    broker: FakeBroker, root: Path, tasks: list[list[int]], *, log_epochs: dict[BrokerPartition, int] | None = None,
+    partition_by: tuple[str, ...] = (),
+) -> list[Written]:
     """Ranges [3, 17) of three partitions, read and written by these tasks."""
     leader = Leader(Broker(0, broker.host, broker.port), None)
     ranges = [OffsetRange(BrokerPartition("clicks", partition), 3, 17, leader) for partition in range(3)]
     reading = Reading(
         ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
     known = tasks_to_write(ranges, tasks, topic_ids={}, leader_epochs={}, log_epochs=log_epochs or {}, cleanups={}, tails={})
-    return [write_task(task, reading, FilesWanted(str(root), COLUMNS)) for task in known]
+    return [write_task(task, reading, FilesWanted(str(root), COLUMNS, partition_by)) for task in known]
 
 
 def rows_of(root: Path, written: list[Written]) -> pa.Table:
     return pa.concat_tables([parquet.read_table(root / file.path) for one in written for file in one.files])
 
 
-def failure_of(broker: FakeBroker, root: Path) -> EtlError:
+def failure_of(broker: FakeBroker, root: Path, partition_by: tuple[str, ...] = ()) -> EtlError:
     with pytest.raises(TaskFailed) as raised:
-        write(broker, root, [[0]])
+        write(broker, root, [[0]], partition_by=partition_by)
     found = unmark(str(raised.value))
     assert found is not None
     return found
@@ -111,12 +116,26 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_t
 
 
 def test_a_folder_that_cannot_be_written_is_told_as_the_table_and_not_as_a_bug(broker: FakeBroker, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    told = failure_of(broker, tmp_path / "file" / "table")
+    (tmp_path / "partition=0").write_text("in the way")
+    told = failure_of(broker, tmp_path, ("partition",))
     assert isinstance(told, TableUnreachable) and "cannot be written" in told.what
 
 
-def test_a_disk_that_is_full_is_told_as_the_table_and_not_as_a_bug(broker: FakeBroker) -> None:
-    """`/dev/full` is one: the file is a link to it."""
-    told = failure_of(broker, Path("/dev/full"))
-    assert isinstance(told, TableUnreachable)
+def test_a_tables_folder_that_is_removed_meanwhile_is_not_made_again_without_its_log(broker: FakeBroker, tmp_path: Path) -> None:
+    """The next run would take it for somebody else's files."""
+    told = failure_of(broker, tmp_path / "gone")
+    assert isinstance(told, TableUnreachable) and told.what == "the table's folder is not there"
+    assert not (tmp_path / "gone").exists()
+
+
+def test_where_space_runs_out_nothing_of_the_attempt_keeps_what_a_retry_needs(broker: FakeBroker, tmp_path: Path) -> None:
+    """No process may write a longer file here than the first pages take."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
+    try:
+        told = failure_of(broker, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert isinstance(told, TableUnreachable) and "cannot be written" in told.what
+    assert [*tmp_path.rglob("*")] == []
+    assert not any(".parquet" in os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink())

@@ -6,13 +6,16 @@ there with its size, and the columns are the table's own. Which tables get files
 
 from __future__ import annotations
 
+import contextlib
 import time
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from etl.decisions.file_layout import names_of_write
 from etl.decisions.table_columns import refuse_other_columns
 from etl.edges.delta.failures import unreachable
 from etl.edges.delta.features import unfit_for_arrow
@@ -75,16 +78,19 @@ class ArrowWriter:
         Raises TableUnreachable for files that are not there as their tasks say, NotOurTable for a table that became unfit meanwhile.
         """
         wanted = self._wanted(table, to)
-        written = rows.write(wanted)
-        refuse_other_ranges(plan, written)
-        refuse_other_rows(written)
-        files = [file for one in written for file in one.files]
-        refuse_lost_files(wanted.root, files)
-        if table is not None:  # what is looked at is the table of now: what somebody changed while tasks wrote need be no conflict
-            table = open_table(to.path)
-            if holds(plan, table, to.app_id) or table is None:
-                return
-            self._refuse_unfit(table, to)
+        with contextlib.ExitStack() as without_commit:
+            without_commit.callback(take_away, wanted)
+            written = rows.write(wanted)
+            refuse_other_ranges(plan, written)
+            refuse_other_rows(written)
+            files = [file for one in written for file in one.files]
+            refuse_lost_files(wanted.root, files)
+            if table is not None:  # what is looked at is the table of now: what somebody changed while tasks wrote need be no conflict
+                table = open_table(to.path)
+                if holds(plan, table, to.app_id) or table is None:
+                    return
+                self._refuse_unfit(table, to)
+            without_commit.pop_all()  # from here on a commit may name them
         receipts = {i: receipt for one in written for i, receipt in one.receipts.items()}
         in_order = tuple(receipts[i] for i in range(len(plan.ranges))) if len(receipts) == len(plan.ranges) else None
         try:
@@ -115,7 +121,7 @@ class ArrowWriter:
             _refuse_another_shape(table, columns, to)
         return FilesWanted(
             str(root), tuple(columns.names), tuple(to.partition_by), self.physical, self.codec, self.file_bytes, self.row_group_bytes,
-            self.held_bytes)
+            self.held_bytes, uuid.uuid4().hex)
 
     def _commit(self, plan: Plan, files: Sequence[DataFile], table: DeltaTable | None, metadata: str, to: Destination) -> None:
         """delta-rs judges a conflict by the version of the table object that it is given: number and id were looked at on that very one.
@@ -143,6 +149,16 @@ class ArrowWriter:
 
 
 NO_STORE = "tasks write files to a folder of this machine, or one that is mounted on all, and to no object store yet"
+
+
+def take_away(wanted: FilesWanted) -> None:
+    """All files of a write that no commit names, whoever wrote them and how far they came: where space ran out, a retry needs it.
+
+    What the folder refuses now stays for VACUUM.
+    """
+    for path in Path(wanted.root).rglob(names_of_write(wanted.write_id)):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def refuse_other_ranges(plan: Plan, written: Sequence[Written]) -> None:

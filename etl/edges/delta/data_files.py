@@ -1,7 +1,8 @@
 """Writes the data files of a table from Arrow batches, by pyarrow, where a task runs: nothing names them until a commit does.
 
 Owns the Parquet writer; where files and row groups end, and how columns are kept, is decided in `file_layout`.
-What an attempt wrote that was killed stays where it is: no commit names it, and VACUUM takes it.
+What an attempt wrote that was killed is taken away by the run that it was of; where that is gone, too, no commit names it, and VACUUM
+takes it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from etl.decisions.file_layout import (
 )
 from etl.edges.delta.file_statistics import render_stats
 from etl.edges.delta.partition_values import EVENT_DATE, Values, split_by_values
+from etl.errors import TableUnreachable
 from etl.model.data_files import Codec, DataFile, FilesWanted
 from etl.model.raw_table import arrow_schema, raw_columns
 
@@ -32,7 +34,8 @@ TEXTS = pa.dictionary(pa.int32(), pa.string())
 class DataFiles:
     """The files of one attempt of a task. `take` each batch, then `end`, or `abandon` where it came to nothing.
 
-    `task` and `attempt` are for the names alone. Raises OSError where the table's folder cannot be written.
+    `task` and `attempt` are for the names alone. Raises OSError where the table's folder cannot be written, TableUnreachable where it is
+    gone.
     """
 
     def __init__(self, wanted: FilesWanted, *, task: int = 0, attempt: int = 0) -> None:
@@ -98,13 +101,14 @@ class DataFiles:
 
     def _new(self, values: Values) -> _OpenFile:
         named = dict(zip(self._wanted.partition_by, values, strict=True))
-        path = name_of_file(named, self._task, self._attempt, str(uuid.uuid4()), self._wanted.codec)
+        path = name_of_file(named, self._task, self._attempt, f"{self._wanted.write_id}-{uuid.uuid4()}", self._wanted.codec)
         return _OpenFile(self._wanted, self._kept, path, named)
 
     def _finish(self, values: Values) -> None:
-        file = self._open.pop(values)
+        file = self._open[values]
         self._held_bytes -= file.held_bytes
-        self._done.append(file.close())
+        self._done.append(file.close())  # where its end is refused it is still open, and can be abandoned
+        del self._open[values]
 
 
 _BATCH_BYTES = 16 * 1024
@@ -168,6 +172,7 @@ class _OpenFile:
         with contextlib.suppress(OSError):
             if self._writer is not None:
                 self._writer.close()
+        with contextlib.suppress(OSError):
             self._let_go()
         return self._path
 
@@ -180,7 +185,11 @@ class _OpenFile:
 
     def _begun(self, at_a_time: int) -> Any:
         if self._writer is None:
-            whole = Path(self._wanted.root, self._path)
+            root = Path(self._wanted.root)
+            whole = root / self._path
+            if not root.is_dir():  # whoever begins to write makes it: made again it would be a folder of files that no log stands beside
+                check = "that it is the same folder on every executor's host, and who removed it; the next run appends the same plan again"
+                raise TableUnreachable("the table's folder is not there", path=self._wanted.root, check=check)
             whole.parent.mkdir(parents=True, exist_ok=True)
             self._file = pa.OSFile(str(whole), "wb")
             options = _options(tuple(self._schema.names), self._wanted.codec)

@@ -83,6 +83,12 @@ class Stale:
         raise OSError("Generic LocalFileSystem error: Stale file handle (os error 116)")
 
 
+def rows_of_nobody() -> pa.RecordBatch:
+    """One row of nulls and noughts."""
+    filled = {"topic": ["t"], "partition": [0], "offset": [0], "log_epoch": [0]}
+    return pa.record_batch([pa.array(filled.get(field.name, [None]), field.type) for field in arrow_schema()], schema=arrow_schema())
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     return str(tmp_path / "table")
@@ -206,6 +212,33 @@ def test_files_with_other_rows_than_were_read_are_told_and_nothing_is_committed(
     with pytest.raises(TableUnreachable, match="15 rows of the 16"):
         appended(path, plan_of(), Tasks(plan_of(), spoil=spoil))
     assert read_table(path, APP, known=None) is None
+
+
+@pytest.mark.parametrize("table", [True, False], ids=["a table", "a table to be"])
+@pytest.mark.parametrize("what", ["a task failed", "a file was lost"])
+def test_a_write_that_comes_to_nothing_leaves_no_file_and_takes_none_of_another_write(path: str, what: str, *, table: bool) -> None:
+    """Retries on a disk that is short would else leave their files one beside the other until nothing fits."""
+    if table:
+        appended(path, plan_of())
+    plan = plan_of(2, table_id=id_of(path)) if table else plan_of()
+    before = sorted(Path(path).rglob("*.parquet"))
+    append_others = DataFiles(FilesWanted(path, tuple(arrow_schema().names), write_id="another"))
+    Path(path, "_delta_log").mkdir(parents=True, exist_ok=True)
+
+    def fail() -> None:
+        raise TableUnreachable("no space left", check="free space")
+
+    def lose(found: list[Written]) -> list[Written]:
+        Path(path, found[0].files[0].path).unlink()
+        return found
+
+    failing = Tasks(plan, meanwhile=fail) if what == "a task failed" else Tasks(plan, spoil=lose)
+    append_others.take(rows_of_nobody())
+    [other] = append_others.end()
+    with pytest.raises(TableUnreachable):
+        appended(path, plan, failing)
+    assert sorted(Path(path).rglob("*.parquet")) == sorted([*before, Path(path, other.path)])
+    assert appended(path, plan).result is Result.APPLIED
 
 
 def test_what_the_file_system_says_at_the_commit_is_told_as_that_and_not_as_a_bug(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from etl.model.raw_table import raw_columns, spark_schema
 from etl.model.receipts import Receipt
 from etl.reader.advice import for_a_pipeline, for_options
 from etl.reader.alone import tasks_of
+from etl.reader.kept_worker import begin_task
 from etl.reader.option_names import INTERNAL
 from etl.reader.options import columns_of_schema, parse_options
 from etl.reader.receipts import Merge, ReceiptAccumulator
@@ -92,6 +93,7 @@ class RangesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Arrow batches of one task's ranges, none for a task that has none. Spark makes one empty partition where there is no task."""
+        begin_task()
         task = partition.value
         if task is None or not task.ranges:
             return

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from etl.edges.progress_port import ProgressAddress
 from etl.model.data_files import FilesWanted, Written
 from etl.model.receipts import Receipt
+from etl.reader.kept_worker import begin_task
 from etl.reader.reading import Reading
 from etl.reader.receipts import Merge, ReceiptAccumulator
 from etl.reader.task_rows import attempt_number
@@ -36,6 +37,7 @@ class PlannedFiles:
         reading, progress, accumulator = self._reading, self._progress, self._accumulator
 
         def write(task: Task) -> Written:
+            begin_task()
             found = write_task(task, reading, wanted, progress, attempt=attempt_number())
             accumulator.add(dict(found.receipts))
             return found

@@ -6,9 +6,11 @@ import sys
 
 import pytest
 
+from etl.decisions.file_layout import level_of
 from etl.edges.machine import cores
 from etl.edges.spark import session
 from etl.edges.spark.session import DELTA_PACKAGE, LOCAL_MASTER, complete, parallelism_of
+from etl.model.data_files import Codec
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +31,12 @@ def test_what_spark_submit_was_told_is_not_set_again() -> None:
     chosen = complete({}, submitted)
     assert not {"spark.sql.shuffle.partitions", "spark.jars.packages", "spark.pyspark.python", "spark.driver.host"} & set(chosen)
     assert chosen["spark.sql.catalog.spark_catalog"].endswith("DeltaCatalog")
+
+
+def test_zstd_tries_as_hard_by_either_writer_unless_somebody_says_otherwise() -> None:
+    level = "spark.hadoop.parquet.compression.codec.zstd.level"
+    assert complete({}, {})[level] == str(level_of(Codec.ZSTD))
+    assert complete({level: "9"}, {})[level] == "9" and level not in complete({}, {level: "9"})
 
 
 def test_the_callers_settings_win() -> None:

@@ -1,0 +1,57 @@
+"""What a worker that Spark keeps for further tasks spares itself."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from etl.reader import kept_worker
+from etl.reader.source import OffsetRanges
+
+
+class Node:
+    """Points at itself, so that only the collector frees it."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture
+def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As one in which no task of Spark's has begun."""
+    monkeypatch.setattr(kept_worker, "_tasks", 0)
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("new_process")
+def test_from_its_second_task_on_a_worker_leaves_what_the_first_one_loaded_out_of_the_collectors_work() -> None:
+    kept_worker.begin_task()
+    assert gc.get_freeze_count() == 0
+    alive = len(gc.get_objects())
+    kept_worker.begin_task()
+    assert gc.get_freeze_count() > alive * 0.9 and len(gc.get_objects()) < alive * 0.1
+
+
+@pytest.mark.usefixtures("new_process")
+def test_garbage_of_later_tasks_is_collected_as_ever() -> None:
+    kept_worker.begin_task()
+    kept_worker.begin_task()
+    node = Node()
+    seen = weakref.ref(node)
+    kept_worker.begin_task()
+    del node
+    gc.collect()
+    assert seen() is None
+
+
+@pytest.mark.usefixtures("new_process")
+def test_the_data_source_says_each_task_that_it_begins() -> None:
+    reader = OffsetRanges({"bootstrap": "h:1", "topics": "clicks"}).reader(None)
+    assert list(reader.read(InputPartition(None))) == [] and gc.get_freeze_count() == 0
+    assert list(reader.read(InputPartition(None))) == [] and gc.get_freeze_count() > 0

@@ -52,7 +52,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if set(parts) & set(OF_TOPICS):
         with tempfile.TemporaryDirectory(prefix="etl-bench-") as name, Cluster(folder=Path(name, "cluster")) as cluster:
             rounds, cold = (2, 1) if asked.quick else (3, 2)
-            what = Asked(cluster, Path(name), asked.kinds or list(KINDS), asked.rounds or rounds, asked.codec, cold)
+            what = Asked(cluster, Path(name), asked.kinds or list(KINDS), asked.rounds or rounds, asked.codec, asked.fetches, cold)
             _topics(what, _workloads(asked), parts, QUICK_MEMORY if asked.quick else [*SESSION, PEER], said)
     if "small" in parts:
         said.tried("small", lambda: small(asked.rounds or (1 if asked.quick else 3), said.tell, cold=0 if asked.quick else 1))
@@ -145,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--partitions", type=lambda text: [int(one) for one in text.split(",")], default=[1_000, 10_000, 100_000],
                         help="of --parts planning: 10000")
     parser.add_argument("--codec", default="zstd", choices=["uncompressed", "snappy", "lz4", "zstd"], help="of all tables' files")
+    parser.add_argument("--fetches", default="large", choices=["large", "default"], help="of Spark's source: as large as ours, or its own")
     parser.add_argument("--go-on", action="store_true", help="keep what the files have of what is not measured now")
     parser.add_argument("--render", action="store_true", help="measure nothing: the page anew from the results that are there")
     parser.add_argument("--to", type=Path, default=ROOT / "build" / "bench", help="the folder of both files (default: build/bench)")

@@ -34,7 +34,8 @@ All kinds in turn, a round of each after the other, in processes that stay and a
 defaults for the JVM and for queries, does what is ours and what is Spark's.
 
 - **Spark's Kafka source** has all eight columns and a task for each partition, as many as cores. It saves no offsets, and looks for none.
-  Its release is 4.0.0, with kafka-clients 3.9.1: of 4.2.0 one jar was not to be had.
+  Its fetches are as large as ours (`kafka.max.partition.fetch.bytes` 16 MiB, and `kafka.max.poll.records` 5000), unless the command says
+  `--fetches default`, which are of 1 MiB. Its release is 4.0.0, with kafka-clients 3.9.1: of 4.2.0 one jar was not to be had.
 - **`etl run`** is the whole command: ZooKeeper, the plan, the commit, the offsets, the report. *to the commit* is from the stored plan (its
   znode's time) to the table's commit (its file's time), and the speeds are by that clock; of the others it is from their beginning to the
   table's commit, and where there is no table to the end.

@@ -29,6 +29,8 @@ class Asked:
     kinds: Sequence[str]
     rounds: int
     codec: str
+    fetches: str = "large"
+    """Of Spark's source."""
     cold: int = 2
     """Rounds that warm processes, and are left out."""
 
@@ -74,7 +76,7 @@ class Warm:
             folder.mkdir()
             bootstrap, zookeeper = self._asked.cluster.bootstrap, self._asked.cluster.zookeeper_connect
             words = {
-                "session": [bootstrap, zookeeper, str(folder), f"local[{self._cores}]", self._asked.codec],
+                "session": [bootstrap, zookeeper, str(folder), f"local[{self._cores}]", self._asked.codec, self._asked.fetches],
                 PEER: [bootstrap, str(folder), self._asked.codec], DRAIN: [bootstrap]}[program]
             self._children[program] = self._ends.enter_context(Child(f"tests.bench.whole.{program}", folder, *words))
         return self._children[program]

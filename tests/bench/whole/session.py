@@ -1,9 +1,10 @@
 """One Spark session and what is done in it: runs of ours, and Spark's own source and writer beside them, all with the same settings.
 
-    python -m tests.bench.whole.session BOOTSTRAP ZOOKEEPER FOLDER MASTER CODEC
+    python -m tests.bench.whole.session BOOTSTRAP ZOOKEEPER FOLDER MASTER CODEC FETCHES
 
 - Spark's defaults for the JVM and for queries; what a pipeline's session has besides (docs/SETTINGS.md) holds for all.
-- Spark's source has all eight columns (`includeHeaders`), and a task for each partition, as many as cores. It writes a Delta table with the
+- Spark's source has all eight columns (`includeHeaders`), and a task for each partition, as many as cores. Its fetches are as large as ours
+  (FETCHES: `large`), or its own (`default`). It writes a Delta table with the
   codec, and its level, that files of ours have. Nothing of it saves offsets, or looks whether it did that before.
 - Of a run of ours all is counted: from the command to its exit code; and apart, from the stored plan to the table's commit.
 
@@ -27,6 +28,7 @@ from etl.edges.spark.session import build_session
 from etl.embedded.jars import Artifact, fetched
 from etl.embedded.spark import jar_settings, set_spark_environment, spark_settings
 from etl.reader.source import OffsetRanges
+from etl.settings.fetch_sizes import FETCH_MAX_BYTES
 from tests.bench.whole.child import serve
 from tests.bench.whole.tables import Clock, written
 from tests.bench.whole.workloads import PARTITIONS
@@ -38,6 +40,7 @@ SPARKS_SOURCE = [
     Artifact("org.apache.kafka", "kafka-clients", "3.9.1", alone=True),
     Artifact("org.apache.commons", "commons-pool2", "2.12.1", alone=True),
 ]
+LARGE_FETCHES = {"kafka.max.partition.fetch.bytes": str(FETCH_MAX_BYTES), "kafka.max.poll.records": "5000"}
 _ALL_OF_IT = 1 << 50
 RUNS: Mapping[str, Mapping[str, Any]] = {
     "arrow": {"table": {"writer": "arrow"}},
@@ -61,10 +64,11 @@ def started(folder: Path, master: str, codec: str) -> SparkSession:
 class Session:
     """Does one thing after the other; each table is a new one, and taken away behind it, or the records leave the page cache."""
 
-    def __init__(self, bootstrap: str, zookeeper: str, folder: str, master: str, codec: str) -> None:
+    def __init__(self, bootstrap: str, zookeeper: str, folder: str, master: str, codec: str, fetches: str) -> None:
         self._bootstrap, self._zookeeper, self._folder, self._codec = bootstrap, zookeeper, Path(folder), codec
         self._spark = started(self._folder, master, codec)
         self._spark.dataSource.register(OffsetRanges)
+        self._fetches = LARGE_FETCHES if fetches == "large" else {}
         self._numbers = 0
         self._kinds: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
             "spark-delta": self._sparks_delta, "spark-noop": lambda job: self._noop(self._sparks(job)),
@@ -84,7 +88,8 @@ class Session:
 
     def _sparks(self, job: Mapping[str, Any]) -> DataFrame:
         source = self._spark.read.format("kafka").option("kafka.bootstrap.servers", self._bootstrap).option("subscribe", job["topic"])
-        return self._bounded(source.option("includeHeaders", "true").option("startingOffsets", "earliest"), job)
+        source = source.options(includeHeaders="true", startingOffsets="earliest", **self._fetches)
+        return self._bounded(source, job)
 
     def _ours(self, job: Mapping[str, Any]) -> DataFrame:
         source = self._spark.read.format("offset_ranges").option("bootstrap", self._bootstrap).option("topics", job["topic"])

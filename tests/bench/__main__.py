@@ -33,7 +33,7 @@ QUICK_PARTS = ("compared", "memory", "small")
 QUICK_MEMORY = ("arrow",)
 _GROWTH = (1, 2, 4, 8)
 """Tenths of the topic's records."""
-_ON_CORES = 4_000_000
+_ON_CORES = 2_000_000
 _OF_ONE = "100B-none"
 """The workload of which growth and memory are looked at; where it is not asked for, the first one."""
 _BESIDES = "1kB-lz4"

@@ -96,7 +96,7 @@ def grown(asked: Asked, warm: Warm, topic: Topic, sizes: Sequence[int], tell: Te
     """The same with more and more of the topic's records."""
     for number in range(asked.rounds):
         for records in sizes:
-            for kind in asked.only(["arrow", "dataframe", "spark-delta"]):
+            for kind in asked.only(["arrow", "spark-delta"]):
                 tell({"part": "records", "round": number, **warm.do(kind, topic, records)})
 
 

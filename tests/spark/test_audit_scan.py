@@ -100,6 +100,17 @@ def test_rows_of_no_log_are_counted_apart_and_named_and_in_nobodys_way(spark: Sp
     assert {tuple(one.values()) for one in scan.first_of_no_log()} <= set(strange) and len(scan.first_of_no_log()) == 3
 
 
+def test_rows_are_counted_in_the_files_whatever_the_log_says_of_them(spark: SparkSession, path: str) -> None:
+    """Spark answers a plain count from the log, which only repeats what the writer of a file said."""
+    write_deltalake(path, rows_of_others([("clicks", 0, 0), ("clicks", 0, 1)]))
+    log = Path(path, "_delta_log", f"{0:020d}.json")
+    said = log.read_text()
+    log.write_text(said.replace('\\"numRecords\\":2', '\\"numRecords\\":999'))
+    assert log.read_text() != said and spark.read.format("delta").load(path).count() == 999
+    [(_, bucket)] = Scan(spark, path).buckets()
+    assert bucket.rows == 2
+
+
 @pytest.mark.parametrize("damage, says", [
     (None, "not there"), (lambda whole: whole[:-9], "cannot be read"),
     (lambda whole: whole[:8] + b"\xff" * 60 + whole[68:], "cannot be read"),

@@ -100,6 +100,7 @@ _READER = Runs("tests/system/test_typed_pages.py", "test_the_programs_of_the_rea
 PROGRAMS = {
     "README.md": _READER, "docs/READER.md": _READER,
     "docs/HOWTO.md": IN_ORDER["docs/HOWTO.md: Move from Spark's Kafka source"], "docs/AIRFLOW.md": _CHECKED,
+    "docs/RUNNING.md": Runs("tests/unit/reader/test_arrow_transform.py", "test_the_function_on_the_page_makes_the_column_that_it_says"),
 }
 """Of which page which test runs the programs in Python."""
 

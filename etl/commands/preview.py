@@ -23,7 +23,7 @@ from etl.report.plan_json import describe_plan
 from etl.report.asked import told_done_before
 from etl.report.sentences import told_by_owner, told_cluster_id, told_leaderless, told_let_go, told_open, told_purpose
 from etl.run.context import ALONE, now_ms
-from etl.run.rows import writer_of
+from etl.run.rows import check_rows, writer_of
 from etl.run.transform import check_without_spark
 from etl.run.wiring import open_world
 from etl.settings.bounds import starting_by
@@ -95,7 +95,12 @@ def preview(settings: Settings, request: Request | None = None) -> Preview:
 
 
 def with_transform_checked(found: Preview, settings: Settings) -> Preview:
-    """The same where a run would use the transform and can find it. Raises what is known to refuse it, as the run does."""
+    """The same where the table takes the rows, and a run can find the transform that it would use.
+
+    Raises what is known to refuse them, as the run does.
+    """
+    for plan in found.plans:
+        check_rows(plan, settings)
     if not settings.transform or not any(_takes_rows_of_spark(plan, settings) for plan in found.plans):
         return found
     check_without_spark(settings)

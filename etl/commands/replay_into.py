@@ -71,7 +71,7 @@ def replay_into(settings: Settings, wanted: Wanted, path: str, run_context: RunC
         said = {"app": _MADE_BY, "pipeline": settings.pipeline, "group": settings.group, "run_id": run_id,
                 "offsets": _offsets(plan)}
         counts = world.put_into(plan, step.snapshot, into, json.dumps(said))
-    if settings.transform is None and counts.read not in (None, counts.there):
+    if settings.either_transform is None and counts.read not in (None, counts.there):
         what = f"{counts.read:,} records were read, and the table has {counts.there:,} rows of their offsets"
         raise VerifyFailed(what, path=path, check="who else writes to this table; then say it again")
     return Copied(path, plan, counts)

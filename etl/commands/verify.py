@@ -74,7 +74,7 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
         if given_up:
             notes += (f"{given_up:,} rows are of plans that were given up: each is there once, and whether more of them came is not asked",)
         of_no_log = tuple(scan.first_of_no_log()) if scan.rows_of_no_log else ()
-    return Proof(logs, doubles, table.version, notes, settings.transform, by_others, scan.rows_of_no_log, of_no_log)
+    return Proof(logs, doubles, table.version, notes, settings.either_transform, by_others, scan.rows_of_no_log, of_no_log)
 
 
 def _compared(ledger: Ledger, table: Table | None, place: str) -> PipelineState:

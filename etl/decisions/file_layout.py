@@ -20,8 +20,11 @@ _REPEATED = ("topic", "partition", "timestampType", "broker_id", "message_index"
 """Columns with few values: a dictionary makes a few bits of each. Of others it would only be tried, row for row, and given up."""
 _ASCENDING = ("offset",)
 """Columns whose neighbours lie close together."""
-_COMPARED = (*_REPEATED, *_ASCENDING, "timestamp")
-"""Columns whose least and greatest value are kept, so that a reader can pass a file over; bytes have none (Delta keeps none either)."""
+_SELDOM_REPEATED = ("key", "value", *_ASCENDING, "timestamp", "headers")
+"""Columns of the raw table of which no dictionary is tried, whatever a transform makes of them."""
+_TRIED = ("string", "int8", "int16", "int32", "int64", "date32[day]")
+"""Types of which a dictionary is tried in columns that a transform adds. Not of floating numbers: some readers do not find -0.0 in a
+dictionary where they look for 0.0."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _LEVELS: Mapping[Codec, int] = {Codec.ZSTD: 1}
 
@@ -44,19 +47,14 @@ def is_whole_file(written_bytes: int, file_bytes: int) -> bool:
     return written_bytes >= file_bytes
 
 
-def with_dictionary(columns: tuple[str, ...]) -> list[str]:
-    """Those of the columns that are kept by dictionary."""
-    return [name for name in columns if name in _REPEATED]
+def with_dictionary(columns: Mapping[str, str]) -> list[str]:
+    """Those of the columns, given with their types as Arrow calls them, that are kept by dictionary."""
+    return [name for name, kind in columns.items() if name in _REPEATED or (name not in _SELDOM_REPEATED and kind in _TRIED)]
 
 
-def by_difference(columns: tuple[str, ...]) -> list[str]:
+def by_difference(columns: Mapping[str, str]) -> list[str]:
     """Those of the columns that are kept as differences (DELTA_BINARY_PACKED)."""
-    return [name for name in columns if name in _ASCENDING]
-
-
-def compared(columns: tuple[str, ...]) -> list[str]:
-    """Those of the columns whose least and greatest value are kept."""
-    return [name for name in columns if name in _COMPARED]
+    return [name for name, kind in columns.items() if name in _ASCENDING and kind.startswith("int")]
 
 
 def level_of(codec: Codec) -> int | None:

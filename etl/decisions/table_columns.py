@@ -76,24 +76,27 @@ def _instead_of_bytes(name: str, path: str | None) -> str:
         f"no UTF-8 text in {name} is another one in this table for good, and a new table under another group and pipeline has it right")
 
 
-def refuse_impossible_columns(columns: Sequence[Mapping[str, Any]], *, with_mapping: bool = False) -> None:
-    """Raises SettingsError for columns, as a schema's fields, that no new Delta table can have. With column mapping names are free."""
+def refuse_impossible_columns(columns: Sequence[Mapping[str, Any]], *, with_mapping: bool = False, key: str = "transform") -> None:
+    """Raises SettingsError for columns, as a schema's fields, that no new Delta table can have. With column mapping names are free.
+
+    `key` is the conf's key of the transform that makes them.
+    """
     check = "the columns that the transform makes"
     for names in _names_together(columns):
         twice = [name for name, count in Counter(name.lower() for name in names).items() if count > 1]
         if twice:
             said = " and ".join(dict.fromkeys(name for name in names if name.lower() == twice[0]))
             what = f"the transform makes the column {said} more than once; to Delta capital letters are no difference"
-            raise SettingsError(what, key="transform", check=check)
+            raise SettingsError(what, key=key, check=check)
         bad = next((name for name in names if set(name) & set(_FORBIDDEN)), None)
         if bad is not None and not with_mapping:
             what = f"the transform makes a column {bad!r}, and Delta takes no blanks, tabs, line ends or any of ,;{{}}()= in a name"
-            raise SettingsError(what, key="transform", check=check)
+            raise SettingsError(what, key=key, check=check)
     for field in columns:
         wrong = next(_impossible_types(field["type"]), None)
         if wrong is not None:
             raise SettingsError(f"the transform makes the column {field['name']} of a type that Delta does not have: {wrong}",
-                                key="transform", check=check)
+                                key=key, check=check)
 
 
 def _names_together(fields: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:

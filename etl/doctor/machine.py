@@ -21,7 +21,7 @@ from etl.edges.spark.session import WHERE_JARS_ARE, is_submitted
 from etl.embedded.jars import DELTA_VERSION, cached_delta_jars
 from etl.embedded.java import find_java, java_version
 from etl.errors import SettingsError
-from etl.run.transform import load_transform
+from etl.reader.user_function import load_function
 
 PACKAGES = {
     "pyspark": ">=4.2.0,<4.2.1", "delta-spark": ">=4.4.0,<4.4.1", "deltalake": ">=1.6.6,<1.7", "kazoo": ">=2.11,<3",
@@ -125,11 +125,12 @@ def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
 
 def transform(name: str, findings: Findings) -> Iterator[Line]:
     """Whether the transform can be imported; what it makes of rows is looked at where the table is known."""
-    chosen = findings.settings.transform
+    settings = findings.settings
+    chosen = settings.either_transform
     if chosen is None:
         yield ok(name, "none")
         return
-    load_transform(chosen)
+    load_function(chosen, "transform" if settings.transform else "arrow_transform")
     yield ok(name, f"{chosen} can be imported")
 
 

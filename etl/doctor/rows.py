@@ -12,21 +12,23 @@ from etl.doctor.machine import may_need_jars
 from etl.errors import ProcessLost
 from etl.model.raw_table import names_of_key
 from etl.run.formats import try_on_no_rows
-from etl.run.transform import unprovable
+from etl.run.transform import fitting_arrow_transform, unprovable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def transformed(name: str, findings: Findings) -> Iterator[Line]:
-    """Tried on no rows by the function that a run uses. Only Spark knows what comes out, so it is started, which takes some seconds."""
+    """Tried on no rows by the function that a run uses. Of DataFrames only Spark knows what comes out: it is started, for some seconds."""
     settings = findings.settings
-    if not settings.transform:
+    if not settings.either_transform:
         return
-    if may_need_jars(findings):
+    if settings.transform and may_need_jars(findings):
         yield Line(name, Verdict.NOT_CHECKED, "Delta's jars are not on this machine yet, see above: the first run looks at it")
         return
-    try_on_no_rows(_session(findings), settings)
+    if settings.transform:
+        try_on_no_rows(_session(findings), settings)
+    fitting_arrow_transform(settings)
     wrong = unprovable(settings)
     if wrong:
         key = names_of_key(physical=settings.source.is_physical)

@@ -16,6 +16,7 @@ from etl.edges.delta.shape import check_shape
 from etl.edges.delta.writers import refusal_of_arrow
 from etl.errors import EtlError, NotOurTable, SettingsError
 from etl.model.raw_table import arrow_schema
+from etl.run.transform import columns_of_tasks
 from etl.settings.policies import OnDataLoss, OnMoved, WriterName
 
 _CREATES_IF_ABSENT = {"hdfs", "abfs", "abfss", "wasb", "wasbs", "adl", "gs", "viewfs"}
@@ -74,8 +75,10 @@ def look(name: str, findings: Findings) -> Iterator[Line]:
 
 def writer(name: str, findings: Findings) -> Iterator[Line]:
     """Which writer rows get, and what keeps the one that the conf asks for from writing them."""
-    table, wanted = findings.table, findings.settings.table.writer
-    refusal = refusal_of_arrow(findings.settings, lambda: table, is_new=table is None) if wanted is not WriterName.SPARK else None
+    settings, table = findings.settings, findings.table
+    wanted, refusal = settings.table.writer, None
+    if wanted is not WriterName.SPARK:
+        refusal = refusal_of_arrow(settings, lambda: table, lambda: columns_of_tasks(settings), is_new=table is None)
     if refusal is not None and wanted is WriterName.ARROW:
         raise refusal
     by = "" if wanted is not WriterName.AUTO else ": arrow" if refusal is None else f": spark, for {refusal.what}"
@@ -124,7 +127,7 @@ def retention(name: str, findings: Findings) -> Iterator[Line]:
 def columns(name: str, findings: Findings) -> Iterator[Line]:
     """Whether the rows fit; those of a transform are known only when Spark has made them."""
     settings = findings.settings
-    if settings.transform:
+    if settings.either_transform:
         yield ok(name, "made by the transform, see below")
         return
     physical = settings.source.is_physical

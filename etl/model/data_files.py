@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from etl.model.receipts import Receipt
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 class Codec(str, Enum):
@@ -46,6 +50,8 @@ class FilesWanted:
     held_bytes: int = HELD_BYTES
     write_id: str = "0"
     """Part of the name of each file of this write, and of none of another."""
+    schema: pyarrow.Schema | None = None
+    """Of the rows, where a transform made them; None: that of `raw_table`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,8 @@ class Written:
     files: tuple[DataFile, ...]
     receipts: Mapping[int, Receipt] = field(default_factory=dict)
     """By the same indices."""
+    made: int | None = None
+    """Rows that a transform made of what was read; None: there is none, and each record is a row."""
 
     @property
     def rows(self) -> int:

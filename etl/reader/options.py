@@ -56,7 +56,7 @@ def parse_options(given: Mapping[str, str]) -> Reading:
         compacted=frozenset(names_in(options.get("compacted_topics", ""))),
         fails_on_data_loss=_one_of(options, "failondataloss", ("true", "false")) == "true",
         least_tasks=_positive(options, "minpartitions", 1, "Spark partitions"), most_offsets=most,
-        generation=_generation(options))
+        generation=_generation(options), transform=None)
 
 
 def _generation(options: Mapping[str, str]) -> str | None:

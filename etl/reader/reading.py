@@ -6,10 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from etl.errors import SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
+
+if TYPE_CHECKING:
+    from etl.reader.arrow_transform import ArrowTransform
 
 
 class LogEnd(str, Enum):
@@ -114,6 +118,8 @@ class Reading:
     """In one Spark partition."""
     generation: str | None = None
     """How brokers are to be spoken to (`Broker.generation`); None: as they tell, or are found out."""
+    transform: ArrowTransform | None = None
+    """What tasks make of their rows before anybody takes them; it is given all columns."""
 
 
 def refuse_missing_partitions(named: Iterable[BrokerPartition], there: Iterable[BrokerPartition]) -> None:

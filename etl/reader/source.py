@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
+    from etl.reader.arrow_transform import ArrowTransform
+
 
 class OffsetRanges(DataSource):
     """The data source; see the module. Wrong options raise SettingsError at `load()`."""
@@ -56,8 +58,12 @@ class OffsetRanges(DataSource):
         """What `spark.read.format` is given."""
         return NAME
 
-    def schema(self) -> str:
-        """The chosen columns of the raw table."""
+    def schema(self) -> str | StructType:
+        """The chosen columns of the raw table, or those that a run's transform makes."""
+        if self.transform is not None:
+            from pyspark.sql.pandas.types import from_arrow_schema
+
+            return from_arrow_schema(self.transform.stored, prefer_timestamp_ntz=True)
         reading = parse_options(self.options)
         return spark_schema(reading.columns, physical=reading.physical)
 
@@ -66,10 +72,12 @@ class OffsetRanges(DataSource):
 
         It takes no filters (`pushFilters`): Spark 4.2 keeps what those of one query left, and gives it to others of the same DataFrame.
         """
-        return RangesReader(self.options, self.note, self.progress, schema)
+        return RangesReader(self.options, self.note, self.progress, None if self.transform else schema, self.transform)
 
     progress: ClassVar[ProgressAddress | None] = None
     """Where tasks tell how far they are. Alone, nobody asks."""
+    transform: ClassVar[ArrowTransform | None] = None
+    """What a run's tasks make of their rows."""
 
     @staticmethod
     def note(index: int, receipt: Receipt) -> None:
@@ -81,11 +89,12 @@ class RangesReader(DataSourceReader):
 
     def __init__(
         self, options: Mapping[str, str], note: Any, progress: ProgressAddress | None = None, schema: StructType | None = None,
+        transform: ArrowTransform | None = None,
     ) -> None:
         self._options, self._note, self._progress = dict(options), note, progress
         chosen = parse_options(options)
         self._names = chosen.columns if schema is None else columns_of_schema(schema, chosen)
-        self._reading = replace(chosen, columns=raw_columns(self._names, physical=chosen.physical))
+        self._reading = replace(chosen, columns=raw_columns(self._names, physical=chosen.physical), transform=transform)
 
     def partitions(self) -> list[InputPartition]:
         """One Spark partition for each task."""
@@ -103,8 +112,12 @@ class RangesReader(DataSourceReader):
         yield from rows if self._names == self._reading.columns else (batch.select(list(self._names)) for batch in rows)
 
 
-def receiving(spark: SparkSession, address: ProgressAddress | None = None) -> tuple[type[OffsetRanges], ReceiptAccumulator]:
+def receiving(
+    spark: SparkSession, address: ProgressAddress | None = None, made_by: ArrowTransform | None = None,
+) -> tuple[type[OffsetRanges], ReceiptAccumulator]:
     """A data source of its own name whose receipts come back to this driver; meanwhile its tasks tell at `address` how far they are.
+
+    Its rows are those that `made_by` makes of what is read.
 
     Spark starts sources in other processes and hands them only text, but a class made here is pickled with what it closes over.
     """
@@ -115,7 +128,7 @@ def receiving(spark: SparkSession, address: ProgressAddress | None = None) -> tu
     class Receiving(OffsetRanges):
         """OffsetRanges that gives its receipts to the driver."""
 
-        progress = address
+        progress, transform = address, made_by
 
         @classmethod
         def name(cls) -> str:
@@ -134,7 +147,7 @@ def read_tasks(
     topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
     log_epochs: Mapping[BrokerPartition, int] | None = None, cleanups: Mapping[str, Cleanup] | None = None,
     progress: ProgressAddress | None = None, max_record_bytes: int = MAX_RECORD_BYTES, physical: bool = False,
-    broker_version: str | None = None, tails: Mapping[BrokerPartition, Tail] | None = None,
+    broker_version: str | None = None, tails: Mapping[BrokerPartition, Tail] | None = None, transform: ArrowTransform | None = None,
 ) -> tuple[DataFrame, ReceiptAccumulator]:
     """The rows of a plan's ranges, packed as `tasks` says (indices of `ranges`), and the receipts to come.
 
@@ -143,9 +156,9 @@ def read_tasks(
     that no longer reaches up to its ranges in the epoch of `leader_epochs` or holds other bytes than those of `tails` (LogTruncated), and
     offsets missing from a topic whose cleaning, by `cleanups`, does not explain it (MissingOffsets). Rows carry their log's epoch of
     `log_epochs`. `physical`: all logs are (`BrokerPartition.is_physical`), and the rows have the columns of such. `broker_version`: as what
-    brokers are spoken to whom nobody told anything else.
+    brokers are spoken to whom nobody told anything else. `transform`: what tasks make of the rows.
     """
-    source, receipts = receiving(spark, progress)
+    source, receipts = receiving(spark, progress, transform)
     spark.dataSource.register(source)
     reader = spark.read.format(source.name()).option("bootstrap", ",".join(bootstrap)).option("isolation", isolation.value)
     reader = reader.option("fetch_max_bytes", fetch_max_bytes).option("fetch_limit_bytes", fetch_limit_bytes)

@@ -41,15 +41,23 @@ def rows_of_task(
     task: Task, reading: Reading, *, attempt: int, note: Callable[[int, Receipt], None], progress: ProgressAddress | None,
     advise: Callable[[EtlError], EtlError],
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Arrow batches of the task's ranges. `note` is called as (index in the plan, receipt) for each range that was read.
+    """Arrow batches of the task's ranges, as a transform makes them.
 
+    `note` is called as (index in the plan, receipt) for each range that was read.
     Raises TaskFailed with the error as `advise` says it.
     """
     from etl.reader.fetch import read_ranges
 
+    def made_of(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        if reading.transform is None:
+            return batches
+        from etl.reader.arrow_transform import transformed
+
+        return transformed(batches, reading.transform)
+
     again, teller = attempt > 0, Teller(progress, task.number, attempt)
     try:
-        yield from read_ranges(
+        yield from made_of(read_ranges(
             _afresh(task.ranges) if again else task.ranges, deadline_s=_LATER_PATIENCE_S if again else _PATIENCE_S,
             isolation=reading.isolation, columns=reading.columns, bootstrap=_addresses(task.ranges, reading.bootstrap),
             fetch_max_bytes=reading.fetch_max_bytes, fetch_limit_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
@@ -57,7 +65,7 @@ def rows_of_task(
             leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups, tails=task.tails,
             fails_on_loss=reading.fails_on_data_loss, on_read=teller.read, max_record_bytes=reading.max_record_bytes,
             generation=reading.generation,
-        )
+        ))
     except EtlError as error:
         told = advise(error)
         raise TaskFailed(f"{told}\n{mark(told)}") from error

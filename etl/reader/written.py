@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from etl.edges.progress_port import ProgressAddress
-from etl.errors import TableUnreachable
+from etl.errors import EtlError
 from etl.model.data_files import FilesWanted, Written
 from etl.model.logs import BrokerPartition, Cleanup, Tail
 from etl.model.plans import OffsetRange
@@ -34,16 +34,18 @@ def write_task(
     from etl.edges.delta.data_files import DataFiles, needed_columns
 
     receipts = dict[int, Receipt]()
+    is_made, taken = reading.transform is not None, 0
     files = DataFiles(wanted, task=task.number, attempt=attempt)
     rows = rows_of_task(
-        task, replace(reading, columns=needed_columns(wanted)), attempt=attempt, note=receipts.__setitem__, progress=progress,
-        advise=for_a_pipeline)
+        task, reading if is_made else replace(reading, columns=needed_columns(wanted)), attempt=attempt, note=receipts.__setitem__,
+        progress=progress, advise=for_a_pipeline)
     try:
         for batch in rows:
+            taken += batch.num_rows
             with _telling_obstacles(wanted):
                 files.take(batch)
         with _telling_obstacles(wanted):
-            return Written(task.indices, files.end(), receipts)
+            return Written(task.indices, files.end(), receipts, taken if is_made else None)
     except BaseException:
         files.abandon()
         raise
@@ -51,13 +53,16 @@ def write_task(
 
 @contextlib.contextmanager
 def _telling_obstacles(wanted: FilesWanted) -> Iterator[None]:
-    """Inside, what the table's folder refuses (no space, no right) is told as that, and not as a bug. Raises TaskFailed."""
+    """Inside, what the table's folder refuses (no space, no right), or the rows' values, is told as that, and not as a bug.
+
+    Raises TaskFailed.
+    """
     from etl.edges.delta.failures import unreachable
 
     try:
         yield
-    except (OSError, TableUnreachable) as error:
-        told = error if isinstance(error, TableUnreachable) else unreachable(error, wanted.root, "written")
+    except (OSError, EtlError) as error:
+        told = error if isinstance(error, EtlError) else unreachable(error, wanted.root, "written")
         raise TaskFailed(f"{told}\n{mark(told)}") from error
 
 

@@ -19,7 +19,8 @@ from etl.report.words import at
 from etl.settings.sections import Settings
 
 _DECIDING: dict[str, Any] = {
-    "version": True, "pipeline": True, "cluster": True, "group": True, "transform": True, "limits": True, "ownership": True,
+    "version": True, "pipeline": True, "cluster": True, "group": True, "limits": True, "ownership": True,
+    "transform": True, "arrow_transform": True,
     "source": {"dialect", "topics", "start", "start_new_topics", "on_data_loss", "on_moved", "on_no_leader", "isolation",
                "expiry_warning_s", "compacted_topics"},
     "table": {"path", "partition_by", "on_rows_removed"},

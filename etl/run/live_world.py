@@ -45,7 +45,7 @@ from etl.run.formats import format_rows, try_on_no_rows
 from etl.run.loaded_rows import LoadedRows
 from etl.run.observe import Observer, Seen, observe_table
 from etl.run.recount import applied_in_run
-from etl.run.rows import needs_no_spark, reader_for, write_files_without_spark, writer_in_words, writer_of
+from etl.run.rows import check_rows, needs_no_spark, reader_for, write_files_without_spark, writer_in_words, writer_of
 from etl.run.spark import RunSpark
 from etl.run.transform import translating_transform_errors
 from etl.settings.policies import OwnershipMode
@@ -228,7 +228,7 @@ class LiveWorld(LoadedRows, BackfillVerbs):
     def refuse_unwritable(self, plan: Plan) -> None:
         """What could not be finished is not stored: stored, the plan would bind the pipeline."""
         render_commit_metadata(plan, self.app_id, self.run_id)
-        writer_of(plan, self.settings)
+        check_rows(plan, self.settings)
         check_writable(self.settings.table.path)
         if plan.losses:
             losses.recorded(plan, app_id=self.app_id, path=self.settings.table.losses_at)  # what lies there must be a losses table

@@ -103,7 +103,7 @@ class LoadedRows:
         from etl.edges.delta.spark_writer import replace_in
 
         spark, table = self.spark(), into.table
-        if not into.transform:
+        if not into.either_transform:
             check_shape(table.path, arrow_schema(physical=into.source.is_physical), table.partition_by)
         stood = rows_there(spark, table.path, spans_of(plan))
         rows, reading = read_rows(spark, plan, snapshot, into, self._discovery.bootstrap(), now_ms=now_ms())

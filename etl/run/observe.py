@@ -222,7 +222,7 @@ def _is_read(log: BrokerPartition, claimed: Claimed | None, ledger: Ledger) -> b
 def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | None:
     """The table as it is, and what others did to it since what the ledger knows. Raises NotOurTable where our rows do not fit it."""
     table = settings.table
-    if not settings.transform:
+    if not settings.either_transform:
         check_shape(table.path, arrow_schema(physical=settings.source.is_physical), table.partition_by)
     return state.read_table(
         table.path, app_id, known=ledger.known_version, is_ours=settings.source.topics.admits, plan=ledger.newest,

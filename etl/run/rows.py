@@ -23,6 +23,7 @@ from etl.model.snapshot import Snapshot
 from etl.reader.following import Following, follow
 from etl.reader.reading import Reading
 from etl.run.discovery import said_generation
+from etl.run.transform import columns_of_tasks, fitting_arrow_transform
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
@@ -37,7 +38,14 @@ _HERE = "127.0.0.1"
 
 def writer_of(plan: Plan, settings: Settings) -> Chosen:
     """The writer that appends the plan, to the table that is there now. Raises as `choose_writer` and `open_table`."""
-    return choose_writer(plan, settings, lambda: open_table(settings.table.path))
+    return choose_writer(plan, settings, lambda: open_table(settings.table.path), lambda: columns_of_tasks(settings))
+
+
+def check_rows(plan: Plan, settings: Settings) -> None:
+    """What keeps the plan's rows from their table as far as it is known without Spark. Raises as `writer_of` and what it asks."""
+    writer_of(plan, settings)
+    if plan.ranges or plan.table_id is None:
+        fitting_arrow_transform(settings)
 
 
 def writer_in_words(plan: Plan, snapshot: Snapshot, settings: Settings) -> str:
@@ -71,7 +79,8 @@ def read_rows(
             isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
             timeout_s=source.timeout_s, max_record_bytes=source.max_record_bytes, cleanups=_cleanups(plan, snapshot, settings),
             topic_ids=_own_ids(plan), leader_epochs=plan.leader_epochs, tails=plan.tails, log_epochs=plan.log_epochs,
-            broker_version=source.broker_version, progress=reading.port.address, physical=source.is_physical)
+            broker_version=source.broker_version, progress=reading.port.address, physical=source.is_physical,
+            transform=fitting_arrow_transform(settings))
     except BaseException:
         reading.port.close()
         raise
@@ -117,7 +126,7 @@ def _to_write(
     asked = Reading(
         tuple(bootstrap), source.isolation, raw_columns(physical=source.is_physical), source.fetch_max_bytes, source.fetch_limit_bytes,
         source.max_record_bytes, settings.limits.target_task_bytes, source.timeout_s, physical=source.is_physical,
-        generation=said_generation(source))
+        generation=said_generation(source), transform=fitting_arrow_transform(settings))
     tasks = tasks_to_write(
         packed.ranges, packed.tasks, topic_ids=_own_ids(plan), leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs,
         cleanups=_cleanups(plan, snapshot, settings), tails=plan.tails)

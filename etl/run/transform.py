@@ -7,24 +7,25 @@ Rows that nobody could count or prove afterwards are refused before the first of
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
-import sys
-import traceback
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from etl.edges.delta.path import open_table
 from etl.edges.delta.shape import check_columns, check_partitioning
 from etl.edges.spark.failures import raised_on_a_row, translating_spark_errors
 from etl.edges.spark.session import is_stopped
 from etl.errors import EtlError, SettingsError
-from etl.model.raw_table import misfit, names_of_key
+from etl.model.raw_table import arrow_schema, misfit, names_of_key
 from etl.protocol.error_line import unmark, whole_text
+from etl.reader.user_function import OF_KEYS, line_of, load_function, said_by
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
+    import pyarrow
     from pyspark.sql import DataFrame
+
+    from etl.reader.arrow_transform import ArrowTransform
 
 
 def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
@@ -35,15 +36,49 @@ def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
     if not settings.transform:
         return rows
     made = apply_transform(settings.transform, rows)
-    physical = settings.source.is_physical
-    wrong = misfit(made.dtypes, physical=physical)
-    if wrong and unprovable(settings) is None:
-        key = names_of_key(physical=physical)
-        check = f"the function: it must leave {key} of each row as they came; further columns are fine"
-        what = f"nobody could count or prove what the transform makes: {wrong}"
-        raise SettingsError(what, key="transform", function=settings.transform, check=check)
+    _refuse_misfit(settings, made.dtypes, "transform")
     check_columns(settings.table.path, made.schema.json(), settings.table.partition_by, spark=settings.spark)
     return made
+
+
+def fitting_arrow_transform(settings: Settings) -> ArrowTransform | None:
+    """The Arrow transform of the conf, tried on no rows, where the table and whoever must count or prove it can live with its columns.
+
+    Raises SettingsError, NotOurTable.
+    """
+    if not settings.arrow_transform:
+        return None
+    from deltalake import Schema
+
+    found = _arrow_transform(settings.arrow_transform, settings)
+    columns = Schema.from_arrow(found.stored).to_json()
+    _refuse_misfit(settings, _sql_types(json.loads(columns)["fields"]), "arrow_transform")
+    check_columns(settings.table.path, columns, settings.table.partition_by, spark=settings.spark, key="arrow_transform")
+    return found
+
+
+def columns_of_tasks(settings: Settings) -> pyarrow.Schema:
+    """The columns of the rows that tasks give: those of `raw_table`, or what the Arrow transform makes. Raises SettingsError."""
+    if settings.arrow_transform:
+        return _arrow_transform(settings.arrow_transform, settings).stored
+    return arrow_schema(physical=settings.source.is_physical)
+
+
+def _arrow_transform(name: str, settings: Settings) -> ArrowTransform:
+    from etl.reader.arrow_transform import load_arrow_transform
+
+    return load_arrow_transform(name, physical=settings.source.is_physical)
+
+
+def _refuse_misfit(settings: Settings, types: Iterable[tuple[str, str]], key: str) -> None:
+    """Raises SettingsError for columns of a transform by which nobody could tell rows from one another, unless the table is so already."""
+    physical = settings.source.is_physical
+    wrong = misfit(types, physical=physical)
+    if wrong and unprovable(settings) is None:
+        names = names_of_key(physical=physical)
+        check = f"the function: it must leave {names} of each row as they came; further columns are fine"
+        what = f"nobody could count or prove what {OF_KEYS[key]} makes: {wrong}"
+        raise SettingsError(what, key=key, function=settings.either_transform, check=check)
 
 
 def check_without_spark(settings: Settings) -> None:
@@ -61,9 +96,14 @@ def unprovable(settings: Settings) -> str | None:
     table = open_table(settings.table.path)
     if table is None:
         return None
-    kinds = ((field.name, json.loads(field.type.to_json())) for field in table.schema().fields)
-    types = ((name, _SQL_NAMES.get(kind, kind) if isinstance(kind, str) else "nested") for name, kind in kinds)
-    return misfit(types, physical=settings.source.is_physical)
+    return misfit(_sql_types(json.loads(table.schema().to_json())["fields"]), physical=settings.source.is_physical)
+
+
+def _sql_types(fields: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Columns as Delta's log has them, each with its type as Spark SQL calls it."""
+    for field in fields:
+        kind = field["type"]
+        yield field["name"], _SQL_NAMES.get(kind, kind) if isinstance(kind, str) else "nested"
 
 
 _SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
@@ -88,8 +128,7 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
         told = unmark(whole_text(error))  # what our reader raised inside is not the transform's
         if told:
             raise told from error
-        line = next((f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[1:]), None)
-        raise SettingsError(f"the transform failed: {_said(error)}", key="transform", line=line, check=check) from error
+        raise SettingsError(f"the transform failed: {said_by(error)}", key="transform", line=line_of(error), check=check) from error
     _refuse_stopped(rows)
     if not isinstance(transformed, DataFrame):
         raise SettingsError(f"the transform gave {type(transformed).__name__}, no DataFrame", key="transform", check=check)
@@ -101,13 +140,6 @@ def _refuse_stopped(rows: DataFrame, error: BaseException | None = None) -> None
     if is_stopped(rows.sparkSession):
         check = "the function: the session is the run's, and whoever made it stops it"
         raise SettingsError("the transform stopped Spark", key="transform", check=check) from error
-
-
-def _said(error: BaseException) -> str:
-    """The exception's name and the first line of what it says; of a module or function that ends the process, with what."""
-    if isinstance(error, SystemExit):
-        return f"it ends the process (sys.exit, with {error.code!r})"
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".removesuffix(": ")
 
 
 @contextlib.contextmanager
@@ -134,16 +166,4 @@ def translating_transform_errors(name: str | None) -> Iterator[None]:
 
 def load_transform(name: str) -> Callable[[DataFrame], DataFrame]:
     """The function `package.module:function`, from the Python path or the current folder. Raises SettingsError."""
-    module, _, function = name.partition(":")
-    sys.path[:] = sys.path if "" in sys.path else [*sys.path, ""]
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # importing runs the module: whatever it raises (SystemExit, too) is about the transform
-        what = f"the transform cannot be imported: {_said(error)}"
-        raise SettingsError(what, key="transform", check="its spelling, and that its module is installed or in this folder") from error
-    if not callable(found):
-        raise SettingsError(f"{name} is no function", key="transform", check="package.module:function")
-    transform: Callable[[DataFrame], DataFrame] = found
-    return transform
+    return load_function(name, "transform")

@@ -65,6 +65,7 @@ MEANINGS: Mapping[str, str] = {
     "ownership.on_live_group": "what becomes of a run while consumers of the group are alive: fail or unowned",
     "ownership.wait_for_driver_s": "seconds, 0 to 86400 (a day): how long to wait for another driver of this pipeline",
     "transform": "package.module:function, a function from DataFrame to DataFrame; null for none",
+    "arrow_transform": "package.module:function, a function from pyarrow.RecordBatch to RecordBatch; null for none, as beside transform",
     "report": "keys of its own, each with a default",
     "report.path": "the folder of the runs' reports, seen from the conf file's",
     "report.keep": "how many reports stay, 1 to 1000000",

@@ -45,7 +45,7 @@ _REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
         lambda conf: conf.limits.max_records_per_run is not None,
         "cannot be kept: offsets are byte positions, from which no records can be counted; use limits.max_bytes_per_run"),
     "table.partition_by": (
-        lambda conf: "event_date" in conf.table.partition_by and conf.transform is None,
+        lambda conf: "event_date" in conf.table.partition_by and conf.either_transform is None,
         "names event_date, which is made of the records' timestamps, and messages have none; name another column, "
         "or add a column `timestamp` by a transform"),
 }

@@ -128,6 +128,8 @@ class Settings(Section):
     ownership: OwnershipSettings = OwnershipSettings()
     transform: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     """`package.module:function`, a function DataFrame -> DataFrame."""
+    arrow_transform: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    """`package.module:function`, a function pyarrow.RecordBatch -> pyarrow.RecordBatch, under either writer; not beside `transform`."""
     report: ReportSettings = ReportSettings()
     metrics_path: str | None = Field(default=None, min_length=1)
     """A file that ends in `.prom`, or a folder that gets one of `name_in_files`; None: no metrics are written."""
@@ -144,6 +146,13 @@ class Settings(Section):
             raise ValueError("is the pipeline's own group: consumers of that name would begin where it is written to; name another one")
         return value
 
+    @field_validator("arrow_transform")
+    @classmethod
+    def _the_only_transform(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("transform") is not None:
+            raise ValueError("is a second one beside transform: name one of the two, and null for the other")
+        return value
+
     @field_validator("metrics_path")
     @classmethod
     def _is_a_folder_of_this_machine(cls, value: str | None) -> str | None:
@@ -155,6 +164,11 @@ class Settings(Section):
     def name_in_files(self) -> str:
         """What files about the pipeline are called in a folder that several share: `GROUP+PIPELINE`; no name has a plus."""
         return name_in_files(self.group, self.pipeline)
+
+    @property
+    def either_transform(self) -> str | None:
+        """`transform` or `arrow_transform`."""
+        return self.transform or self.arrow_transform
 
     @property
     def metrics_file(self) -> str | None:

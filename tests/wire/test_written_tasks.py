@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import compute, parquet
 
 from etl.decisions.tasks import pack_tasks
 from etl.edges.delta.data_files import DataFiles
-from etl.errors import CorruptData, EtlError, TableUnreachable
+from etl.errors import CorruptData, EtlError, SettingsError, TableUnreachable
 from etl.model.data_files import FilesWanted, Written
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
 from etl.model.raw_table import COLUMNS, raw_columns
 from etl.protocol.error_line import unmark
+from etl.reader.arrow_transform import load_arrow_transform
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed
 from etl.reader.written import tasks_to_write, write_task
@@ -139,3 +140,47 @@ def test_where_space_runs_out_nothing_of_the_attempt_keeps_what_a_retry_needs(br
     assert isinstance(told, TableUnreachable) and "cannot be written" in told.what
     assert [*tmp_path.rglob("*")] == []
     assert not any(".parquet" in os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink())
+
+
+def evens_twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """No row of odd offsets, two of each other one, and a column more."""
+    evens = batch.filter(compute.equal(compute.bit_wise_and(batch["offset"], 1), 0))
+    twice = pa.concat_batches([evens, evens])
+    return twice.append_column("size", compute.binary_length(twice["value"]))
+
+
+def unlucky(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Fails behind the first batch."""
+    if batch.num_rows and batch["offset"][0].as_py() >= 10:
+        raise ValueError("no luck")
+    return batch
+
+
+def write_transformed(broker: FakeBroker, root: Path, name: str, by: tuple[str, ...] = ()) -> Written:
+    transform = load_arrow_transform(f"{__name__}:{name}")
+    leader = Leader(Broker(0, broker.host, broker.port), None)
+    reading = Reading(
+        ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 100, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0,
+        transform=transform)
+    [task] = tasks_to_write(
+        [OffsetRange(BrokerPartition("clicks", 0), 3, 17, leader)], [[0]],
+        topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
+    return write_task(task, reading, FilesWanted(str(root), tuple(transform.stored.names), by, schema=transform.stored))
+
+
+def test_receipts_count_what_was_read_and_files_have_what_the_function_made_of_it(broker: FakeBroker, tmp_path: Path) -> None:
+    written = write_transformed(broker, tmp_path, "evens_twice", ("size",))
+    assert (written.receipts[0].rows, written.made, written.rows) == (14, 14, 14)
+    assert [file.partition_values for file in written.files] == [{"size": "2"}]
+    table = parquet.read_table(tmp_path / written.files[0].path, partitioning=None)
+    assert sorted(table["offset"].to_pylist()) == sorted([*range(4, 17, 2)] * 2) and "size" not in table.column_names
+    assert table["topic"].unique().to_pylist() == ["clicks"]
+
+
+def test_a_function_that_fails_behind_the_first_batch_leaves_no_file_and_is_told_with_its_line(broker: FakeBroker, tmp_path: Path) -> None:
+    with pytest.raises(TaskFailed) as raised:
+        write_transformed(broker, tmp_path, "unlucky")
+    told = unmark(str(raised.value))
+    assert isinstance(told, SettingsError) and told.what == "the Arrow transform failed on rows: ValueError: no luck"
+    assert str(told.where["line"]).startswith(__file__)
+    assert [*tmp_path.rglob("*.parquet")] == []

@@ -31,6 +31,7 @@ from etl.model.raw_table import arrow_schema
 from etl.protocol.zookeeper.commit_metadata import with_receipts
 
 if TYPE_CHECKING:
+    import pyarrow
     from deltalake import DeltaTable
 
     from etl.edges.delta.writers import Destination
@@ -56,6 +57,8 @@ class ArrowWriter:
     held_bytes: int = HELD_BYTES
     gives_way: bool = False
     """The conf leaves the choice to us (`auto`): the next run takes Spark's writer where this one cannot be."""
+    made: pyarrow.Schema | None = None
+    """The columns of the rows, where a transform made them; None: those of `raw_table`."""
 
     @property
     def name(self) -> str:
@@ -113,7 +116,7 @@ class ArrowWriter:
         root = local_path(to.path)
         if root is None:
             raise SettingsError(NO_STORE, path=to.path, key="table.writer", check="table.writer: spark")
-        columns = with_event_date_field(arrow_schema(physical=self.physical), to.partition_by)
+        columns = self._columns(to)
         if table is not None:
             why = unfit_for_arrow(table)
             if why:
@@ -121,7 +124,11 @@ class ArrowWriter:
             _refuse_another_shape(table, columns, to)
         return FilesWanted(
             str(root), tuple(columns.names), tuple(to.partition_by), self.physical, self.codec, self.file_bytes, self.row_group_bytes,
-            self.held_bytes, uuid.uuid4().hex)
+            self.held_bytes, uuid.uuid4().hex, self.made)
+
+    def _columns(self, to: Destination) -> pyarrow.Schema:
+        rows = arrow_schema(physical=self.physical) if self.made is None else self.made
+        return with_event_date_field(rows, to.partition_by)
 
     def _commit(self, plan: Plan, files: Sequence[DataFile], table: DeltaTable | None, metadata: str, to: Destination) -> None:
         """delta-rs judges a conflict by the version of the table object that it is given: number and id were looked at on that very one.
@@ -139,7 +146,7 @@ class ArrowWriter:
         if table is None:
             from deltalake import Schema
 
-            columns = with_event_date_field(arrow_schema(physical=self.physical), to.partition_by)
+            columns = self._columns(to)
             create_table_with_add_actions(
                 rust_path(to.path), Schema.from_arrow(columns), added, mode="error", partition_by=list(to.partition_by),
                 commit_properties=CommitProperties(**said, max_commit_retries=0))
@@ -171,11 +178,13 @@ def refuse_other_ranges(plan: Plan, written: Sequence[Written]) -> None:
 
 
 def refuse_other_rows(written: Sequence[Written]) -> None:
-    """Raises TableUnreachable unless the files have as many rows as were read."""
-    read = sum(receipt.rows or 0 for one in written for receipt in one.receipts.values())  # a task knows; only later counts may not
+    """Raises TableUnreachable unless the files have as many rows as were read; of what a transform made, as many as it made."""
+    read = sum(
+        sum(receipt.rows or 0 for receipt in one.receipts.values())  # a task knows; only later counts may not
+        if one.made is None else one.made for one in written)
     wrote = sum(one.rows for one in written)
     if wrote != read:
-        what = f"the files of the tasks have {wrote} rows of the {read} that were read"
+        what = f"the files of the tasks have {wrote} rows of the {read} that were read, or made of what was read"
         raise TableUnreachable(what, check="this is a bug; nothing was committed, the next run appends the same plan again")
 
 

@@ -19,8 +19,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from etl.decisions.file_layout import (
-    OPEN_FILES, PAGE_BYTES, by_difference, compared, is_row_group, is_whole_file, level_of, name_of_file, rows_at_a_time, with_dictionary,
+    OPEN_FILES, PAGE_BYTES, by_difference, is_row_group, is_whole_file, level_of, name_of_file, rows_at_a_time, with_dictionary,
 )
+from etl.edges.delta.column_values import CountedValues, footer_keeps
 from etl.edges.delta.file_statistics import render_stats
 from etl.edges.delta.partition_values import EVENT_DATE, Values, split_by_values
 from etl.errors import TableUnreachable
@@ -41,7 +42,7 @@ class DataFiles:
     def __init__(self, wanted: FilesWanted, *, task: int = 0, attempt: int = 0) -> None:
         self._wanted, self._task, self._attempt = wanted, task, attempt
         self._needed = needed_columns(wanted)
-        fields = {field.name: field for field in arrow_schema(physical=wanted.physical)}
+        fields = {field.name: field for field in wanted.schema or arrow_schema(physical=wanted.physical)}
         self._typed = pa.schema([fields[name] for name in self._needed if name not in wanted.partition_by])
         self._kept = pa.schema([field.with_type(TEXTS) if field.name == "topic" else field for field in self._typed])
         self._open: dict[Values, _OpenFile] = {}
@@ -50,7 +51,7 @@ class DataFiles:
         self._held_bytes = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Rows with the columns of the raw table, in any order."""
+        """Rows with the columns of the raw table, or of `FilesWanted.schema`, in any order. Raises as `split_by_values`."""
         if not batch.num_rows:
             return
         batch = batch.select(list(self._needed))
@@ -102,7 +103,7 @@ class DataFiles:
     def _new(self, values: Values) -> _OpenFile:
         named = dict(zip(self._wanted.partition_by, values, strict=True))
         path = name_of_file(named, self._task, self._attempt, f"{self._wanted.write_id}-{uuid.uuid4()}", self._wanted.codec)
-        return _OpenFile(self._wanted, self._kept, path, named)
+        return _OpenFile(self._wanted, self._typed, self._kept, path, named)
 
     def _finish(self, values: Values) -> None:
         file = self._open[values]
@@ -122,11 +123,11 @@ _TOGETHER = 64
 class _OpenFile:
     """One file on its way: rows that are held back, and from the first row group on a Parquet writer."""
 
-    def __init__(self, wanted: FilesWanted, schema: pa.Schema, path: str, values: Mapping[str, str | None]) -> None:
+    def __init__(self, wanted: FilesWanted, plain: pa.Schema, schema: pa.Schema, path: str, values: Mapping[str, str | None]) -> None:
         self._wanted, self._path, self._values, self._schema = wanted, path, values, schema
         self._held: list[pa.RecordBatch] = []
         self.held_bytes = 0
-        self._nulls = dict.fromkeys(schema.names, 0)
+        self._counted = CountedValues(plain)
         self._file: pa.NativeFile | None = None
         self._writer: Any = None
 
@@ -147,8 +148,7 @@ class _OpenFile:
         if len(self._held) % _TOGETHER == 0 and self.held_bytes < 2 * len(self._held) * _BATCH_BYTES:
             self._held = self._together().combine_chunks().to_batches()
             self.held_bytes = sum(one.nbytes + _BATCH_BYTES for one in self._held)
-        for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            self._nulls[name] += column.null_count
+        self._counted.count(rows)
 
     def write(self) -> None:
         """What is held back as one row group."""
@@ -165,7 +165,7 @@ class _OpenFile:
         metadata = self._writer.writer.metadata
         size = self.size
         self._let_go()
-        return DataFile(self._path, size, metadata.num_rows, self._values, render_stats(metadata, self._nulls), int(time.time() * 1000))
+        return DataFile(self._path, size, metadata.num_rows, self._values, render_stats(metadata, self._counted), int(time.time() * 1000))
 
     def abandon(self) -> str:
         """Let the file go as it is; its path."""
@@ -192,7 +192,7 @@ class _OpenFile:
                 raise TableUnreachable("the table's folder is not there", path=self._wanted.root, check=check)
             whole.parent.mkdir(parents=True, exist_ok=True)
             self._file = pa.OSFile(str(whole), "wb")
-            options = _options(tuple(self._schema.names), self._wanted.codec)
+            options = _options(self._counted.schema, self._wanted.codec)
             self._writer = parquet.ParquetWriter(self._file, self._schema, write_batch_size=at_a_time, **options)
         return self._writer
 
@@ -211,18 +211,21 @@ def as_dictionary(texts: pa.StringArray) -> pa.DictionaryArray:
 
 
 def needed_columns(wanted: FilesWanted) -> tuple[str, ...]:
-    """The columns of the raw table that rows must have; of physical logs without those that are null in all of them.
+    """The columns that rows must have: a transform's, or those of the raw table; of physical logs without those that are always null.
 
     A column of the table that a file lacks is null in all its rows (Delta protocol, "Reader Requirements"), and costs nothing so.
     """
+    if wanted.schema is not None:
+        return tuple(wanted.schema.names)
     asked = {*wanted.columns, *(("timestamp",) if EVENT_DATE in wanted.partition_by else ())}
     columns = raw_columns(physical=wanted.physical)
     return tuple(name for name in columns if name in asked and not (wanted.physical and name in _NULL_IF_PHYSICAL))
 
 
-def _options(columns: tuple[str, ...], codec: Codec) -> dict[str, Any]:
+def _options(schema: pa.Schema, codec: Codec) -> dict[str, Any]:
+    columns = {field.name: str(field.type) for field in schema}
     return {
         "compression": "none" if codec is Codec.NONE else codec.value, "compression_level": level_of(codec),
-        "use_dictionary": with_dictionary(columns), "write_statistics": compared(columns), "store_schema": False,
+        "use_dictionary": with_dictionary(columns), "write_statistics": footer_keeps(schema), "store_schema": False,
         "column_encoding": dict.fromkeys(by_difference(columns), "DELTA_BINARY_PACKED"), "data_page_size": PAGE_BYTES,
     }

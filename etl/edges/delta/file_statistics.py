@@ -1,15 +1,20 @@
 """What a table's log says of a data file's content, so that readers can pass the file over (Delta protocol, "Per-file Statistics").
 
 Every reader believes it blindly: a bound that is too tight loses rows in filters. So the least and the greatest value are those that the
-Parquet writer itself found, and of a timestamp, which the log keeps in milliseconds, the greatest is rounded up.
+Parquet writer itself found, and of a timestamp, which the log keeps in milliseconds, the greatest is rounded up. Where a value is one that
+readers order or parse in different ways (NaN, infinity, years beyond 9999, decimals of many digits) the column has no bounds.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import types
+
+from etl.edges.delta.column_values import Column, CountedValues, nested
 
 if TYPE_CHECKING:
     from pyarrow import parquet
@@ -20,23 +25,27 @@ TEXT_KEPT = 32
 _LAST_ASCII, _LAST_OF_ALL = "\x7f", "\U0010ffff"
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """Of the years 1 to 9999, which every reader can parse."""
+_FIRST_DAY, _LAST_DAY = _FIRST_MS // 86_400_000, _LAST_MS // 86_400_000
+_DIGITS_OF_DOUBLE = 15
+"""So many decimal digits survive the way through a double."""
 
 
-def render_stats(metadata: parquet.FileMetaData, nulls: Mapping[str, int]) -> str:
-    """The statistics of a file, JSON, of its footer; `nulls` are those of each column, which the footer does not tell of nested ones."""
-    least, greatest = dict[str, Any](), dict[str, Any]()
-    for at, name in _flat_columns(metadata):
-        found = [_told(metadata.row_group(group), at) for group in range(metadata.num_row_groups)]
-        kind = str(metadata.schema.column(at).logical_type.type)
-        bounds = None if None in found else _bounds(kind, [one for some in found if some is not None for one in some])
+def render_stats(metadata: parquet.FileMetaData, counted: CountedValues) -> str:
+    """The statistics of a file, JSON, of its footer and of what was counted of its values."""
+    least, greatest = list[tuple[tuple[str, ...], Any]](), list[tuple[tuple[str, ...], Any]]()
+    for i, column in enumerate(counted.columns):
+        bounds = _of_footer(metadata, column) if column.is_bounded_by_footer else counted.bounds_of_floats(i)
         if bounds is not None:
-            least[name], greatest[name] = bounds
-    return json.dumps(
-        {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": dict(nulls)}, separators=(",", ":"))
+            least.append((column.path, bounds[0]))
+            greatest.append((column.path, bounds[1]))
+    nulls = [(column.path, count) for column, count in zip(counted.columns, counted.nulls, strict=True)]
+    told = {"numRecords": metadata.num_rows, "minValues": nested(least), "maxValues": nested(greatest), "nullCount": nested(nulls)}
+    return json.dumps(told, separators=(",", ":"), allow_nan=False)
 
 
-def _flat_columns(metadata: parquet.FileMetaData) -> Iterable[tuple[int, str]]:
-    return ((at, path) for at in range(metadata.num_columns) if "." not in (path := metadata.schema.column(at).path))
+def _of_footer(metadata: parquet.FileMetaData, column: Column) -> tuple[Any, Any] | None:
+    found = [_told(metadata.row_group(group), column.at) for group in range(metadata.num_row_groups)]
+    return None if None in found else _bounds(column.kind, [one for some in found if some is not None for one in some])
 
 
 def _told(group: Any, at: int) -> list[Any] | None:
@@ -47,17 +56,44 @@ def _told(group: Any, at: int) -> list[Any] | None:
     return [] if found is not None and found.null_count == group.num_rows else None
 
 
-def _bounds(kind: str, found: list[Any]) -> tuple[Any, Any] | None:
+def _bounds(kind: pa.DataType, found: list[Any]) -> tuple[Any, Any] | None:
     """The least and the greatest value as the log has them; None where there are none, or none that the log can name."""
     if not found:
         return None
-    least, greatest = min(one.min_raw for one in found), max(one.max_raw for one in found)
-    if kind == "STRING":
-        return text_bounds(_text(least), _text(greatest))
-    if kind != "TIMESTAMP":
+    least, greatest = (f([_value(kind, raw) for one in found for raw in (one.min_raw, one.max_raw)]) for f in (min, max))
+    if types.is_string(kind):
+        return _of_texts(least, greatest)
+    if types.is_decimal(kind):
+        return decimal_bounds(least, greatest, kind.scale)
+    if types.is_date32(kind):
+        return (_day(least), _day(greatest)) if _FIRST_DAY <= least <= greatest <= _LAST_DAY else None
+    if not types.is_timestamp(kind):
         return least, greatest
     first, last = least // 1000, -(-greatest // 1000)
-    return (_moment(first), _moment(last)) if _FIRST_MS <= first <= last <= _LAST_MS else None
+    zone = "Z" if kind.tz else ""
+    return (_moment(first, zone), _moment(last, zone)) if _FIRST_MS <= first <= last <= _LAST_MS else None
+
+
+def _value(kind: pa.DataType, raw: Any) -> Any:
+    """A bound of the footer in the order of the column's type: texts as UTF-8 bytes, decimals as whole numbers."""
+    if types.is_string(kind):
+        return raw if isinstance(raw, bytes) else raw.encode()
+    return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
+
+
+def _of_texts(least: bytes, greatest: bytes) -> tuple[str, str] | None:
+    try:
+        return text_bounds(least.decode(), greatest.decode())
+    except UnicodeDecodeError:
+        return None
+
+
+def decimal_bounds(least: int, greatest: int, scale: int) -> tuple[float, float] | None:
+    """The bounds, given in units of the last place, as JSON numbers; None where readers that take these for doubles would round them."""
+    found = tuple(float(f"{unscaled}E-{scale}") for unscaled in (least, greatest))
+    if max(abs(least), abs(greatest)) >= 10**_DIGITS_OF_DOUBLE or any("e" in repr(one) for one in found):
+        return None
+    return found[0], found[1]
 
 
 def text_bounds(least: str, greatest: str) -> tuple[str, str]:
@@ -71,11 +107,12 @@ def text_bounds(least: str, greatest: str) -> tuple[str, str]:
     return least[:TEXT_KEPT], greatest[:end] + (_LAST_ASCII if greatest[end] < _LAST_ASCII else _LAST_OF_ALL)
 
 
-def _text(value: bytes | str) -> str:
-    return value if isinstance(value, str) else value.decode()
+def _day(days: int) -> str:
+    at = _EPOCH + timedelta(days=days)
+    return f"{at.year:04d}-{at:%m-%d}"
 
 
-def _moment(ms: int) -> str:
-    """A moment in the one form by which all readers filter alike."""
+def _moment(ms: int, zone: str) -> str:
+    """A moment, or a time without a zone, in the one form by which all readers filter alike."""
     at = _EPOCH + timedelta(milliseconds=ms)
-    return f"{at.year:04d}-{at:%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+    return f"{at.year:04d}-{at:%m-%dT%H:%M:%S}.{ms % 1000:03d}{zone}"

@@ -8,32 +8,56 @@ from typing import Any
 
 import numpy
 import pyarrow as pa
-from pyarrow import compute
+from pyarrow import compute, types
+
+from etl.errors import SettingsError
 
 EVENT_DATE = "event_date"
 _MICROS_PER_DAY = 86_400_000_000
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
+_DAY_1, _LAST_DAY = _YEAR_1 // _MICROS_PER_DAY, _YEAR_10000 // _MICROS_PER_DAY - 1
+_READS_AS_NULL = "__HIVE_DEFAULT_PARTITION__"
 Values = tuple[str | None, ...]
 """Of the columns that the table is partitioned by, as the log has them."""
 
 
 def split_by_values(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """The rows of each combination of partition values, in the order in which they first come; the rows' own order is kept."""
+    """The rows of each combination of partition values, in the order in which they first come; the rows' own order is kept.
+
+    Raises SettingsError for a value that no partition can have.
+    """
     if not partition_by:
         yield (), batch
         return
     keys = pa.table({name: _values_of(batch, name) for name in partition_by})
     found = keys.group_by(list(partition_by), use_threads=False).aggregate([]).to_pylist()
     for one in found:
-        values = tuple(None if one[name] is None else str(one[name]) for name in partition_by)
+        values = tuple(_text(one[name], name) for name in partition_by)
         yield values, batch if len(found) == 1 else batch.filter(_is_of(keys, one))
 
 
 def _values_of(batch: pa.RecordBatch, name: str) -> pa.Array:
     """Of one column that the table is partitioned by; null where no row has it (physical logs have fewer columns)."""
-    if name == EVENT_DATE:
-        return _date_of(batch)
-    return batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows, pa.string())
+    if name not in batch.schema.names:
+        return _date_of(batch) if name == EVENT_DATE else pa.nulls(batch.num_rows, pa.string())
+    values = batch.column(name)
+    if types.is_string(values.type):  # to Delta a text without characters is null (Delta protocol, "Partition Value Serialization")
+        return compute.if_else(compute.equal(values, ""), None, values)
+    if types.is_date32(values.type):
+        days = values.cast(pa.int32())
+        if compute.any(compute.or_(compute.less(days, _DAY_1), compute.greater(days, _LAST_DAY))).as_py():
+            check = "the transform; such a date cannot be the name of a partition that all readers of a table understand"
+            raise SettingsError(f"a date of {name} lies outside of the years 1 to 9999", key="table.partition_by", check=check)
+    return values
+
+
+def _text(value: Any, name: str) -> str | None:
+    if value == _READS_AS_NULL:
+        check = "the transform; to Spark this text in a partition is null"
+        raise SettingsError(f"a value of {name} is {value!r}", key="table.partition_by", check=check)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value)
 
 
 def _is_of(keys: pa.Table, one: Mapping[str, Any]) -> pa.ChunkedArray:

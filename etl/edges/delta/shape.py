@@ -35,15 +35,21 @@ def check_shape(path: str, expected: pyarrow.Schema, partition_by: Sequence[str]
     check_columns(path, Schema.from_arrow(expected).to_json(), partition_by)
 
 
-def check_columns(path: str, expected: str, partition_by: Sequence[str], *, spark: Mapping[str, str] | None = None) -> None:
-    """The same of columns as Spark or delta-rs writes a schema, JSON. `spark` are the conf's settings of that name."""
+def check_columns(
+    path: str, expected: str, partition_by: Sequence[str], *, spark: Mapping[str, str] | None = None, key: str = "transform",
+) -> None:
+    """The same of columns as Spark or delta-rs writes a schema, JSON. `spark` are the conf's settings of that name.
+
+    `key` is the conf's key of the transform that makes them.
+    """
     fields = json.loads(expected)["fields"]
     names = [field["name"] for field in fields]
     refuse_unknown(partition_by, names)
     if EVENT_DATE in partition_by and EVENT_DATE not in names:
         fields.append(_EVENT_DATE)
     table = open_table(path)
-    refuse_impossible_columns(fields, with_mapping=table is not None or (spark or {}).get(_MAPPING_OF_NEW_TABLES, "none") != "none")
+    with_mapping = table is not None or (spark or {}).get(_MAPPING_OF_NEW_TABLES, "none") != "none"
+    refuse_impossible_columns(fields, with_mapping=with_mapping, key=key)
     wanted = parse_shape("", json.dumps({"fields": fields}), partition_by)
     found = shape_of(table) if table is not None else None
     is_there_so = found is not None and found.partition_by == wanted.partition_by

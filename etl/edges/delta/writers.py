@@ -32,12 +32,12 @@ from etl.errors import EtlError, NotOurTable, SettingsError
 from etl.model.data_files import DEFAULT_CODEC
 from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan, PlanKind
-from etl.model.raw_table import arrow_schema
 from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.settings.policies import WriterName
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
+    import pyarrow
     from deltalake import DeltaTable
 
 
@@ -95,37 +95,42 @@ class Chosen:
         return f"{self.writer.name}: {self.why}"
 
 
-def choose_writer(plan: Plan, settings: Settings, look: Callable[[], DeltaTable | None]) -> Chosen:
+def choose_writer(
+    plan: Plan, settings: Settings, look: Callable[[], DeltaTable | None], columns: Callable[[], pyarrow.Schema],
+) -> Chosen:
     """The writer that appends this plan.
 
     Without ranges no JVM is started where delta-rs can commit: a new table may have a transform's columns, which nobody knows without
-    Spark, and an old one features that delta-rs does not know. `look` opens the table, and is asked only where that decides.
+    Spark, and an old one features that delta-rs does not know. `look` opens the table, `columns` tells those of the rows that tasks give
+    (of `raw_table`, or made by an Arrow transform); they are asked only where that decides, and may raise.
     Raises NotOurTable, SettingsError where the conf asks for a writer that cannot be.
     """
     if plan.ranges:
-        return _of_rows(plan, settings, look)
+        return _of_rows(plan, settings, look, columns)
     needs_spark = settings.transform is not None if plan.table_id is None else _is_unknown(look())
     if needs_spark:
         return Chosen(SparkWriter(settings.table.codec), "delta-rs cannot make this commit")
-    return Chosen(EmptyCommit(arrow_schema(physical=settings.source.is_physical)), "there are no rows")
+    return Chosen(EmptyCommit(columns()), "there are no rows")
 
 
 def _is_unknown(table: DeltaTable | None) -> bool:
     return table is not None and bool(not_by_delta_rs(table))
 
 
-def _of_rows(plan: Plan, settings: Settings, look: Callable[[], DeltaTable | None]) -> Chosen:
+def _of_rows(
+    plan: Plan, settings: Settings, look: Callable[[], DeltaTable | None], columns: Callable[[], pyarrow.Schema],
+) -> Chosen:
     wanted, codec = settings.table.writer, settings.table.codec
     if wanted is WriterName.SPARK:
         return Chosen(SparkWriter(codec), "table.writer says so")
     if plan.kind is PlanKind.REPLAY:
         return Chosen(SparkWriter(codec), "the plan puts rows in the place of others, which it alone can")
-    refusal = refusal_of_arrow(settings, look, is_new=plan.table_id is None)
+    refusal = refusal_of_arrow(settings, look, columns, is_new=plan.table_id is None)
     if refusal is None:
-        table = settings.table
+        table, made = settings.table, columns() if settings.arrow_transform else None
         arrow = ArrowWriter(
             settings.source.is_physical, codec or DEFAULT_CODEC, table.target_file_bytes, table.row_group_bytes, table.held_bytes,
-            gives_way=wanted is WriterName.AUTO)
+            gives_way=wanted is WriterName.AUTO, made=made)
         return Chosen(arrow, f"table.writer is {wanted.value}")
     if wanted is WriterName.ARROW:
         raise refusal
@@ -133,14 +138,15 @@ def _of_rows(plan: Plan, settings: Settings, look: Callable[[], DeltaTable | Non
 
 
 def refusal_of_arrow(
-    settings: Settings, look: Callable[[], DeltaTable | None], *, is_new: bool,
+    settings: Settings, look: Callable[[], DeltaTable | None], columns: Callable[[], pyarrow.Schema], *, is_new: bool,
 ) -> EtlError | None:
     """Why tasks cannot write the files, as the error that says so; None where they can. What is a matter of the table is asked last.
 
-    `is_new`: the table is not there yet.
+    `is_new`: the table is not there yet; `columns` as in `choose_writer`.
     """
     where = {"path": settings.table.path, "key": "table.writer", "check": "table.writer: spark, or auto, which takes spark where it must"}
-    why = why_not_arrow(settings, is_new=is_new)
+    made = {field.name: str(field.type) for field in columns()} if settings.arrow_transform else None
+    why = why_not_arrow(settings, is_new=is_new, made=made)
     if why:
         return SettingsError(f"the arrow writer cannot be: {why}", **where)
     table = None if is_new else look()

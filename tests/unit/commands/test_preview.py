@@ -17,6 +17,7 @@ from etl.errors import NeedsDecision, NotOurTable, SettingsError
 from etl.model.raw_table import arrow_schema
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
+from etl.settings.policies import WriterName
 from etl.settings.sections import Settings
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld, When
@@ -214,3 +215,22 @@ def test_a_transform_is_not_asked_for_where_the_run_would_not_use_it(by_transfor
     found = seen_by(settings, outside)
     assert (found.says, found.not_checked) == ("the next run finds nothing new", ())
     assert seen_by(SETTINGS, outside_of(5, 3, 4)).not_checked == ()
+
+
+@pytest.mark.parametrize(("function", "why"), [
+    ("nowhere_at_all:fails", "the Arrow transform cannot be imported"), ("shaping:fails", "the Arrow transform failed on no rows"),
+])
+def test_plan_refuses_an_arrow_transform_that_the_run_would_not_store_a_plan_for(
+    by_transform: Callable[..., Settings], function: str, why: str,
+) -> None:
+    settings = by_transform(function)
+    with pytest.raises(SettingsError, match=why) as refused:
+        seen_by(settings.model_copy(update={"transform": None, "arrow_transform": settings.transform}), outside_of(5, 3, 4))
+    assert refused.value.where["key"] == "arrow_transform"
+
+
+def test_plan_refuses_a_writer_that_the_run_would_not_find(by_transform: Callable[..., Settings]) -> None:
+    settings = by_transform("shaping:fails")
+    table = settings.table.model_copy(update={"writer": WriterName.ARROW})
+    with pytest.raises(SettingsError, match="the transform takes a DataFrame"):
+        seen_by(settings.model_copy(update={"table": table}), outside_of(5, 3, 4))

@@ -5,15 +5,18 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from etl.edges.delta import writers
 from etl.edges.delta.arrow_writer import ArrowWriter
 from etl.edges.delta.empty_commit import EmptyCommit
 from etl.edges.delta.spark_writer import SparkWriter
-from etl.edges.delta.writers import choose_writer
+from etl.edges.delta.writers import Chosen
 from etl.errors import NotOurTable, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, PlanKind
+from etl.model.raw_table import arrow_schema
 from tests.builders import plain_plan, plain_settings
 
 LOG = BrokerPartition("clicks", 0)
@@ -34,6 +37,10 @@ def table_with(*features: str, writer: int = 7, mode: str | None = None, fields:
 
 def unasked() -> None:
     raise AssertionError("the table was opened")
+
+
+def choose_writer(plan: Plan, settings: Any, look: Any, columns: Any = arrow_schema) -> Chosen:
+    return writers.choose_writer(plan, settings, look, columns)
 
 
 @pytest.mark.parametrize("table_id", [None, "t"])
@@ -131,3 +138,21 @@ def test_a_table_whose_promises_files_of_ours_would_break_is_refused_by_name_und
 def test_a_table_that_names_a_feature_and_does_not_use_it_gets_files_of_ours(table: Any) -> None:
     chosen = choose_writer(plan_of(*RANGES, table_id="t"), plain_settings(**conf(writer="arrow")), lambda: table)
     assert isinstance(chosen.writer, ArrowWriter)
+
+
+MADE = pa.schema([*arrow_schema(), pa.field("day", pa.date32()), pa.field("at", pa.timestamp("us")), pa.field("price", pa.float64())])
+
+
+@pytest.mark.parametrize("by", [[], ["day", "topic"], ["event_date"]])
+def test_an_arrow_transform_says_which_columns_files_and_a_new_table_have(by: list[str]) -> None:
+    settings = plain_settings(arrow_transform="module:function", **conf(writer="arrow", partition_by=by))
+    chosen = choose_writer(plan_of(*RANGES), settings, unasked, lambda: MADE)
+    assert isinstance(chosen.writer, ArrowWriter) and chosen.writer.made == MADE
+    assert choose_writer(plan_of(), settings, unasked, lambda: MADE).writer == EmptyCommit(MADE)
+
+
+@pytest.mark.parametrize(("by", "made"), [
+    ("at", MADE), ("price", MADE), ("event_date", MADE.remove(MADE.get_field_index("timestamp")))])
+def test_what_has_no_one_text_for_a_partition_is_left_to_sparks_writer(by: str, made: pa.Schema) -> None:
+    settings = plain_settings(arrow_transform="module:function", **conf(writer="auto", partition_by=[by]))
+    assert isinstance(choose_writer(plan_of(*RANGES), settings, unasked, lambda: made).writer, SparkWriter)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -174,8 +175,9 @@ def keys_of(settings: dict[str, Any]) -> set[str]:
     return (settings.keys() - nested.keys()) | {f"{section}.{key}" for section, keys in nested.items() for key in keys}
 
 
-def test_settings_that_decide_come_back_and_no_secret_is_told() -> None:
-    conf = parse_settings(CONF)
+@pytest.mark.parametrize("transform", [{}, {"transform": None, "arrow_transform": "m:g"}])
+def test_settings_that_decide_come_back_and_no_secret_is_told(transform: dict[str, Any]) -> None:
+    conf = parse_settings({**CONF, **transform})
     document = through_json(write_settings(conf))
     assert write_settings(read_settings(document)) == document
     assert "secret" not in json.dumps(document)

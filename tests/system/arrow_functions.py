@@ -1,0 +1,54 @@
+"""Arrow transforms of the system tests, where workers of all kinds find them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+
+import pyarrow as pa
+from pyarrow import compute
+
+UNLUCKY = os.path.join(tempfile.gettempdir(), f"unlucky-of-tests-{os.getuid()}")
+"""While this file is there; every worker knows its name."""
+KILLING = os.path.join(tempfile.gettempdir(), f"killing-of-tests-{os.getuid()}")
+"""The file that says whom to kill."""
+
+
+def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Columns of many kinds; the value as text, in types that Delta does not have under that name."""
+    size = compute.binary_length(batch["value"])
+    offset = batch["offset"]
+    more = {
+        "size": size.cast(pa.int16()), "half": compute.divide(offset.cast(pa.float64()), 2.0),
+        "kind": compute.if_else(compute.equal(compute.bit_wise_and(offset, 1), 0), "even", "odd").dictionary_encode(),
+        "day": batch["timestamp"].cast(pa.timestamp("us")).cast(pa.date32()), "wall": batch["timestamp"].cast(pa.timestamp("us")),
+        "price": offset.cast(pa.decimal128(19, 0)), "inner": pa.StructArray.from_arrays([offset, size], ["offset", "size"])}
+    return pa.RecordBatch.from_arrays([*batch.columns, *more.values()], names=[*batch.schema.names, *more])
+
+
+def even(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Every other record."""
+    return batch.filter(compute.equal(compute.bit_wise_and(batch["offset"], 1), 0))
+
+
+def unlucky(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Fails on rows as long as that file is there, and not on none."""
+    if batch.num_rows and os.path.exists(UNLUCKY):
+        raise ValueError("no luck")
+    return batch
+
+
+def narrow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Nobody could prove such rows."""
+    return batch.drop_columns(["offset"])
+
+
+def killing_once(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """In the middle of a task ends its process, or the driver that started it, as the file says; that once."""
+    if batch.num_rows and batch["offset"][0].as_py() > 0 and os.path.exists(KILLING):
+        with open(KILLING) as file:
+            whom = {"worker": os.getpid(), "driver": os.getppid()}[file.read()]
+        os.unlink(KILLING)
+        os.kill(whom, signal.SIGKILL)
+    return batch

@@ -1,0 +1,46 @@
+"""The key `arrow_transform`: beside which other one it cannot be, and what becomes of plans that were stored under another."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl.decisions.shape import may_be_transformed, shape_of_rows
+from etl.errors import SettingsError
+from tests.builders import plain_plan, plain_settings
+
+NAMES = st.sampled_from([None, "m:f", "m:g"])
+
+
+def test_a_conf_has_one_transform_at_most() -> None:
+    with pytest.raises(SettingsError, match="is a second one beside transform.*key arrow_transform"):
+        plain_settings(transform="m:f", arrow_transform="m:g")
+    assert plain_settings(transform=None, arrow_transform="m:g").either_transform == "m:g"
+
+
+@pytest.mark.parametrize("name", ["shaped", "m:", ":f", "m:f()", "a b:c", 7])
+def test_a_name_of_another_form_is_refused_with_the_one_that_it_has(name: object) -> None:
+    with pytest.raises(SettingsError, match="package.module:function") as raised:
+        plain_settings(arrow_transform=name)
+    assert raised.value.where["key"] == "arrow_transform"
+
+
+@given(NAMES, NAMES)
+def test_rows_of_a_stored_plan_are_those_of_the_same_function_of_the_same_kind(transform: str | None, arrow: str | None) -> None:
+    if transform and arrow:
+        return
+    here = plain_settings(transform=transform, arrow_transform=arrow)
+    plan = plain_plan(shape=shape_of_rows(here))
+    assert may_be_transformed(plan, here) is (here.either_transform is not None)
+    for other in (plain_settings(), plain_settings(transform="m:f"), plain_settings(arrow_transform="m:f")):
+        is_same = (other.transform, other.arrow_transform) == (transform, arrow)
+        assert (shape_of_rows(other) == plan.shape) is is_same
+
+
+def test_plans_that_were_stored_before_there_were_arrow_transforms_go_on() -> None:
+    """Their hash is in ZooKeeper."""
+    assert [shape_of_rows(plain_settings(transform=name)) for name in (None, "m:f")] == BEFORE
+
+
+BEFORE = ["e185f091c68f8a68", "4acda0c7ebba8d6d"]

@@ -93,10 +93,13 @@ def compared(asked: Asked, warm: Warm, topic: Topic, tell: Tell) -> None:
 
 
 def grown(asked: Asked, warm: Warm, topic: Topic, sizes: Sequence[int], tell: Tell) -> None:
-    """The same with more and more of the topic's records."""
+    """The same with more and more of the topic's records, once all is warm."""
+    kinds = asked.only(["arrow", "spark-delta"])
+    for kind in kinds:
+        warm.do(kind, topic, sizes[0])
     for number in range(asked.rounds):
         for records in sizes:
-            for kind in asked.only(["arrow", "spark-delta"]):
+            for kind in kinds:
                 tell({"part": "records", "round": number, **warm.do(kind, topic, records)})
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from etl.embedded.cluster import Cluster
 from tests.bench.whole.apart import planning, small
 from tests.bench.whole.document import PAGE, Document, render_again
-from tests.bench.whole.kinds import KINDS, PEER, RUNS, SESSION
+from tests.bench.whole.kinds import KINDS, ORDER, PEER, RUNS, SESSION
 from tests.bench.whole.parts import Asked, Tell, Warm, compared, grown, on_cores, remembered
 from tests.bench.whole.topics import Topic, filled
 from tests.bench.whole.workloads import QUICK, QUICK_RECORDS, WORKLOADS, Workload
@@ -52,7 +52,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if set(parts) & set(OF_TOPICS):
         with tempfile.TemporaryDirectory(prefix="etl-bench-") as name, Cluster(folder=Path(name, "cluster")) as cluster:
             rounds, cold = (2, 1) if asked.quick else (3, 2)
-            what = Asked(cluster, Path(name), asked.kinds or list(KINDS), asked.rounds or rounds, asked.codec, asked.fetches, cold)
+            what = Asked(cluster, Path(name), asked.kinds or ORDER, asked.rounds or rounds, asked.codec, asked.fetches, cold)
             _topics(what, _workloads(asked), parts, QUICK_MEMORY if asked.quick else [*SESSION, PEER], said)
     if "small" in parts:
         said.tried("small", lambda: small(asked.rounds or (1 if asked.quick else 3), said.tell, cold=0 if asked.quick else 1))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, PermissionRefused, RanOutBeforeUntil
 from etl.model.logs import Cleanup, Isolation
 from etl.model.receipts import Receipt
+from etl.protocol.records.group import GROUP_BYTES
 from etl.reader.cursor import EMPTY_ANSWERS_THAT_PROVE, Cursor
 from etl.reader.passed_batches import MISSING_MAX
 from tests.fakes.batches import Batch, Rec, answer, control, encode
@@ -274,12 +275,11 @@ def test_only_what_may_pass_is_retriable() -> None:
 
 
 def test_large_answers_come_as_several_arrow_batches() -> None:
-    half = [Rec(delta, bytes(1 << 20)) for delta in range(9)]
-    cursor = cursor_of(0, 18, columns=("offset",))
-    arrow_batches = list(cursor.feed(answer(google_encoded(half, 0) + google_encoded(half, 9))))
-    more = list(cursor_of(0, 36).feed(answer(b"".join(google_encoded(half, 9 * number) for number in range(4)))))
-    assert [arrow_batch.num_rows for arrow_batch in arrow_batches] == [18]
-    assert [arrow_batch.num_rows for arrow_batch in more] == [18, 18]
+    third = [Rec(delta, bytes(GROUP_BYTES // 27)) for delta in range(9)]
+    some = cursor_of(0, 18, columns=("offset",)).feed(answer(google_encoded(third, 0) + google_encoded(third, 9)))
+    more = cursor_of(0, 54).feed(answer(b"".join(google_encoded(third, 9 * number) for number in range(6))))
+    assert [arrow_batch.num_rows for arrow_batch in some] == [18]
+    assert [arrow_batch.num_rows for arrow_batch in more] == [27, 27]
 
 
 def google_encoded(records: list[Rec], base_offset: int) -> bytes:

@@ -12,6 +12,7 @@ from etl.cli.arguments import (
     AsJson, Commands, Conf, ConfOrFolder, FromTime, Quiet, RunKey, UntilTime, request_of, run_context, settings_of,
 )
 from etl.cli.backfill import backfill
+from etl.cli.compact import compact
 from etl.cli.init import init, schema
 from etl.cli.intervals import complete, intervals
 from etl.cli.log_format import CommandGroup
@@ -90,6 +91,7 @@ def lag(conf: Conf, as_json: AsJson = False) -> None:
         raise found.refusal
 
 
+app.command()(compact)
 app.command()(maintain)
 app.command()(package)
 app.command()(peek)

@@ -3,6 +3,7 @@
 It looks at the table as a run does, first: what others did to it stops a run and this alike, or what is needed to put it right would be
 gone; and what policy lets pass is noted, before the table's log may forget it. No row is moved, and no offset: a run, `verify` and a replay
 find what they would have found. Another driver may be at work meanwhile: whom Delta lets pass of two that change the same files, passes.
+What there is to do is decided from the table's files, and Spark starts only where there are files to put together, or to remove.
 """
 
 from __future__ import annotations
@@ -10,34 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from etl.commands.backfills import refuse_without_backfills
+from etl.commands.compact import looked_at
 from etl.commands.run import new_run_id
-from etl.decisions.foreign_commits import refuse_what_others_did
-from etl.decisions.maintenance import kept_for, refuse_what_is_not_ours, small_files
-from etl.decisions.reconcile import compare, naming_table, refuse_another_era
-from etl.decisions.refusals import refuse_another_dialect
+from etl.decisions.maintenance import kept_for
 from etl.edges.delta import housekeeping
 from etl.edges.delta.housekeeping import Compacted
 from etl.edges.delta.path import open_table
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import Owned
-from etl.model.ledger import Ledger
-from etl.model.table import Table
 from etl.report.phases import Stopwatch
-from etl.report.progress import size_in_words
 from etl.report.words import counted
+from etl.run.compaction import became, compaction_of, waiting, would_become
 from etl.run.context import ALONE, RunContext
 from etl.run.live_world import LiveWorld
 from etl.run.wiring import open_world
 from etl.settings.sections import Settings
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-MANY = 1000
-"""Up to how many files Spark's dry run of VACUUM names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +44,9 @@ class Foreseen:
     @property
     def says(self) -> tuple[str, ...]:
         """A sentence for each."""
-        small, more = counted(self.small_files, "small file"), " or more" if self.unneeded_files >= MANY else ""
-        unneeded = f"{counted(self.unneeded_files, 'file')}{more} that no version of the last {self.kept.days} days needs"
         return (
-            f"{small} of {self.table}, {size_in_words(self.small_bytes)}, would become large ones (OPTIMIZE)",
-            f"{unneeded} would be removed (VACUUM)",
+            would_become(self.table, self.small_files, self.small_bytes),
+            f"{counted(self.unneeded_files, 'file')} that no version of the last {self.kept.days} days needs would be removed (VACUUM)",
             "the table's log would get a checkpoint, and plans beyond those that are kept would be folded into one interval for each log")
 
     def as_json(self) -> dict[str, Any]:
@@ -66,7 +54,7 @@ class Foreseen:
         return {
             "dry_run": True, "table": self.table, "table_version": self.version, "small_files": self.small_files,
             "small_bytes": self.small_bytes, "unneeded_files": self.unneeded_files,
-            "unneeded_files_are_all": self.unneeded_files < MANY, "keep_hours": self.kept.total_seconds() / 3600, "says": list(self.says)}
+            "keep_hours": self.kept.total_seconds() / 3600, "says": list(self.says)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +75,7 @@ class Maintained:
         """A sentence for each."""
         c = self.compacted
         return (
-            f"{counted(c.files_removed, 'small file')} of {self.table} became {counted(c.files_added, 'file')}: "
-            f"{size_in_words(c.bytes_removed)} became {size_in_words(c.bytes_added)}",
+            became(self.table, c),
             f"{counted(self.removed_files, 'file')} that no version of the last {self.kept.days} days needs were removed",
             f"the table's log has a checkpoint of version {self.checkpoint}",
             f"{counted(self.plans_folded, 'plan')} folded into the coverage", *self.notes)
@@ -104,13 +91,13 @@ class Maintained:
 
 
 def foresee(settings: Settings, run_context: RunContext = ALONE, *, keep: timedelta | None = None) -> Foreseen:
-    """What `maintain` would do; nothing is changed. Starts Spark. Raises as it does."""
+    """What `maintain` would do; nothing is changed, and no Spark starts. Raises as it does."""
     watch = Stopwatch()
     opened = open_world(settings, run_context, name=f"{new_run_id()}-maintain", phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         version, kept = _looked_at(world, settings, keep, notes=False)
-        small, small_bytes = small_files(housekeeping.data_files(settings.table.path))
-        unneeded = housekeeping.unneeded(world.spark(), settings.table.path, kept)
+        small, small_bytes = waiting(settings)
+        unneeded = housekeeping.unneeded(settings.table.path, kept)
     return Foreseen(settings.table.path, version, small, small_bytes, unneeded, kept)
 
 
@@ -124,40 +111,27 @@ def maintain(settings: Settings, run_context: RunContext = ALONE, *, keep: timed
     opened = open_world(settings, run_context, name=name, phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         _, kept = _looked_at(world, settings, keep, notes=True)
-        done = _kept_house(world.spark(), settings.table.path, kept)
+        done = _kept_house(world, settings, kept)
         folded, notes = _folded(world, name)
     return Maintained(settings.table.path, *done, plans_folded=folded, notes=tuple(notes))
 
 
 def _looked_at(world: LiveWorld, settings: Settings, keep: timedelta | None, *, notes: bool) -> tuple[int, timedelta]:
     """The table's version, and how long its files stay, once it is sure that a run would go on there."""
-    ledger = world.read_ledger()
-    refuse_another_dialect(ledger.newest, settings)
-    table, found = world.read_table(ledger), open_table(settings.table.path)
-    refuse_what_is_not_ours(table, settings.table.path)
-    refuse_what_stops_a_run(ledger, table, settings)
-    if table is None or found is None:
+    table, removals = looked_at(world, settings)
+    found = open_table(settings.table.path)
+    if found is None:
         raise LookupError("a table that was there is gone a moment later")
-    with naming_table(settings):
-        refuse_without_backfills(world.ledger, world.app_id, table, settings.table.path)
     if notes:
-        world.note_removals([one for one in table.foreign if not one.by])
+        world.note_removals(removals)
     return table.version, kept_for(found.metadata().configuration, keep)
 
 
-def refuse_what_stops_a_run(ledger: Ledger, table: Table | None, settings: Settings) -> None:
-    """Refuse what others did, and a table that is not the ledger's: of an older copy the newer files are needed by no version. Raises
-    LedgersDisagree."""
-    with naming_table(settings):
-        refuse_another_era(ledger, table)
-        refuse_what_others_did(table, ledger.acknowledged, settings.table.on_rows_removed)
-        compare(ledger, table, settings.table.place)
-
-
-def _kept_house(spark: SparkSession, path: str, kept: timedelta) -> tuple[Compacted, int, timedelta, int]:
-    compacted = housekeeping.compact(spark, path)
-    removed = housekeeping.vacuum(spark, path, kept) if housekeeping.unneeded(spark, path, kept) else 0
-    return compacted, removed, kept, housekeeping.write_checkpoint(spark, path)
+def _kept_house(world: LiveWorld, settings: Settings, kept: timedelta) -> tuple[Compacted, int, timedelta, int]:
+    path = settings.table.path
+    compacted = compaction_of(world, settings)
+    removed = housekeeping.vacuum(world.spark(), path, kept) if housekeeping.unneeded(path, kept) else 0
+    return compacted, removed, kept, housekeeping.write_checkpoint(path, world.spark)
 
 
 def _folded(world: LiveWorld, name: str) -> tuple[int, Sequence[str]]:

@@ -15,6 +15,7 @@ from etl.model.bounds import Request
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
+from etl.run.compaction import compact_when_due
 from etl.run.context import ALONE, RunContext, now_ms
 from etl.run.ingest import ingest
 from etl.run.live_world import LiveWorld
@@ -62,6 +63,7 @@ def reported(
                 with opened as world, world.driving(run_id), translating_spark_errors(), _measured(world, settings, report):
                     story(world, report)
                     mirror(settings, world.zookeeper, report)
+                    compact_when_due(settings, world, report)
                 break
             except SessionLost as error:
                 if not left:

@@ -30,7 +30,7 @@ _WORDS = {
     None: "at work", Verb.CONNECT: "connecting", Verb.OBSERVE: "looking at brokers, ledger and table", Verb.RECONCILE: "reconciling",
     Verb.PLAN: "planning", Verb.START_SPARK: "starting Spark", Verb.FIRST_JOB: "Spark begins its first job",
     Verb.FETCH: "fetching and writing", Verb.APPEND: "committing to the table", Verb.COMMIT: "moving the offsets",
-    Verb.CLOSE: "stopping Spark",
+    Verb.COMPACT: "putting small files together", Verb.CLOSE: "stopping Spark",
 }
 
 

@@ -1,4 +1,5 @@
-"""What maintenance may do to a table so that no proof and no way back is lost: how long files that no version needs stay.
+"""What maintenance may do to a table so that no proof and no way back is lost: how long files that no version needs stay; and which files
+are so small that they are put together.
 
 Files are needed after a commit took them out by whoever puts the table back (`RESTORE`, which a run that stops for somebody's DELETE
 names as a way out), by a run that counts the rows of a commit again after a crash, and, before a commit names them, by the tasks that write
@@ -18,8 +19,6 @@ from etl.model.table import Table
 KEEPS_FILES = "delta.deletedFileRetentionDuration"
 LEAST_KEPT = timedelta(days=7)
 """Delta's own default."""
-FULL_FILE_BYTES = 1 << 30
-"""Delta compacts files below this size, where it finds two of them in a partition (`spark.databricks.delta.optimize.minFileSize`)."""
 _INTERVAL = re.compile(r"(\d+)\s*(week|day|hour|minute|second|millisecond|microsecond)s?")
 
 
@@ -32,14 +31,24 @@ class DataFile:
     size_bytes: int
 
 
-def small_files(files: Sequence[DataFile]) -> tuple[int, int]:
-    """How many files Delta would put together with others, and their bytes."""
+def is_small(size_bytes: int, target_bytes: int) -> bool:
+    """Whether a file has less than half of what files are to have: two such fit into one, wherever others lie between them."""
+    return size_bytes * 2 < target_bytes
+
+
+def small_files(files: Sequence[DataFile], target_bytes: int) -> tuple[int, int]:
+    """How many small files there are that have another one beside them, in their partition of the table, and their bytes."""
     small: dict[tuple[str | None, ...], list[int]] = {}
     for file in files:
-        if file.size_bytes < FULL_FILE_BYTES:
+        if is_small(file.size_bytes, target_bytes):
             small.setdefault(file.partition, []).append(file.size_bytes)
     several = [size for sizes in small.values() if len(sizes) > 1 for size in sizes]
     return len(several), sum(several)
+
+
+def is_compaction_due(small: int, at: int) -> bool:
+    """Whether a run puts small files together behind its commit: so many wait as the conf says; 0 says never."""
+    return 0 < at <= small
 
 
 def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None = None) -> timedelta:

@@ -33,6 +33,8 @@ class Verb(str, Enum):
     APPEND = "append"
     """From the last task's end: the table's commit, and reading the table again."""
     COMMIT = "commit"
+    COMPACT = "compact"
+    """Small files of the table put together, where the conf asks for it."""
     CLOSE = "close"
     """Spark's end, and giving up the driver's lock."""
 

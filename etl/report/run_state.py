@@ -23,6 +23,8 @@ class Outcome(str, Enum):
     LET_GO = "let go"
     RESET = "went on with another log"
     SET = "position set"
+    COMPACTED = "compacted"
+    NOT_COMPACTED = "not compacted"
     NOT_MIRRORED = "not mirrored"
     BACKFILLED = "backfilled"
     CLOSED = "closed"
@@ -64,7 +66,7 @@ class Outcome(str, Enum):
 
 _LOUD = frozenset((
     Outcome.OPEN_TRANSACTION, Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.ROWS_REMOVED, Outcome.NOT_KEPT, Outcome.NO_PAGE,
-    Outcome.NO_METRICS, Outcome.NO_LINEAGE, Outcome.FAILED))
+    Outcome.NO_METRICS, Outcome.NO_LINEAGE, Outcome.NOT_COMPACTED, Outcome.FAILED))
 
 
 def log_outcome(outcome: Outcome, sentence: str) -> None:

@@ -46,11 +46,13 @@ class TableSettings(Section):
     codec: Codec | None = None
     """None: zstd for files that tasks write, and what the session says for Spark's."""
     target_file_bytes: int = Field(default=FILE_BYTES, ge=2**20, le=INT64)
-    """Of files that tasks write: one ends behind the row group that takes it there."""
+    """Of files that tasks write: one ends behind the row group that takes it there. And of those that small ones are put together in."""
     row_group_bytes: int = Field(default=ROW_GROUP_BYTES, ge=2**16, le=2**30)
     """Of such files: rows in memory that become one."""
     held_bytes: int = Field(default=HELD_BYTES, ge=2**16, le=2**32)
     """Rows of such files that a task has in memory, of all its files."""
+    compact_at_small_files: int = Field(default=0, ge=0, le=INT64)
+    """A run that leaves so many behind puts them together; 0: none does."""
     partition_by: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
     """Columns of the table; `event_date` is built in: the UTC date of the record's timestamp."""
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL

@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.said import refused
-from tests.system.driving import Pipeline, data_files
+from tests.system.driving import Pipeline, broken_off_before, data_files
+from tests.system.watching import watched
 
 DAY_S = 86_400
 
@@ -42,6 +43,9 @@ def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_mo
     assert pipeline.in_table() == rows and pipeline.committed() == committed
     assert pipeline.door("verify").document["is_right"] is True
     assert pipeline.ran().outcomes == ["nothing new"], "nobody's rows were moved"
+    cost, again = watched(pipeline, "maintain", after=("--yes",))
+    assert cost["started"] == [] and cost["loaded"] == [], "where nothing is to be done nothing is started"
+    assert (again["small_files"], again["removed_files"], again["checkpoint"]) == (0, 0, done.document["checkpoint"])
 
     pipeline.produce(80)
     assert pipeline.ran().document["records"] == 80
@@ -120,3 +124,39 @@ def test_what_cannot_be_maintained_is_told_and_nothing_is_written(pipeline: Pipe
     other = pipeline.under("other")
     refused(other.door("maintain", after=("--yes",)), 2, "this pipeline has no commit in the table")
     assert DeltaTable(str(pipeline.table)).version() == 0
+
+
+def test_runs_without_spark_leave_small_files_until_as_many_wait_as_the_conf_says_and_then_one_run_puts_them_together(
+        pipeline: Pipeline) -> None:
+    pipeline.settings = {"table": {"writer": "auto", "compact_at_small_files": 3}, "limits": {"without_spark_below_bytes": 64 << 20}}
+    for run in range(3):
+        pipeline.produce(80)
+        if run < 2:
+            assert pipeline.ran().outcomes == ["ingested"]
+    broken_off_before("record", pipeline)
+    assert len(DeltaTable(str(pipeline.table)).file_uris()) >= 3, "the run that appended came to its end too early"
+    said = pipeline.ran()
+    assert said.outcomes[-1] == "compacted" and len(DeltaTable(str(pipeline.table)).file_uris()) == 1
+    assert pipeline.is_whole() and pipeline.door("verify").document["is_right"] is True, "its rows were counted behind a crash"
+    replayed = pipeline.door("replay", after=(
+        "--topic", pipeline.topic, "--partition", "0", "--from", "0", "--until", "10", "--reason", "a test", "--yes"))
+    assert replayed.code == 0, replayed.err
+    assert pipeline.is_whole() and pipeline.door("verify").document["is_right"] is True
+    assert pipeline.ran().outcomes == ["nothing new"]
+
+
+def test_etl_compact_puts_small_files_together_and_nothing_else_and_stops_where_a_run_does(pipeline: Pipeline, spark: SparkSession) -> None:
+    refused(pipeline.door("compact"), 2, "there is no table yet", "etl run")
+    for _ in range(2):
+        pipeline.produce(40)
+        pipeline.ran()
+    before = data_files(pipeline.table)
+    shown = pipeline.door("compact", after=("--dry-run",))
+    assert shown.document["small_files"] == len(before) and data_files(pipeline.table) == before
+    done = pipeline.door("compact")
+    assert (done.document["small_files"], done.document["large_files"]) == (len(before), 1), done.err
+    assert before < data_files(pipeline.table) and pipeline.is_whole()
+    cost, again = watched(pipeline, "compact")
+    assert cost["started"] == [] and cost["loaded"] == [] and again["small_files"] == 0
+    spark.sql(f"DELETE FROM delta.`{pipeline.table}` WHERE offset < 3")
+    refused(pipeline.door("compact"), 5, "DELETE", "etl plans acknowledge")

@@ -84,7 +84,7 @@ WORLDS: dict[str, Callable[[PageWorld], object]] = {
 }
 LONG = (
     "docs/RUNNING.md: Making rows again: `etl replay`", "docs/RUNNING.md: Loading what was never loaded: `etl backfill`",
-    "docs/RUNNING.md: Keeping the table quick: `etl maintain CONF`")
+    "docs/RUNNING.md: Keeping the table quick: `etl maintain CONF`, `etl compact CONF`")
 """Sections of which each run has tests of its own besides."""
 
 

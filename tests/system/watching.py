@@ -1,4 +1,4 @@
-"""Runs that are watched: which processes they start, which libraries they load, whom they connect to."""
+"""Commands that are watched: which processes they start, which libraries they load, whom they connect to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from tests.system.driving import ROOT, Pipeline
 
 # Python tells of each process that it starts, and of each connection, to whoever listens (PEP 578).
-_WATCHED_RUN = """
+_WATCHED = """
 import json, sys
 HEAVY = ("pyspark", "py4j", "delta", "numba", "pandas")
 started, connected = [], []
@@ -21,15 +21,20 @@ def watch(event, given):
         connected.append(list(given[1]))
 sys.addaudithook(watch)
 from etl.cli import main
-code = main(["run", sys.argv[1], "--json"])
+code = main([*sys.argv[1:], "--json"])
 print(json.dumps({"code": code, "started": started, "loaded": [name for name in HEAVY if name in sys.modules], "connected": connected}))
 """
 
 
-def watched_run(pipeline: Pipeline) -> tuple[dict[str, Any], list[str]]:
-    """A run in a process of its own, as a scheduler starts it: what it cost, and its outcomes."""
+def watched(pipeline: Pipeline, *words: str, after: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A command on its conf in a process of its own, as a scheduler starts it: what it cost, and its document."""
     ran = subprocess.run(
-        [sys.executable, "-c", _WATCHED_RUN, str(pipeline.conf)], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        [sys.executable, "-c", _WATCHED, *words, str(pipeline.conf), *after], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     document, cost = ran.stdout.strip().rsplit("\n", 1)
-    found: dict[str, Any] = json.loads(cost)
-    return found, [one["outcome"] for one in json.loads(document)["outcomes"]]
+    return json.loads(cost), json.loads(document)
+
+
+def watched_run(pipeline: Pipeline) -> tuple[dict[str, Any], list[str]]:
+    """A run: what it cost, and its outcomes."""
+    cost, document = watched(pipeline, "run")
+    return cost, [one["outcome"] for one in document["outcomes"]]

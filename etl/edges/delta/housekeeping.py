@@ -1,14 +1,18 @@
-"""What Spark's Delta does to keep a table quick: small files become large ones, files that no version needs go, the log gets a checkpoint.
+"""What keeps a table quick: small files become large ones, files that no version needs go, the log gets a checkpoint.
 
 None of it moves a row: OPTIMIZE says of each file that it adds or removes that no data changed (Delta protocol, "dataChange"), VACUUM and a
-checkpoint change no version's content at all. So a run passes over their commits, as over anybody's OPTIMIZE.
+checkpoint change no version's content at all. So a run passes over their commits, as over anybody's OPTIMIZE, and a stream does, too.
+
+What there is to do is told by the table's files, without a JVM. It is done by Spark: delta-rs's commits do not see that another one put the
+same files together meanwhile, and then every row is there twice.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,12 +20,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from etl.decisions.maintenance import DataFile
-from etl.edges.delta.failures import is_conflict, translate
-from etl.edges.delta.path import open_table, spark_path
+from etl.edges.delta.failures import is_conflict, translate, unreadable
+from etl.edges.delta.features import not_by_delta_rs
+from etl.edges.delta.log import open_log
+from etl.edges.delta.path import open_table, rust_path, spark_path
 from etl.errors import TableUnreachable
 from etl.protocol.error_line import whole_text
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import SparkSession
 
 _LOGS_VACUUM = "spark.databricks.delta.vacuum.logging.enabled"
@@ -30,6 +37,7 @@ _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _SPARKS_LISTING_TASKS = "10000"
 """What Spark has unless it is told: VACUUM begins so many tasks for a table of three files, too, and takes minutes for it on two cores."""
 _TASKS_A_CORE = 4
+_OPTIMIZE = "spark.databricks.delta.optimize."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +60,27 @@ def data_files(path: str) -> list[DataFile]:
     return [DataFile(tuple(None if one[n] is None else str(one[n]) for one in values), size) for n, size in enumerate(adds["size_bytes"])]
 
 
-def compact(spark: SparkSession, path: str) -> Compacted:
-    """OPTIMIZE the table. Raises TableUnreachable where somebody changed the same files meanwhile, or it cannot be written."""
+def compact(spark: SparkSession, path: str, target_bytes: int) -> Compacted:
+    """OPTIMIZE the small files (`is_small`) into some of `target_bytes` at most.
+
+    Raises TableUnreachable where somebody changed the same files meanwhile, or the table cannot be written.
+    """
     from delta.tables import DeltaTable
 
-    with _translated(path):
+    sizes = {f"{_OPTIMIZE}minFileSize": str(-(-target_bytes // 2)), f"{_OPTIMIZE}maxFileSize": str(target_bytes)}
+    with _translated(path), _set(spark, sizes):
         [row] = DeltaTable.forPath(spark, spark_path(path)).optimize().executeCompaction().collect()
     metrics: Any = row["metrics"]
     added, removed = metrics["filesAdded"]["totalSize"] or 0, metrics["filesRemoved"]["totalSize"] or 0
     return Compacted(metrics["numFilesRemoved"], metrics["numFilesAdded"], removed, added)
 
 
-def unneeded(spark: SparkSession, path: str, kept: timedelta) -> int:
-    """How many files VACUUM would remove; Spark counts up to a thousand."""
-    with _translated(path), _set(spark, _listing(spark)):
-        return spark.sql(_vacuum(path, kept, "DRY RUN")).count()
+def unneeded(path: str, kept: timedelta) -> int:
+    """How many files VACUUM would remove: those that no version of the time `kept` needs. No JVM starts for it. Raises as `open_table`."""
+    table = _there(path)
+    with _translated(path):
+        # `full`: also files of runs that were killed, which no commit ever named
+        return len(table.vacuum(_hours(kept), dry_run=True, enforce_retention_duration=False, full=True))
 
 
 def vacuum(spark: SparkSession, path: str, kept: timedelta) -> int:
@@ -74,13 +88,40 @@ def vacuum(spark: SparkSession, path: str, kept: timedelta) -> int:
     from delta.tables import DeltaTable
 
     with _translated(path), _set(spark, {_LOGS_VACUUM: "true", **_listing(spark)}):
-        spark.sql(_vacuum(path, kept, "")).collect()
+        spark.sql(_vacuum(path, kept)).collect()
         [last] = DeltaTable.forPath(spark, spark_path(path)).history(1).collect()
     return int((last["operationMetrics"] or {}).get("numDeletedFiles", 0))
 
 
-def write_checkpoint(spark: SparkSession, path: str) -> int:
-    """A checkpoint of the newest version, which it gives; Delta forgets what the table's `delta.logRetentionDuration` lets it forget."""
+def write_checkpoint(path: str, spark: Callable[[], SparkSession]) -> int:
+    """A checkpoint of the newest version, which it gives, unless it has one; Delta forgets what the table's `delta.logRetentionDuration`
+    lets it forget. `spark` is asked for its session only where delta-rs cannot write it."""
+    table = _there(path)
+    if _last_checkpoint(path) == table.version():
+        return table.version()
+    if not_by_delta_rs(table):
+        return _checkpoint_by_spark(path, spark())
+    with _translated(path):
+        table.create_checkpoint()
+    return table.version()
+
+
+def _there(path: str) -> DeltaTable:
+    table = open_table(path)
+    if table is None:
+        raise TableUnreachable("the table is not there any more", path=path, check="who moved or removed it meanwhile")
+    return table
+
+
+def _last_checkpoint(path: str) -> int | None:
+    """Of which version it is; None where there is none, or nobody knows."""
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+        with open_log(rust_path(path)).open_input_stream("_delta_log/_last_checkpoint") as stream:
+            return int(json.loads(bytes(stream.read()))["version"])
+    return None
+
+
+def _checkpoint_by_spark(path: str, spark: SparkSession) -> int:
     jvm: Any = spark._jvm  # no public way to it
     with _translated(path):
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, spark_path(path))
@@ -89,9 +130,13 @@ def write_checkpoint(spark: SparkSession, path: str) -> int:
         return int(snapshot.version())
 
 
-def _vacuum(path: str, kept: timedelta, how: str) -> str:
+def _vacuum(path: str, kept: timedelta) -> str:
     named = spark_path(path).replace("`", "``")
-    return f"VACUUM delta.`{named}` RETAIN {math.ceil(kept.total_seconds() / 3600)} HOURS {how}"
+    return f"VACUUM delta.`{named}` RETAIN {_hours(kept)} HOURS"
+
+
+def _hours(kept: timedelta) -> int:
+    return math.ceil(kept.total_seconds() / 3600)
 
 
 def _listing(spark: SparkSession) -> dict[str, str]:
@@ -116,11 +161,12 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _translated(path: str) -> Iterator[None]:
-    """Inside, what Spark and Java raise is told as what it means."""
+    """Inside, what Spark and Java, or delta-rs, raise is told as what it means."""
     try:
         yield
-    except Exception as error:  # whatever Spark and Java raise
-        if is_conflict(whole_text(error)):
+    except Exception as error:  # whatever they raise
+        text = whole_text(error)
+        if is_conflict(text):
             what = "somebody else changed the same files while they were put together"
             raise TableUnreachable(what, path=path, check="nothing was changed; again when nobody else writes there") from error
-        raise translate(error, path) from error
+        raise unreadable(text, path) or translate(error, path) from error

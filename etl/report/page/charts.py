@@ -17,7 +17,7 @@ _MOST_WIDE = 34.0
 VERBS = {
     "connect": "Connecting", "observe": "Looking at brokers and table", "reconcile": "Reconciling", "plan": "Planning",
     "start_spark": "Starting Spark", "first_job": "First job of Spark", "fetch": "Fetching and writing", "append": "Commit to the table",
-    "commit": "Moving the offsets", "close": "Stopping Spark",
+    "commit": "Moving the offsets", "compact": "Putting small files together", "close": "Stopping Spark",
 }
 
 

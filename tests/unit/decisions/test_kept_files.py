@@ -6,7 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from etl.decisions.maintenance import FULL_FILE_BYTES, KEEPS_FILES, DataFile, interval, kept_for, refuse_what_is_not_ours, small_files
+from etl.decisions.maintenance import (
+    KEEPS_FILES, DataFile, interval, is_compaction_due, kept_for, refuse_what_is_not_ours, small_files,
+)
 from etl.errors import NotOurTable, SettingsError
 from etl.model.table import Table
 
@@ -42,9 +44,19 @@ def test_a_property_that_nobody_understands_is_no_reason_to_remove_anything() ->
 
 
 def test_small_files_are_put_together_within_a_partition_and_full_ones_and_lone_ones_stay() -> None:
-    files = [DataFile(("a",), 10), DataFile(("a",), 30), DataFile(("b",), 5), DataFile((None,), 7), DataFile((None,), FULL_FILE_BYTES)]
-    assert small_files(files) == (2, 40)
-    assert small_files([]) == (0, 0)
+    files = [DataFile(("a",), 10), DataFile(("a",), 30), DataFile(("b",), 5), DataFile((None,), 7), DataFile((None,), 100)]
+    assert small_files(files, 100) == (2, 40)
+    assert small_files([], 100) == (0, 0)
+
+
+def test_files_of_which_two_are_no_whole_one_are_small_so_that_what_waits_can_be_put_together() -> None:
+    assert small_files([DataFile((), 49), DataFile((), 49)], 100) == (2, 98)
+    assert small_files([DataFile((), 51), DataFile((), 51)], 100) == (0, 0), "counted, they would wait for ever"
+
+
+def test_a_run_puts_files_together_once_as_many_wait_as_the_conf_says_and_without_a_word_of_it_never() -> None:
+    assert [is_compaction_due(small, 3) for small in (0, 2, 3, 4)] == [False, False, True, True]
+    assert not is_compaction_due(10_000, 0) and not is_compaction_due(0, 0)
 
 
 @pytest.mark.parametrize("table", [None, Table("id", 4, None)])

@@ -158,7 +158,7 @@ def test_a_stream_sees_no_row_twice_and_an_older_version_reads_as_it_was(spark: 
         query = spark.readStream.format("delta").load(three).writeStream.format("delta").option(
             "checkpointLocation", str(tmp_path / "at")).trigger(availableNow=True).start(str(tmp_path / "out"))
         query.awaitTermination()
-        return DeltaTable(str(tmp_path / "out")).to_pyarrow_table().num_rows
+        return int(DeltaTable(str(tmp_path / "out")).to_pyarrow_table().num_rows)
 
     assert streamed() == 30
     compact(spark, three, MIB)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from etl.decisions.maintenance import DataFile
 from etl.edges.delta.failures import is_conflict, translate, unreadable
-from etl.edges.delta.features import not_by_delta_rs
+from etl.edges.delta.features import features_of, not_by_delta_rs
 from etl.edges.delta.log import open_log
 from etl.edges.delta.path import open_table, rust_path, spark_path
 from etl.errors import TableUnreachable
@@ -58,6 +58,12 @@ def data_files(path: str) -> list[DataFile]:
     by, adds = table.metadata().partition_columns, pa.table(table.get_add_actions(flatten=True)).to_pydict()
     values = [adds[f"partition.{column}"] for column in by]
     return [DataFile(tuple(None if one[n] is None else str(one[n]) for one in values), size) for n, size in enumerate(adds["size_bytes"])]
+
+
+def may_have_deletion_vectors(path: str) -> bool:
+    """Whether the table has that feature. Raises as `open_table`."""
+    table = open_table(path)
+    return table is not None and "deletionVectors" in features_of(table)
 
 
 def compact(spark: SparkSession, path: str, target_bytes: int) -> Compacted:

@@ -137,6 +137,7 @@ def test_runs_without_spark_leave_small_files_until_as_many_wait_as_the_conf_say
     pipeline.produce(80)
     broken_off_before("record", pipeline)
     assert len(DeltaTable(str(pipeline.table)).file_uris()) >= 3, "the run that appended came to its end too early"
+    pipeline.produce(80)
     said = pipeline.ran()
     assert said.outcomes[-1] == "compacted" and len(DeltaTable(str(pipeline.table)).file_uris()) == 1
     assert pipeline.is_whole() and pipeline.door("verify").document["is_right"] is True, "its rows were counted behind a crash"

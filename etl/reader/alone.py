@@ -42,6 +42,8 @@ class _Wanted:
     leader_epochs: Mapping[BrokerPartition, int]
     cleanups: Mapping[str, Cleanup]
     boundaries: Boundaries
+    bytes_per_offset: Mapping[BrokerPartition, float]
+    """Of logs whose brokers tell their sizes."""
 
     def task(self, ranges: Sequence[OffsetRange], indices: Sequence[int]) -> Task:
         """A task of these pieces of the ranges, with what is known of them."""
@@ -54,7 +56,8 @@ class _Wanted:
 def _wanted(reading: Reading) -> _Wanted:
     """Asks the brokers.
 
-    One Metadata request, two or three ListOffsets for each broker, one more for each side that is given by time, one DescribeConfigs.
+    One Metadata request, two or three ListOffsets for each broker, one more for each side that is given by time, one DescribeLogDirs, and
+    one DescribeConfigs.
     """
     named = None if reading.ranges is None else sorted({r.log for r in reading.ranges})
     with _open_cluster(reading, named or reading.chosen.logs) as cluster:
@@ -77,11 +80,11 @@ def _wanted(reading: Reading) -> _Wanted:
             first, last = (
                 cluster.first_at(bounds.times(logs), isolation=reading.isolation) for bounds in (reading.starting, reading.ending))
             ranges = list(ranges_of(reading, found.extents, first, last))
-        told = cluster.retention({r.log.topic for r in ranges})
+        told, sizes = cluster.retention({r.log.topic for r in ranges}), cluster.bytes_per_offset(found)
     cleanups = {r.log.topic: cleanup_of(told.get(r.log.topic), said_to_be_compacted=r.log.topic in reading.compacted) for r in ranges}
     led = tuple(replace(r, leader=found.leaders[r.log]) for r in ranges if r.size)
     epochs = found.epochs if reading.fails_on_data_loss else {}
-    return _Wanted(led, metadata.topic_ids, epochs, cleanups, boundaries_of(found.extents))
+    return _Wanted(led, metadata.topic_ids, epochs, cleanups, boundaries_of(found.extents), sizes)
 
 
 @contextlib.contextmanager
@@ -101,12 +104,12 @@ def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterato
 
 
 def _packed(wanted: _Wanted, reading: Reading) -> list[Task]:
-    """Ranges cut and packed towards `target_task_bytes`, all offsets being taken to cost the same, and within the bounds of the options."""
+    """Ranges cut and packed towards `target_task_bytes`, and within the bounds of the options."""
     parallelism, most = max(os.cpu_count() or 1, reading.least_tasks), _most_offsets(sum(r.size for r in wanted.ranges), reading)
-    cut = cut_ranges(wanted.ranges, {}, reading.target_task_bytes, parallelism, wanted.boundaries)
+    cut = cut_ranges(wanted.ranges, wanted.bytes_per_offset, reading.target_task_bytes, parallelism, wanted.boundaries)
     if most is not None:
         cut = cut_to_offsets(cut, most)
-    packed = pack_tasks(cut, {}, reading.target_task_bytes, parallelism)
+    packed = pack_tasks(cut, wanted.bytes_per_offset, reading.target_task_bytes, parallelism)
     return [wanted.task(cut, task) for task in (packed if most is None else split_tasks(packed, cut, most))]
 
 

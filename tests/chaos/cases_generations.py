@@ -20,7 +20,7 @@ _AGAIN = (*cases_kill.CASES, *cases_zombie.two_drivers(started=2, stored=2, appe
 def played_on(stage: Stage, *, version: str, case: Case) -> Told:
     """A case on brokers of that version; all cases share them."""
     cluster = kept(version, lambda folder: Cluster(2, version=version, folder=folder))
-    with Stage(cluster, stage.folder) as other:
+    with Stage(cluster, stage.folder, writer=stage.writer) as other:
         return case.play(other)
 
 

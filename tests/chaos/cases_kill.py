@@ -1,6 +1,6 @@
 """Rows 1 to 8: a run is killed at each point of its way, while a producer keeps writing.
 
-Between two verbs the run kills itself (`etl.demo.crash_run`). While the JVM writes, in rows 4 to 6, the case watches from outside: rows
+Between two verbs the run kills itself (`etl.demo.crash_run`). While tasks write, in rows 4 to 6, the case watches from outside: rows
 that pass a transform, Parquet files that are complete, and no commit yet.
 """
 
@@ -14,12 +14,10 @@ from typing import Any
 
 from etl.demo.crash_run import HALF_COMMIT
 from tests.chaos.driver import Driver, send
-from tests.chaos.holding import TRANSFORM, Hold
+from tests.chaos.holding import Hold
 from tests.chaos.stage import Case, Stage, Told, commits, complete_files, held, said_in_short
 from tests.system.driving import Pipeline
 
-_FOUR_TASKS = {"spark.master": "local[4,4]"}
-"""Four partitions of the topic are four tasks, all at work at once."""
 _ATTEMPTS = 5
 _SOON_S = 20.0
 
@@ -42,13 +40,13 @@ def at_verb(stage: Stage, *, verb: str, then: str, loaded: bool = False, **setti
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
-def while_writing(stage: Stage, *, from_task: int, files: int, ending: Ending, loaded: bool = False) -> Told:
-    """Ended when `files` of four files are there and the tasks from number `from_task` on have rows that are not written."""
-    pipeline = held_pipeline(stage, loaded)
-    before, version = complete_files(pipeline), commits(pipeline)
+def while_writing(stage: Stage, *, half: bool, ending: Ending, loaded: bool = False) -> Told:
+    """Ended when no file is there, or `half` of them, and the other tasks have rows that are not written."""
+    pipeline, from_task = held_pipeline(stage, loaded), stage.writes.tasks // 2 if half else 0
+    before, version, files = complete_files(pipeline), commits(pipeline), from_task
     hold = Hold(pipeline.folder / "marks", from_task)
     with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
-        driver.wait_for("rows in every task", lambda: len(hold.workers()) == 4)
+        driver.wait_for("rows in every task", lambda: len(hold.workers()) == stage.writes.tasks)
         driver.wait_for(f"{files} files", lambda: len(complete_files(pipeline) - before) == files)
         ending(driver)
         assert (len(complete_files(pipeline) - before), commits(pipeline)) == (files, version), "it went on"
@@ -62,8 +60,9 @@ def before_the_commit(stage: Stage, *, ending: Ending, loaded: bool = False) -> 
     """Ended when all files are written and there is no commit; a moment so short that it takes several attempts at times."""
     for _ in range(_ATTEMPTS):
         pipeline = held_pipeline(stage, loaded)
-        with stage.writing(pipeline), Driver(pipeline, hold=Hold(pipeline.folder / "marks", 0, "end")) as driver:
-            if not stopped_before_the_commit(driver, pipeline):
+        hold = last_hold(stage, pipeline)
+        with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
+            if not stopped_before_the_commit(stage, driver, pipeline, hold):
                 continue
             after = held(pipeline)
             ending(driver)
@@ -72,12 +71,12 @@ def before_the_commit(stage: Stage, *, ending: Ending, loaded: bool = False) -> 
     raise AssertionError(f"the moment was missed {_ATTEMPTS} times")
 
 
-def worker_killed(stage: Stage, *, from_task: int, files: int) -> Told:
+def worker_killed(stage: Stage, *, half: bool) -> Told:
     """The Python worker of one task is killed; the run goes on, or fails as it should."""
-    pipeline = held_pipeline(stage, loaded=False)
-    hold = Hold(pipeline.folder / "marks", from_task)
+    pipeline, files = held_pipeline(stage, loaded=False), stage.writes.tasks // 2 if half else 0
+    hold = Hold(pipeline.folder / "marks", files)
     with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
-        driver.wait_for("rows in every task", lambda: len(hold.workers()) == 4)
+        driver.wait_for("rows in every task", lambda: len(hold.workers()) == stage.writes.tasks)
         driver.wait_for(f"{files} files", lambda: len(complete_files(pipeline)) == files)
         after = held(pipeline)
         send(hold.workers()[-1], signal.SIGKILL)
@@ -97,24 +96,28 @@ def owned(pipeline: Pipeline) -> list[str]:
 
 
 def held_pipeline(stage: Stage, loaded: bool) -> Pipeline:
-    """A pipeline whose tasks can be held, with records to read."""
-    pipeline = stage.pipeline(transform=TRANSFORM, spark=_FOUR_TASKS)
-    _prepare(pipeline, loaded)
+    """A pipeline whose tasks can be held, with records to read; a partition and a file for each task."""
+    pipeline = stage.pipeline(partitions=stage.writes.tasks, **stage.writes.held)
+    _prepare(pipeline, loaded, stage.writes.tasks)
     return pipeline
 
 
-def stopped_before_the_commit(driver: Driver, pipeline: Pipeline) -> bool:
-    """Let the held tasks end, and stop the JVM between its last file and its commit; whether that was in time."""
-    hold = Hold(pipeline.folder / "marks", 0, "end")
-    before, version = complete_files(pipeline), commits(pipeline)
-    driver.wait_for("the end of every task", lambda: len(hold.workers()) == 4)
-    jvm = driver.jvm()
+def last_hold(stage: Stage, pipeline: Pipeline) -> Hold:
+    """As near to the end of tasks as their writer can be held."""
+    return Hold(pipeline.folder / "marks", 0, "end" if stage.writes.passes_the_jvm else "rows")
+
+
+def stopped_before_the_commit(stage: Stage, driver: Driver, pipeline: Pipeline, hold: Hold) -> bool:
+    """Let the held tasks end, and stop who commits between its last file and its commit; whether that was in time."""
+    tasks, before, version = stage.writes.tasks, complete_files(pipeline), commits(pipeline)
+    driver.wait_for("the end of every task", lambda: len(hold.workers()) == tasks)
+    commits_it = driver.jvm() if stage.writes.passes_the_jvm else driver.process.pid
     hold.release()
     deadline = time.monotonic() + _SOON_S
-    while len(complete_files(pipeline) - before) < 4 and time.monotonic() < deadline:
+    while len(complete_files(pipeline) - before) < tasks and time.monotonic() < deadline:
         time.sleep(0.001)
-    send(jvm, signal.SIGSTOP)
-    return len(complete_files(pipeline) - before) == 4 and commits(pipeline) == version
+    send(commits_it, signal.SIGSTOP)
+    return len(complete_files(pipeline) - before) == tasks and commits(pipeline) == version
 
 
 def driver_alone(driver: Driver) -> None:
@@ -123,11 +126,11 @@ def driver_alone(driver: Driver) -> None:
     driver.wake_all()
 
 
-def _prepare(pipeline: Pipeline, loaded: bool) -> None:
-    pipeline.produce(400)
+def _prepare(pipeline: Pipeline, loaded: bool, partitions: int = 4) -> None:
+    pipeline.produce(400, partitions=partitions)
     if loaded:
         pipeline.ran()
-        pipeline.produce(400)
+        pipeline.produce(400, partitions=partitions)
 
 
 _ALL_AT_ONCE = "the whole process group"
@@ -144,17 +147,17 @@ CASES: tuple[Case, ...] = (
     Case(3, "killed after owners are claimed", "SIGKILL after the partitions' owners are claimed, before the first fetch",
          partial(at_verb, verb="fetch", then="replayed", ownership={"mode": "claim"})),
     Case(4, "killed when the first rows came", f"SIGKILL for {_ALL_AT_ONCE} when the first rows are fetched and none is written",
-         partial(while_writing, from_task=0, files=0, ending=Driver.kill_all)),
+         partial(while_writing, half=False, ending=Driver.kill_all)),
     Case(4, "driver killed when the first rows came", "SIGKILL for the driver alone when the first rows are fetched",
-         partial(while_writing, from_task=0, files=0, ending=driver_alone, loaded=True)),
+         partial(while_writing, half=False, ending=driver_alone, loaded=True)),
     Case(4, "worker killed when the first rows came", "SIGKILL for one Python worker when the first rows are fetched",
-         partial(worker_killed, from_task=0, files=0)),
-    Case(5, "killed when half the files were written", f"SIGKILL for {_ALL_AT_ONCE} when 2 of 4 files are written",
-         partial(while_writing, from_task=2, files=2, ending=Driver.kill_all)),
-    Case(5, "driver killed when half the files were written", "SIGKILL for the driver alone when 2 of 4 files are written",
-         partial(while_writing, from_task=2, files=2, ending=driver_alone, loaded=True)),
-    Case(5, "worker killed when half the files were written", "SIGKILL for one Python worker when 2 of 4 files are written",
-         partial(worker_killed, from_task=2, files=2)),
+         partial(worker_killed, half=False)),
+    Case(5, "killed when half the files were written", f"SIGKILL for {_ALL_AT_ONCE} when half of the files are written",
+         partial(while_writing, half=True, ending=Driver.kill_all)),
+    Case(5, "driver killed when half the files were written", "SIGKILL for the driver alone when half of the files are written",
+         partial(while_writing, half=True, ending=driver_alone, loaded=True)),
+    Case(5, "worker killed when half the files were written", "SIGKILL for one Python worker when half of the files are written",
+         partial(worker_killed, half=True)),
     Case(6, "killed when all files were written", f"SIGKILL for {_ALL_AT_ONCE} when all files are written and not committed",
          partial(before_the_commit, ending=Driver.kill_all)),
     Case(6, "killed when all files were written later", "the same where the table holds a plan already",

@@ -34,9 +34,9 @@ def stopped_at_verb(stage: Stage, *, method: str, kind: signal.Signals) -> Told:
 def stopped_while_writing(stage: Stage, *, kind: signal.Signals, whole_group: bool) -> Told:
     """The signal comes from outside while tasks are at work, as from a terminal or a scheduler."""
     pipeline = held_pipeline(stage, loaded=False)
-    hold = Hold(pipeline.folder / "marks", 2)
+    hold = Hold(pipeline.folder / "marks", stage.writes.tasks // 2)
     with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
-        driver.wait_for("rows in every task", lambda: len(hold.workers()) == 4)
+        driver.wait_for("rows in every task", lambda: len(hold.workers()) == stage.writes.tasks)
         if whole_group:
             os.killpg(driver.process.pid, kind)
         else:

@@ -13,7 +13,7 @@ from typing import Any
 
 from etl.demo.crash_run import HALF_COMMIT
 from etl.embedded.server import wait_until
-from tests.chaos.cases_kill import held_pipeline, owned, stopped_before_the_commit
+from tests.chaos.cases_kill import held_pipeline, last_hold, owned, stopped_before_the_commit
 from tests.chaos.driver import Driver
 from tests.chaos.holding import Hold
 from tests.chaos.stage import Case, Checked, Stage, Told, complete_files, held, said_in_short
@@ -40,12 +40,12 @@ def wakes_at_verb(stage: Stage, *, verb: str, loaded: bool = False, **settings: 
     return told(stage, pipeline, after, second, woken)
 
 
-def wakes_while_writing(stage: Stage, *, from_task: int, files: int, driver_alone: bool = False) -> Told:
-    """Paused, JVM and workers too or not, when `files` of four files are written."""
-    pipeline = held_pipeline(stage, loaded=False)
-    hold = Hold(pipeline.folder / "marks", from_task)
+def wakes_while_writing(stage: Stage, *, half: bool, driver_alone: bool = False) -> Told:
+    """Paused, JVM and workers too or not, when no file is written, or `half` of them."""
+    pipeline, files = held_pipeline(stage, loaded=False), stage.writes.tasks // 2 if half else 0
+    hold = Hold(pipeline.folder / "marks", files)
     with stage.writing(pipeline), short_session(pipeline), Driver(pipeline, hold=hold) as zombie:
-        zombie.wait_for("rows in every task", lambda: len(hold.workers()) == 4)
+        zombie.wait_for("rows in every task", lambda: len(hold.workers()) == stage.writes.tasks)
         zombie.wait_for(f"{files} files", lambda: len(complete_files(pipeline)) == files)
         if driver_alone:
             zombie.pause()
@@ -60,9 +60,9 @@ def wakes_before_the_commit(stage: Stage) -> Told:
     """Paused when all files are written and not committed."""
     for _ in range(_ATTEMPTS):
         pipeline = held_pipeline(stage, loaded=True)
-        with stage.writing(pipeline), short_session(pipeline), \
-                Driver(pipeline, hold=Hold(pipeline.folder / "marks", 0, "end")) as zombie:
-            if not stopped_before_the_commit(zombie, pipeline):
+        hold = last_hold(stage, pipeline)
+        with stage.writing(pipeline), short_session(pipeline), Driver(pipeline, hold=hold) as zombie:
+            if not stopped_before_the_commit(stage, zombie, pipeline, hold):
                 continue
             zombie.pause_all()
             after, second, woken = overtaken(zombie, pipeline)
@@ -190,11 +190,11 @@ CASES: tuple[Case, ...] = (
          partial(wakes_at_verb, verb="fetch", ownership={"mode": "claim"})),
     Case(9, "zombie before the append", _OVERTAKEN + "before the append", partial(wakes_at_verb, verb="append", loaded=True)),
     Case(9, "zombie with its first rows", _OVERTAKEN + "with its JVM and workers, when the first rows came",
-         partial(wakes_while_writing, from_task=0, files=0)),
+         partial(wakes_while_writing, half=False)),
     Case(9, "zombie whose workers went on", _OVERTAKEN + "its JVM and workers go on writing all the while",
-         partial(wakes_while_writing, from_task=0, files=0, driver_alone=True)),
-    Case(9, "zombie with half its files", _OVERTAKEN + "with its JVM and workers, when 2 of 4 files were written",
-         partial(wakes_while_writing, from_task=2, files=2)),
+         partial(wakes_while_writing, half=False, driver_alone=True)),
+    Case(9, "zombie with half its files", _OVERTAKEN + "with its JVM and workers, when half of its files were written",
+         partial(wakes_while_writing, half=True)),
     Case(9, "zombie with all its files", _OVERTAKEN + "with its JVM, when all files were written and not committed",
          wakes_before_the_commit),
     Case(9, "zombie after the delta commit", _OVERTAKEN + "after the Delta commit", partial(wakes_at_verb, verb="record")),

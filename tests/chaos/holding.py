@@ -1,12 +1,14 @@
-"""A transform that changes nothing, and through which a case sees how far the tasks of a run are, and holds them there.
+"""Transforms that change nothing, and through which a case sees how far the tasks of a run are, and holds them there.
 
-`transform: tests.chaos.holding:held`. It is told by the environment of the run's process alone, so that the next run, without these
-variables, has the same transform and goes through.
+`transform: tests.chaos.holding:held`, or `arrow_transform: tests.chaos.holding:held_batch` where tasks write files: that one sees batches
+alone, and no end of a task. They are told by the environment of the run's process alone, so that the next run, without these variables,
+has the same transform and goes through.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TRANSFORM = "tests.chaos.holding:held"
+ARROW_TRANSFORM = "tests.chaos.holding:held_batch"
 _FOLDER, _FROM_TASK, _WHERE = "CHAOS_MARKS", "CHAOS_HOLD_FROM", "CHAOS_HOLD_AT"
 _LONGEST_S = 120.0
 
@@ -77,3 +80,24 @@ def held(rows: DataFrame) -> DataFrame:
 
     longest_s = _LONGEST_S
     return rows.mapInArrow(passing, rows.schema)
+
+
+def held_batch(batch: RecordBatch) -> RecordBatch:
+    """The rows as they are. A task is known by the first partition that it reads."""
+    folder = os.environ.get(_FOLDER)
+    if folder is None or not batch.num_rows or os.getpid() in _SEEN:
+        return batch
+    _SEEN.add(os.getpid())
+    task = batch.column("partition")[0].as_py()
+    mark = Path(folder, f"rows-{task}")
+    unfinished = mark.with_suffix(f".{os.getpid()}.tmp")
+    unfinished.write_text(str(os.getpid()))
+    unfinished.replace(mark)
+    deadline = time.monotonic() + _LONGEST_S
+    while task >= int(os.environ[_FROM_TASK]) and not Path(folder, "go").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return batch
+
+
+_SEEN: set[int] = set()
+"""This process, once its task has passed its first rows."""

@@ -86,7 +86,7 @@ class Stage:
     """
 
     def __init__(self, cluster: Cluster, folder: Path, *, writer: str = "spark") -> None:
-        self.cluster, self._everywhere = cluster, WRITES[writer].settings
+        self.cluster, self.writer, self.writes = cluster, writer, WRITES[writer]
         self.folder = folder
         self.at_end = ExitStack()
         """Whatever else must be ended with the case."""
@@ -114,7 +114,7 @@ class Stage:
         on, name = cluster or self.cluster, f"crash-{next(_numbers)}"
         folder = self.folder / name
         folder.mkdir()
-        pipeline = Pipeline(on, folder, name, f"group-of-{name}", settings, everywhere=self._everywhere)
+        pipeline = Pipeline(on, folder, name, f"group-of-{name}", settings, everywhere=self.writes.settings)
         pipeline.traffic.create_topic(on, name, partitions, replication_factor=replication_factor, config=config)
         return pipeline
 

@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from etl.edges.machine import cores
+from tests.chaos.holding import ARROW_TRANSFORM, TRANSFORM
+
+_FOUR_TASKS = {"spark": {"spark.master": "local[4,4]"}}
+
 
 @dataclass(frozen=True, slots=True)
 class Writes:
@@ -17,15 +22,26 @@ class Writes:
     """The sentence of the page's head."""
     settings: Mapping[str, Any]
     """Of each case's conf."""
+    tasks: int
+    """How many tasks of a case that holds them are at work at once, a file each."""
+    held: Mapping[str, Any]
+    """What such a case's conf has besides."""
+
+    @property
+    def passes_the_jvm(self) -> bool:
+        """Whether rows do, and the commit."""
+        return "transform" in self.held
 
 
 WRITES: Mapping[str, Writes] = {
-    "spark": Writes("CRASHES", "Spark writes the rows (`table.writer: spark`).", {"table": {"writer": "spark"}}),
+    "spark": Writes("CRASHES", "Spark writes the rows (`table.writer: spark`).", {"table": {"writer": "spark"}}, 4,
+                    {"transform": TRANSFORM, **_FOUR_TASKS}),
     "arrow": Writes(
         "CRASHES_ARROW", "Spark's tasks write the files (`table.writer: auto`), but where a case says that Spark writes them.",
-        {"table": {"writer": "auto"}}),
+        {"table": {"writer": "auto"}}, 4, {"arrow_transform": ARROW_TRANSFORM, **_FOUR_TASKS}),
     "processes": Writes(
         "CRASHES_WITHOUT_SPARK",
         "Worker processes write the files, without Spark (`limits.without_spark_below_bytes`), but where a case says otherwise.",
-        {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 1 << 30}}),
+        {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 1 << 30}}, cores(),
+        {"arrow_transform": ARROW_TRANSFORM}),
 }

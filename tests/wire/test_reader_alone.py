@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from uuid import UUID
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from etl.decisions import tasks
 from etl.errors import DataLoss, EtlError, MissingOffsets, NeedsDecision, RecordTooLarge, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.protocol.error_line import unmark
@@ -70,6 +72,14 @@ def failure_of(rows: Iterator[object]) -> EtlError:
 
 
 # How many Spark partitions, and how large
+
+def test_spark_partitions_are_as_large_as_the_logs_bytes_make_them(shared: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An offset here costs some twenty bytes; as many of a kilobyte would be twenty tasks."""
+    monkeypatch.setattr(tasks, "LEAST_TASK_BYTES", 1)
+    size = sum(len(batch) for partition in range(4) for batch in shared.log("clicks", partition).batches)
+    assert len(tasks_of(shared, target_task_bytes=str(2 * size))) <= max(3, os.cpu_count() or 1)
+    assert len(tasks_of(shared, target_task_bytes=str(size // 8))) >= 7
+
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(most=st.integers(1, 500), least=st.integers(1, 60), target=st.sampled_from(["20000", "300000", "100000000"]))

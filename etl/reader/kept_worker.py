@@ -1,7 +1,7 @@
 """A worker process that Spark keeps for further tasks: what it has loaded is no work for the garbage collector any more.
 
 pyspark collects garbage after each task of a worker, over all its objects (`pyspark/daemon.py`). Once the compiled kernels and pyarrow are
-loaded these are about 190,000, all of them still in use: 0.06 to 0.09 s of CPU behind each task, more than a task of 25 MB takes to
+loaded these are about 190,000, all of them still in use: 0.05 to 0.09 s of CPU behind each task, more than a task of 25 MB takes to
 fetch and decode.
 """
 

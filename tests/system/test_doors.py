@@ -32,8 +32,8 @@ def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
     assert last == "0 []"
     listed = {line.split()[0] for line in screen[screen.index("Commands:") + 1:] if line.strip()}
     assert listed == {
-        "demo", "backfill", "complete", "intervals", "doctor", "init", "lag", "maintain", "package", "peek", "plan", "replay", "report",
-        "run", "schema", "verify", "offsets", "plans", "pipelines"}
+        "demo", "backfill", "compact", "complete", "intervals", "doctor", "init", "lag", "maintain", "package", "peek", "plan", "replay",
+        "report", "run", "schema", "verify", "offsets", "plans", "pipelines"}
 
 
 def test_the_module_is_the_command_and_says_its_version() -> None:

@@ -33,7 +33,7 @@ FOUND: dict[str, tuple[str, bytes]] = {
     "a port that is none": (
         "response-metadata", b"\4" + HEADER + bytes(4) + b"\0\0\0\1" + b"\0\0\0\1" + b"\0\1b" + b"\0\1\0\0" + b"\xff\xff" * 2 + bytes(8)),
     "a null array of listed offsets": ("response-list-offsets", b"\2" + HEADER + bytes(4) + b"\0\0\0\1" + CLICKS + NULL),
-    "a null array of folders": ("response-describe-log-dirs", b"\1" + HEADER + bytes(4) + NULL),
+    "a null array of folders": ("logs-describe-log-dirs", b"\1" + bytes(4) + NULL),
     "a negative partition": (
         "response-offset-fetch", b"\2" + HEADER + b"\0\0\0\1" + CLICKS + b"\0\0\0\1" + NULL + bytes(8) + b"\xff\xff" + b"\0\0" + b"\0\0"),
     "a null array of appended logs": ("response-produce", b"\3" + HEADER + b"\0\0\0\1" + CLICKS + NULL + bytes(4)),

@@ -78,7 +78,7 @@ ELSEWHERE: dict[str, Runs] = {
         "PYTHONPATH=. python tests/bench/task_profile.py --workload 100B-none --records 1000000 --rounds 5",
         "PYTHONPATH=. python tests/bench/through_jvm.py",
         "python -m tests.bench", "python -m tests.bench.killed_backfill", "python -m tests.chaos",
-        "python -m tests.chaos --rows 1,2,3,4,5,6,7,8,10 --writer auto --write-to FOLDER", "pytest -m long",
+        "python -m tests.chaos --writer arrow", "python -m tests.chaos --writer processes", "pytest -m long",
         'pytest -m "not long" --numprocesses=3 --dist=loadfile tests/brokers'), _TOOLS),
 }
 """Those that another test runs, by what it types, or that need what is not on every machine."""

@@ -215,7 +215,8 @@ def deleted(stage: Stage, *, stored: bool) -> Told:
         killed_before_the_fetch(pipeline)
     after = held(pipeline)
     delete_topic(pipeline)
-    said = stopped(pipeline.run(), 2, "the topic is not there")
+    ending = (5, "do not know this topic of it any more") if stored else (2, "the topic is not there")
+    said = stopped(pipeline.run(), *ending)
     assert pipeline.in_table() == rows
     make_topic(pipeline)
     stopped(pipeline.run(), 5, "made again")

@@ -39,7 +39,7 @@ def compact_when_due(settings: Settings, world: HasSpark, report: Report) -> Non
         if not is_compaction_due(small, at):
             return
         with report.timed(Verb.COMPACT), translating_spark_errors():
-            done = compaction_of(world, settings)
+            done = compact(world.spark(), settings.table.path, settings.table.target_file_bytes)
     except EtlError as error:
         what = f"small files of the table stay as they are: {error.what}"
         report.add(Outcome.NOT_COMPACTED, f"{what}; check {error.check}" if error.check else what)

@@ -42,9 +42,9 @@ def at_verb(stage: Stage, *, verb: str, then: str, loaded: bool = False, **setti
 
 def while_writing(stage: Stage, *, half: bool, ending: Ending, loaded: bool = False) -> Told:
     """Ended when no file is there, or `half` of them, and the other tasks have rows that are not written."""
-    pipeline, from_task = held_pipeline(stage, loaded), stage.writes.tasks // 2 if half else 0
-    before, version, files = complete_files(pipeline), commits(pipeline), from_task
-    hold = Hold(pipeline.folder / "marks", from_task)
+    pipeline, files = held_pipeline(stage, loaded), stage.writes.tasks // 2 if half else 0
+    before, version = complete_files(pipeline), commits(pipeline)
+    hold = Hold(pipeline.folder / "marks", files)
     with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
         driver.wait_for("rows in every task", lambda: len(hold.workers()) == stage.writes.tasks)
         driver.wait_for(f"{files} files", lambda: len(complete_files(pipeline) - before) == files)

@@ -17,7 +17,7 @@ import struct
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy
@@ -152,36 +152,32 @@ class ManyBrokers:
 
     def _list_offsets(self, broker_id: int, body: Reader) -> bytes:
         body.span(5, "replica id and isolation")
-        topics = bytearray()
-        count = body.unsigned_varint() - 1
-        for _ in range(count):
-            name, asked = _topic_of(body, _ASKED_OFFSETS)
+
+        def told_of(asked: Any) -> Any:
             told = numpy.zeros(len(asked), _OFFSETS)
             told["partition"], told["epoch"], told["time"] = asked["partition"], self.epoch, -1
             told["offset"] = numpy.where(asked["time"] == -1, self.end_offset, 0)
-            topics += name + _count(len(told)) + told.tobytes() + b"\0"
-        return b"\0\0\0\0" + _count(count) + bytes(topics) + b"\0"
+            return told
+
+        return b"\0\0\0\0" + _by_topic(body, _ASKED_OFFSETS, told_of) + b"\0"
 
     def _leader_epochs(self, broker_id: int, body: Reader) -> bytes:
         body.span(4, "replica id")
-        topics = bytearray()
-        count = body.unsigned_varint() - 1
-        for _ in range(count):
-            name, asked = _topic_of(body, _ASKED_EPOCHS)
+
+        def told_of(asked: Any) -> Any:
             told = numpy.zeros(len(asked), _EPOCHS)
             told["partition"], told["epoch"], told["end"] = asked["partition"], asked["epoch"], self.end_offset
-            topics += name + _count(len(told)) + told.tobytes() + b"\0"
-        return b"\0\0\0\0" + _count(count) + bytes(topics) + b"\0"
+            return told
+
+        return b"\0\0\0\0" + _by_topic(body, _ASKED_EPOCHS, told_of) + b"\0"
 
     def _log_dirs(self, broker_id: int, body: Reader) -> bytes:
-        topics = bytearray()
-        count = body.unsigned_varint() - 1
-        for _ in range(count):
-            name, asked = _topic_of(body, _ASKED_SIZES)
+        def told_of(asked: Any) -> Any:
             told = numpy.zeros(len(asked), _SIZES)
             told["partition"], told["size"] = asked["partition"], self.end_offset * BYTES_PER_OFFSET
-            topics += name + _count(len(told)) + told.tobytes() + b"\0"
-        folder = struct.pack(">h", 0) + _text("/logs") + _count(count) + bytes(topics) + struct.pack(">qqB", -1, -1, 0)
+            return told
+
+        folder = struct.pack(">h", 0) + _text("/logs") + _by_topic(body, _ASKED_SIZES, told_of) + struct.pack(">qqB", -1, -1, 0)
         return struct.pack(">ih", 0, 0) + _count(1) + folder + b"\0"
 
     def _groups(self, broker_id: int, body: Reader) -> bytes:
@@ -216,6 +212,16 @@ def _asked_name(body: Reader) -> str:
     name = bytes(body.span(body.unsigned_varint() - 1, "topic")).decode()
     body.span(1, "tags")
     return name
+
+
+def _by_topic(body: Reader, kind: numpy.dtype[Any], told_of: Callable[[Any], Any]) -> bytes:
+    """The topics of the answer to a question that names partitions topic by topic: a row for each of them."""
+    topics, count = bytearray(), body.unsigned_varint() - 1
+    for _ in range(count):
+        name, asked = _topic_of(body, kind)
+        told = told_of(asked)
+        topics += name + _count(len(told)) + told.tobytes() + b"\0"
+    return _count(count) + bytes(topics)
 
 
 def _topic_of(body: Reader, kind: numpy.dtype[Any]) -> tuple[bytes, Any]:

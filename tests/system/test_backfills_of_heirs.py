@@ -11,9 +11,8 @@ from tests.said import refused
 from tests.system.driving import Pipeline, backfill_broken_off_before
 
 
-@pytest.mark.long
-def test_an_heir_knows_what_was_backfilled_beside_the_pipeline_whose_place_it_took_and_fills_only_what_is_missing(late: Pipeline) -> None:
-    assert late.door("backfill", after=("--name", "jan", "--from", "0", "--until", "50")).code == 0
+def heir_that_fills_the_rest(late: Pipeline) -> Pipeline:
+    """It takes the pipeline's place, and backfills what of offsets 0 to 100 nobody has loaded: then each record is there once."""
     heir = late.under("heir")
     assert heir.door("plans", "take-over", after=("--from", f"{late.group}/clicks", "--reason", "renamed")).code == 0
     assert heir.ran().outcomes[0] in ("replayed", "ingested")
@@ -21,6 +20,13 @@ def test_an_heir_knows_what_was_backfilled_beside_the_pipeline_whose_place_it_to
     filled = heir.door("backfill", after=("--name", "rest", "--from", "0", "--until", "100", "--missing"))
     assert filled.code == 0, filled.err
     assert late.in_table() == Counter(dict.fromkeys(late.in_topic(), 1))
+    return heir
+
+
+@pytest.mark.long
+def test_an_heir_knows_what_was_backfilled_beside_the_pipeline_whose_place_it_took_and_fills_only_what_is_missing(late: Pipeline) -> None:
+    assert late.door("backfill", after=("--name", "jan", "--from", "0", "--until", "50")).code == 0
+    heir = heir_that_fills_the_rest(late)
     assert heir.door("verify").document["found_rows"] == 600
 
 
@@ -32,13 +38,7 @@ def test_an_heir_loads_what_a_backfill_gave_back_of_deleted_rows_and_what_anothe
     assert accepted.code == 0, accepted.err
     assert late.door("backfill", "abandon", after=("--name", "jan", "--reason", "deleted", "--yes")).code == 0
     assert late.door("backfill", after=("--name", "feb", "--from", "0", "--until", "30")).code == 0
-    heir = late.under("heir")
-    assert heir.door("plans", "take-over", after=("--from", f"{late.group}/clicks", "--reason", "renamed")).code == 0
-    assert heir.ran().outcomes[0] in ("replayed", "ingested")
-    assert heir.door("verify").code == 0
-    filled = heir.door("backfill", after=("--name", "rest", "--from", "0", "--until", "100", "--missing"))
-    assert filled.code == 0, filled.err
-    assert late.in_table() == Counter(dict.fromkeys(late.in_topic(), 1))
+    heir = heir_that_fills_the_rest(late)
     proof = heir.door("verify")
     assert (proof.code, proof.document["found_rows"]) == (0, len(late.in_topic()))
 

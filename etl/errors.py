@@ -1,4 +1,4 @@
-"""Every way a run can fail: what was wrong, where, what to check, the exit code, and whether a retry may help.
+"""Every way a run can fail: what was wrong, where, what to check, the exit code (README), whether a retry may help.
 
     EtlError                        1    a bug of ours, when nothing better fits
     ├── ConsumerInUse                    a second thread asks on a connection while the first one waits for its answer
@@ -31,6 +31,7 @@
     ├── Unreachable                 6    retriable: ZooKeeper, a broker or Spark
     │   ├── ZooKeeperUnreachable
     │   ├── SessionLost
+    │   ├── MembershipLost               the group took us for gone before a plan was handed over
     │   ├── CommitUnknown                it may have happened: read again before assuming either way
     │   ├── BrokerUnreachable
     │   │   └── BrokerError              the broker answered with an error code that may pass
@@ -38,8 +39,6 @@
     │   └── ProcessLost                  Spark's JVM, an executor or a worker died
     ├── TableUnreachable            7    retriable: the table cannot be read or written
     └── Stopped                   130    retriable: Ctrl-C or SIGTERM, cleanly
-
-Exit codes: README. Raise the narrowest; `cli` turns it into an exit code and two lines of text.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from typing import Any, ClassVar
 
 
 class EtlError(Exception):
-    """What was wrong, where, and what to check.
+    """What was wrong, where, and what to check. Raise the narrowest kind; `cli` turns it into an exit code and two lines of text.
 
     `what` is one sentence. `check` tells the reader what to look at or do. Any further keyword is a place
     (topic=, partition=, offset=, broker=, path=, key=, ...), kept in `where` in the order given; None is left out.
@@ -205,6 +204,10 @@ class SessionLost(Unreachable):
     """Our ZooKeeper session ended during the run: nothing read before may be used to commit."""
 
 
+class MembershipLost(Unreachable):
+    """We are no member of the group any more, and no plan was handed over yet: nothing was moved, nothing was fetched."""
+
+
 class CommitUnknown(Unreachable):
     """A write to ZooKeeper got no answer: it may have happened."""
 
@@ -239,8 +242,7 @@ class Stopped(EtlError):
 
 def rebuild(name: str, what: str, check: str, where: dict[str, Any]) -> EtlError:
     """The error of that kind again; an EtlError where this version knows no such kind."""
-    known = {kind.__name__: kind for kind in family(EtlError)}
-    return known.get(name, EtlError)(what, check=check, **where)
+    return {kind.__name__: kind for kind in family(EtlError)}.get(name, EtlError)(what, check=check, **where)
 
 
 def family(kind: type[EtlError]) -> list[type[EtlError]]:

@@ -54,6 +54,12 @@ def leader_of(pipeline: Pipeline, partition: int) -> int:
     return partitions_of(pipeline)[partition][0]
 
 
+def read_last(pipeline: Pipeline) -> int:
+    """The leader whose partitions a single task comes to last: leaders come in the order of their first partitions."""
+    leaders = [leader for _, (leader, _) in sorted(partitions_of(pipeline).items())]
+    return max(leaders, key=leaders.index)
+
+
 def wait_for_all(pipeline: Pipeline, replicas: int) -> None:
     """Until every partition has its leader and all replicas in sync."""
     def is_so() -> bool:
@@ -188,8 +194,9 @@ def without_leader(stage: Stage, *, on_no_leader: str) -> Told:
 def loses_its_leader(stage: Stage, *, on_no_leader: str) -> Told:
     """The only replica of some partitions dies in the middle of a fetch, and is away for the next run too."""
     pipeline = replicated(stage, 1, on_no_leader=on_no_leader)
-    pipeline.settings["spark"] = {"spark.master": "local[2]"}  # each attempt of a task takes its time to give up
-    broker = pipeline.cluster.brokers[leader_of(pipeline, 1)]
+    # one task, which reads one leader after the other, and whose rows are seen as soon as the first of them is read
+    pipeline.settings["spark"] = {"spark.master": "local[1]", "spark.sql.execution.arrow.maxRecordsPerBatch": "100"}
+    broker = pipeline.cluster.brokers[read_last(pipeline)]
     stage.at_end.callback(broker.start)
     said = stopped(in_the_middle(stage, pipeline, broker.kill, away_for_good=True), 6)
     after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"

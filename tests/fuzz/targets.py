@@ -34,6 +34,7 @@ from etl.protocol.refusal import Refusal
 from etl.protocol.stretches import parse_log, parse_stretch, parse_stretches
 from etl.protocol.zookeeper import commit_metadata, ledger_documents, plan_documents
 from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
+from etl.protocol.zookeeper.consumers import FilteredTopics, parse_registration, render_registration
 from etl.protocol.zookeeper.payloads import (
     DriverNode, OwnerNode, parse_driver, parse_offset, parse_owner, parse_partition_key, parse_uid, render_driver, render_owner,
 )
@@ -162,6 +163,15 @@ def _physical_broker(content: bytes) -> None:
 def _partition_key(content: bytes) -> object:
     log = parse_partition_key("clicks", _text(content))
     return log and log.key
+
+
+def _registration(content: bytes) -> None:
+    """What is read as a consumer's registration is written so that it means the same, in the form of its family."""
+    found = parse_registration(content, path="/consumers/g/ids/c")
+    if found.dialect is Dialect.JAFKA and isinstance(found.reads, FilteredTopics):
+        return
+    if parse_registration(render_registration(found, now_ms=5), path="/p") != found:
+        raise AssertionError(f"{content!r} is read as {found}, which is written as another")
 
 
 def _owner(content: bytes) -> None:
@@ -317,6 +327,11 @@ TARGETS: tuple[Target, ...] = (
     Target("topic-config", parse_topic_config, seeds.many({"version": 1, "config": {"cleanup.policy": "compact"}}), is_json=True),
     Target("partition-state", parse_partition_state, seeds.many({"leader": -1, "leader_epoch": 3, "isr": [1, 2]}), is_json=True),
     Target("driver", parse_driver, (render_driver(DriverNode("h", 7, "99", "r", "0a1b2c3d-7")),), is_json=True),
+    Target("registration", _registration, (
+        b'{"clicks":2,"orders":1}', b"*4*clicks.*", b"!4!(a|b)[0-9]+", *seeds.many(*(
+            {"version": 1, "subscription": {text: 2}, "pattern": pattern, "timestamp": "5"} for text, pattern in (
+                ("clicks", "static"), (r"(?i:a\.b|[c-f]+)\d{3}", "white_list"), (r"(?!x)\p{Alpha}\Q.\E.*?", "black_list"))))),
+           (errors.SettingsError,), is_json=True),
     Target("owner", _owner, (_OWNED,)),
     Target("uid", _znode(parse_uid), (b"", b"feedbeef"), (errors.LedgersDisagree,)),
     *(Target(f"{name}-znode", _znode(parse), payloads, _DOCUMENT) for name, parse, payloads in (

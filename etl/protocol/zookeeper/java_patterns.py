@@ -1,0 +1,244 @@
+"""What a regular expression of Java's says of a topic's name, as one of Python's: other members' filters are in it.
+
+Only names that Kafka lets a topic have are asked about (`LEGAL`), and only whether all of a name matches. So a class of characters is the
+set of those of its characters that a name may have, a letter under `(?i)` is a class of two, and no group need be remembered. Nothing is
+left to what the two languages write alike:
+
+    the same                literals, `.`, `|`, groups of any kind, `* + ?` and `{n}`, greedy and reluctant, `^ $ \\A \\z \\Z \\b \\B`,
+                            lookahead; lookbehind of one length
+    by its set of names     `[...]` with ranges and `^`, `\\d \\w \\s` and their opposites, `\\p{...}` of POSIX and of general categories,
+                            `\\Q...\\E`, `\\x41`, `\\x{41}`, `\\u0041`, `\\056`, `\\cX`, the flags i, d, m and s, also in mid-pattern
+    refused by name         `{n,}` and `{n,m}` (a filter has no comma: it was made a `|`), back references, possessive quantifiers and
+                            `(?>...)` (releases of Python 3.11 differ in them), classes inside classes and `&&` (releases of Java differ),
+                            the flags x, u and U, `\\G \\R \\X \\N \\h \\v`, other classes of `\\p`, a quantifier behind a quantifier, an
+                            anchor or a lookaround
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from etl.protocol.zookeeper.java_classes import LEGAL, PREDEFINED, NotTranslated, by_property, other_cases, written
+from etl.protocol.zookeeper.java_tokens import Token, tokens_of
+
+_ASCII = frozenset(map(chr, range(128)))
+_DEEPEST = 50
+_MOST_DIGITS = 9
+_LARGEST = 0x10FFFF
+_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
+_ANCHORS = {"A": r"\A", "z": r"\Z", "Z": r"\Z", "b": r"\b", "B": r"\B"}
+_LOOKAROUNDS = ("=", "!", "<=", "<!")
+_NAME = re.compile(r"<([a-zA-Z][a-zA-Z0-9]*)>")
+_FLAGS = re.compile(r"([idmsuxU]*)(-[idmsuxU]*)?([:)])")
+_NUMBERED = re.compile(r"0([0-3]?[0-7]{1,2})|x([0-9a-fA-F]{2})|x{([0-9a-fA-F]{1,8})}|u([0-9a-fA-F]{4})")
+_PROPERTY = re.compile(r"{([a-zA-Z]+)}|([A-Z])")
+_COUNT = re.compile(r"{([0-9]+)}")
+
+
+@lru_cache(maxsize=256)
+def java_pattern(text: str) -> re.Pattern[str]:
+    """The pattern that matches all of a legal name where Java's `name.matches(text)` is true. Raises NotTranslated."""
+    parser = _Parser(tokens_of(text))
+    translated = parser.alternatives()
+    if not parser.is_done:
+        raise NotTranslated("a ) that closes nothing")
+    try:
+        return re.compile(translated, re.ASCII)
+    except (re.error, OverflowError, RecursionError, MemoryError) as error:
+        raise NotTranslated(str(error)) from error
+
+
+class _Parser:
+    """A walk through a pattern's tokens that writes the translation as it goes."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+        self._plain = "".join("\0" if token.is_quoted else token.char for token in tokens)
+        """The tokens again, for what is looked for as text; a quoted character is no part of any construct."""
+        self._at = 0
+        self._ignores_case = False
+        self._names: set[str] = set()
+
+    @property
+    def is_done(self) -> bool:
+        return self._at == len(self._tokens)
+
+    def alternatives(self, depth: int = 0) -> str:
+        """Up to the end of the group, or of the pattern. The flags that it turns on end with it. Raises NotTranslated."""
+        if depth > _DEEPEST:
+            raise NotTranslated(f"groups nested more than {_DEEPEST} deep")
+        outside = self._ignores_case
+        found = [self._sequence(depth)]
+        while self._took("|"):
+            found.append(self._sequence(depth))
+        self._ignores_case = outside
+        return "|".join(found)
+
+    def _sequence(self, depth: int) -> str:
+        found = []
+        while not self.is_done and self._plain[self._at] not in "|)":
+            found.append(self._piece(depth))
+        return "".join(found)
+
+    def _piece(self, depth: int) -> str:
+        char = self._next()
+        match "" if char.is_quoted else char.char:
+            case "(":
+                return self._group(depth + 1)
+            case "[":
+                return self._repeated(written(self._class()))
+            case ".":
+                return self._repeated(written(LEGAL))
+            case "^":
+                return self._unrepeated(r"\A", "an anchor")
+            case "$":
+                return self._unrepeated(r"\Z", "an anchor")
+            case "*" | "+" | "?" | "{":
+                raise NotTranslated(f"{char.char} behind nothing that can be repeated")
+            case "\\":
+                return self._escape()
+        return self._repeated(written(self._cases(frozenset(char.char))))
+
+    def _escape(self) -> str:
+        anchor = _ANCHORS.get(self._plain[self._at:self._at + 1])
+        if anchor is None:
+            found = self._escaped()
+            return self._repeated(written(self._cases(frozenset(found)) if isinstance(found, str) else found))
+        self._at += 1
+        return self._unrepeated(anchor, "an anchor")
+
+    def _group(self, depth: int) -> str:
+        """Behind its parenthesis."""
+        around, outside = "", self._ignores_case
+        if self._took("?"):
+            around = next((sign for sign in _LOOKAROUNDS if self._took(sign)), "")
+            if not around and self._kind_is_flags():
+                return ""
+        inside = self.alternatives(depth)
+        self._ignores_case = outside
+        if not self._took(")"):
+            raise NotTranslated("a ( that is not closed")
+        return self._unrepeated(f"(?{around}{inside})", "a lookaround") if around else self._repeated(f"(?:{inside})")
+
+    def _kind_is_flags(self) -> bool:
+        """Read what makes a group one that is not remembered, a named one, or one of flags; True: only flags, and no group."""
+        named = _NAME.match(self._plain, self._at)
+        if named:
+            if named[1] in self._names:
+                raise NotTranslated(f"two groups called {named[1]}")
+            self._names.add(named[1])
+            self._at = named.end()
+            return False
+        flags = _FLAGS.match(self._plain, self._at)
+        if not flags:
+            raise NotTranslated(f"a group that begins with (?{self._plain[self._at:self._at + 2]}")
+        refused = set(flags[1]) & set("uxU")
+        if refused:
+            raise NotTranslated(f"the flag {min(refused)}")
+        self._at = flags.end()
+        self._ignores_case = (self._ignores_case or "i" in flags[1]) and "i" not in (flags[2] or "")
+        return flags[3] == ")"
+
+    def _repeated(self, piece: str) -> str:
+        """With the quantifier that follows, if one does."""
+        count = _COUNT.match(self._plain, self._at)
+        if count:
+            if len(count[1]) > _MOST_DIGITS:
+                raise NotTranslated(f"the quantifier {count[0][:20]}")
+            self._at = count.end()
+            piece += count[0]
+        elif self._plain[self._at:self._at + 1] in ("*", "+", "?"):
+            piece += self._next().char
+        else:
+            return self._unrepeated(piece, "a piece")
+        if self._took("?"):
+            piece += "?"
+        elif self._took("+"):
+            raise NotTranslated("a possessive quantifier")
+        return self._unrepeated(piece, "a quantifier")
+
+    def _unrepeated(self, piece: str, what: str) -> str:
+        following = self._plain[self._at:self._at + 1]
+        if following and following in "*+?{":
+            raise NotTranslated(f"{following} behind {what}")
+        return piece
+
+    def _class(self) -> frozenset[str]:
+        """Behind its bracket: the legal characters that it stands for."""
+        is_negated, found, begins = self._took("^"), set[str](), self._at
+        while self._at == begins or not self._took("]"):
+            if self.is_done:
+                raise NotTranslated("a [ that is not closed")
+            if self._plain[self._at] == "[" or self._plain.startswith("&&", self._at):
+                raise NotTranslated("a class inside a class, or &&")
+            found |= self._item()
+        return LEGAL - found if is_negated else frozenset(found)
+
+    def _item(self) -> frozenset[str]:
+        """A character, a range, or a class by its name."""
+        first = self._one()
+        if not isinstance(first, str):
+            return first
+        follows = self._plain[self._at:self._at + 2]
+        if not follows.startswith("-") or follows in ("-", "-]", "-["):
+            return self._cases(frozenset(first))
+        self._at += 1
+        last = self._one()
+        if not isinstance(last, str) or last < first:
+            raise NotTranslated(f"a range in a class from {first!r} to what does not come behind it")
+        return self._cases(frozenset(char for char in _ASCII if first <= char <= last))
+
+    def _one(self) -> str | frozenset[str]:
+        """A character that stands for itself, in a class; or what an escape stands for."""
+        char = self._next()
+        return self._escaped() if char == ("\\", False) else char.char
+
+    def _escaped(self) -> str | frozenset[str]:
+        """Behind a backslash: the one character that it makes, or the legal ones of a class."""
+        char = self._next()
+        name = "" if char.is_quoted else char.char
+        if name in PREDEFINED:
+            return PREDEFINED[name]
+        if name in ("p", "P"):
+            return self._property(is_negated=name == "P")
+        if name in _CONTROLS:
+            return _CONTROLS[name]
+        if name == "c":
+            return chr(ord(self._next().char) ^ 64)
+        if name and name in "0xu":
+            return self._by_number()
+        if char.char.isascii() and char.char.isalnum():
+            raise NotTranslated(f"\\{char.char}")
+        return char.char
+
+    def _by_number(self) -> str:
+        found = _NUMBERED.match(self._plain, self._at - 1)
+        number = int(found[1], 8) if found and found[1] else int("".join(found.groups("")), 16) if found else -1
+        if not found or number > _LARGEST or 0xD800 <= number < 0xE000:
+            raise NotTranslated(f"the character \\{self._plain[self._at - 1:self._at + 5]}")
+        self._at = found.end()
+        return chr(number)
+
+    def _property(self, *, is_negated: bool) -> frozenset[str]:
+        found = _PROPERTY.match(self._plain, self._at)
+        if not found:
+            raise NotTranslated(f"the class \\p{self._plain[self._at:self._at + 20]}")
+        self._at = found.end()
+        meant = by_property(found[1] or found[2], ignores_case=self._ignores_case)
+        return LEGAL - meant if is_negated else meant
+
+    def _cases(self, chars: frozenset[str]) -> frozenset[str]:
+        return other_cases(chars) if self._ignores_case else chars
+
+    def _took(self, what: str) -> bool:
+        """Whether this was next, and is passed now."""
+        taken = self._plain.startswith(what, self._at)
+        self._at += len(what) if taken else 0
+        return taken
+
+    def _next(self) -> Token:
+        if self.is_done:
+            raise NotTranslated("the end of the pattern behind a \\ or inside a class")
+        self._at += 1
+        return self._tokens[self._at - 1]

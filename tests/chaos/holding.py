@@ -7,6 +7,8 @@ has the same transform and goes through.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -83,20 +85,28 @@ def held(rows: DataFrame) -> DataFrame:
 
 
 def held_batch(batch: RecordBatch) -> RecordBatch:
-    """The rows as they are. A task is known by the first partition that it reads."""
+    """The rows as they are. Tasks are numbered as their first rows come: by partitions two brokers of Jafka would have the same."""
     folder = os.environ.get(_FOLDER)
     if folder is None or not batch.num_rows or os.getpid() in _SEEN:
         return batch
     _SEEN.add(os.getpid())
-    task = batch.column("partition")[0].as_py()
-    mark = Path(folder, f"rows-{task}")
-    unfinished = mark.with_suffix(f".{os.getpid()}.tmp")
-    unfinished.write_text(str(os.getpid()))
-    unfinished.replace(mark)
+    task = _numbered(Path(folder))
     deadline = time.monotonic() + _LONGEST_S
     while task >= int(os.environ[_FROM_TASK]) and not Path(folder, "go").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     return batch
+
+
+def _numbered(folder: Path) -> int:
+    """The next number that no task has; its mark is there whole or not at all."""
+    unfinished = folder / f"unfinished-{os.getpid()}.tmp"
+    unfinished.write_text(str(os.getpid()))
+    for number in itertools.count():
+        with contextlib.suppress(FileExistsError):
+            os.link(unfinished, folder / f"rows-{number}")
+            break
+    unfinished.unlink()
+    return number
 
 
 _SEEN: set[int] = set()

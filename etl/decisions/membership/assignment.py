@@ -149,8 +149,8 @@ def _in_hash_order(
 
 def _refuse_unequal_threads(context: AssignmentContext) -> None:
     """The two conditions of 0.8.2, whose consumers all fail where they do not hold. Raises SettingsError."""
-    (first, expected), *others = sorted(context.threads.items())
-    for topic, threads in others:
+    by_topic = sorted(context.threads.items())
+    for (first, expected), (topic, threads) in pairwise(by_topic):
         if threads != expected:
             differing = min(set(threads) ^ set(expected))
             what = f"round robin of 0.8.2 needs consumers that read the same topics with as many threads: {differing} reads one of two"

@@ -21,7 +21,7 @@ from typing import Any
 
 from etl.errors import SettingsError
 from etl.model.logs import Dialect
-from etl.protocol.zookeeper.java_patterns import NotTranslated
+from etl.protocol.zookeeper.java_classes import NotTranslated
 from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter, cleaned
 
 _MOST_THREADS = 100_000

@@ -209,7 +209,7 @@ class MembershipLost(Unreachable):
 
 
 class CommitUnknown(Unreachable):
-    """A write to ZooKeeper got no answer: it may have happened."""
+    """A write to ZooKeeper, or a commit to a group's coordinator, got no answer: it may have happened."""
 
 
 class BrokerUnreachable(Unreachable):

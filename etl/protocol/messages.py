@@ -228,22 +228,3 @@ class ToldMembers:
 
     refusal: Refusal | None
     members: Mapping[str, frozenset[BrokerPartition] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """The next offset that a group stored for one log; None: none was ever stored."""
-
-    refusal: Refusal | None
-    offset: int | None
-    metadata: str = ""
-    """What whoever stored it wrote beside it."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedOffsets:
-    """What a group's coordinator told of its offsets."""
-
-    refusal: Refusal | None
-    """Of the whole request."""
-    offsets: Mapping[BrokerPartition, CommittedOffset]

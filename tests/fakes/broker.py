@@ -61,6 +61,8 @@ KAFKA_3_9 = {PRODUCE: (0, 11), FETCH: (0, 17), LIST_OFFSETS: (0, 9), METADATA: (
              FIND_COORDINATOR: (0, 6), GROUPS: (0, 5), API_VERSIONS: (0, 4), LEADER_EPOCHS: (2, 4), CONFIGS: (1, 4), LOG_DIRS: (0, 4),
              PRODUCERS: (0, 0), TRANSACTIONS: (0, 0), TRANSACTION_LIST: (0, 1)}
 
+FIRST_BY_ID = 10
+"""The version of OffsetCommit and OffsetFetch that names topics by their ids alone (Kafka 4.1)."""
 _LARGEST_TIME = -3
 """Instead of a time: the record with the largest one (KIP-734)."""
 _MAGIC_AT = 16
@@ -140,6 +142,11 @@ class World:
         """Producer id -> transactional id and start; every broker coordinates all of them."""
         self.coordinator: int | None = None
         """Of all groups; None: nobody, as long as there never was a group."""
+        self.committed_epochs: dict[tuple[str, str, int], int] = {}
+        self.refused_logs: dict[tuple[str | None, int], int] = {}
+        """Logs of which no offset is stored, and the code that is told of each."""
+        self.generation: int | None = None
+        """Of all groups that have members; None: no group has any."""
         self.group_error = 0
         self.group_refusals: defaultdict[int, deque[int]] = defaultdict(deque)
         """Api key -> error codes for the next questions about a group's offsets, one each."""
@@ -147,6 +154,14 @@ class World:
         self.members: dict[str, bytes] = {}
         """Id and assignment of each member of whatever group is asked for."""
         self.changed = threading.Condition()
+
+    def fences(self, request: Any) -> int:
+        """As a coordinator does: a group with members takes commits of its members alone, and of their generation."""
+        if self.generation is None:
+            return 0 if request.generation_id_or_member_epoch < 0 else 25
+        if request.member_id not in self.members:
+            return 25
+        return 0 if request.generation_id_or_member_epoch == self.generation else 22
 
     def name_of(self, topic_id: UUID) -> str | None:
         """The topic that has this id now."""
@@ -402,24 +417,43 @@ class FakeBroker:
                     member_assignment=assignment) for name, assignment in members.items()])])
 
     def _offset_commit(self, request: Any, version: int) -> Any:
-        kind, code = OffsetCommitResponse.OffsetCommitResponseTopic, self._refusal(OFFSET_COMMIT)
-        for topic in [] if code else request.topics:
+        kind = OffsetCommitResponse.OffsetCommitResponseTopic
+        code = self._refusal(OFFSET_COMMIT) or self.world.fences(request)
+        topics = []
+        for topic in request.topics:
+            name = topic.name if version < FIRST_BY_ID else self.world.name_of(topic.topic_id)
+            partitions = []
             for each in topic.partitions:
-                self.world.committed[request.group_id, topic.name, each.partition_index] = (
-                    each.committed_offset, each.committed_metadata)
-        return OffsetCommitResponse(throttle_time_ms=0, topics=[
-            kind(name=topic.name, partitions=[kind.OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-                                              for each in topic.partitions]) for topic in request.topics])
+                refused = code or self.world.refused_logs.get((name, each.partition_index), 0) or (100 if name is None else 0)
+                if not refused and name is not None:
+                    self.world.committed[request.group_id, name, each.partition_index] = (each.committed_offset, each.committed_metadata)
+                    self.world.committed_epochs[request.group_id, name, each.partition_index] = each.committed_leader_epoch
+                partitions.append(kind.OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=refused))
+            topics.append(kind(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+        return OffsetCommitResponse(throttle_time_ms=0, topics=topics)
 
     def _offset_fetch(self, request: Any, version: int) -> Any:
-        kind = OffsetFetchResponse.OffsetFetchResponseTopic
-        return OffsetFetchResponse(throttle_time_ms=0, error_code=self._refusal(OFFSET_FETCH), topics=[
-            kind(name=topic.name, partitions=[
-                kind.OffsetFetchResponsePartition(
-                    partition_index=number, committed_offset=offset, committed_leader_epoch=-1, metadata=metadata, error_code=0)
-                for number in topic.partition_indexes
-                for offset, metadata in [self.world.committed.get((request.group_id, topic.name, number), (-1, ""))]])
-            for topic in request.topics])
+        several = OffsetFetchResponse.OffsetFetchResponseGroup
+        kind, code = OffsetFetchResponse.OffsetFetchResponseTopic, self._refusal(OFFSET_FETCH)
+        if version < 8:
+            found = self._stored(request.group_id, request.topics, kind, kind.OffsetFetchResponsePartition, version)
+            return OffsetFetchResponse(throttle_time_ms=0, error_code=code, topics=found)
+        kind = several.OffsetFetchResponseTopics
+        return OffsetFetchResponse(throttle_time_ms=0, groups=[
+            several(group_id=group.group_id, error_code=code, topics=[] if code else self._stored(
+                group.group_id, group.topics, kind, kind.OffsetFetchResponsePartitions, version)) for group in request.groups])
+
+    def _stored(self, group: str, topics: Any, kind: Any, partition: Any, version: int) -> list[Any]:
+        found = []
+        for topic in topics:
+            name = topic.name if version < FIRST_BY_ID else self.world.name_of(topic.topic_id)
+            told = {number: (self.world.committed.get((group, name or "", number), (-1, "")),
+                             self.world.committed_epochs.get((group, name or "", number), -1)) for number in topic.partition_indexes}
+            by_id = {"topic_id": topic.topic_id} if version >= FIRST_BY_ID else {}
+            found.append(kind(name=topic.name, **by_id, partitions=[
+                partition(partition_index=number, committed_offset=offset, committed_leader_epoch=epoch, metadata=metadata,
+                          error_code=100 if name is None else 0) for number, ((offset, metadata), epoch) in told.items()]))
+        return found
 
     def _configs(self, request: Any, version: int) -> Any:
         kind = DescribeConfigsResponse.DescribeConfigsResult

@@ -12,12 +12,13 @@ from kafka.record import MemoryRecords
 
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, TopicMissing
+from etl.errors import BrokerError, CommitUnknown, MembershipLost, TopicMissing
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.receipts import Receipt
-from etl.protocol.messages import EARLIEST, LATEST, CommittedOffset, FetchedPartition, FetchTarget
+from etl.protocol.messages import EARLIEST, LATEST, FetchedPartition, FetchTarget
 from etl.protocol.refusal import Meaning
+from etl.protocol.stored_offsets import CommittedOffset
 from etl.reader.fetch import read_ranges
 
 
@@ -144,6 +145,14 @@ class BrokerContract:
             assert consumer.fetch_offsets("a-group", [first, second]) == {
                 first: CommittedOffset(None, 42, "by hand"), second: CommittedOffset(None, None)}
 
+    def test_a_commit_of_a_member_that_the_group_never_had_stores_nothing(self, served: Served) -> None:
+        log = BrokerPartition(served.make_topic(1), 0)
+        with served.consumer() as consumer:
+            _once_it_passes(lambda: consumer.commit_offsets("another-group", {log: 42}))
+            with pytest.raises(MembershipLost):
+                consumer.commit_offsets("another-group", {log: 43}, generation=5, member_id="never-joined")
+            assert consumer.fetch_offsets("another-group", [log], require_stable=True)[log].offset == 42
+
     def test_extents_of_a_cluster_are_the_starts_and_ends_of_its_logs(self, served: Served) -> None:
         topic = served.make_topic(3)
         logs = [BrokerPartition(topic, number) for number in range(3)]
@@ -186,7 +195,7 @@ def _once_it_passes(ask: Callable[[], object]) -> None:
         try:
             ask()
             return
-        except BrokerError:
+        except (BrokerError, CommitUnknown):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)

@@ -68,7 +68,7 @@ def _response(api: Api, version: int) -> Any:
         made = ProduceResponse.TopicProduceResponse
         return ProduceResponse(throttle_time_ms=0, responses=[made(name="clicks", partition_responses=[made.PartitionProduceResponse(
             index=3, error_code=0, base_offset=17, log_append_time_ms=-1, log_start_offset=0, record_errors=[], error_message=None)])])
-    return _of_groups_and_folders(api)
+    return _of_groups_and_folders(api, version)
 
 
 def _metadata(version: int) -> Any:
@@ -83,13 +83,18 @@ def _metadata(version: int) -> Any:
         topics=[topic(error_code=0, name="clicks", is_internal=False, partitions=partitions, **more)])
 
 
-def _of_groups_and_folders(api: Api) -> Any:
+def _of_groups_and_folders(api: Api, version: int) -> Any:
     if api is Api.OFFSET_COMMIT:
         said = OffsetCommitResponse.OffsetCommitResponseTopic
-        return OffsetCommitResponse(throttle_time_ms=0, topics=[said(name="clicks", partitions=[
+        return OffsetCommitResponse(throttle_time_ms=0, topics=[said(name="clicks", topic_id=UUID(int=1), partitions=[
             said.OffsetCommitResponsePartition(partition_index=3, error_code=0)])])
     if api is Api.OFFSET_FETCH:
-        found = OffsetFetchResponse.OffsetFetchResponseTopic
+        found, several = OffsetFetchResponse.OffsetFetchResponseTopic, OffsetFetchResponse.OffsetFetchResponseGroup
+        if version >= 8:
+            of_group = several.OffsetFetchResponseTopics
+            return OffsetFetchResponse(throttle_time_ms=0, groups=[several(group_id="g", error_code=0, topics=[of_group(
+                name="clicks", topic_id=UUID(int=1), partitions=[of_group.OffsetFetchResponsePartitions(
+                    partition_index=3, committed_offset=17, committed_leader_epoch=2, metadata="", error_code=0)])])])
         return OffsetFetchResponse(throttle_time_ms=0, error_code=0, topics=[found(name="clicks", partitions=[
             found.OffsetFetchResponsePartition(
                 partition_index=3, committed_offset=17, committed_leader_epoch=-1, metadata="", error_code=0)])])

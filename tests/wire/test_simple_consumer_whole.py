@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, BrokerUnreachable, ConsumerInUse, SettingsError
+from etl.errors import BrokerError, BrokerUnreachable, ConsumerInUse, Owned, SettingsError
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.generations.dialect import Reply, Request
-from etl.protocol.messages import EARLIEST, LATEST, CommittedOffset, FetchTarget
+from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
+from etl.protocol.stored_offsets import CommittedOffset
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FIND_COORDINATOR, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FakeBroker, World, hang_up, never
 from tests.fakes.jafka import JafkaBroker, entry
@@ -138,7 +139,7 @@ def test_a_coordinator_that_never_comes_is_given_up_at_the_deadline(broker: Fake
 
 def test_a_commit_that_live_members_forbid_is_not_tried_again(broker: FakeBroker, consumer: SimpleConsumer) -> None:
     broker.world.group_refusals[OFFSET_COMMIT].append(25)
-    with pytest.raises(BrokerError, match="commit an offset of group g: UNKNOWN_MEMBER_ID"):
+    with pytest.raises(Owned, match="group g has live members in Kafka"):
         consumer.commit_offsets("g", {DEMO: 42})
     assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 1
 

@@ -1,7 +1,15 @@
-"""The offsets of a consumer group that brokers keep. (A pipeline's own are in ZooKeeper, and no broker is asked for those.)
+"""The offsets of a consumer group that brokers keep.
 
 Two places, as with the consumers of Kafka 0.8 and later: the group's coordinator keeps them in a topic of its own, and has to be looked up;
 or any broker before 4.0 that has a ZooKeeper writes them there for us, where consumers of `offsets.storage=zookeeper` read them.
+
+    a commit that                                                       raises
+    -----------------------------------------------------------------   --------------------------------------------------------------------
+    comes from outside (no member), while the group has members         Owned: nothing was stored
+    names a member that the group does not know, or whose generation    MembershipLost: nothing was stored
+    or epoch has passed, or comes while the group divides its logs
+    got no answer, or one that leaves it open                           CommitUnknown: it may be stored, now or a moment later; read it back
+    is refused otherwise                                                what the code means, for the first log refused
 """
 
 from __future__ import annotations
@@ -12,16 +20,23 @@ from contextlib import closing
 
 from etl.edges.brokers.broker_questions import BrokerQuestions
 from etl.edges.brokers.exchange import Answer
+from etl.errors import BrokerError, BrokerUnreachable, CommitUnknown, MembershipLost, Owned
 from etl.model.logs import Broker, BrokerPartition
-from etl.protocol.messages import CommittedOffset, CommittedOffsets
 from etl.protocol.refusal import Meaning, Refusal
+from etl.protocol.stored_offsets import CommittedOffset, CommittedOffsets, GroupMember, OffsetsCommit, OffsetsQuestion
 
 _PAUSE_S = 0.2
-_COMING = (Meaning.NOT_COORDINATOR, Meaning.NO_COORDINATOR_YET)
+_COMING = (Meaning.NOT_COORDINATOR, Meaning.NO_COORDINATOR_YET, Meaning.UNSTABLE)
+_FENCED = (Meaning.NOT_MEMBER, Meaning.REBALANCING)
+_OPEN = "nobody knows whether the offsets are stored"
+_READ_IT_BACK = "what the group has stored: the commit may have happened"
 
 
 class GroupOffsets(BrokerQuestions):
-    """What one broker can be asked of a group's offsets. Raises SettingsError where the generation has no such thing."""
+    """What one broker can be asked of a group's offsets. Raises SettingsError where the generation has no such thing.
+
+    As a member asks who names `member_id` and `generation`, with KIP-848 the member's epoch; without them it is from outside of any.
+    """
 
     def find_coordinator(self, group: str) -> Broker:
         """The broker to ask for the offsets of `group`. Raises BrokerError where there is none yet when `timeout_s` has passed.
@@ -30,40 +45,89 @@ class GroupOffsets(BrokerQuestions):
         """
         return self._coordinator(group, time.monotonic() + self._timeout_s)
 
-    def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int], *, metadata: str = "", in_zookeeper: bool = False) -> None:
+    def commit_offsets(
+        self, group: str, offsets: Mapping[BrokerPartition, int], *, metadata: str = "", generation: int | None = None, member_id: str = "",
+        instance_id: str | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None, in_zookeeper: bool = False,
+    ) -> None:
         """Store next offsets, and a word beside each: with the group's coordinator, or in ZooKeeper by this broker (OffsetCommit 0).
 
-        A coordinator that moved or still loads is asked for again until `timeout_s` has passed. Offsets of live members, who are the only
-        ones to commit, are refused. Raises for the first log refused.
+        A coordinator that moved or still loads is looked up and asked again until `timeout_s` has passed. Raises as the table above says.
         """
-        def commit(broker: GroupOffsets) -> dict[BrokerPartition, Refusal | None]:
-            return broker._ask(lambda dialect: dialect.commit_offsets(group, offsets, metadata=metadata, in_zookeeper=in_zookeeper))
+        refusals = self.commit_each(
+            group, offsets, metadata=metadata, generation=generation, member_id=member_id, instance_id=instance_id,
+            leader_epochs=leader_epochs, topic_ids=topic_ids, in_zookeeper=in_zookeeper)
+        refused = {log: refusal for log, refusal in sorted(refusals.items()) if refusal}
+        for log, refusal in refused.items():
+            others = f" (and {len(refused) - 1:,} of {len(offsets):,} more were refused)" if len(refused) > 1 else ""
+            raise refusal.error(
+                f"commit an offset of group {group}{others}", **log.place, offset=offsets[log], broker=self.address)
 
-        refusals = commit(self) if in_zookeeper else self._of_coordinator(group, commit, lambda told: set(told.values()))
-        for log in sorted(offsets):
-            if refusal := refusals.get(log):
-                raise refusal.error(f"commit an offset of group {group}", **log.place, offset=offsets[log], broker=self.address)
+    def commit_each(
+        self, group: str, offsets: Mapping[BrokerPartition, int], *, metadata: str = "", generation: int | None = None, member_id: str = "",
+        instance_id: str | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None, in_zookeeper: bool = False,
+    ) -> dict[BrokerPartition, Refusal | None]:
+        """As `commit_offsets`; what one log alone is refused with is told of that log, None for those that are stored."""
+        member = None if generation is None else GroupMember(member_id, generation, instance_id)
+        wanted = OffsetsCommit(group, offsets, metadata, member, leader_epochs or {}, topic_ids or {})
+
+        def commit(broker: GroupOffsets) -> dict[BrokerPartition, Refusal | None]:
+            # Only a member's commit may be sent twice: behind another one, somebody else's offset may lie between the two.
+            try:
+                return broker._ask(lambda dialect: dialect.commit_offsets(wanted, in_zookeeper=in_zookeeper), may_repeat=member is not None)
+            except BrokerUnreachable as error:
+                raise CommitUnknown(f"{_OPEN} of group {group}: {error.what}", check=_READ_IT_BACK, **error.where) from error
+
+        told = commit(self) if in_zookeeper else self._of_coordinator(group, commit, lambda told: set(told.values()))
+        self._refuse_unsettled(wanted, told)
+        return told
 
     def fetch_offsets(
-        self, group: str, logs: Collection[BrokerPartition], *, in_zookeeper: bool = False,
+        self, group: str, logs: Collection[BrokerPartition], *, generation: int | None = None, member_id: str = "",
+        require_stable: bool = False, topic_ids: Mapping[str, str] | None = None, in_zookeeper: bool = False,
     ) -> dict[BrokerPartition, CommittedOffset]:
         """Next offsets as stored, and the word beside each: by the group's coordinator, or in ZooKeeper, read there by this broker.
 
-        A coordinator that moved or still loads is asked for again until `timeout_s` has passed. Raises for the first log refused.
+        `require_stable`: one that an open transaction is about to replace is waited for, by brokers from 2.5 on. A coordinator that moved
+        or still loads is asked for again; both until `timeout_s` has passed. Raises for the first log refused, and MembershipLost.
         """
+        member = None if generation is None else GroupMember(member_id, generation)
+        question = OffsetsQuestion(group, tuple(logs), member, require_stable, topic_ids or {})
+
         def ask(broker: GroupOffsets) -> CommittedOffsets:
-            return broker._ask(lambda dialect: dialect.committed_offsets(group, logs, in_zookeeper=in_zookeeper))
+            return broker._ask(lambda dialect: dialect.committed_offsets(question, in_zookeeper=in_zookeeper))
 
         def refusals(told: CommittedOffsets) -> set[Refusal | None]:
             return {told.refusal, *(each.refusal for each in told.offsets.values())}
 
         found = ask(self) if in_zookeeper else self._of_coordinator(group, ask, refusals)
         if found.refusal:
+            if member and found.refusal.meaning in _FENCED:
+                raise self._lost(group, found.refusal)
             raise found.refusal.error(f"tell the offsets of group {group}", broker=self.address)
         for log, told in sorted(found.offsets.items()):
             if told.refusal:
                 raise told.refusal.error(f"tell an offset of group {group}", **log.place, broker=self.address)
         return dict(found.offsets)
+
+    def _refuse_unsettled(self, wanted: OffsetsCommit, told: Mapping[BrokerPartition, Refusal | None]) -> None:
+        """Raises for what a coordinator says of the whole commit, in the place of each log; see the module's table."""
+        meant = {refusal.meaning: refusal for refusal in told.values() if refusal}
+        fenced = next((meant[meaning] for meaning in _FENCED if meaning in meant), None)
+        if fenced and wanted.member:
+            raise self._lost(wanted.group, fenced)
+        if fenced:
+            what = f"group {wanted.group} has live members in Kafka, and they alone commit its offsets: {fenced.name} (code {fenced.code})"
+            raise Owned(what, check="which consumers of this group run: kafka-consumer-groups.sh --describe --members", broker=self.address)
+        for refusal in meant.values():
+            if refusal.is_retriable and refusal.kind is BrokerError:
+                what = f"{_OPEN} of group {wanted.group}: {refusal.name} (code {refusal.code})"
+                raise CommitUnknown(what, check=f"{refusal.check}; {_READ_IT_BACK}", broker=self.address)
+
+    def _lost(self, group: str, refusal: Refusal) -> MembershipLost:
+        what = f"the coordinator of group {group} does not take us for its member any more: {refusal.name} (code {refusal.code})"
+        return MembershipLost(what, check=refusal.check, broker=self.address)
 
     def _of_coordinator(self, group: str, ask: Callable[[GroupOffsets], Answer],
                         refusals: Callable[[Answer], Collection[Refusal | None]]) -> Answer:

@@ -14,9 +14,10 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 from etl.errors import OtherRelease, SettingsError
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.messages import (
-    ClusterMetadata, CommittedOffsets, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
+    ClusterMetadata, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
 )
 from etl.protocol.refusal import Refusal
+from etl.protocol.stored_offsets import CommittedOffsets, OffsetsCommit, OffsetsQuestion
 
 Answer = TypeVar("Answer")
 
@@ -166,15 +167,11 @@ class Dialect(Protocol):
         """Who is in a group."""
         self._cannot("tell who is in a group")
 
-    def commit_offsets(
-        self, group: str, offsets: Mapping[BrokerPartition, int], *, metadata: str = "", in_zookeeper: bool = False,
-    ) -> Request[dict[BrokerPartition, Refusal | None]]:
+    def commit_offsets(self, commit: OffsetsCommit, *, in_zookeeper: bool = False) -> Request[dict[BrokerPartition, Refusal | None]]:
         """Store next offsets of a group: its coordinator keeps them, or any broker writes them to ZooKeeper for us, as old consumers do."""
         self._cannot("store a group's offsets")
 
-    def committed_offsets(
-        self, group: str, logs: Collection[BrokerPartition], *, in_zookeeper: bool = False,
-    ) -> Request[CommittedOffsets]:
+    def committed_offsets(self, question: OffsetsQuestion, *, in_zookeeper: bool = False) -> Request[CommittedOffsets]:
         """Next offsets of a group, as stored."""
         self._cannot("tell a group's offsets")
 

@@ -17,6 +17,7 @@ from etl.protocol.generations.jafka import errors, produce
 from etl.protocol.generations.jafka.dialect import Jafka, JafkaDialect
 from etl.protocol.messages import EARLIEST, LATEST, EntryLayout, Fetch, FetchAnswer, FetchTarget, ListedOffset
 from etl.protocol.refusal import Meaning, Refusal
+from etl.protocol.stored_offsets import OffsetsCommit
 
 DEMO = BrokerPartition("demo", 0, 3)
 DIALECT = JafkaDialect("b:9092")
@@ -139,7 +140,7 @@ def test_what_a_broker_of_this_generation_knows_nothing_of_is_said_so() -> None:
     with pytest.raises(SettingsError, match="cannot tell of brokers and topics: what there is stands in ZooKeeper"):
         DIALECT.metadata(None)
     with pytest.raises(SettingsError, match="cannot store a group's offsets"):
-        DIALECT.commit_offsets("g", {DEMO: 1})
+        DIALECT.commit_offsets(OffsetsCommit("g", {DEMO: 1}))
     assert DIALECT.number_of(memoryview(b"\0\0\0\1")) is None
 
 

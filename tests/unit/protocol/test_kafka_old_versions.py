@@ -15,6 +15,7 @@ from etl.protocol.generations.kafka.dialect import Kafka, KafkaDialect
 from etl.protocol.generations.kafka.fetch import parse_fetch, squeezed
 from etl.protocol.messages import EARLIEST, LATEST, Fetch, FetchTarget
 from etl.protocol.refusal import Meaning, Refusal
+from etl.protocol.stored_offsets import OffsetsCommit, OffsetsQuestion
 
 DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
 
@@ -165,14 +166,14 @@ COMMITS = {
 
 @pytest.mark.parametrize(("in_zookeeper", "release"), COMMITS)
 def test_offset_commit_is_encoded_byte_for_byte(in_zookeeper: bool, release: str) -> None:
-    request = spoken_to_as(release).commit_offsets("g", {DEMO: 5}, in_zookeeper=in_zookeeper)
+    request = spoken_to_as(release).commit_offsets(OffsetsCommit("g", {DEMO: 5}), in_zookeeper=in_zookeeper)
     assert request.frame(1) == hexed(COMMITS[in_zookeeper, release])
     assert request.read(answer("00000001 000464656d6f 00000001 00000000 0000")).answer == {DEMO: None}
 
 
 @pytest.mark.parametrize(("in_zookeeper", "code", "is_told"), [(True, "0003", True), (False, "0003", False), (False, "0000", True)])
 def test_a_log_without_a_committed_offset_is_told_by_a_code_from_zookeeper_only(in_zookeeper: bool, code: str, is_told: bool) -> None:
-    request = spoken_to_as("0.8").committed_offsets("g", [DEMO], in_zookeeper=in_zookeeper)
+    request = spoken_to_as("0.8").committed_offsets(OffsetsQuestion("g", (DEMO,)), in_zookeeper=in_zookeeper)
     version = "0000" if in_zookeeper else "0001"
     assert request.frame(1) == hexed(f"00000020 0009 {version} 00000001 000174 000167 00000001 000464656d6f 00000001 00000000")
     found = request.read(answer(f"00000001 000464656d6f 00000001 00000000 ffffffffffffffff 0000 {code}")).answer
@@ -182,7 +183,7 @@ def test_a_log_without_a_committed_offset_is_told_by_a_code_from_zookeeper_only(
 @pytest.mark.parametrize(("release", "in_zookeeper"), [("4.0", True), ("0.8.1", False), ("0.8.0", True)])
 def test_offsets_cannot_be_kept_where_the_broker_does_not_keep_any(release: str, in_zookeeper: bool) -> None:
     with pytest.raises(SettingsError, match="no version of OFFSET_COMMIT"):
-        spoken_to_as(release).commit_offsets("g", {DEMO: 5}, in_zookeeper=in_zookeeper)
+        spoken_to_as(release).commit_offsets(OffsetsCommit("g", {DEMO: 5}), in_zookeeper=in_zookeeper)
 
 
 def test_find_coordinator_v0_is_encoded_and_read_byte_for_byte() -> None:

@@ -16,7 +16,7 @@ from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import TookOver
 from etl.model.receipts import Applied
-from etl.protocol.messages import CommittedOffset
+from etl.protocol.stored_offsets import CommittedOffset
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run import mirror

@@ -8,7 +8,7 @@ without a log is the smallest question there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,9 +23,10 @@ from etl.protocol.generations.kafka.fetch import (
 )
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
 from etl.protocol.messages import (
-    ClusterMetadata, CommittedOffsets, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
+    ClusterMetadata, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
 )
 from etl.protocol.refusal import Refusal
+from etl.protocol.stored_offsets import CommittedOffsets, OffsetsCommit, OffsetsQuestion
 
 Answer = TypeVar("Answer")
 HANDSHAKE_CORRELATION_ID = 0x0D0A0D0A
@@ -214,7 +215,7 @@ class KafkaDialect(Dialect):
 
     @property
     def keeps_offsets(self) -> bool:
-        return self._spoken.get(Api.OFFSET_COMMIT.key, (0, 0))[1] >= _kept(in_zookeeper=False)["least"]
+        return self._spoken.get(Api.OFFSET_COMMIT.key, (0, 0))[1] >= 1
 
     @property
     def tells_epoch_ends(self) -> bool:
@@ -250,17 +251,18 @@ class KafkaDialect(Dialect):
         return self._request(Api.DESCRIBE_GROUPS, groups.groups_fields(group),
                              lambda response: groups.parse_group(response, broker=self._address, group=group))
 
-    def commit_offsets(
-        self, group: str, offsets: Mapping[BrokerPartition, int], *, metadata: str = "", in_zookeeper: bool = False,
-    ) -> Request[dict[BrokerPartition, Refusal | None]]:
-        fields = committed.commit_fields(group, offsets, metadata)
-        return self._request(Api.OFFSET_COMMIT, fields, committed.parse_commit, **_kept(in_zookeeper))
+    def commit_offsets(self, commit: OffsetsCommit, *, in_zookeeper: bool = False) -> Request[dict[BrokerPartition, Refusal | None]]:
+        bounds = _bounds_of(in_zookeeper, commit.offsets, commit.topic_ids)
+        if commit.member and commit.member.instance_id is not None:
+            bounds["least"] = committed.FIRST_STATIC
+        return self._request(
+            Api.OFFSET_COMMIT, committed.commit_fields(commit), lambda response: committed.parse_commit(response, commit), **bounds)
 
-    def committed_offsets(
-        self, group: str, logs: Collection[BrokerPartition], *, in_zookeeper: bool = False,
-    ) -> Request[CommittedOffsets]:
-        fields, parse = committed.offset_fetch_fields(group, logs), committed.parse_offset_fetch
-        return self._request(Api.OFFSET_FETCH, fields, lambda response: parse(response, in_zookeeper=in_zookeeper), **_kept(in_zookeeper))
+    def committed_offsets(self, question: OffsetsQuestion, *, in_zookeeper: bool = False) -> Request[CommittedOffsets]:
+        return self._request(
+            Api.OFFSET_FETCH, committed.offset_fetch_fields(question),
+            lambda response: committed.parse_offset_fetch(response, in_zookeeper=in_zookeeper, question=question),
+            **_bounds_of(in_zookeeper, question.logs, question.topic_ids))
 
     def append(self, log: BrokerPartition, records: bytes | Sequence[tuple[bytes | None, bytes | None]], *, timestamp_ms: int,
                timeout_ms: int) -> Request[int | Refusal | None]:
@@ -295,9 +297,11 @@ class KafkaDialect(Dialect):
         return Request(frame, read)
 
 
-def _kept(in_zookeeper: bool) -> dict[str, int]:
+def _bounds_of(in_zookeeper: bool, logs: Iterable[BrokerPartition], topic_ids: Mapping[str, str]) -> dict[str, int]:
     """The versions of OffsetCommit and OffsetFetch by which a broker writes to ZooKeeper, or the coordinator keeps the offsets itself."""
-    return {"most": 0} if in_zookeeper else {"least": 1}
+    if in_zookeeper:
+        return {"most": 0}
+    return {"least": 1} if {log.topic for log in logs} <= topic_ids.keys() else {"least": 1, "most": committed.FIRST_BY_ID - 1}
 
 
 def _number(answer: memoryview) -> int:

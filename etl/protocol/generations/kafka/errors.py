@@ -16,6 +16,7 @@ _LEADER = "who leads the partition, and the brokers' logs around this time"
 _OVERLOAD = "the broker's log around this time"
 _BUG = "the broker's log; this version sent a request that this broker does not understand"
 _LOGIN = "for a PLAINTEXT listener: this one wants a login"
+_MEMBERS = "the group's members: while it has some, nobody else commits its offsets"
 _COORDINATOR = "the group's coordinator, and __consumer_offsets"
 
 _TABLE = (
@@ -32,6 +33,7 @@ _TABLE = (
     Refusal(8, "BROKER_NOT_AVAILABLE", False, BrokerError, _OVERLOAD),
     Refusal(9, "REPLICA_NOT_AVAILABLE", True, BrokerError, _LEADER),
     Refusal(10, "MESSAGE_TOO_LARGE", False, SettingsError, "max.message.bytes of the topic"),
+    Refusal(12, "OFFSET_METADATA_TOO_LARGE", False, SettingsError, "offset.metadata.max.bytes of the brokers"),
     Refusal(13, "NETWORK_EXCEPTION", True, BrokerError, _OVERLOAD),
     Refusal(14, "COORDINATOR_LOAD_IN_PROGRESS", True, BrokerError, _COORDINATOR, Meaning.NO_COORDINATOR_YET),
     Refusal(15, "COORDINATOR_NOT_AVAILABLE", True, BrokerError, _COORDINATOR, Meaning.NO_COORDINATOR_YET),
@@ -39,10 +41,11 @@ _TABLE = (
     Refusal(17, "INVALID_TOPIC_EXCEPTION", False, TopicMissing, "the topic's name: the broker allows none like it"),
     Refusal(19, "NOT_ENOUGH_REPLICAS", True, BrokerError, _LEADER),
     Refusal(20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", True, BrokerError, _LEADER),
-    Refusal(22, "ILLEGAL_GENERATION", False, BrokerError, "the group's live consumers"),
+    Refusal(22, "ILLEGAL_GENERATION", False, BrokerError, _MEMBERS, Meaning.NOT_MEMBER),
     Refusal(24, "INVALID_GROUP_ID", False, SettingsError, "the group's name"),
-    Refusal(25, "UNKNOWN_MEMBER_ID", False, BrokerError, "the group's live consumers: while it has some, nobody else commits its offsets"),
-    Refusal(27, "REBALANCE_IN_PROGRESS", True, BrokerError, "the group's live consumers"),
+    Refusal(25, "UNKNOWN_MEMBER_ID", False, BrokerError, _MEMBERS, Meaning.NOT_MEMBER),
+    Refusal(27, "REBALANCE_IN_PROGRESS", True, BrokerError, _MEMBERS, Meaning.REBALANCING),
+    Refusal(28, "INVALID_COMMIT_OFFSET_SIZE", False, SettingsError, "message.max.bytes of the brokers: one commit is one batch of theirs"),
     Refusal(29, "TOPIC_AUTHORIZATION_FAILED", False, PermissionRefused, "the broker's ACLs for this topic", Meaning.NOT_ALLOWED),
     Refusal(30, "GROUP_AUTHORIZATION_FAILED", False, PermissionRefused, "the broker's ACLs for this group", Meaning.NOT_ALLOWED),
     Refusal(31, "CLUSTER_AUTHORIZATION_FAILED", False, PermissionRefused, "the broker's ACLs for the cluster", Meaning.NOT_ALLOWED),
@@ -63,11 +66,15 @@ _TABLE = (
     Refusal(75, "UNKNOWN_LEADER_EPOCH", True, BrokerError, _LEADER),
     Refusal(76, "UNSUPPORTED_COMPRESSION_TYPE", False, SettingsError, "the broker's version: zstd is given out from Kafka 2.1 on"),
     Refusal(78, "OFFSET_NOT_AVAILABLE", True, BrokerError, _LEADER),
+    Refusal(82, "FENCED_INSTANCE_ID", False, BrokerError, "who else has this member's static name", Meaning.NOT_MEMBER),
+    Refusal(88, "UNSTABLE_OFFSET_COMMIT", True, BrokerError, "who left a transaction open that commits offsets", Meaning.UNSTABLE),
     Refusal(89, "THROTTLING_QUOTA_EXCEEDED", True, BrokerError, "the quotas of our client"),
     Refusal(100, "UNKNOWN_TOPIC_ID", True, BrokerError, "whether the topic was deleted, or made again", Meaning.ANOTHER_TOPIC),
     Refusal(103, "INCONSISTENT_TOPIC_ID", True, BrokerError, "whether the topic was deleted, or made again", Meaning.ANOTHER_TOPIC),
     Refusal(106, "FETCH_SESSION_TOPIC_ID_ERROR", True, BrokerError, _OVERLOAD),
     Refusal(109, "OFFSET_MOVED_TO_TIERED_STORAGE", False, EtlError, "the broker's log: only a follower is answered so"),
+    Refusal(110, "FENCED_MEMBER_EPOCH", False, BrokerError, _MEMBERS, Meaning.NOT_MEMBER),
+    Refusal(113, "STALE_MEMBER_EPOCH", False, BrokerError, _MEMBERS, Meaning.NOT_MEMBER),
 )
 CODES: dict[int, Refusal] = {row.code: row for row in _TABLE}
 UNKNOWN_SERVER_ERROR = CODES[-1]

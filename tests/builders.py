@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from etl.model.committed import NOTHING_COMMITTED
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, Dialect, Extent
-from etl.model.plans import NOTHING_COMMITTED, Plan, PlanKind
+from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Snapshot
 from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings

@@ -9,8 +9,8 @@ from typing import Any
 from etl.decisions.lag import Reached, lag_of, reached
 from etl.decisions.reconcile import compare, naming_table, where_we_stand
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
+from etl.model.committed import NOTHING_COMMITTED
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOTHING_COMMITTED
 from etl.model.snapshot import Snapshot
 from etl.report.sentences import logs_of, told_extent
 from etl.run.context import ALONE

@@ -40,7 +40,7 @@ def offsets_diff(settings: Settings, *, shows_all: bool = False) -> Sides:
             return sides_of(world.observe(), settings, shows_all=shows_all)
         except Unreachable as error:  # no broker is registered, or none answers; where it is ZooKeeper, the next look tells that
             away = error
-        observer = Observer(patient, world.zookeeper, world.group, world.ledger, now_ms=now_ms)
+        observer = Observer(patient, world.zookeeper, world.offsets, world.ledger, now_ms=now_ms)
         return sides_of(observer.observe_ledgers().snapshot, settings, shows_all=shows_all, away=away)
 
 

@@ -14,7 +14,7 @@ finds and by the offsets that `moved_offsets` calls uncommitted or moved.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -22,6 +22,7 @@ from enum import Enum
 from etl.decisions.acceptance import is_recorded
 from etl.decisions.moved_offsets import apart_from, ends_of, seen_once_rebuilt, up_to_date
 from etl.decisions.next_step import NextStep, next_step, repair_of, steps_ahead
+from etl.decisions.offsets_storage import seen_in
 from etl.decisions.other_pipelines import plan_of
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import compare, where_we_stand
@@ -29,7 +30,7 @@ from etl.decisions.refusals import refuse_what_cannot_run
 from etl.errors import EtlError, LedgersDisagree
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, Extent, in_order
-from etl.model.plans import Committed, Plan
+from etl.model.plans import Plan
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import parse_plan
@@ -122,7 +123,7 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Told]:
     offsets = {log: found.offset for log, found in committed.items() if found.offset is not None}
     has_forgotten = held is None and table is not None and table.transaction_version is not None
     moves = all(plan.moves_offsets for plan in (ledger.newest, held) if plan)
-    moved, stands = _moved(base, ledger, committed), plan_stands(base, ledger, table)
+    moved, stands = _moved(base, snapshot), plan_stands(base, ledger, table)
     found = []
     for log in in_order({*planned, *in_table, *offsets}):
         in_zookeeper, in_plan, in_rows = offsets.get(log), planned.get(log), in_table.get(log)
@@ -130,7 +131,7 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Told]:
         difference = Difference.NONE
         if in_plan is None and in_rows is None:
             difference = Difference.UNREAD
-        elif len(told) > 1:
+        elif len(told) > 1 or log in moved:
             difference = Difference.MOVED if log in moved else (
                 Difference.NOT_MOVED if in_plan == in_rows or has_forgotten else _BY_PLAN[stands])
         found.append(Told(log, in_zookeeper, in_plan, in_rows, difference))
@@ -143,11 +144,13 @@ _BY_PLAN = {
     PlanStands.GONE: Difference.DISAGREE, PlanStands.UNCLEAR: Difference.DISAGREE}
 
 
-def _moved(base: PipelineState | None, ledger: Ledger, committed: Mapping[BrokerPartition, Committed]) -> Collection[BrokerPartition]:
+def _moved(base: PipelineState | None, snapshot: Snapshot) -> Collection[BrokerPartition]:
     """The logs whose offset another client moved, by the plan that the state is about."""
     if base is None or isinstance(base, FirstRun):
         return ()
-    plan = seen_once_rebuilt(base.plan, ledger.newest, committed) if isinstance(base, RebuildFromTable) else plan_of(base)
+    committed, plan = snapshot.committed, seen_in(snapshot.offsets_in, plan_of(base))
+    if isinstance(base, RebuildFromTable):
+        plan = seen_once_rebuilt(plan, snapshot.ledger.newest, committed)
     return apart_from(plan, committed)[1]
 
 

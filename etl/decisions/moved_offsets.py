@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from etl.decisions.offsets_storage import is_dropped, place_moved
 from etl.errors import OffsetMoved
+from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOTHING_COMMITTED, Committed, Plan, PlanKind
+from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Snapshot, UpToDate
 from etl.settings.policies import OnMoved
 
@@ -111,8 +113,9 @@ def up_to_date(
 ) -> UpToDate:
     """The state where `plan` is in the table. `outlived`: logs with a reset between what the ledger knew, `known`, and this plan."""
     uncommitted, moved = apart_from(plan, committed)
+    dropped = tuple(log for log in plan.positions if is_dropped(plan, log, committed.get(log, NOTHING_COMMITTED)))
     if not moved:
-        return UpToDate(plan, plan.positions, uncommitted)
+        return UpToDate(plan, plan.positions, uncommitted, dropped=dropped)
     back = [log for log, found in moved.items() if found.offset is None or found.offset < plan.positions[log]]
     gone = [log for log in moved if log in outlived or log in _reset_by(plan)]
     if not back and gone:
@@ -124,7 +127,7 @@ def up_to_date(
         raise moved_offset(plan, moved, min(back or moved))
     to = {log: found.offset for log, found in moved.items() if found.offset is not None}
     followed, not_followed = ({log: at for log, at in to.items() if (log in ends) is is_read} for is_read in (True, False))
-    return UpToDate(plan, {**plan.positions, **followed}, uncommitted, followed, not_followed)
+    return UpToDate(plan, {**plan.positions, **followed}, uncommitted, followed, dropped, not_followed)
 
 
 def apart_from(
@@ -134,12 +137,12 @@ def apart_from(
     uncommitted, moved = [], {}
     for log, position in plan.positions.items() if plan.moves_offsets else ():
         found = committed.get(log, NOTHING_COMMITTED)
-        if found.offset == position:
+        if found.is_at(position):
             continue
-        if found == plan.seen[log]:
-            uncommitted.append(log)
+        if by_another := place_moved(plan, log, found):
+            moved[log] = by_another
         else:
-            moved[log] = found
+            uncommitted.append(log)
     return tuple(uncommitted), moved
 
 

@@ -21,9 +21,10 @@ from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, start_of
 from etl.decisions.tasks import cut_ranges
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
+from etl.model.committed import NOTHING_COMMITTED
 from etl.model.logs import BrokerPartition, Lineage
 from etl.model.losses import Loss, LossReason
-from etl.model.plans import NOTHING_COMMITTED, OffsetRange, Plan, PlanKind
+from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.settings.policies import OnDataLoss, OnNoLeader
 from etl.settings.sections import Settings
@@ -105,6 +106,7 @@ def plan_from(
         log_starts={log: snapshot.extents[log].log_start_offset for log in readings},
         leader_epochs=_leader_epochs(last, known, readings, snapshot),
         record_epochs=_record_epochs(last, known, readings, snapshot, number), log_epochs=log_epochs, cluster_id=snapshot.cluster_id,
+        offsets_in=snapshot.offsets_in,
         run_key=asking.run_key, bounds=asking.bounds,
         key_ends=left_of_key(asking, {log: r.end_offset for log, r in readings.items()}, stops, positions),
     )

@@ -41,12 +41,14 @@ from dataclasses import replace
 from etl.decisions.acceptance import is_accepted, is_recorded, is_waiting_for_a_table
 from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.moved_offsets import Ends, ends_of, two_stories, up_to_date, up_to_date_once_rebuilt
+from etl.decisions.offsets_storage import refuse_another_storage, seen_in
 from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, names_in_command, refuse_topics_of_others
 from etl.decisions.refusals import refuse_another_dialect
 from etl.errors import LedgersDisagree
+from etl.model.committed import Committed, OffsetsStorage
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Committed, Plan
+from etl.model.plans import Plan
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import parse_plan
@@ -66,8 +68,8 @@ def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
     """The same where it does not matter what other pipelines have loaded into the table. Raises SettingsError for another dialect."""
     refuse_another_dialect(plan_in_force(snapshot.ledger, snapshot.table), settings)
     policies = settings.source.on_moved, settings.table.on_rows_removed
-    return reconcile(
-        snapshot.ledger, snapshot.table, snapshot.committed, *policies, place=settings.table.place, ends=ends_of(snapshot))
+    return reconcile(snapshot.ledger, snapshot.table, snapshot.committed, *policies, place=settings.table.place, ends=ends_of(snapshot),
+                     storage=snapshot.offsets_in)
 
 
 @contextmanager
@@ -82,20 +84,22 @@ def naming_table(settings: Settings) -> Iterator[None]:
 
 def reconcile(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
-    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, *, place: str, ends: Ends,
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, *, place: str, ends: Ends, storage: OffsetsStorage = OffsetsStorage.ZOOKEEPER,
 ) -> PipelineState:
     """Decide where the pipeline stands; the table of cases is in the module's docstring. `place` is where the table is, or would be.
 
-    No offset is followed to where its log does not reach, by `ends`, nor one of a log of which they do not tell.
-    Raises LedgersDisagree or OffsetMoved where a person must decide.
+    No offset is followed to where its log does not reach, by `ends`, nor one of a log of which they do not tell. `storage`: where they are
+    from. Raises LedgersDisagree or OffsetMoved where a person must decide, SettingsError where a stored plan saw offsets elsewhere.
     """
     refuse_another_era(ledger, table)
     refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
     found = compare(ledger, table, place)
     if isinstance(found, UpToDate):
-        return up_to_date(found.last, committed, on_moved, ends)
+        return up_to_date(seen_in(storage, found.last), committed, on_moved, ends)
     if isinstance(found, RebuildFromTable):
-        return replace(found, state=up_to_date_once_rebuilt(found.plan, ledger.newest, committed, on_moved, ends))
+        return replace(found, state=up_to_date_once_rebuilt(seen_in(storage, found.plan), ledger.newest, committed, on_moved, ends))
+    if not isinstance(found, FirstRun):
+        refuse_another_storage(found.plan, storage)
     return found
 
 
@@ -155,11 +159,10 @@ def _which_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> st
 
 
 def _from(plan: Plan) -> str:
-    if not plan.positions:
-        return ""
-    log, position = min(plan.positions.items())
-    others = len(plan.positions) - 1
-    return f", in {log} from offset {position}" + (f" (and {others:,} more)" if others else "")
+    for log, position in sorted(plan.positions.items())[:1]:
+        others = f" (and {len(plan.positions) - 1:,} more)" if len(plan.positions) > 1 else ""
+        return f", in {log} from offset {position}{others}"
+    return ""
 
 
 def _is_another_plan(plan: Plan, table: Table) -> bool:

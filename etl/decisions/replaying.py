@@ -30,9 +30,10 @@ from etl.decisions.shape import shape_of_rows
 from etl.decisions.tasks import cut_ranges
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
 from etl.model.bounds import NO_BOUNDS
+from etl.model.committed import NOTHING_COMMITTED
 from etl.model.ledger import Coverage
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOTHING_COMMITTED, OffsetRange, Plan, PlanKind
+from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Snapshot, UpToDate
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
@@ -204,7 +205,7 @@ def plan_replay(
         last, number=last.number + 1, kind=PlanKind.REPLAY, created_at_ms=now_ms, shape=shape_of_rows(settings), ranges=ranges, seen=seen,
         table_id=table.id, table_transaction_version=table.transaction_version or 0, table_version=table.version, previous=last.id,
         supersedes=None, reason=reason, run_key=None, bounds=NO_BOUNDS, key_ends={}, id="", losses=(), vanished=(), took_over=None,
-        record_epochs=record_epochs(last, snapshot.ledger.applied))
+        record_epochs=record_epochs(last, snapshot.ledger.applied), offsets_in=snapshot.offsets_in)
 
 
 def plan_that_gives_up(plan: Plan, why: str, *, now_ms: int) -> Plan:

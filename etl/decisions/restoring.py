@@ -23,11 +23,13 @@ from enum import Enum
 
 from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.next_step import Repair
+from etl.decisions.offsets_storage import is_dropped, off_position
 from etl.decisions.reconcile import compare, naming_table, refuse_another_era
 from etl.errors import NeedsDecision, SettingsError
+from etl.model.committed import NOTHING_COMMITTED
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOTHING_COMMITTED, Plan
+from etl.model.plans import Plan
 from etl.model.snapshot import FirstRun, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import Table
 from etl.protocol.stretches import render_log
@@ -78,7 +80,8 @@ def is_forgotten(ledger: Ledger, table: Table | None) -> bool:
 def _left(state: Replay | Supersede, snapshot: Snapshot) -> Plan:
     """A stored plan, whose offsets are where it saw them. Raises NeedsDecision."""
     plan = state.plan
-    moved = sorted(log for log in plan.offsets_to_move if snapshot.committed.get(log, NOTHING_COMMITTED) != plan.seen[log])
+    found = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.offsets_to_move}
+    moved = sorted(log for log, now in found.items() if now != plan.seen[log] and not is_dropped(plan, log, now))
     if moved:
         what = f"plan {plan.number} is stored and not in the table, and another client moved the offset of {render_log(moved[0])} since"
         raise NeedsDecision(what, check="`etl run CONF`, which executes it and then stops at this offset; then say this again")
@@ -87,14 +90,16 @@ def _left(state: Replay | Supersede, snapshot: Snapshot) -> Plan:
 
 def apart(plan: Plan, snapshot: Snapshot) -> dict[BrokerPartition, tuple[int | None, int]]:
     """The logs whose committed offset is not the plan's position: what it is, and what it will be."""
-    found = {log: snapshot.committed.get(log, NOTHING_COMMITTED).offset for log in plan.positions} if plan.moves_offsets else {}
-    return {log: (there, plan.positions[log]) for log, there in sorted(found.items()) if there != plan.positions[log]}
+    found = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions} if plan.moves_offsets else {}
+    there = {log: (off_position(one, plan.positions[log]), plan.positions[log]) for log, one in sorted(found.items())}
+    return {log: (at, to) for log, (at, to) in there.items() if at != to}
 
 
 def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
     """The ledger from the table's commits, and every offset to its position, whoever moved it."""
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
-    return Repair(replace(plan, seen=seen), tuple(apart(plan, snapshot)), adopts=plan, knew=snapshot.ledger.newest)
+    as_seen = replace(plan, seen=seen, offsets_in=snapshot.offsets_in)
+    return Repair(as_seen, tuple(apart(plan, snapshot)), adopts=plan, knew=snapshot.ledger.newest)
 
 
 def told_apart(offsets: Mapping[BrokerPartition, tuple[int | None, int]]) -> list[str]:

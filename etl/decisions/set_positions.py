@@ -25,9 +25,10 @@ from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.bounds import NO_BOUNDS
+from etl.model.committed import NOTHING_COMMITTED
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason
-from etl.model.plans import NOTHING_COMMITTED, Plan, PlanKind
+from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
 from etl.protocol.stretches import render_log, render_stretches
 from etl.settings.sections import Settings
@@ -190,7 +191,7 @@ def plan_set(stands: Standing, moves: Collection[Move], snapshot: Snapshot, sett
         leader_epochs={**{log: epoch for log, epoch in old.leader_epochs.items() if log not in set_now}, **epochs},
         record_epochs={log: lineage for log, lineage in sharp.items() if log not in (moved if is_next else set_now)},
         vanished=() if is_next else old.vanished, took_over=None if is_next else old.took_over,
-        tails=kept_tails(old, positions, snapshot) if moves else old.tails, cluster_id=snapshot.cluster_id)
+        tails=kept_tails(old, positions, snapshot) if moves else old.tails, cluster_id=snapshot.cluster_id, offsets_in=snapshot.offsets_in)
 
 
 def _asked_of(stands: Standing) -> dict[str, Any]:

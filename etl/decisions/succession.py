@@ -18,8 +18,9 @@ from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, starts_of
 from etl.decisions.taken import Taken
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
+from etl.model.committed import NOTHING_COMMITTED
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOTHING_COMMITTED, Plan, PlanKind, TookOver
+from etl.model.plans import Plan, PlanKind, TookOver
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import OtherPipeline
 from etl.settings.sections import Settings
@@ -90,7 +91,7 @@ def plan_taking_over(
         record_epochs=_joined(
             record_epochs(last, snapshot.ledger.applied) if last else {}, record_epochs(other.plan, None) if other.plan else {},
             further_on),
-        log_epochs=_joined(lives, taken.log_epochs, further_on), cluster_id=snapshot.cluster_id,
+        log_epochs=_joined(lives, taken.log_epochs, further_on), cluster_id=snapshot.cluster_id, offsets_in=snapshot.offsets_in,
     )
 
 

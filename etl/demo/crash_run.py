@@ -17,8 +17,9 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from etl.model.committed import Committed
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Committed, Plan
+from etl.model.plans import Plan
 from etl.model.receipts import Applied
 from etl.run.world import World
 

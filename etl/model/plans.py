@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from etl.model.bounds import NO_BOUNDS, Bounds
+from etl.model.committed import Committed, OffsetsStorage
 from etl.model.logs import BrokerPartition, Dialect, Leader, Lineage, Tail
 from etl.model.losses import Loss, Vanished
 
@@ -32,17 +33,6 @@ class OffsetRange:
     def size(self) -> int:
         """Offsets covered: an upper bound of the rows, not a count (compaction and markers leave gaps)."""
         return self.until_offset - self.from_offset
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The group's **next** offset in ZooKeeper, and its znode's version: both None without a znode, the offset alone in an empty one."""
-
-    offset: int | None = None
-    version: int | None = None
-
-
-NOTHING_COMMITTED = Committed()
 
 
 class PlanKind(str, Enum):
@@ -94,7 +84,7 @@ class Plan:
     positions: Mapping[BrokerPartition, int]
     """The position of every log the pipeline knows, after this plan; also of those without a range in it."""
     seen: Mapping[BrokerPartition, Committed]
-    """What ZooKeeper held for each of those logs when the plan was made: the expected side of compare-and-set."""
+    """What the group's offset was in each of those logs when the plan was made: the expected side of compare-and-set."""
     table_id: str | None = None
     """The Delta table's id before the append; None when there was no table."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -141,6 +131,8 @@ class Plan:
     """The id that the brokers of a cluster told which goes by the conf's name, since it told none before (`identity.cluster_name`)."""
     stood: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Of a replay: how many rows of each log the table had in its ranges when the plan was made."""
+    offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
+    """Where it saw the group's offsets, and moves them."""
     closes: bool = False
     """Of a backfill: it was given up with this plan, whatever an older copy of its claim says."""
 
@@ -152,16 +144,20 @@ class Plan:
     @property
     def offsets_to_move(self) -> tuple[BrokerPartition, ...]:
         """The logs whose committed offset this plan moves, in order: those whose position is not what it saw."""
-        return tuple(sorted(log for log, to in self.positions.items() if self.seen[log].offset != to)) if self.moves_offsets else ()
+        return tuple(sorted(log for log, to in self.positions.items() if not self.seen[log].is_at(to))) if self.moves_offsets else ()
+
+    @property
+    def word(self) -> str:
+        """What stands in Kafka beside the offsets that it moved (`Committed.word`)."""
+        return f"{self.number}:{self.id}"
 
     def moved(self, log: BrokerPartition) -> Committed:
-        """What ZooKeeper holds for the log once this plan has moved its offset: one write behind what the plan saw."""
-        version = self.seen[log].version
-        return Committed(self.positions[log], 0 if version is None else version + 1)
+        """What the group's offset is once this plan has moved it: one write behind what the plan saw."""
+        return self.seen[log].moved(self.positions[log], self.word, self.offsets_in)
 
     def left(self, log: BrokerPartition) -> Committed:
-        """What ZooKeeper held for the log behind this plan, whether or not the plan had to move it."""
-        return self.seen[log] if self.seen[log].offset == self.positions[log] else self.moved(log)
+        """What it was behind this plan, whether or not the plan had to move it."""
+        return self.seen[log] if self.seen[log].is_at(self.positions[log]) else self.moved(log)
 
     @property
     def taken(self) -> dict[str, int]:

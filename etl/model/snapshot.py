@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from etl.model.bounds import KeptKey, Request
 from etl.model.claims import NO_CLAIMS, Claim, Claims
+from etl.model.committed import Committed, OffsetsStorage
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, EpochEnd, Extent, Leader, LookedAt, OpenTransaction, Retention, Tail
 from etl.model.losses import Loss
-from etl.model.plans import Committed, Plan
+from etl.model.plans import Plan
 from etl.model.table import Table
 
 
@@ -57,6 +58,8 @@ class Snapshot:
     """Of physical logs: what lies now before the end, and where the newest plan knows it."""
     creation_ids: Mapping[str, str] = field(default_factory=dict)
     """What stands for the topics' ids in the brokers' ZooKeeper, also where these tell their own (`Plan.creation_ids`)."""
+    offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
+    """Where `committed` is from."""
     cluster_id: str | None = None
     """The id of a cluster that goes by the conf's name (`decisions.identity.cluster_name`)."""
     asked: Asked | None = None
@@ -126,6 +129,8 @@ class UpToDate:
     """Logs whose offset in ZooKeeper is still what the plan saw: commit them first."""
     followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Logs whose offset somebody else moved, and where to, under `on_moved: follow`."""
+    dropped: tuple[BrokerPartition, ...] = ()
+    """Logs whose offset Kafka dropped, as it does with those of a group without members; they are among `uncommitted`, or were moved."""
     not_followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The same of logs that are not read now, so that nobody knows whether they reach so far: our position stays, and their offset."""
 

@@ -28,7 +28,7 @@ from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.removals import note_removals
-from etl.run.repair import finish_repair
+from etl.run.repair import finish_repair, tell_dropped
 from etl.run.world import World
 from etl.settings.policies import OnDataLoss
 from etl.settings.sections import Settings
@@ -146,6 +146,7 @@ def _tell(world: World, snapshot: Snapshot, step: NextStep, settings: Settings, 
     if step.state:
         note_removals(world, snapshot.table, snapshot.ledger.acknowledged, report)
         report.stands(step.state, settings)
+        tell_dropped(step.state, report)
 
 
 def _store(world: World, step: NextStep, report: Report) -> Plan | None:

@@ -21,16 +21,16 @@ from etl.edges.delta.taking import Takes
 from etl.edges.delta.writers import Destination, Load, append
 from etl.edges.zookeeper import coverage, run_keys
 from etl.edges.zookeeper.driver_lock import DriverLock
-from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.process import new_uid
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, TableUnreachable
 from etl.model.bounds import KeptKey, Request
+from etl.model.committed import Committed
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Committed, Plan
+from etl.model.plans import Plan
 from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
 from etl.model.table import ForeignCommit, Table
@@ -42,6 +42,7 @@ from etl.run.claims import BackfillVerbs, ClaimsOfRun
 from etl.run.context import RunContext, now_ms
 from etl.run.discovery import Discovery
 from etl.run.formats import format_rows, try_on_no_rows
+from etl.run.group_offsets import GroupOffsets
 from etl.run.loaded_rows import LoadedRows
 from etl.run.observe import Observer, Seen, observe_table
 from etl.run.recount import applied_in_run
@@ -63,13 +64,12 @@ class LiveWorld(LoadedRows, BackfillVerbs):
         request: Request | None = None,
     ) -> None:
         self.settings, self.zookeeper, self.run_id = settings, zookeeper, name
-        self._phases = phases or Stopwatch()
-        self.group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
         place = zookeeper, settings.group, settings.pipeline
         self.ledger, self._lock, self._owners = PlanLedger(*place), DriverLock(*place), Owners(*place)
         self._discovery = Discovery(settings, zookeeper)
-        self._observer = Observer(settings, zookeeper, self.group, self.ledger, now_ms=now_ms, request=request)
-        self.claims = ClaimsOfRun(settings, zookeeper)
+        self.offsets = GroupOffsets(settings, zookeeper, self._discovery)
+        self._observer = Observer(settings, zookeeper, self.offsets, self.ledger, now_ms=now_ms, request=request)
+        self.claims, self._phases = ClaimsOfRun(settings, zookeeper), phases or Stopwatch()
         self._cluster_name, self._seen_ledger = "", Ledger()
         self._pipelines_version: int | None = None
         self._reading: Following | None = None
@@ -202,7 +202,7 @@ class LiveWorld(LoadedRows, BackfillVerbs):
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """See `world.World`. Raises Owned where it was another driver of this pipeline that went on to a later plan."""
         try:
-            return self.group.commit(plan, logs)
+            return self.offsets.commit(plan, logs)
         except OffsetMoved as error:
             newest = max(self.ledger.plan_numbers(), default=plan.number)
             if newest <= plan.number:

@@ -25,7 +25,6 @@ from etl.edges.delta.others import with_others
 from etl.edges.delta.shape import check_shape
 from etl.edges.spark.session import parallelism_of
 from etl.edges.zookeeper.claims import ClaimsBeside
-from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.model.bounds import Request
@@ -39,6 +38,7 @@ from etl.model.table import Table
 from etl.protocol.messages import ClusterMetadata
 from etl.run.asked import look_up
 from etl.run.discovery import Discovery
+from etl.run.group_offsets import GroupOffsets
 from etl.settings.sections import Settings
 
 _LOOKS_MAX = 3
@@ -59,11 +59,11 @@ class Observer:
     """Looks at the world of one pipeline, and changes nothing in it."""
 
     def __init__(
-        self, settings: Settings, zookeeper: ZooKeeper, group: ConsumerGroup, ledger: PlanLedger, *, now_ms: Callable[[], int],
+        self, settings: Settings, zookeeper: ZooKeeper, offsets: GroupOffsets, ledger: PlanLedger, *, now_ms: Callable[[], int],
         request: Request | None = None,
     ) -> None:
-        self._request = request
-        self._settings, self._zookeeper, self._group, self._ledger, self._now_ms = settings, zookeeper, group, ledger, now_ms
+        self._request, self._offsets = request, offsets
+        self._settings, self._zookeeper, self._group, self._ledger, self._now_ms = settings, zookeeper, offsets.group, ledger, now_ms
         self._discovery = Discovery(settings, zookeeper)
         self._live, self._backfill = live_and_name(settings.pipeline)
         self._claims = ClaimsBeside(zookeeper, settings.group, self._live)
@@ -104,7 +104,7 @@ class Observer:
         is_live = self._backfill is None
         return Seen(Snapshot(
             cluster=called.name, cluster_id=called.cluster_id, extents={}, leaders={}, leaderless=read, topic_ids={}, bytes_per_offset={},
-            committed=self._group.committed(logs) if is_live else {}, starts={},
+            committed=self._offsets.committed(logs) if is_live else {}, starts={}, offsets_in=self._offsets.storage,
             owners=self._group.owners({log.topic for log in read}) if is_live else {},
             live_consumers=self._group.live_consumers() if is_live else (), ledger=ledger, table=table,
             other_pipelines=self._ledger.other_pipelines() if is_live else {}, claims=claims,
@@ -136,7 +136,8 @@ class Observer:
             refuse_topic_that_reads_as_null(self._settings, metadata.topics)
             called = self._discovery.name_of(metadata, ledger.newest)
             logs = [p.log for topic in metadata.topics.values() for p in topic.partitions if _is_read(p.log, claimed, ledger)]
-            committed = {} if self._backfill else self._group.committed({*logs, *(ledger.newest.positions if ledger.newest else ())})
+            known = ledger.newest.positions if ledger.newest else ()
+            committed = {} if self._backfill else self._offsets.committed({*logs, *known}, cluster)
             table = self._table(called.name, ledger, () if self._backfill else metadata.topics)
             found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
             in_force = plan_in_force(ledger, table)
@@ -167,7 +168,7 @@ class Observer:
             ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, retained_from=retained_from,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends, tails=tails,
             gone_topics=gone, parallelism=parallelism_of(self._settings.spark), looked_at=looked_at, asked=asked,
-            claims=claims, backfill=claimed.claim if claimed else None, live_epochs=lives,
+            claims=claims, backfill=claimed.claim if claimed else None, live_epochs=lives, offsets_in=self._offsets.storage,
         ), pipelines_version, claimed)
 
     def _ask_tails(self, cluster: Cluster, found: Extents, plan: Plan | None) -> dict[BrokerPartition, tuple[Tail, ...]]:

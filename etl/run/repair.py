@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from etl.decisions.next_step import Repair
 from etl.model.plans import Plan
+from etl.model.snapshot import PipelineState, RebuildFromTable, UpToDate
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.report.sentences import doubt_of
+from etl.report.words import counted
 from etl.run.world import World
 
 
@@ -59,7 +61,16 @@ def _record(world: World, plan: Plan, report: Report) -> None:
         report.add(Outcome.REPAIRED, what + doubt_of(recounted))
 
 
+def tell_dropped(state: PipelineState, report: Report) -> None:
+    """That Kafka forgot offsets of the group; nothing else follows from it than that they are committed again."""
+    last = state.state if isinstance(state, RebuildFromTable) else state
+    if isinstance(last, UpToDate) and last.dropped:
+        gone = f"Kafka dropped the group's offsets of {counted(len(last.dropped), 'partition')}, as it does where a group has no members"
+        report.add(Outcome.REPAIRED, f"{gone} (offsets.retention.minutes): the pipeline goes on at its positions, and commits them again")
+
+
 def _move_offsets(world: World, repair: Repair, report: Report) -> None:
     if repair.offsets:
         moved = world.commit(repair.plan, repair.offsets)
+    if repair.offsets and moved:
         report.add(Outcome.REPAIRED, f"{len(moved)} offsets of plan {repair.plan.number} were not committed: they are now")

@@ -10,9 +10,10 @@ from etl.decisions.byte_positions.doubted_offsets import Named, none_named
 from etl.decisions.replaced import Span
 from etl.model.bounds import KeptKey
 from etl.model.claims import Claim, Claimed
+from etl.model.committed import Committed
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Committed, Plan
+from etl.model.plans import Plan
 from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import Snapshot
 from etl.model.table import ForeignCommit, Table

@@ -65,6 +65,8 @@ MEANINGS: Mapping[str, str] = {
     "ownership.on_owned": "what becomes of partitions that somebody else owns: fail, wait or skip",
     "ownership.on_live_group": "what becomes of a run while consumers of the group are alive: fail or unowned",
     "ownership.wait_for_driver_s": "seconds, 0 to 86400 (a day): how long to wait for another driver of this pipeline",
+    "offsets": "keys of its own, each with a default",
+    "offsets.storage": "where the group's offsets are: zookeeper, kafka or dual (both)",
     "transform": "package.module:function, a function from DataFrame to DataFrame; null for none",
     "arrow_transform": "package.module:function, a function from pyarrow.RecordBatch to RecordBatch; null for none, as beside transform",
     "report": "keys of its own, each with a default",

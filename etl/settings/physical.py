@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from etl.errors import SettingsError
+from etl.model.committed import OffsetsStorage
 from etl.model.logs import Isolation
 from etl.settings.policies import OnNoLeader
 from etl.settings.sections import Settings
@@ -20,6 +21,9 @@ _REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
     "mirror_group": (
         lambda conf: conf.mirror_group is not None,
         "cannot be written: such brokers keep no offsets of groups; leave the key out"),
+    "offsets.storage": (
+        lambda conf: conf.offsets.storage is not OffsetsStorage.ZOOKEEPER,
+        "cannot be kafka or dual: such brokers keep no offsets of groups, and their consumers have them in ZooKeeper; leave the key out"),
     "source.bootstrap": (
         lambda conf: conf.source.bootstrap is not None,
         "cannot be used: such a broker tells neither its id nor its topics; it must be registered in ZooKeeper (enable.zookeeper=true), "

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
+from etl.model.committed import OffsetsStorage
 from etl.model.data_files import FILE_BYTES, HELD_BYTES, ROW_GROUP_BYTES, Codec
 from etl.settings import fetch_sizes
 from etl.settings.address import split_connect
@@ -103,6 +104,13 @@ class OwnershipSettings(Section):
     """For another driver of this pipeline, and under `on_owned: wait` for the owners of what is read."""
 
 
+class OffsetsSettings(Section):
+    """Where the group's offsets are."""
+
+    storage: OffsetsStorage = OffsetsStorage.ZOOKEEPER
+    """`kafka` and `dual` take brokers of 0.8.2 or later."""
+
+
 class ReportSettings(Section):
     """Where each run leaves its report."""
 
@@ -128,6 +136,7 @@ class Settings(Section):
     table: TableSettings
     limits: Limits = Limits()
     ownership: OwnershipSettings = OwnershipSettings()
+    offsets: OffsetsSettings = OffsetsSettings()
     transform: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     """`package.module:function`, a function DataFrame -> DataFrame."""
     arrow_transform: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
@@ -146,6 +155,15 @@ class Settings(Section):
     def _another_group(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and value == info.data.get("group"):
             raise ValueError("is the pipeline's own group: consumers of that name would begin where it is written to; name another one")
+        return value
+
+    @field_validator("offsets")
+    @classmethod
+    def _of_a_group_without_members(cls, value: OffsetsSettings, info: ValidationInfo) -> OffsetsSettings:
+        ownership = info.data.get("ownership")
+        if value.storage is not OffsetsStorage.ZOOKEEPER and ownership and ownership.on_live_group is OnLiveGroup.UNOWNED:
+            raise ValueError(f"storage {value.storage.value} does not go with ownership.on_live_group: unowned: "
+                             "while a group has members in Kafka its coordinator takes no offsets of anybody else")
         return value
 
     @field_validator("arrow_transform")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from etl.model.bounds import NO_BOUNDS, Bound, Bounds
+from etl.model.committed import Committed
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail
 from etl.model.losses import Loss, LossReason, Vanished
-from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
+from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.receipts import Applied, Receipt
 from etl.protocol.zookeeper.plan_documents import with_id
 

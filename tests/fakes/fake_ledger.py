@@ -11,9 +11,10 @@ from etl.decisions.run_keys import is_reached, kept_key, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
 from etl.model.bounds import KeptKey
 from etl.model.claims import Claim, Claimed, Claims
+from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOTHING_COMMITTED, Committed, Plan
+from etl.model.plans import Plan
 from etl.model.receipts import Applied
 from etl.protocol.zookeeper import ledger_documents, plan_documents
 from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from etl.model.committed import Committed
 from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Committed, Plan
+from etl.model.plans import Plan
 from etl.model.receipts import Applied
 from etl.model.table import CommitMetadata, Table
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from etl.decisions.acceptance import accepted_beside
 from etl.model.bounds import KeptKey
+from etl.model.committed import Committed
 from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.model.losses import Loss
-from etl.model.plans import Committed, Plan
+from etl.model.plans import Plan
 from etl.model.table import ForeignCommit, OtherPipeline
 from etl.protocol.zookeeper import plan_documents
 from tests.fakes.fake_log import FakeLog, Place

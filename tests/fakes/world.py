@@ -26,9 +26,10 @@ from etl.decisions.start import moments_to_ask, starts_of
 from etl.errors import Owned
 from etl.model.bounds import KeptKey, Request
 from etl.model.claims import NO_CLAIMS, Claim, Claimed
+from etl.model.committed import Committed
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Committed, OffsetRange, Plan
+from etl.model.plans import OffsetRange, Plan
 from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import Asked, Snapshot
 from etl.model.table import ForeignCommit, Table

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from etl.model.committed import Committed
 from etl.model.ledger import Ledger
 from etl.model.logs import Extent
-from etl.model.plans import Committed
 from tests.fakes.backfill_contract import BackfillContract
 from tests.fakes.ledger_contract import LedgerContract
 from tests.fakes.offsets_contract import OffsetsContract

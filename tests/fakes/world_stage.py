@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from etl.model.bounds import Request
+from etl.model.committed import NOTHING_COMMITTED
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.losses import Loss
-from etl.model.plans import NOTHING_COMMITTED, OffsetRange, Plan, PlanKind
+from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.receipts import Applied
 from etl.model.table import ForeignCommit, Table
 from etl.protocol.zookeeper.plan_documents import with_id

@@ -20,10 +20,11 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import ProduceResponse
 
+from etl.model.committed import Committed
 from etl.model.ledger import Acknowledgement, Coverage, Interval
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.model.losses import Loss, LossReason
-from etl.model.plans import Committed, OffsetRange, PlanKind
+from etl.model.plans import OffsetRange, PlanKind
 from etl.model.receipts import Applied, Receipt
 from etl.protocol.generations.kafka.fetch import VERSIONS
 from etl.protocol.generations.kafka.versions import Api

@@ -19,8 +19,9 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.embedded.server import free_port
 from etl.errors import BadOffset, CommitUnknown, OffsetMoved, PermissionRefused, SessionLost, WrongChroot, ZooKeeperUnreachable
+from etl.model.committed import Committed
 from etl.model.logs import Broker, BrokerPartition
-from etl.model.plans import Committed, Plan
+from etl.model.plans import Plan
 from tests.builders import plain_plan
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))

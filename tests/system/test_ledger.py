@@ -22,9 +22,10 @@ from etl.embedded import zookeeper as embedded
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
 from etl.model.bounds import KeptKey
 from etl.model.claims import Claim, ClaimState
+from etl.model.committed import Committed
 from etl.model.ledger import Acknowledgement, Coverage, Interval, Ledger, Retirement
 from etl.model.logs import Broker, BrokerPartition, Leader
-from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
+from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.receipts import Applied, Receipt
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id

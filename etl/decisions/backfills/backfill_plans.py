@@ -20,9 +20,10 @@ from etl.decisions.tasks import cut_ranges
 from etl.errors import BrokerUnreachable, LogTruncated, NeedsDecision, NotYetReadable
 from etl.model.bounds import NO_BOUNDS
 from etl.model.claims import Claim, ClaimState
+from etl.model.committed import NOTHING_COMMITTED
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss
-from etl.model.plans import NOTHING_COMMITTED, OffsetRange, Plan, PlanKind
+from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Snapshot, Supersede, UpToDate
 from etl.settings.policies import OnNoLeader
 from etl.settings.sections import Settings

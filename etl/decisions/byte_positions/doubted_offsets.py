@@ -18,9 +18,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.decisions.start import starts_of
+from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.logs import BrokerPartition, DoubtedOffset, Extent
 from etl.model.losses import LossReason
-from etl.model.plans import NOTHING_COMMITTED, Committed, Plan
+from etl.model.plans import Plan
 from etl.model.table import Table
 
 Named = Callable[[BrokerPartition], Collection[int]]

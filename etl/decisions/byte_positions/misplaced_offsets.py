@@ -14,9 +14,10 @@ from dataclasses import replace
 from etl.decisions.identity.made_again import accept_command
 from etl.decisions.start import starts_of
 from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
+from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.logs import BrokerPartition, Extent, LookedAt
 from etl.model.losses import Loss, LossReason
-from etl.model.plans import NOTHING_COMMITTED, Committed, Plan, PlanKind
+from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Snapshot
 from etl.protocol.stretches import quoted_log, render_log, render_stretches
 

@@ -20,9 +20,10 @@ from etl.decisions.identity.tails import kept_tails
 from etl.decisions.replacement import let_go_among
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_anew, starts_of
+from etl.model.committed import NOTHING_COMMITTED
 from etl.model.logs import BrokerPartition, Lineage, Tail
 from etl.model.losses import Loss, LossReason, Vanished
-from etl.model.plans import NOTHING_COMMITTED, Plan, PlanKind
+from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Replay, Snapshot, UpToDate
 from etl.settings.sections import Settings
 
@@ -70,6 +71,7 @@ def _reset(
         took_over=None if is_next else old.took_over, heir_of=old.heir_of, table_version=table.version if table else None,
         vanished=gone,
         tails=_tails(old, accepted, snapshot), log_topic_ids=ids, cluster_id=snapshot.cluster_id,
+        offsets_in=snapshot.offsets_in,
     )
 
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etl.model.bounds import NO_BOUNDS
+from etl.model.committed import Committed, OffsetsStorage
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail, in_order
 from etl.model.losses import Loss, LossReason, Vanished
-from etl.model.plans import Committed, OffsetRange, Plan, PlanKind, TookOver
+from etl.model.plans import OffsetRange, Plan, PlanKind, TookOver
 from etl.protocol.zookeeper.asked import parse_bounds, render_bounds
 from etl.protocol.zookeeper.documents import FORMAT, flat, pairs, parse_logs, render_logs, sorted_items
 
@@ -72,6 +73,7 @@ def _since_format_3(
         "bounds": render_bounds(plan.bounds) if plan.bounds != NO_BOUNDS else None,
         "key_ends": [[index[log], until - plan.positions[log]] for log, until in ends if until is not None] if ends else None,
         "key_open": render_logs(open_ends) or None,
+        **_of_storage(plan, logs),
         "stood": [[index[log], rows] for log, rows in sorted_items(plan.stood)] or None, "closes": plan.closes or None,
     }
     return {
@@ -82,6 +84,19 @@ def _since_format_3(
         "vanished": [[index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished],
         **{name: value for name, value in of_few.items() if value is not None},
     }
+
+
+def _of_storage(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
+    """Where offsets are that are in Kafka, too, and what stood beside them: few plans wrote those of all logs."""
+    if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+        return {}
+    seen = [plan.seen[log] for log in logs]
+    words = sorted({found.word for found in seen if found.word is not None})
+    number = {word: i for i, word in enumerate(words)}
+    return {
+        "offsets_in": plan.offsets_in.value, "words": words,
+        "word": [None if found.word is None else number[found.word] for found in seen],
+        "apart": [[i, *found.apart] for i, found in enumerate(seen) if found.apart] or None}
 
 
 def plan_of(document: dict[str, Any]) -> Plan:
@@ -95,9 +110,12 @@ def plan_of(document: dict[str, Any]) -> Plan:
         OffsetRange(logs[i], positions[i] - before - size, positions[i] - before, None if at is None else Leader(brokers[at], epoch))
         for i, size, before, at, epoch in zip(*(columns[c] for c in ("log", "size", "before", "leader", "epoch")), strict=True)
     )
+    words, apart = document.get("words") or (), {i: (first, second) for i, first, second in document.get("apart") or ()}
+    beside = document.get("word") or [None] * len(logs)
     seen = {
-        log: Committed(None if behind is None else position - behind, version)
-        for log, position, behind, version in zip(logs, positions, document["behind"], document["seen_version"], strict=True)
+        log: Committed(None if behind is None else position - behind, version, None if word is None else words[word], apart.get(i))
+        for i, (log, position, behind, version, word) in enumerate(
+            zip(logs, positions, document["behind"], document["seen_version"], beside, strict=True))
     }
     kept, epochs = document.get("kept") or [None] * len(logs), document.get("epochs") or {}
     return Plan(
@@ -124,6 +142,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
             **{logs[i]: positions[i] + further for i, further in document.get("key_ends", ())},
             **dict.fromkeys(parse_logs(document.get("key_open", {})))},
         stood={logs[i]: rows for i, rows in document.get("stood", ())}, closes=bool(document.get("closes")),
+        offsets_in=OffsetsStorage(document.get("offsets_in", OffsetsStorage.ZOOKEEPER)),
     )
 
 

@@ -17,10 +17,11 @@ from etl.decisions.shape import may_be_transformed, shape_of_rows
 from etl.decisions.start import starts_of
 from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, LogTruncated, NeedsDecision, NotYetReadable, SettingsError, TopicMissing
+from etl.model.committed import Committed
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, Extent, Leader
 from etl.model.losses import Loss, LossReason
-from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
+from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.snapshot import FirstRun, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id

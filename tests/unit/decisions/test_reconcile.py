@@ -15,10 +15,11 @@ from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.moved_offsets import RESTORE, Ends
 from etl.decisions.reconcile import reconcile
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
+from etl.model.committed import Committed
 from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Vanished
-from etl.model.plans import Committed, Plan, PlanKind, TookOver
+from etl.model.plans import Plan, PlanKind, TookOver
 from etl.model.receipts import Applied
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Supersede, UpToDate
 from etl.model.table import CommitMetadata, ForeignCommit, Table

@@ -9,8 +9,9 @@ from etl.decisions.next_step import repaired
 from etl.decisions.restoring import Lost, is_forgotten, repair_from, told_rows, what_is_lost
 from etl.decisions.set_positions import Standing, plan_set
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
+from etl.model.committed import Committed
 from etl.model.losses import Loss, LossReason
-from etl.model.plans import Committed, PlanKind
+from etl.model.plans import PlanKind
 from etl.model.snapshot import UpToDate
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id

@@ -9,8 +9,9 @@ import pytest
 
 from etl.decisions.start import moments_to_ask
 from etl.errors import BrokerUnreachable
+from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.logs import BrokerPartition
-from etl.model.plans import NOTHING_COMMITTED, Committed, Plan
+from etl.model.plans import Plan
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.plan_json import describe_plan
 from etl.report.run_state import Outcome

@@ -12,8 +12,9 @@ from etl.decisions.replacement import plan_instead
 from etl.decisions.succession import Loaded, ours_apart, plan_taking_over, refuse_what_neither_loaded, state_of_itself
 from etl.decisions.taken import taken_from
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
+from etl.model.committed import Committed
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Committed, Plan, PlanKind, TookOver
+from etl.model.plans import Plan, PlanKind, TookOver
 from etl.model.snapshot import FirstRun, PipelineState, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import CommitMetadata, ForeignCommit, OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id

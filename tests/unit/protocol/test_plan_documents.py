@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
+from etl.model.committed import Committed
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
 from etl.model.losses import Loss, LossReason, Vanished
-from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
+from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.receipts import Applied, Receipt
 from etl.model.table import CommitMetadata
 from etl.protocol.zookeeper.commit_metadata import METADATA_FULL_BYTES, parse_commit_metadata, render_commit_metadata

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.model.claims import Claim, Claimed, Claims, ClaimState
+from etl.model.committed import Committed
 from etl.model.ledger import Acknowledgement, Ledger, Retirement
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Leader, OpenTransaction, Retention, Tail
-from etl.model.plans import Committed, Plan, TookOver
+from etl.model.plans import Plan, TookOver
 from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
 from etl.model.table import CommitMetadata, ForeignCommit, OtherPipeline, Table
@@ -166,7 +167,7 @@ LEFT_OUT = {
     "defaults", "zookeeper", "report", "spark", "source.bootstrap", "source.wait_for_leader_s", "source.fetch_max_bytes",
     "source.fetch_limit_bytes", "source.max_record_bytes", "source.timeout_s", "source.broker_version", "table.writer", "table.codec",
     "table.target_file_bytes", "table.compact_at_small_files", "table.row_group_bytes", "table.held_bytes",
-    "limits.without_spark_below_bytes", "table.losses_path", "metrics_path", "metrics_per", "lineage_namespace", "mirror_group"}
+    "limits.without_spark_below_bytes", "table.losses_path", "metrics_path", "metrics_per", "lineage_namespace", "mirror_group", "offsets"}
 """How a run reaches its world and what it may be told in secret; no decision asks for them."""
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from etl.errors import EtlError, SettingsError, Stopped, TableUnreachable
+from etl.model.committed import Committed
 from etl.model.ledger import Ledger
 from etl.model.logs import Broker, BrokerPartition, Extent, Leader, OpenTransaction
 from etl.model.losses import Loss, LossReason
-from etl.model.plans import Committed, OffsetRange, Plan, PlanKind
+from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.receipts import NOT_COUNTED, Applied, Receipt
 from etl.model.snapshot import FirstRun, PipelineState, Replay, Snapshot, UpToDate
 from etl.report.old_reports import outdated

@@ -10,9 +10,10 @@ from etl.decisions.byte_positions.doubted_offsets import doubted_offsets, none_n
 from etl.decisions.byte_positions.misplaced_offsets import put_right, refuse_inside_entries
 from etl.decisions.next_step import plan_superseding, steps_ahead
 from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
+from etl.model.committed import Committed
 from etl.model.logs import DoubtedOffset, Extent, LookedAt
 from etl.model.losses import Loss, LossReason
-from etl.model.plans import Committed, OffsetRange, Plan
+from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Supersede
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id

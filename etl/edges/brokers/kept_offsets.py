@@ -1,0 +1,115 @@
+"""A pipeline's group offsets where the group's coordinator keeps them: read, and moved from what a plan saw.
+
+A coordinator has no compare-and-set, so what is there is read before it is written over. What another client wrote by then is told, and
+left; what it writes in the moment between is lost, as with every client that commits from outside (generation -1). The coordinator itself
+refuses us as long as the group has live members, so such a client is one from outside, too. Rows depend on none of this (ADR 1).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.errors import CommitUnknown, OffsetMoved
+from etl.model.committed import NOTHING_COMMITTED, Committed
+from etl.model.logs import BrokerPartition
+from etl.protocol.refusal import Meaning
+
+_MARK = "etl"
+_WORD_MAX = 64
+"""Characters: what others wrote that is longer is known by its digest."""
+_COMMIT_BYTES = 500_000
+"""Of one commit, which is one batch in the coordinator's log; brokers take 1,000,012 unless they are told otherwise."""
+_BYTES_OF_ONE = 64
+"""Beside the names and the word: what the record of one offset takes."""
+
+
+class KeptOffsets:
+    """The offsets of one group, as one pipeline writes them. Raises what the brokers do."""
+
+    def __init__(self, group: str, pipeline: str) -> None:
+        self._group, self._pipeline = group, pipeline
+
+    def committed(self, cluster: Cluster, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, Committed]:
+        """The committed offset of each log that has one, and the word beside it. One that a transaction holds is waited for."""
+        asked = sorted(set(logs))
+        if not asked:
+            return {}
+        told = cluster.first(lambda consumer: consumer.fetch_offsets(self._group, asked, require_stable=True))
+        return {log: Committed(one.offset, None, self._word_of(one.metadata)) for log, one in told.items() if one.offset is not None}
+
+    def move(
+        self, cluster: Cluster, before: Mapping[BrokerPartition, Committed], after: Mapping[BrokerPartition, Committed],
+    ) -> list[BrokerPartition]:
+        """Move offsets from `before` to `after`, each with its word: those that are there then.
+
+        A log whose topic is gone is left out. Raises OffsetMoved where another client moved one since, before any is written; Owned while
+        the group has live members; CommitUnknown where no answer came and it did not happen.
+        """
+        found = self.committed(cluster, after)
+        there = {log: found.get(log, NOTHING_COMMITTED) for log in after}
+        self._refuse_moved(before, after, there)
+        moved = [log for log in after if there[log].offset == after[log].offset]
+        for word, some in self._requests({log: after[log] for log in after if there[log].offset != after[log].offset}):
+            moved += self._write(cluster, {log: after[log].offset or 0 for log in some}, word, before, after)
+        return moved
+
+    def _write(
+        self, cluster: Cluster, offsets: Mapping[BrokerPartition, int], word: str, before: Mapping[BrokerPartition, Committed],
+        after: Mapping[BrokerPartition, Committed],
+    ) -> list[BrokerPartition]:
+        metadata = f"{_MARK}:{self._pipeline}:{word}"
+        try:
+            told = cluster.first(lambda consumer: _committing(consumer, self._group, offsets, metadata))
+        except CommitUnknown:
+            found = self.committed(cluster, offsets)
+            self._refuse_moved(before, {log: after[log] for log in offsets}, {log: found.get(log, NOTHING_COMMITTED) for log in offsets})
+            if any(found.get(log, NOTHING_COMMITTED) != after[log] for log in offsets):
+                raise
+            return list(offsets)
+        return [log for log, is_stored in told.items() if is_stored]
+
+    def _refuse_moved(
+        self, before: Mapping[BrokerPartition, Committed], after: Mapping[BrokerPartition, Committed],
+        there: Mapping[BrokerPartition, Committed],
+    ) -> None:
+        """Nothing where there was something was dropped by the brokers, who keep no offsets of an empty group for ever."""
+        for log, found in sorted(there.items()):
+            if found.offset not in (None, after[log].offset) and found != before[log]:
+                what = f"somebody else moved the offset during the run: it is {found.offset}, ours is {after[log].offset}"
+                check = "which other consumer of this group runs; the rows are in the table, the next run decides by source.on_moved"
+                raise OffsetMoved(what, **log.place, offset=found.offset, check=check)
+
+    def _requests(self, wanted: Mapping[BrokerPartition, Committed]) -> Iterator[tuple[str, Sequence[BrokerPartition]]]:
+        """Word and logs of each commit: those of one word, as many as a coordinator takes at once."""
+        for word in sorted({one.word or "" for one in wanted.values()}):
+            some, size = list[BrokerPartition](), 0
+            for log in sorted(log for log, one in wanted.items() if (one.word or "") == word):
+                cost = _BYTES_OF_ONE + len(_MARK) + len(self._pipeline) + len(word) + len(self._group) + len(log.topic.encode())
+                if some and size + cost > _COMMIT_BYTES:
+                    yield word, some
+                    some, size = [], 0
+                some.append(log)
+                size += cost
+            if some:
+                yield word, some
+
+    def _word_of(self, metadata: str) -> str:
+        """See `Committed.word`."""
+        ours = f"{_MARK}:{self._pipeline}:"
+        if metadata.startswith(ours):
+            return metadata.removeprefix(ours)
+        return metadata if len(metadata) <= _WORD_MAX else hashlib.sha256(metadata.encode()).hexdigest()
+
+
+def _committing(
+    consumer: SimpleConsumer, group: str, offsets: Mapping[BrokerPartition, int], metadata: str,
+) -> dict[BrokerPartition, bool]:
+    """Which of them are stored; not those of a topic that is gone. Raises for the first one that is refused otherwise."""
+    told = consumer.commit_each(group, offsets, metadata=metadata)
+    for log, refusal in sorted(told.items()):
+        if refusal and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
+            raise refusal.error(f"commit an offset of group {group}", **log.place, offset=offsets[log], broker=consumer.address)
+    return {log: refusal is None for log, refusal in told.items()}

@@ -1,0 +1,65 @@
+"""The group's offsets of a pipeline wherever the conf says that they are kept (`offsets.storage`), in ZooKeeper, in Kafka, or in both.
+
+What they mean is decided in `offsets_storage`. In both they are moved in Kafka first, and in ZooKeeper where Kafka took them: a crash in
+between leaves ZooKeeper behind, as it leaves one place behind the table, and the next run moves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from etl.decisions.offsets_storage import both
+from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.kept_offsets import KeptOffsets
+from etl.edges.zookeeper.group import ConsumerGroup
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.errors import SettingsError
+from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan
+from etl.run.discovery import Discovery
+from etl.settings.sections import Settings
+
+
+class GroupOffsets:
+    """Read, and moved from what a plan saw. Raises what ZooKeeper and the brokers raise, and what `ConsumerGroup.commit` does."""
+
+    def __init__(self, settings: Settings, zookeeper: ZooKeeper, discovery: Discovery) -> None:
+        self.storage, self._discovery = settings.offsets.storage, discovery
+        self.group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
+        self._kept = KeptOffsets(settings.group, settings.pipeline)
+
+    def committed(self, logs: Iterable[BrokerPartition], cluster: Cluster | None = None) -> dict[BrokerPartition, Committed]:
+        """The offset of each log that has one; `cluster`: where it is open already. Raises SettingsError for brokers that keep none."""
+        asked = list(logs)
+        if self.storage is OffsetsStorage.ZOOKEEPER:
+            return self.group.committed(asked)
+        if cluster is None:
+            with self._discovery.open_cluster() as opened:
+                return self.committed(asked, opened)
+        self._refuse_too_old(cluster)
+        kafka = self._kept.committed(cluster, asked)
+        if self.storage is OffsetsStorage.KAFKA:
+            return kafka
+        zookeeper = self.group.committed(asked)
+        return {log: both(zookeeper.get(log, NOTHING_COMMITTED), kafka.get(log, NOTHING_COMMITTED)) for log in {**zookeeper, **kafka}}
+
+    def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
+        """Move the offsets of `logs` (all that change, by default) to the plan's positions, and say what they are now."""
+        if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+            return self.group.commit(plan, logs)
+        wanted = sorted(plan.offsets_to_move if logs is None else logs)
+        if not wanted:
+            return {}
+        with self._discovery.open_cluster() as cluster:
+            moved = self._kept.move(
+                cluster, {log: plan.seen[log].in_kafka for log in wanted}, {log: plan.moved(log).in_kafka for log in wanted})
+        if plan.offsets_in is OffsetsStorage.DUAL:
+            self.group.commit(plan, [log for log in moved if plan.seen[log].in_zookeeper.offset != plan.positions[log]])
+        return {log: plan.moved(log) for log in moved}
+
+    def _refuse_too_old(self, cluster: Cluster) -> None:
+        if not cluster.first(lambda consumer: consumer.keeps_offsets()):
+            what = (f"offsets.storage is {self.storage.value}, and these brokers keep no offsets of groups: "
+                    f"{cluster.first(lambda consumer: consumer.introduction())}")
+            raise SettingsError(what, key="offsets.storage", check="zookeeper; Kafka keeps them itself from 0.8.2 on")

@@ -1,0 +1,134 @@
+"""`offsets.storage: kafka` and `dual` on real servers: a group's offsets where its coordinator keeps them, moved by what stands there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+from kafka.admin import KafkaAdminClient
+from kafka.structs import OffsetAndMetadata
+
+from etl.commands.run import run
+from etl.edges.zookeeper.group import ConsumerGroup
+from etl.errors import Owned
+from etl.settings.loader import load_settings
+from tests.said import refused
+from tests.system.driving import Before, BrokenOff, Pipeline, break_off, broken_off_before
+from tests.system.live_consumers import consuming
+from tests.system.test_mirror_group import offsets_of
+
+WITHOUT_SPARK = {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 2**30}}
+PARTITIONS = range(4)
+
+
+@pytest.fixture
+def kept(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    """A pipeline whose offsets are in Kafka, and which has loaded 20 records of each partition."""
+    pipeline = make_pipeline(offsets={"storage": "kafka"})
+    pipeline.everywhere = WITHOUT_SPARK
+    pipeline.produce(80)
+    assert pipeline.ran().outcomes == ["ingested"]
+    return pipeline
+
+
+def committed_by_another(pipeline: Pipeline, partition: int, offset: int) -> None:
+    consumer = KafkaConsumer(bootstrap_servers=pipeline.cluster.bootstrap, group_id=pipeline.group, enable_auto_commit=False)
+    with contextlib.closing(consumer):
+        consumer.assign([TopicPartition(pipeline.topic, partition)])
+        consumer.commit({TopicPartition(pipeline.topic, partition): OffsetAndMetadata(offset, "mine", -1)})
+
+
+def offsets(pipeline: Pipeline) -> dict[int, int]:
+    return {partition: offset for partition, (offset, _) in offsets_of(pipeline, pipeline.group).items()}
+
+
+def all_at(offset: int) -> dict[int, int]:
+    return dict.fromkeys(PARTITIONS, offset)
+
+
+def forget_group(pipeline: Pipeline) -> None:
+    """As a broker does once `offsets.retention.minutes` are over."""
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)) as admin:
+        admin.delete_groups([pipeline.group])
+
+
+def test_offsets_are_moved_in_kafka_alone_and_tell_whose_they_are_and_a_crash_before_them_is_mended(kept: Pipeline) -> None:
+    words = {word for _, word in offsets_of(kept, kept.group).values()}
+    assert len(words) == 1 and words.pop().startswith("etl:clicks:1:") and offsets(kept) == all_at(20) and kept.committed() == {}
+    kept.produce(80)
+    broken_off_before("commit", kept)
+    assert offsets(kept) == all_at(20)
+    kept.produce(80)
+    assert kept.ran().outcomes == ["repaired", "ingested"]
+    assert offsets(kept) == all_at(60) and kept.is_whole()
+    assert {row["committed"] for row in kept.door("offsets", "show").document["rows"]} == {60}
+    assert kept.door("doctor").code == 0 and kept.door("offsets", "diff").code == 0
+
+
+def test_an_offset_that_another_client_moves_stops_a_run_or_is_followed_and_is_set_back_from_the_table(kept: Pipeline) -> None:
+    committed_by_another(kept, 1, 7)
+    kept.produce(80)
+    refused(kept.run(), 5, "somebody else moved a committed offset: it is 7, ours is 20")
+    assert kept.door("offsets", "restore", after=["--from-table", "--reason", "seen"]).code == 0
+    assert kept.ran().code == 0 and kept.is_whole() and offsets(kept) == all_at(40)
+    with pytest.raises(BaseException, match="it is 3, ours is"):  # in the middle of a run
+        kept.produce(80)
+        run(load_settings(kept.conf), around=Before("commit", lambda: committed_by_another(kept, 2, 3)))
+    assert offsets(kept) == {**all_at(40), 2: 3}, "none of the plan's was moved over it"
+    assert kept.door("offsets", "restore", after=["--from-table", "--reason", "seen"]).code == 0
+    kept.settings = {**kept.settings, "source": {"on_moved": "follow"}}
+    assert kept.ran().code == 0 and kept.is_whole() and offsets(kept) == all_at(60)
+
+
+def test_a_group_that_kafka_forgot_goes_on_at_its_positions_and_says_so(kept: Pipeline) -> None:
+    kept.produce(80)
+    kept.ran()
+    forget_group(kept)
+    kept.settings = {**kept.settings, "source": {"start": "latest"}}
+    kept.produce(80)
+    said = kept.ran()
+    assert said.outcomes == ["repaired", "repaired", "ingested"]
+    assert "Kafka dropped the group's offsets of 4 partitions" in str(said.document["outcomes"])
+    assert offsets(kept) == all_at(60) and kept.is_whole()
+
+
+def test_a_consumer_that_joins_during_a_run_keeps_its_offsets_and_the_next_run_moves_ours(kept: Pipeline) -> None:
+    kept.produce(80)
+    with contextlib.ExitStack() as consumers:
+        joined = consuming(kept, kept.group, partitions=4)
+        with pytest.raises(Owned, match="has live members in Kafka"):
+            run(load_settings(kept.conf), around=Before("commit", lambda: consumers.enter_context(joined)))
+        assert offsets(kept) == all_at(20) and kept.is_whole()
+    assert kept.ran().outcomes == ["repaired", "nothing new"]
+    assert offsets(kept) == all_at(40)
+
+
+def test_offsets_in_both_places_go_from_one_to_the_other_and_neither_is_set_back_unseen(
+    make_pipeline: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = make_pipeline()
+    pipeline.everywhere = WITHOUT_SPARK
+    pipeline.produce(80)
+    pipeline.ran()
+    pipeline.settings = {"offsets": {"storage": "dual"}}
+    pipeline.produce(80)
+    assert pipeline.ran().outcomes == ["repaired", "ingested"]
+    assert offsets(pipeline) == pipeline.committed() == all_at(40)
+    pipeline.produce(80)
+    with monkeypatch.context() as patched, pytest.raises(BrokenOff):
+        patched.setattr(ConsumerGroup, "commit", lambda *given: break_off())
+        run(load_settings(pipeline.conf))
+    assert (offsets(pipeline), pipeline.committed()) == (all_at(60), all_at(40)), "a crash between the two"
+    assert pipeline.ran().outcomes == ["repaired", "nothing new"]
+    assert offsets(pipeline) == pipeline.committed() == all_at(60)
+    committed_by_another(pipeline, 0, 50)
+    refused(pipeline.run(), 5, "it is 50, ours is 60")
+    assert pipeline.door("offsets", "diff").code != 0
+    assert pipeline.door("offsets", "restore", after=["--from-table", "--reason", "seen"]).code == 0
+    pipeline.ran()
+    pipeline.settings = {"offsets": {"storage": "kafka"}}
+    pipeline.produce(80)
+    assert pipeline.ran().outcomes == ["ingested"]
+    assert (offsets(pipeline), pipeline.committed()) == (all_at(80), all_at(60)) and pipeline.is_whole()

@@ -127,7 +127,7 @@ def up_to_date(
         raise moved_offset(plan, moved, min(back or moved))
     to = {log: found.offset for log, found in moved.items() if found.offset is not None}
     followed, not_followed = ({log: at for log, at in to.items() if (log in ends) is is_read} for is_read in (True, False))
-    return UpToDate(plan, {**plan.positions, **followed}, uncommitted, followed, dropped, not_followed)
+    return UpToDate(plan, {**plan.positions, **followed}, uncommitted, followed, not_followed, dropped)
 
 
 def apart_from(

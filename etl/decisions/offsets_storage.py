@@ -54,19 +54,25 @@ def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed
     Of two places the one that went back, where one did: its offset is told then, though the larger one counts.
     """
     position, seen = plan.positions[log], plan.seen[log]
-    sides = {
-        OffsetsStorage.ZOOKEEPER: [(found, seen, True)], OffsetsStorage.KAFKA: [(found, seen, False)],
-        OffsetsStorage.DUAL: [(found.in_zookeeper, seen.in_zookeeper, True), (found.in_kafka, seen.in_kafka, False)]}[plan.offsets_in]
-    moved = [now for now, was, removes in sides
-             if now.offset != position and now != was and (removes or now.offset is not None) and not _is_late(now.word, plan)]
+    moved = []
+    if plan.offsets_in is not OffsetsStorage.KAFKA and found.in_zookeeper.offset != position and found.in_zookeeper != seen.in_zookeeper:
+        moved.append(found.in_zookeeper)
+    ours = Committed(position, None, plan.word)
+    if plan.offsets_in is not OffsetsStorage.ZOOKEEPER and is_anothers(found.in_kafka, seen.in_kafka, ours):
+        moved.append(found.in_kafka)
     back = next((now for now in moved if now.offset is None or now.offset < position), None)
     return back or (found if moved else None)
 
 
-def _is_late(word: str | None, plan: Plan) -> bool:
-    """Whether an earlier plan of this pipeline wrote it: its driver read, slept, and wrote when others had gone on."""
-    found = _OURS.fullmatch(word or "")
-    return found is not None and int(found[1]) < plan.number
+def is_anothers(found: Committed, before: Committed, after: Committed) -> bool:
+    """Whether an offset in Kafka is another client's, where one of ours is to go from `before` to `after`, which has our word.
+
+    It is not where an earlier plan of this pipeline wrote it: its driver read, slept, and wrote when others had gone on.
+    """
+    if found == before or found.offset in (None, after.offset):
+        return False
+    theirs, ours = _OURS.fullmatch(found.word or ""), _OURS.fullmatch(after.word or "")
+    return not (theirs and ours and int(theirs[1]) < int(ours[1]))
 
 
 def is_dropped(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
@@ -95,6 +101,11 @@ def off_position(found: Committed, position: int) -> int | None:
     """The offset to tell of one that is not at its position, in whichever place."""
     sides = (found.in_zookeeper.offset, found.in_kafka.offset) if found.apart else (found.offset,)
     return next((offset for offset in sides if offset != position), found.offset)
+
+
+def in_zookeeper_alone(plan: Plan) -> Plan:
+    """What a plan that moves offsets in both places moves in this one."""
+    return replace(plan, seen={log: found.in_zookeeper for log, found in plan.seen.items()}, offsets_in=OffsetsStorage.ZOOKEEPER)
 
 
 def refuse_another_storage(plan: Plan, storage: OffsetsStorage) -> None:

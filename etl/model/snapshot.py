@@ -129,10 +129,10 @@ class UpToDate:
     """Logs whose offset in ZooKeeper is still what the plan saw: commit them first."""
     followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Logs whose offset somebody else moved, and where to, under `on_moved: follow`."""
-    dropped: tuple[BrokerPartition, ...] = ()
-    """Logs whose offset Kafka dropped, as it does with those of a group without members; they are among `uncommitted`, or were moved."""
     not_followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The same of logs that are not read now, so that nobody knows whether they reach so far: our position stays, and their offset."""
+    dropped: tuple[BrokerPartition, ...] = ()
+    """Logs whose offset Kafka dropped, as it does with those of a group without members; they are among `uncommitted`, or were moved."""
 
 
 PipelineState = FirstRun | Replay | Supersede | RebuildFromTable | UpToDate

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from etl.decisions.offsets_storage import both
+from etl.decisions.offsets_storage import both, in_zookeeper_alone
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.kept_offsets import KeptOffsets
 from etl.edges.zookeeper.group import ConsumerGroup
@@ -55,7 +55,9 @@ class GroupOffsets:
             moved = self._kept.move(
                 cluster, {log: plan.seen[log].in_kafka for log in wanted}, {log: plan.moved(log).in_kafka for log in wanted})
         if plan.offsets_in is OffsetsStorage.DUAL:
-            self.group.commit(plan, [log for log in moved if plan.seen[log].in_zookeeper.offset != plan.positions[log]])
+            there = self.group.committed(moved)
+            left = [log for log in moved if there.get(log, NOTHING_COMMITTED).offset != plan.positions[log]]
+            self.group.commit(in_zookeeper_alone(plan), left)
         return {log: plan.moved(log) for log in moved}
 
     def _refuse_too_old(self, cluster: Cluster) -> None:

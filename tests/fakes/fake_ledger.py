@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from etl.decisions.backfills.claiming import moves_fence, refuse_claimed
 from etl.decisions.coverage import fold_all
+from etl.decisions.offsets_storage import is_anothers
 from etl.decisions.run_keys import is_reached, kept_key, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
 from etl.model.bounds import KeptKey
@@ -205,6 +206,31 @@ def commit_request(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) ->
             raise Owned(f"another driver went on to plan {newest}")
         raise OffsetMoved("somebody else moved the offset during the run")
     raise CommitUnknown("the offsets did not reach ZooKeeper")
+
+
+def commit_in_kafka(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> None:
+    """As `KeptOffsets.move`: what is there is read first, and nothing is written where somebody else wrote."""
+    after = {log: plan.moved(log).in_kafka for log in logs}
+    now = {log: Committed(at, None, word) for log, (at, word) in out.kept.items()}
+    for log in logs:
+        found = now.get(log, NOTHING_COMMITTED)
+        if is_anothers(found, plan.seen[log].in_kafka, after[log]):
+            if max(out.plans, default=plan.number) > plan.number:
+                raise Owned(f"another driver went on to plan {max(out.plans)}")
+            raise OffsetMoved("somebody else moved the offset during the run")
+    out.kept.update({log: (after[log].offset or 0, after[log].word or "") for log in logs
+                     if now.get(log, NOTHING_COMMITTED).offset != after[log].offset})
+
+
+def commit_in_zookeeper(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> None:
+    """Of offsets in both places: those that are elsewhere there."""
+    for log in logs:
+        was, version = out.offsets.get(log, (None, -1))
+        if was != plan.positions[log]:
+            seen = plan.seen[log].in_zookeeper
+            if (was, version) != (seen.offset, -1 if seen.version is None else seen.version):
+                raise OffsetMoved("somebody else moved the offset during the run")
+            out.offsets[log] = plan.positions[log], version + 1
 
 
 def stored_plans(out: Outside) -> list[tuple[Plan, bool]]:

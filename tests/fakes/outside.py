@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from etl.decisions.acceptance import accepted_beside
 from etl.model.bounds import KeptKey
-from etl.model.committed import Committed
+from etl.decisions.offsets_storage import both
+from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
 from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.model.losses import Loss
@@ -81,6 +82,9 @@ class Outside:
     """Rows of the losses table: plan number and what it let go."""
     offsets: dict[BrokerPartition, tuple[int, int]] = field(default_factory=dict)
     """Value and version of each offset's znode."""
+    offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
+    kept: dict[BrokerPartition, tuple[int, str]] = field(default_factory=dict)
+    """Offset and word of each that the group's coordinator keeps."""
     uids_made: int = field(default=0, compare=False)
     """Thought of, and kept nowhere before a plan is stored."""
     now_ms: int = field(default=1_699_999_999_999, compare=False)
@@ -139,7 +143,11 @@ class Outside:
 
     def committed(self) -> dict[BrokerPartition, Committed]:
         """The offsets as a client reads them."""
-        return {log: Committed(*found) for log, found in self.offsets.items()}
+        zookeeper = {log: Committed(*found) for log, found in self.offsets.items()}
+        kafka = {log: Committed(offset, None, word) for log, (offset, word) in self.kept.items()}
+        return {OffsetsStorage.ZOOKEEPER: zookeeper, OffsetsStorage.KAFKA: kafka, OffsetsStorage.DUAL: {
+            log: both(zookeeper.get(log, NOTHING_COMMITTED), kafka.get(log, NOTHING_COMMITTED)) for log in {**zookeeper, **kafka}},
+        }[self.offsets_in]
 
     def newest_plan(self) -> Plan | None:
         """The plan with the highest number."""
@@ -159,6 +167,7 @@ class Beside(Outside):
         self.applied: dict[int, bytes] = {}
         self.losses: list[tuple[int, Loss]] = []
         self.offsets: dict[BrokerPartition, tuple[int, int]] = {}
+        self.offsets_in, self.kept = live.offsets_in, {}
         self.owners: dict[BrokerPartition, str] = {}
         self.app_id = f"{APP_ID}@{name}"
         self.claim: bytes | None = None

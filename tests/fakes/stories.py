@@ -116,11 +116,16 @@ def grow(outside: Outside, *more: int) -> None:
         found.grow(count)
 
 
+def offsets_of(outside: Outside) -> dict[BrokerPartition, int]:
+    """The group's offset of each log, in whichever place."""
+    return {log: found.offset for log, found in outside.committed().items() if found.offset is not None}
+
+
 def refuse_broken(outside: Outside) -> None:
     """What must hold at every moment: no record twice, and no offset ahead of the table."""
     rows = outside.rows()
     assert not [row for row, times in rows.items() if times > 1]
-    for log, (offset, _) in outside.offsets.items():
+    for log, offset in offsets_of(outside).items():
         loaded = {row[1] for row in rows if row[0] == log}
         assert loaded >= outside.logs[log].held(outside.logs[log].log_start, offset)
 
@@ -130,7 +135,7 @@ def refuse_unfinished(outside: Outside) -> None:
     refuse_broken(outside)
     there = {(log, place) for log, found in outside.logs.items() for place in found.read(found.log_start, found.end)}
     assert set(outside.rows()) == there
-    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
+    assert offsets_of(outside) == {log: found.end for log, found in outside.logs.items()}
     assert set(outside.applied) == set(outside.plans)
     assert {commit.uid for commit in outside.table or ()} == {outside.uid}
     assert outside.losses == [(commit.number, loss) for commit in outside.table or () for loss in commit.plan.losses]

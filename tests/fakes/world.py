@@ -26,7 +26,7 @@ from etl.decisions.start import moments_to_ask, starts_of
 from etl.errors import Owned
 from etl.model.bounds import KeptKey, Request
 from etl.model.claims import NO_CLAIMS, Claim, Claimed
-from etl.model.committed import Committed
+from etl.model.committed import Committed, OffsetsStorage
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
@@ -103,8 +103,8 @@ class FakeWorld:
         logs = frozenset(ledger.newest.positions if ledger.newest else ())
         return Snapshot(
             cluster=CLUSTER, cluster_id=None, extents={}, leaders={}, leaderless=logs, topic_ids={}, bytes_per_offset={},
-            committed=out.committed(), starts={}, owners=dict(out.owners), live_consumers=out.live_consumers, ledger=ledger,
-            table=self._table())
+            committed=out.committed(), offsets_in=out.offsets_in, starts={}, owners=dict(out.owners),
+            live_consumers=out.live_consumers, ledger=ledger, table=self._table())
 
     def _with_claims(self, found: Snapshot) -> Snapshot:
         self.claims.newest = found.ledger.newest
@@ -129,7 +129,7 @@ class FakeWorld:
             looked_at={one.log: tuple(logs[each.log].look_at(each.offset) for each in doubted if each.log == one.log) for one in doubted},
             leaders={log: leader_of(log) for log in logs}, leaderless=frozenset(ours.keys() - logs.keys()),
             topic_ids={**out.creation_ids, **out.topic_ids}, creation_ids=dict(out.creation_ids),
-            bytes_per_offset={log: 100.0 for log in logs}, committed=out.committed(),
+            bytes_per_offset={log: 100.0 for log in logs}, committed=out.committed(), offsets_in=out.offsets_in,
             starts={log: logs[log].first_at(moment) for log, moment in moments.items()},
             owners=dict(out.owners), live_consumers=out.live_consumers, ledger=ledger, table=table,
             leader_epochs={log: max(found.epochs) for log, found in logs.items() if found.tells_epochs},
@@ -277,6 +277,12 @@ class FakeWorld:
         wanted, moved = sorted(plan.offsets_to_move if logs is None else logs), {}
         for start in range(0, len(wanted), self._logs_per_request):
             some = wanted[start:start + self._logs_per_request]
+            if plan.offsets_in is not OffsetsStorage.ZOOKEEPER:
+                self._do(f"commit from {start}", partial(fake_ledger.commit_in_kafka, self.outside, plan, some))
+                if plan.offsets_in is OffsetsStorage.DUAL:
+                    self._do("commit in ZooKeeper", partial(fake_ledger.commit_in_zookeeper, self.outside, plan, some))
+                moved.update({log: plan.moved(log) for log in some})
+                continue
             moved.update(self._do(f"commit from {start}", partial(fake_ledger.commit_request, self.outside, plan, some)))
         return moved
 

@@ -1,11 +1,13 @@
-"""A live consumer of Kafka's own groups, by another client, that holds its partitions while a test looks."""
+"""Kafka's own groups by another client: a live consumer that holds its partitions while a test looks, and the offsets of a group."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 from kafka import KafkaConsumer
+from kafka.admin import KafkaAdminClient
 
 from etl.embedded.server import wait_until
 from tests.system.driving import Pipeline
@@ -24,3 +26,10 @@ def consuming(pipeline: Pipeline, group: str, *, partitions: int) -> Iterator[Ka
             session_timeout_ms=120_000, metadata_max_age_ms=2_000)) as consumer:
         assert wait_until(lambda: consumer.poll(timeout_ms=10_000) is not None and len(consumer.assignment()) == partitions, 180)
         yield consumer
+
+
+def offsets_of(pipeline: Pipeline, group: str) -> dict[int, tuple[int, str]]:
+    """Offset and word of each partition of the pipeline's topic, as Kafka's group has them."""
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)) as admin:
+        found: Any = admin.list_group_offsets(group)
+        return {at.partition: (one.offset, one.metadata) for at, one in found[group].items() if at.topic == pipeline.topic}

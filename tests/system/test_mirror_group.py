@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.admin import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata
 
 from tests.system.driving import Pipeline
-from tests.system.live_consumers import consuming
-
-
-def offsets_of(pipeline: Pipeline, group: str) -> dict[int, tuple[int, str]]:
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)) as admin:
-        found: Any = admin.list_group_offsets(group)
-        return {at.partition: (one.offset, one.metadata) for at, one in found[group].items() if at.topic == pipeline.topic}
+from tests.system.live_consumers import consuming, offsets_of
 
 
 def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(pipeline: Pipeline) -> None:

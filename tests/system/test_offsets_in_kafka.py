@@ -16,8 +16,7 @@ from etl.errors import Owned
 from etl.settings.loader import load_settings
 from tests.said import refused
 from tests.system.driving import Before, BrokenOff, Pipeline, break_off, broken_off_before
-from tests.system.live_consumers import consuming
-from tests.system.test_mirror_group import offsets_of
+from tests.system.live_consumers import consuming, offsets_of
 
 WITHOUT_SPARK = {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 2**30}}
 PARTITIONS = range(4)
@@ -63,7 +62,7 @@ def test_offsets_are_moved_in_kafka_alone_and_tell_whose_they_are_and_a_crash_be
     kept.produce(80)
     assert kept.ran().outcomes == ["repaired", "ingested"]
     assert offsets(kept) == all_at(60) and kept.is_whole()
-    assert {row["committed"] for row in kept.door("offsets", "show").document["rows"]} == {60}
+    assert {row["committed"] for row in kept.door("offsets", "show").document} == {60}
     assert kept.door("doctor").code == 0 and kept.door("offsets", "diff").code == 0
 
 
@@ -71,13 +70,13 @@ def test_an_offset_that_another_client_moves_stops_a_run_or_is_followed_and_is_s
     committed_by_another(kept, 1, 7)
     kept.produce(80)
     refused(kept.run(), 5, "somebody else moved a committed offset: it is 7, ours is 20")
-    assert kept.door("offsets", "restore", after=["--from-table", "--reason", "seen"]).code == 0
+    assert kept.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code == 0
     assert kept.ran().code == 0 and kept.is_whole() and offsets(kept) == all_at(40)
     with pytest.raises(BaseException, match="it is 3, ours is"):  # in the middle of a run
         kept.produce(80)
         run(load_settings(kept.conf), around=Before("commit", lambda: committed_by_another(kept, 2, 3)))
     assert offsets(kept) == {**all_at(40), 2: 3}, "none of the plan's was moved over it"
-    assert kept.door("offsets", "restore", after=["--from-table", "--reason", "seen"]).code == 0
+    assert kept.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code == 0
     kept.settings = {**kept.settings, "source": {"on_moved": "follow"}}
     assert kept.ran().code == 0 and kept.is_whole() and offsets(kept) == all_at(60)
 
@@ -126,7 +125,7 @@ def test_offsets_in_both_places_go_from_one_to_the_other_and_neither_is_set_back
     committed_by_another(pipeline, 0, 50)
     refused(pipeline.run(), 5, "it is 50, ours is 60")
     assert pipeline.door("offsets", "diff").code != 0
-    assert pipeline.door("offsets", "restore", after=["--from-table", "--reason", "seen"]).code == 0
+    assert pipeline.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code == 0
     pipeline.ran()
     pipeline.settings = {"offsets": {"storage": "kafka"}}
     pipeline.produce(80)

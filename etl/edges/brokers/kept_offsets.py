@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from etl.decisions.offsets_storage import is_anothers
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import CommitUnknown, OffsetMoved
@@ -75,9 +76,8 @@ class KeptOffsets:
         self, before: Mapping[BrokerPartition, Committed], after: Mapping[BrokerPartition, Committed],
         there: Mapping[BrokerPartition, Committed],
     ) -> None:
-        """Nothing where there was something was dropped by the brokers, who keep no offsets of an empty group for ever."""
         for log, found in sorted(there.items()):
-            if found.offset not in (None, after[log].offset) and found != before[log]:
+            if is_anothers(found, before[log], after[log]):
                 what = f"somebody else moved the offset during the run: it is {found.offset}, ours is {after[log].offset}"
                 check = "which other consumer of this group runs; the rows are in the table, the next run decides by source.on_moved"
                 raise OffsetMoved(what, **log.place, offset=found.offset, check=check)

@@ -26,7 +26,8 @@ class World(Protocol):
         """Read all that the run will need to know; `named` are offsets that an operator names."""
 
     def observe_ledgers(self) -> Snapshot:
-        """The same of ZooKeeper and the table alone: no broker is asked, and logs are those that the ledger knows."""
+        """The same of ZooKeeper and the table alone: logs are those that the ledger knows, and no broker is asked where one of them starts,
+        ends, or is led; the group's coordinator is, where offsets are in Kafka."""
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
         """Return when nobody owns these logs any more. Raises Owned when that takes too long."""

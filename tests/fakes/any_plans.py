@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from etl.model.bounds import NO_BOUNDS, Bound, Bounds
-from etl.model.committed import Committed
+from etl.model.committed import Committed, OffsetsStorage
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail
 from etl.model.losses import Loss, LossReason, Vanished
 from etl.model.plans import OffsetRange, Plan, PlanKind
@@ -16,6 +16,9 @@ OFFSETS = st.integers(0, 2**63 - 1)
 TOPICS = st.text(st.sampled_from("ab.Z9_-"), min_size=1, max_size=4)
 LOGS = st.builds(BrokerPartition, TOPICS, st.integers(0, 30), st.none() | st.integers(0, 3))
 COMMITTED = st.just(Committed()) | st.builds(Committed, OFFSETS, st.integers(0, 2**31 - 1)) | st.builds(Committed, st.none(), st.just(0))
+KEPT = st.builds(Committed, st.none() | OFFSETS, st.none() | st.integers(0, 9), st.none() | st.text(max_size=8),
+                 st.none() | st.tuples(st.none() | OFFSETS, st.none() | OFFSETS))
+"""Where the group's coordinator keeps them, too."""
 LEADERS = st.none() | st.builds(
     Leader, st.builds(Broker, st.integers(0, 3), st.text(max_size=5), st.integers(1, 65535), st.sampled_from([None, "kafka-0.8"])),
     st.none() | st.integers(0, 9))
@@ -45,11 +48,13 @@ def plans(draw: st.DrawFn) -> Plan:
     for log in draw(st.lists(st.sampled_from(logs), max_size=6)) if logs else []:
         until = draw(st.integers(0, positions[log]))
         ranges.append(OffsetRange(log, draw(st.integers(0, until)), until, draw(LEADERS)))
-    gone = sorted((draw(OFFSETS), draw(OFFSETS)))
+    gone, storage = sorted((draw(OFFSETS), draw(OFFSETS))), draw(st.sampled_from(OffsetsStorage))
+    committed = COMMITTED if storage is OffsetsStorage.ZOOKEEPER else KEPT
     return with_id(Plan(
         number=draw(st.integers(1)), uid=draw(st.text(max_size=8)), kind=draw(st.sampled_from(PlanKind)),
         created_at_ms=draw(st.integers(0)), dialect=draw(st.sampled_from(Dialect)), cluster=draw(st.text(max_size=8)),
-        shape=draw(st.text(max_size=8)), ranges=tuple(ranges), positions=positions, seen={log: draw(COMMITTED) for log in logs},
+        shape=draw(st.text(max_size=8)), ranges=tuple(ranges), positions=positions, offsets_in=storage,
+        seen={log: draw(committed) for log in logs},
         table_id=draw(NAMES), topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)), previous=draw(NAMES),
         supersedes=draw(NAMES), reason=draw(NAMES), moves_offsets=draw(st.booleans()), closes=draw(st.booleans()), run_key=draw(NAMES),
         losses=tuple(Loss(log, gone[0], gone[1], draw(st.sampled_from(LossReason)), draw(st.integers(0, 2))) for log in logs[:1]),

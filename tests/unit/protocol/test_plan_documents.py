@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
-from etl.model.committed import Committed
+from etl.model.committed import Committed, OffsetsStorage
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
 from etl.model.losses import Loss, LossReason, Vanished
@@ -128,7 +128,8 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
     {"losses": (Loss(LOG, 1, 2, LossReason.EXPIRED),)}, {"losses": (Loss(LOG, 1, 2, LossReason.MOVED),)}, {"table_transaction_version": 3},
     {"log_starts": {LOG: 7}},
     {"ranges": ()}, {"positions": {LOG: 11_000_000_000}}, {"seen": {LOG: Committed(10_000_000_000, 7)}},
-    {"seen": {LOG: Committed()}}, {"dialect": Dialect.JAFKA}, {"leader_epochs": {LOG: 3}}, {"record_epochs": {LOG: ((3, 5),)}},
+    {"seen": {LOG: Committed()}}, {"offsets_in": OffsetsStorage.KAFKA}, {"dialect": Dialect.JAFKA},
+    {"leader_epochs": {LOG: 3}}, {"record_epochs": {LOG: ((3, 5),)}},
     {"log_epochs": {LOG: 1}}, {"vanished": (Vanished(LOG, 1, 2),)}, {"losses": (Loss(LOG, 1, 2, LossReason.EXPIRED, 1),)},
     {"pending_starts": {LOG: 5}},
 ])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.model.claims import Claim, Claimed, Claims, ClaimState
-from etl.model.committed import Committed
+from etl.model.committed import Committed, OffsetsStorage
 from etl.model.ledger import Acknowledgement, Ledger, Retirement
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Leader, OpenTransaction, Retention, Tail
 from etl.model.plans import Plan, TookOver
@@ -24,7 +24,7 @@ from etl.settings.backfills import settings_of_backfill
 from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
 from tests.builders import plain_snapshot
-from tests.fakes.any_plans import APPLIED, COMMITTED, LOGS, NAMES, OFFSETS, TOPICS, plans
+from tests.fakes.any_plans import APPLIED, COMMITTED, KEPT, LOGS, NAMES, OFFSETS, TOPICS, plans
 
 SMALL = st.integers(0, 9)
 WORDS = st.text(max_size=6)
@@ -56,7 +56,8 @@ CLAIMS = st.builds(
     st.sampled_from(ClaimState), NAMES)
 SNAPSHOTS = st.builds(
     Snapshot, cluster=WORDS, extents=EXTENTS, leaders=by_log(LEADERS), leaderless=st.frozensets(LOGS, max_size=3),
-    topic_ids=st.dictionaries(TOPICS, WORDS, max_size=2), bytes_per_offset=by_log(st.floats(0, 1e9)), committed=by_log(COMMITTED),
+    topic_ids=st.dictionaries(TOPICS, WORDS, max_size=2), bytes_per_offset=by_log(st.floats(0, 1e9)),
+    committed=by_log(COMMITTED | KEPT), offsets_in=st.sampled_from(OffsetsStorage),
     starts=by_log(OFFSETS), owners=by_log(WORDS), live_consumers=st.lists(WORDS, max_size=2).map(tuple), ledger=LEDGERS,
     table=st.none() | TABLES, other_pipelines=st.dictionaries(WORDS, st.frozensets(TOPICS, max_size=2), max_size=2),
     retention=st.dictionaries(TOPICS, st.builds(Retention, st.none() | SMALL, st.none() | SMALL, st.booleans(), st.booleans()), max_size=2),

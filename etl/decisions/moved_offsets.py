@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from etl.decisions.offsets_storage import is_dropped, place_moved
+from etl.decisions.offsets_storage import dropped_from, place_moved
 from etl.errors import OffsetMoved
 from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.logs import BrokerPartition
@@ -113,7 +113,7 @@ def up_to_date(
 ) -> UpToDate:
     """The state where `plan` is in the table. `outlived`: logs with a reset between what the ledger knew, `known`, and this plan."""
     uncommitted, moved = apart_from(plan, committed)
-    dropped = tuple(log for log in plan.positions if is_dropped(plan, log, committed.get(log, NOTHING_COMMITTED)))
+    dropped = dropped_from(plan, committed)
     if not moved:
         return UpToDate(plan, plan.positions, uncommitted, dropped=dropped)
     back = [log for log, found in moved.items() if found.offset is None or found.offset < plan.positions[log]]

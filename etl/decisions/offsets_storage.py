@@ -29,6 +29,7 @@ So a position is never looked for by `source.start` again because a group was fo
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from etl.errors import SettingsError
@@ -79,6 +80,13 @@ def is_dropped(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
     """Whether Kafka knows nothing any more of an offset that this plan saw there."""
     is_in_kafka = plan.moves_offsets and plan.offsets_in is not OffsetsStorage.ZOOKEEPER
     return is_in_kafka and found.in_kafka.offset is None and plan.seen[log].in_kafka.offset is not None
+
+
+def dropped_from(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> tuple[BrokerPartition, ...]:
+    """The logs of which that is so."""
+    if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+        return ()
+    return tuple(log for log in plan.positions if is_dropped(plan, log, committed.get(log, NOTHING_COMMITTED)))
 
 
 def seen_in(storage: OffsetsStorage, plan: Plan) -> Plan:

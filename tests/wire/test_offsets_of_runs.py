@@ -1,0 +1,55 @@
+"""Where a run reads and moves its group's offsets, by `offsets.storage`; and which confs and brokers cannot."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from etl.edges.brokers.cluster import Cluster
+from etl.errors import SettingsError
+from etl.model.committed import Committed, OffsetsStorage
+from etl.model.logs import BrokerPartition
+from etl.protocol.zookeeper.plan_documents import with_id
+from etl.run.group_offsets import GroupOffsets
+from tests.builders import plain_plan, plain_settings
+from tests.fakes.broker import OFFSET_COMMIT, FakeBroker
+
+LOG = BrokerPartition("demo", 0)
+
+
+def offsets_on(broker: FakeBroker, storage: str) -> GroupOffsets:
+    """Of a run whose brokers these are. ZooKeeper is not there: nobody may ask it."""
+    discovery = SimpleNamespace(open_cluster=lambda: Cluster([(broker.host, broker.port)], timeout_s=5))
+    return GroupOffsets(plain_settings(offsets={"storage": storage}), cast(Any, None), cast(Any, discovery))
+
+
+def test_offsets_in_kafka_are_read_and_moved_without_zookeeper() -> None:
+    with FakeBroker() as broker:
+        offsets = offsets_on(broker, "kafka")
+        assert offsets.committed([LOG]) == {}
+        plan = with_id(plain_plan(positions={LOG: 42}, offsets_in=OffsetsStorage.KAFKA))
+        assert offsets.commit(plan) == offsets.committed([LOG]) == {LOG: Committed(42, None, plan.word)}
+        assert broker.world.committed["group", "demo", 0] == (42, f"etl:clicks:1:{plan.id}")
+        assert offsets.commit(plan, ()) == {}
+
+
+@pytest.mark.parametrize("storage", ["kafka", "dual"])
+def test_brokers_that_keep_no_offsets_are_refused_with_what_they_are(storage: str) -> None:
+    with FakeBroker(versions={OFFSET_COMMIT: (0, 0)}) as broker, pytest.raises(SettingsError) as refused:
+        offsets_on(broker, storage).committed([LOG])
+    assert refused.value.where == {"key": "offsets.storage"} and "by what it speaks" in refused.value.what
+    assert "from 0.8.2 on" in refused.value.check
+
+
+@pytest.mark.parametrize(("sections", "what"), [
+    ({"offsets": {"storage": "kafka"}, "cluster": "c", "source": {"dialect": "jafka"}}, "such brokers keep no offsets of groups"),
+    ({"offsets": {"storage": "dual"}, "ownership": {"on_live_group": "unowned"}}, "does not go with ownership.on_live_group: unowned"),
+    ({"offsets": {"storage": "kafka"}, "mirror_group": "group"}, "the pipeline's own group"),
+    ({"offsets": {"storage": "both"}}, "zookeeper, kafka or dual"),
+])
+def test_a_conf_whose_offsets_cannot_be_there_is_refused_by_the_key(sections: dict[str, Any], what: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        plain_settings(**sections)
+    assert what in str(refused.value)

@@ -66,6 +66,7 @@ def test_offsets_are_moved_in_kafka_alone_and_tell_whose_they_are_and_a_crash_be
     assert kept.door("doctor").code == 0 and kept.door("offsets", "diff").code == 0
 
 
+@pytest.mark.long
 def test_an_offset_that_another_client_moves_stops_a_run_or_is_followed_and_is_set_back_from_the_table(kept: Pipeline) -> None:
     committed_by_another(kept, 1, 7)
     kept.produce(80)
@@ -81,6 +82,7 @@ def test_an_offset_that_another_client_moves_stops_a_run_or_is_followed_and_is_s
     assert kept.ran().code == 0 and kept.is_whole() and offsets(kept) == all_at(60)
 
 
+@pytest.mark.long
 def test_a_group_that_kafka_forgot_goes_on_at_its_positions_and_says_so(kept: Pipeline) -> None:
     kept.produce(80)
     kept.ran()
@@ -93,6 +95,7 @@ def test_a_group_that_kafka_forgot_goes_on_at_its_positions_and_says_so(kept: Pi
     assert offsets(kept) == all_at(60) and kept.is_whole()
 
 
+@pytest.mark.long
 def test_a_consumer_that_joins_during_a_run_keeps_its_offsets_and_the_next_run_moves_ours(kept: Pipeline) -> None:
     kept.produce(80)
     with contextlib.ExitStack() as consumers:
@@ -104,6 +107,7 @@ def test_a_consumer_that_joins_during_a_run_keeps_its_offsets_and_the_next_run_m
     assert offsets(kept) == all_at(40)
 
 
+@pytest.mark.long
 def test_offsets_in_both_places_go_from_one_to_the_other_and_neither_is_set_back_unseen(
     make_pipeline: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,6 +11,7 @@ from tests.brokers.compiling import number_of
 from tests.brokers.stage import JafkaStage, KafkaStage
 
 
+@pytest.mark.brokers
 def test_offsets_are_kept_with_their_words_by_every_kafka_and_a_member_of_the_past_stores_none(
     stage: KafkaStage | JafkaStage, unused_group: str,
 ) -> None:

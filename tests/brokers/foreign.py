@@ -118,6 +118,14 @@ class JafkaClients(Process):
         """The `count` messages that a member of a group reads before it commits and goes."""
         return [_bytes(value) for _, value in self.ask("join", group, topic, count)]
 
+    def open(self, name: str, group: str, topic: str, *, backoff_ms: int, tries: int) -> None:
+        """A member of a group of that name, until it is closed. Fails the test when it does not get its share by so many tries."""
+        self.ask("open", name, group, topic, backoff_ms, tries)
+
+    def close(self, name: str) -> None:
+        """It goes."""
+        self.ask("close", name)
+
 
 class ScalaClients(Process):
     """Kafka's producer, simple consumer and high-level consumer in Scala, of 0.8 to 1.1."""
@@ -138,6 +146,14 @@ class ScalaClients(Process):
         """The `count` messages that a member of a group reads before it commits and goes."""
         lines = self.ask("join", group, topic, count)
         return [Seen(0, int(partition), int(offset), 0, _bytes(key), _bytes(value)) for partition, offset, key, value in lines]
+
+    def open(self, name: str, group: str, topic: str, *, backoff_ms: int, tries: int) -> None:
+        """A member of a group of that name, until it is closed. Fails the test when it does not get its share by so many tries."""
+        self.ask("open", name, group, topic, backoff_ms, tries)
+
+    def close(self, name: str) -> None:
+        """It goes."""
+        self.ask("close", name)
 
 
 class JavaProducer(Process):

@@ -305,14 +305,14 @@ def test_who_may_not_claim_is_told_so(zookeeper: ZooKeeper) -> None:
 def test_who_waits_goes_on_when_the_last_owner_goes(connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     waiter = owners_of(zookeeper)
     looks: queue.Queue[set[BrokerPartition]] = queue.Queue()
-    look = waiter._owned_of
+    look = waiter.owned_of
 
     def told(logs: Collection[BrokerPartition], changed: threading.Event) -> Any:
         owned = look(logs, changed)
         looks.put(set(owned))
         return owned
 
-    monkeypatch.setattr(waiter, "_owned_of", told)
+    monkeypatch.setattr(waiter, "owned_of", told)
     with ZooKeeper(connect) as first, ZooKeeper(connect) as last:
         own(first, LOGS[0])
         own(last, LOGS[1])

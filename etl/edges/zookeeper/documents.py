@@ -47,6 +47,18 @@ class Write:
             request.set_data(self.path, self.payload, version=self.version)
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a znode is to be when others are written."""
+
+    path: str
+    version: int
+
+    def add_to(self, request: TransactionRequest) -> None:
+        """As a part of a transaction: all of it is refused where the znode has another version, or is not there."""
+        request.check(self.path, self.version)
+
+
 class Documents:
     """The documents of one pipeline. Raises what `ZooKeeper` raises, and LedgersDisagree on what is not ours."""
 

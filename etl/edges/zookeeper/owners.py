@@ -1,4 +1,5 @@
-"""Owner nodes of our own: claimed for the logs that a plan reads, all or nothing, and given back; and waiting for those of others.
+"""Owner nodes of our own: claimed, all or nothing, for the logs that a plan reads or that a group gives us, and given back; and waiting
+for those of others.
 
 An owner node is the only thing that an old consumer of the group respects: its rebalance fails loudly where we own. Who is the
 owner of what is read in `group`; what that means for a run is decided in `ownership`. Correctness does not hang on claims (ADR 1).
@@ -22,6 +23,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from etl.decisions.ownership import owned_by
 from etl.edges.zookeeper.in_flight import Changes, Outcome, ensure_each, outcomes
+from etl.edges.zookeeper.members import GroupMembers, readers_of
 from etl.edges.zookeeper.process import is_dead, this_driver
 from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import Owned, PermissionRefused, Unreachable, ZooKeeperUnreachable
@@ -31,7 +33,8 @@ from etl.protocol.zookeeper.paths import GroupPaths
 
 _ATTEMPTS = 5
 """How often one request is tried: an answer may be lost, a dead driver's nodes are found, an owner comes and goes."""
-_OUR_VERSION = 1
+OUR_VERSION = 1
+"""Of a node that we claimed: what a hand-over checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Owners:
         self._zookeeper = zookeeper
         self._pipeline = pipeline
         self._paths = GroupPaths(group)
+        self._members = GroupMembers(zookeeper, group)
 
     @contextlib.contextmanager
     def claiming(self, logs: Collection[BrokerPartition], run_id: str) -> Iterator[None]:
@@ -56,25 +60,34 @@ class Owners:
         However it ends, and also when only a part could be claimed, nothing of ours stays. Nodes that a dead process of this host
         or a lost session of this very run left behind under this pipeline's name are taken over at once.
         """
-        wanted = sorted(logs)
         us = payloads.OwnerNode(self._pipeline, this_driver(run_id))
         payload = payloads.render_owner(self._paths.group, us)
         try:
-            requests = list(in_requests(wanted, lambda log: self._cost(log, payload)))
-            self._ensure_topics(wanted)
-            found = outcomes(self._send(some, (), payload) for some in requests)
-            for some, outcome in zip(requests, found, strict=True):
-                self._claim(some, us, payload, self._refusal(some, outcome))
+            self.claim({log: payload for log in logs}, us)
             yield
         finally:
-            self._release(wanted)
+            self.release(logs, calling_others=True)
+
+    def claim(self, threads: Mapping[BrokerPartition, bytes], us: payloads.OwnerNode) -> None:
+        """Own each of these logs as the thread that is named for it. Raises as `claiming`, and then a part of them may be ours."""
+        wanted = sorted(threads)
+        requests = list(in_requests(wanted, lambda log: self._cost(log, threads[log])))
+        self._ensure_topics(wanted)
+        found = outcomes(self._send(some, (), threads) for some in requests)
+        for some, outcome in zip(requests, found, strict=True):
+            self._claim(some, us, threads, self._refusal(some, outcome))
+
+    def owns(self, logs: Collection[BrokerPartition]) -> bool:
+        """Whether all of these are ours now."""
+        found = self._read(logs)
+        return len(found) == len(logs) and all(node.session == self._session for node in found.values())
 
     def wait_until_gone(self, logs: Collection[BrokerPartition], *, wait_s: float) -> None:
         """Return when none of these logs has an owner. Raises Owned when that takes longer."""
         deadline = time.monotonic() + wait_s
         while True:
             changed = threading.Event()
-            owned = self._owned_of(logs, changed)
+            owned = self.owned_of(logs, changed)
             if not owned:
                 return
             left = deadline - time.monotonic()
@@ -87,7 +100,7 @@ class Owners:
         return 3 * (OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._paths.owner(log))) + len(payload)
 
     def _claim(
-        self, logs: Sequence[BrokerPartition], us: payloads.OwnerNode, payload: bytes, refusal: Exception | None,
+        self, logs: Sequence[BrokerPartition], us: payloads.OwnerNode, threads: Mapping[BrokerPartition, bytes], refusal: Exception | None,
     ) -> None:
         """What follows a request that was answered with `refusal`: sent again until all of it is ours."""
         for attempt in range(_ATTEMPTS):
@@ -105,22 +118,24 @@ class Owners:
                 return
             if attempt < _ATTEMPTS - 1:
                 self._ensure_topics(missing)
-                refusal = self._refusal(missing, *outcomes([self._send(missing, left_behind, payload)]))
+                refusal = self._refusal(missing, *outcomes([self._send(missing, left_behind, threads)]))
         what = f"{len(missing):,} partitions could not be claimed: {refusal or type(refusal).__name__}"
         raise ZooKeeperUnreachable(what, znode=self._paths.owner(missing[0]), check="ZooKeeper's log; then run again") from refusal
 
     def _ensure_topics(self, logs: Collection[BrokerPartition]) -> None:
         ensure_each(self._zookeeper, (self._paths.owners_of(topic) for topic in {log.topic for log in logs}))
 
-    def _send(self, logs: Sequence[BrokerPartition], left_behind: Collection[BrokerPartition], payload: bytes) -> Any:
+    def _send(
+        self, logs: Sequence[BrokerPartition], left_behind: Collection[BrokerPartition], threads: Mapping[BrokerPartition, bytes],
+    ) -> Any:
         """Send one claim and do not wait."""
         changes = Changes(self._zookeeper)
         for log in logs:
             path = self._paths.owner(log)
             if log in left_behind:
-                changes.delete(path, _OUR_VERSION)
+                changes.delete(path, OUR_VERSION)
             changes.create(path, b"", ephemeral=True)
-            changes.write(path, payload, _OUR_VERSION - 1)
+            changes.write(path, threads[log], OUR_VERSION - 1)
         return changes.send()
 
     def _refusal(self, logs: Sequence[BrokerPartition], outcome: Outcome) -> Exception | None:
@@ -137,24 +152,37 @@ class Owners:
 
     def _is_left_behind(self, node: _Node, us: payloads.OwnerNode) -> bool:
         owner = payloads.parse_owner(self._paths.group, node.owner)
-        if owner is None or owner.pipeline != us.pipeline or node.version != _OUR_VERSION:
+        if owner is None or owner.pipeline != us.pipeline or node.version != OUR_VERSION:
             return False
         return owner.driver == us.driver or is_dead(owner.driver)
 
-    def _release(self, logs: Sequence[BrokerPartition]) -> None:
-        """Delete what our session owns of these logs. What cannot be deleted now goes with the session."""
-        if not self._zookeeper.client.connected:
+    def release(self, logs: Collection[BrokerPartition], *, calling_others: bool = False) -> None:
+        """Delete what our session owns of these logs. What cannot be deleted now goes with the session. Never raises.
+
+        `calling_others`: where consumers live beside us, they may have found us in their way, and given up until they are called again.
+        """
+        if not logs or not self._zookeeper.client.connected:
             return
         with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
             ours = [log for log, node in self._read(logs).items() if node.session == self._session]
-            requests = list(in_requests(ours, lambda log: self._cost(log, b"")))
-            for some, outcome in zip(requests, outcomes(self._send_deletes(some) for some in requests), strict=True):
-                self._delete_each_left(some, outcome)
+            self._delete(ours)
+            if ours and calling_others and readers_of({log.topic for log in ours}, self._members.read()):
+                self._members.nudge()
+
+    def release_left_behind(self, topics: Collection[str], us: payloads.OwnerNode) -> None:
+        """Delete the nodes that dead drivers of our pipeline left in these topics."""
+        owned = [log for topic in topics for log in self._logs_of(topic, None)]
+        self._delete([log for log, node in self._read(owned).items() if self._is_left_behind(node, us)])
+
+    def _delete(self, logs: Sequence[BrokerPartition]) -> None:
+        requests = list(in_requests(logs, lambda log: self._cost(log, b"")))
+        for some, outcome in zip(requests, outcomes(self._send_deletes(some) for some in requests), strict=True):
+            self._delete_each_left(some, outcome)
 
     def _send_deletes(self, logs: Sequence[BrokerPartition]) -> Any:
         changes = Changes(self._zookeeper)
         for log in logs:
-            changes.delete(self._paths.owner(log), _OUR_VERSION)
+            changes.delete(self._paths.owner(log), OUR_VERSION)
         return changes.request.commit_async()
 
     def _delete_each_left(self, logs: Sequence[BrokerPartition], outcome: Outcome) -> None:
@@ -164,7 +192,7 @@ class Owners:
         if any(isinstance(result, Exception) for result in outcome):
             for log in logs:
                 with contextlib.suppress(NoNodeError, BadVersionError):
-                    self._zookeeper.client.delete(self._paths.owner(log), version=_OUR_VERSION)
+                    self._zookeeper.client.delete(self._paths.owner(log), version=OUR_VERSION)
 
     @property
     def _session(self) -> int | None:
@@ -177,19 +205,21 @@ class Owners:
         return {log: _Node(found.payload.decode("utf-8", "replace"), found.owner_session, found.version)
                 for log, found in zip(logs, read, strict=True) if found}
 
-    def _owned_of(self, logs: Collection[BrokerPartition], changed: threading.Event) -> list[BrokerPartition]:
+    def owned_of(self, logs: Collection[BrokerPartition], changed: threading.Event | None = None) -> list[BrokerPartition]:
         """Which of these logs have an owner; `changed` is set once owners of their topics come or go after that."""
         owned: set[BrokerPartition] = set()
         for topic in sorted({log.topic for log in logs}):
-            owned.update(log for log in (payloads.parse_partition_key(topic, key) for key in self._keys(topic, changed)) if log)
+            owned.update(self._logs_of(topic, changed))
         return sorted(owned.intersection(logs))
 
-    def _keys(self, topic: str, changed: threading.Event) -> list[str]:
+    def _logs_of(self, topic: str, changed: threading.Event | None) -> list[BrokerPartition]:
         client, path = self._zookeeper.client, self._paths.owners_of(topic)
+        watch = (lambda _: changed.set()) if changed else None
         try:
-            return list(self._zookeeper.guarded(lambda: client.retry(client.get_children, path, watch=lambda _: changed.set())))
+            keys = self._zookeeper.guarded(lambda: client.retry(client.get_children, path, watch=watch))
         except NoNodeError:
             return []
+        return [log for key in keys if (log := payloads.parse_partition_key(topic, key))]
 
 
 def _owned_by(owners: Mapping[BrokerPartition, _Node], waited: str = "") -> Owned:

@@ -38,7 +38,7 @@ def read_physical_brokers(zookeeper: ZooKeeper) -> dict[int, Broker]:
     for broker_id, payload in registrations.items():
         broker = parse_physical_broker(broker_id, payload)
         if broker is None:
-            raise _unknown(f"{BROKER_IDS}/{broker_id}", payload, "creator:host:port, with true or false behind it")
+            raise unknown_registration(f"{BROKER_IDS}/{broker_id}", payload, "creator:host:port, with true or false behind it")
         brokers[broker.id] = broker
     if not brokers:
         check = "that the brokers run with enable.zookeeper=true and this zk.connect"
@@ -83,11 +83,12 @@ def _registered(zookeeper: ZooKeeper, topics: Collection[str] | None) -> dict[st
             continue
         count = parse_count(payload[0])
         if count is None:
-            raise _unknown(f"{BROKER_TOPICS}/{name}/{broker}", payload[0], "a number of partitions")
+            raise unknown_registration(f"{BROKER_TOPICS}/{name}/{broker}", payload[0], "a number of partitions")
         logs[name] |= {BrokerPartition(name, number, int(broker)) for number in range(count)}
     return logs
 
 
-def _unknown(znode: str, payload: bytes, form: str) -> CorruptData:
+def unknown_registration(znode: str, payload: bytes, form: str) -> CorruptData:
+    """The error for a znode that a broker writes and that is not of the form."""
     text = payload[:60].decode("utf-8", "backslashreplace")
     return CorruptData(f"a registration is not {form}: {text!r}", znode=znode, check="who wrote that znode")

@@ -14,7 +14,7 @@ CREATION_ID = "zxid-"
 MAX_OFFSET = 2**63 - 1
 _OWNER = re.compile(
     r"etl:(?P<pipeline>[^:]+):(?P<run_id>[^:]*):(?P<pid>[0-9]{1,10}):(?P<started>[^:]*):"
-    r"((?P<pids>[0-9a-f]{8}-[0-9]{1,20}):)?(?P<host>.*)-0")
+    r"((?P<pids>[0-9a-f]{8}-[0-9]{1,20}):)?(?P<host>.*)-[0-9]{1,9}")
 _KEY = re.compile(r"((0|[1-9][0-9]{0,9})-)?(0|[1-9][0-9]{0,9})")
 
 
@@ -81,15 +81,20 @@ class OwnerNode:
     driver: DriverNode
 
 
-def render_owner(group: str, owner: OwnerNode) -> bytes:
-    """The owner's znode: a thread id, `<group>_<consumer>-<thread>`, which is all that old consumers put there and show."""
+def driver_consumer_id(group: str, owner: OwnerNode) -> str:
+    """The consumer id, `<group>_<consumer>`, of a driver of ours."""
     us = owner.driver
     pids = f"{us.pids}:" if us.pids else ""
-    return f"{group}_etl:{owner.pipeline}:{us.run_id}:{us.pid}:{us.started or ''}:{pids}{us.host}-0".encode()
+    return f"{group}_etl:{owner.pipeline}:{us.run_id}:{us.pid}:{us.started or ''}:{pids}{us.host}"
+
+
+def render_owner(group: str, owner: OwnerNode) -> bytes:
+    """The owner's znode: a thread id, the consumer's with `-<thread>` behind it, which is all that old consumers put there and show."""
+    return f"{driver_consumer_id(group, owner)}-0".encode()
 
 
 def parse_owner(group: str, owner: str) -> OwnerNode | None:
-    """The driver of ours that an owner's thread id names, or None when it is somebody else's."""
+    """The driver of ours that an owner's thread id names, whichever its thread, or None when it is somebody else's."""
     prefix = f"{group}_"
     found = _OWNER.fullmatch(owner.removeprefix(prefix)) if owner.startswith(prefix) else None
     if not found or not 0 < int(found["pid"]) < 2**31:

@@ -23,7 +23,8 @@ public class Jafka extends Lines {
 
     public static void main(String[] arguments) throws Exception {
         zookeeper = arguments[0];
-        serve(Map.of("send", Jafka::send, "scatter", Jafka::scatter, "read", Jafka::read, "end", Jafka::end, "join", Jafka::join));
+        serve(Map.of("send", Jafka::send, "scatter", Jafka::scatter, "read", Jafka::read, "end", Jafka::end, "join", Jafka::join,
+            "open", Jafka::open, "close", Jafka::close));
     }
 
     /** send HOST PORT TOPIC PARTITION CODEC [VALUE]...: one request of the low producer, so with a codec one compressed entry. */
@@ -81,5 +82,24 @@ public class Jafka extends Lines {
         } finally {
             connector.close();
         }
+    }
+
+    static final Map<String, ConsumerConnector> members = new java.util.concurrent.ConcurrentHashMap<String, ConsumerConnector>();
+
+    /** open NAME GROUP TOPIC BACKOFF-MS TRIES: a member that reads on and on with one thread, until it is closed. It fails when it does not get its share. */
+    static void open(String[] words, PrintStream out) throws Exception {
+        ConsumerConnector connector = Consumer.create(new ConsumerConfig(properties(
+            "zk.connect", zookeeper, "groupid", words[2], "consumerid", words[1], "autooffset.reset", "smallest",
+            "autocommit.interval.ms", "200", "fetcher.backoff.ms", "100", "rebalance.backoff.ms", words[4], "rebalance.retries.max", words[5])));
+        members.put(words[1], connector);
+        MessageStream<byte[]> stream = connector.createMessageStreams(Map.of(words[3], 1), new DefaultEncoders()).get(words[3]).get(0);
+        Thread reading = new Thread(() -> { for (byte[] message : stream) { } });
+        reading.setDaemon(true);
+        reading.start();
+    }
+
+    /** close NAME. */
+    static void close(String[] words, PrintStream out) throws Exception {
+        members.remove(words[1]).close();
     }
 }

@@ -24,7 +24,8 @@ public class ScalaClients extends Lines {
     public static void main(String[] arguments) throws Exception {
         broker = arguments[0];
         zookeeper = arguments[1];
-        serve(Map.of("send", ScalaClients::send, "read", ScalaClients::read, "join", ScalaClients::join));
+        serve(Map.of("send", ScalaClients::send, "read", ScalaClients::read, "join", ScalaClients::join,
+            "open", ScalaClients::open, "close", ScalaClients::close));
     }
 
     /** send TOPIC PARTITION CODEC [KEY VALUE]...: one request, so with a codec one wrapper. */
@@ -77,6 +78,27 @@ public class ScalaClients extends Lines {
         } finally {
             connector.shutdown();
         }
+    }
+
+    static final Map<String, ConsumerConnector> members = new java.util.concurrent.ConcurrentHashMap<String, ConsumerConnector>();
+
+    /** open NAME GROUP TOPIC BACKOFF-MS TRIES: a member that reads on and on with one thread, until it is closed. It fails when it does not get its share. */
+    static void open(String[] words, PrintStream out) throws Exception {
+        ConsumerConnector connector = Consumer.createJavaConsumerConnector(new ConsumerConfig(properties(
+            "zookeeper.connect", zookeeper, "group.id", words[2], "consumer.id", words[1], "auto.offset.reset", "smallest",
+            "auto.commit.interval.ms", "200", "rebalance.backoff.ms", words[4], "rebalance.max.retries", words[5])));
+        members.put(words[1], connector);
+        Map<String, Integer> streams = new HashMap<String, Integer>();
+        streams.put(words[3], 1);
+        ConsumerIterator<byte[], byte[]> messages = connector.createMessageStreams(streams).get(words[3]).get(0).iterator();
+        Thread reading = new Thread(() -> { while (messages.hasNext()) messages.next(); });
+        reading.setDaemon(true);
+        reading.start();
+    }
+
+    /** close NAME. */
+    static void close(String[] words, PrintStream out) throws Exception {
+        members.remove(words[1]).shutdown();
     }
 
     public static class Chosen implements kafka.producer.Partitioner {

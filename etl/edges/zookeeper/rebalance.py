@@ -1,0 +1,175 @@
+"""One rebalance of a member in ZooKeeper: it registers, looks at the group, claims its share, all or nothing, waits, lets go.
+
+In which order is decided in `decisions.membership.rebalancing`. When a member begins one, and what it does between two, is in `membership`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kazoo.client import KazooState
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
+
+from etl.decisions.membership import rebalancing
+from etl.decisions.membership.assignment import Strategy, assign
+from etl.decisions.membership.rebalancing import Do, Phase, Standing, Step, Timing
+from etl.edges.zookeeper.members import GroupMembers
+from etl.edges.zookeeper.owners import Owners
+from etl.edges.zookeeper.process import this_driver
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.edges.zookeeper.watched_group import Bell, SeenGroup, WatchedGroup
+from etl.errors import Owned, PermissionRefused, Unreachable
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.membership import RebalanceStatistics
+from etl.protocol.zookeeper.consumers import FixedTopics, Registration, consumer_id, render_registration, thread_id
+from etl.protocol.zookeeper.payloads import OwnerNode, driver_consumer_id
+
+
+@dataclass(frozen=True, slots=True)
+class MemberOptions:
+    """As what a driver joins."""
+
+    dialect: Dialect
+    topics: frozenset[str]
+    """Which it reads."""
+    strategy: Strategy = Strategy.RANGE
+    threads: int = 1
+    """How many it counts for, of each topic."""
+    member_id: str | None = None
+    """Its name in the group, always the same one; None: one that says which process it is, by which the next run knows if it is dead."""
+    timing: Timing = Timing()
+
+
+class Rebalance:
+    """What a member does in a rebalance, and what it knows by it. One thread at a time. Raises what `ZooKeeper` raises."""
+
+    def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str, run_id: str, options: MemberOptions) -> None:
+        self._zookeeper, self._options = zookeeper, options
+        self._us = OwnerNode(pipeline, this_driver(run_id))
+        self.member = consumer_id(group, options.member_id) if options.member_id else driver_consumer_id(group, self._us)
+        self.bell = Bell()
+        self._members, self._owners = GroupMembers(zookeeper, group), Owners(zookeeper, group, pipeline)
+        self._group = WatchedGroup(zookeeper, group, options.dialect, self.bell)
+        self._seen = SeenGroup({}, {})
+        self._in_the_way: Owned | None = None
+        self._began = 0.0
+        self._is_registered = False
+        self._do: dict[Do, Callable[[], Step]] = {
+            Do.REGISTER: self._register, Do.LOOK: self._look, Do.CLAIM: self._claim, Do.WAIT: self._wait, Do.LET_GO: self._let_go,
+            Do.LEAVE: self._give_up,
+        }
+        self.standing = Standing()
+        self.share: dict[BrokerPartition, bytes] = {}
+        """The logs that are ours, each with the thread that owns it."""
+        self.statistics = RebalanceStatistics()
+        self.is_stopped = False
+        """Whoever waits goes on and does nothing more."""
+
+    def run(self, step: Step) -> None:
+        """Do what comes next until there is nothing to do.
+
+        Raises Owned where the group does not settle in time, SessionLost where our session ended, SettingsError for a group that the
+        options do not fit.
+        """
+        self._began = time.monotonic()
+        while step[1] is not Do.REST and not self.is_stopped:
+            self._zookeeper.require_session()
+            self.standing = step[0]
+            step = self._do[step[1]]()
+        self.standing = step[0]
+
+    def withdraw(self) -> None:
+        """Let go and be registered no more, as far as the session still can: the rest goes with it. Never raises."""
+        self._zookeeper.client.remove_listener(self._watch_session)
+        if self._is_registered and self._zookeeper.client.connected:
+            with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
+                self._owners.release(self.share)
+                self._members.deregister(self.member)
+        self.standing, self.share, self._is_registered = rebalancing.ended(self.standing), {}, False
+
+    def nudge_ownerless(self) -> bool:
+        """Call the others where logs that the group gives them have no owner; whether it did."""
+        of_others = [log for logs in self._seen.partitions.values() for log in logs if log not in self.share]
+        if not rebalancing.ownerless(of_others, self._owners.owned_of(of_others)):
+            return False
+        self._members.nudge()
+        self.standing = rebalancing.nudged(self.standing)
+        return True
+
+    def _register(self) -> Step:
+        self._zookeeper.client.add_listener(self._watch_session)
+        self._is_registered = True  # or may be, whatever comes back
+        self._let_go()  # where it was stopped in the middle of another rebalance
+        self._owners.release_left_behind(self._options.topics, self._us)
+        self._members.delete_left_behind(self._us)  # behind its owner nodes: who is called by it finds them free
+        while not self._ensure_registered():
+            left = self._options.timing.join_timeout_s - self._elapsed_s
+            if left <= 0:
+                what = f"a consumer {self.member} is registered in another session"
+                self._in_the_way = Owned(what, znode=self._members.path(self.member))
+                return self._give_up()
+            self._zookeeper.require_session()
+            self._members.wait_until_gone(self.member, wait_s=left)
+        return rebalancing.registered(self.standing)
+
+    def _ensure_registered(self) -> bool:
+        threads = dict.fromkeys(self._options.topics, self._options.threads)
+        payload = render_registration(Registration(self._options.dialect, FixedTopics(threads)), now_ms=round(time.time() * 1000))
+        return self._members.register(self.member, payload, is_ours=self._options.member_id is None)
+
+    def _look(self) -> Step:
+        seen = self._group.read(self._options.topics)
+        if self.member not in seen.registrations:  # somebody deleted it: consumers register again, too
+            self._ensure_registered()
+            seen = self._group.read(self._options.topics)
+        self._seen = seen
+        owns = self.standing.phase is not Phase.STABLE or self._owners.owns(self.share)
+        return rebalancing.looked(self.standing, seen, owns_its_share=owns)
+
+    def _claim(self) -> Step:
+        given = assign(self._seen.context, self._options.strategy, self.member)
+        threads = [thread_id(self.member, number) for number in range(self._options.threads)]
+        self.share = {log: thread.encode() for thread in threads for log in given.get(thread, ())}
+        try:
+            self._owners.claim(self.share, self._us)
+        except Owned as error:
+            self._owners.release(self.share)
+            self._in_the_way = error
+            self.statistics = replace(self.statistics, tries=self.statistics.tries + 1)
+            return rebalancing.refused(self.standing, self._options.timing, elapsed_s=self._elapsed_s)
+        seconds = self.statistics.seconds + self._elapsed_s
+        self.statistics = replace(self.statistics, rebalances=self.statistics.rebalances + 1, seconds=seconds)
+        return rebalancing.claimed(self.standing, is_called=self.bell.is_called)
+
+    def _wait(self) -> Step:
+        """Until all of our share is free or we are called, a backoff at most."""
+        deadline = time.monotonic() + rebalancing.backoff_s(self._options.timing, elapsed_s=self._elapsed_s)
+        while (left := deadline - time.monotonic()) > 0:
+            self.bell.rung.clear()
+            if self.bell.is_called or self.is_stopped or not self._owners.owned_of(self.share, self.bell.rung):
+                break
+            self.bell.rung.wait(left)
+        return rebalancing.waited(self.standing)
+
+    def _let_go(self) -> Step:
+        self._owners.release(self.share)
+        self.share = {}
+        return rebalancing.let_go(self.standing)
+
+    def _give_up(self) -> Step:
+        reason, timeout_s = self._in_the_way, self._options.timing.join_timeout_s
+        what = f"the group did not settle within {timeout_s:g} s: {reason.what if reason else 'nobody knows why'}"
+        check = "that consumer; a time to join must be longer than what the group's consumers take for all their tries"
+        raise Owned(what, check=check, **(reason.where if reason else {})) from reason
+
+    @property
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._began
+
+    def _watch_session(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self.bell.call()

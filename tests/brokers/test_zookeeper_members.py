@@ -1,0 +1,252 @@
+"""A member of ours in ZooKeeper beside high-level consumers from the jars of their release: one owner each partition, nobody strands.
+
+What they own is read from ZooKeeper, where they write it themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from etl.decisions.membership.rebalancing import Timing
+from etl.edges.zookeeper.group import ConsumerGroup
+from etl.edges.zookeeper.members import GroupMembers
+from etl.edges.zookeeper.membership import ZooKeeperMember
+from etl.edges.zookeeper.owners import Owners
+from etl.edges.zookeeper.rebalance import MemberOptions
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.embedded.releases import JAFKA
+from etl.embedded.server import wait_until
+from etl.errors import Owned
+from etl.model.logs import BrokerPartition, Dialect
+from etl.protocol.zookeeper.consumers import FixedTopics, Registration, render_registration
+from etl.protocol.zookeeper.paths import GroupPaths
+from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
+
+BACKOFF_MS, FEW, MANY = 200, 2, 100
+"""Of their tries: who is to give up has few."""
+SETTLES_S = 60
+TIMING = Timing(join_timeout_s=SETTLES_S, backoff_s=0.5, others_backoff_s=BACKOFF_MS / 1000)
+ROOT = Path(__file__).parents[2]
+of_both_families = pytest.mark.parametrize("stage", [JAFKA, "0.8.2.2"], indirect=True)
+
+
+class Group:
+    """A group on a new topic: sessions of ours, and members of theirs."""
+
+    def __init__(self, stage: JafkaStage | KafkaStage, name: str, opened: contextlib.ExitStack) -> None:
+        self.name, self._opened = name, opened
+        self.connect = stage.cluster.zookeeper_connect
+        self.topic = stage.new_topic()
+        self.dialect = Dialect.JAFKA if isinstance(stage, JafkaStage) else Dialect.KAFKA
+        clients = stage.clients if isinstance(stage, JafkaStage) else stage.scala
+        assert clients is not None
+        self._clients = clients
+        self.session = opened.enter_context(ZooKeeper(self.connect))
+        self.logs = frozenset(
+            BrokerPartition(self.topic, n // 2, n % 2) if self.dialect is Dialect.JAFKA else BrokerPartition(self.topic, n)
+            for n in range(PARTITIONS))
+        self.in_order = sorted(self.logs, key=lambda log: log.key)
+
+    def open(self, name: str, *, tries: int = MANY, backoff_ms: int = BACKOFF_MS) -> None:
+        """A consumer of theirs, once it has its share. Fails the test when it gives up, and then it is a member all the same."""
+        self._opened.callback(self._close_left, name)
+        self._clients.open(name, self.name, self.topic, backoff_ms=backoff_ms, tries=tries)
+
+    def close(self, name: str) -> None:
+        """It goes."""
+        self._clients.close(name)
+
+    @contextlib.contextmanager
+    def registered(self, name: str) -> Iterator[ZooKeeper]:
+        """A member of theirs that never gets to its claims, and its session."""
+        with ZooKeeper(self.connect) as session:
+            threads = Registration(self.dialect, FixedTopics({self.topic: 1}))
+            GroupMembers(session, self.name).register(f"{self.name}_{name}", render_registration(threads, now_ms=1), is_ours=False)
+            yield session
+
+    def deregister(self, name: str) -> None:
+        """That one goes."""
+        self.session.client.delete(GroupMembers(self.session, self.name).path(f"{self.name}_{name}"))
+
+    def _close_left(self, name: str) -> None:
+        if f"{self.name}_{name}" in GroupMembers(self.session, self.name).read():
+            self.close(name)
+
+    def member(self, timing: Timing = TIMING, *, member_id: str | None = None, run_id: str = "run-1") -> ZooKeeperMember:
+        """One of ours, in a session of its own."""
+        session = self._opened.enter_context(ZooKeeper(self.connect))
+        options = MemberOptions(self.dialect, frozenset({self.topic}), member_id=member_id, timing=timing)
+        member = ZooKeeperMember(session, self.name, "clicks", run_id, options)
+        self._opened.callback(member.leave)
+        return member
+
+    def owned(self) -> dict[str, set[BrokerPartition]]:
+        """Consumer -> what it owns now: `etl` for us."""
+        found: dict[str, set[BrokerPartition]] = {}
+        for log, owner in ConsumerGroup(self.session, self.name, physical=self.dialect is Dialect.JAFKA).owners([self.topic]).items():
+            name = owner.removeprefix(f"{self.name}_").rpartition("-")[0]
+            found.setdefault(name.partition(":")[0], set()).add(log)
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """How many logs each owns now."""
+        return {name: len(logs) for name, logs in self.owned().items()}
+
+    def has(self, within_s: float = SETTLES_S, **counts: int) -> bool:
+        """Whether it comes to that within the time."""
+        return wait_until(lambda: self.counts() == counts, within_s)
+
+
+@pytest.fixture
+def group(stage: JafkaStage | KafkaStage, unused_group: str) -> Iterator[Group]:
+    with contextlib.ExitStack() as opened:
+        yield Group(stage, unused_group, opened)
+
+
+@of_both_families
+def test_old_consumers_count_us_in_and_share_anew_when_we_come_when_they_come_and_go_and_when_we_go(group: Group) -> None:
+    group.open("a")
+    assert group.has(a=4)
+    member = group.member()
+    share = member.join()
+    assert group.has(a=2, etl=2)
+    assert share.logs == group.owned()["etl"] and share.member_id == member.id
+    assert member.is_current
+    member.follow()
+    group.open("z")
+    assert group.has(a=2, etl=1, z=1), "a thread that sorts first has one more of what cannot be divided"
+    assert member.rejoin().logs == group.owned()["etl"]
+    member.follow()
+    group.close("a")
+    assert group.has(etl=2, z=2)
+    member.leave()
+    assert group.has(z=4)
+    assert member.statistics.rebalances >= 3
+
+
+@of_both_families
+def test_consumers_that_gave_up_because_of_a_member_that_let_go_late_own_their_logs_again(group: Group) -> None:
+    """No event from outside comes after that: what they lack they get because the late member calls them."""
+    group.open("a", tries=FEW)
+    member = group.member()
+    member.join()
+    assert group.has(a=2, etl=2)
+    with pytest.raises(AssertionError, match="rebalance"):
+        group.open("c", tries=FEW)  # it and `a` find us in their way at all their tries
+    assert not member.is_current
+    member.follow()
+    assert group.has(a=2, c=1, etl=1)
+
+
+@of_both_families
+def test_a_consumer_that_a_claim_of_ours_stranded_is_called_when_it_ends(group: Group) -> None:
+    """A run that is no member looks while a consumer is between release and claim, and takes a partition of the group."""
+    group.open("a", tries=FEW)
+    with group.registered("z"):
+        assert group.has(a=2), "what is another's is free"
+        with Owners(group.session, group.name, "clicks").claiming([group.in_order[3]], "run-1"):
+            group.deregister("z")
+            assert group.has(etl=1), "the consumer is to have all four, and lets go of all where one is owned"
+            threading.Event().wait(3 * FEW * BACKOFF_MS / 1000)  # it gives up meanwhile; if it has not yet, the end is the same
+        assert group.has(a=4)
+
+
+@pytest.mark.groups
+@of_both_families
+def test_nobody_is_without_a_reader_for_twice_what_the_others_take_for_all_their_tries(group: Group) -> None:
+    backoff_s, tries = 1.0, 4
+    group.open("a", tries=tries, backoff_ms=round(backoff_s * 1000))
+    member = group.member(Timing(SETTLES_S, 1.0, backoff_s))
+    member.join()
+    with pytest.raises(AssertionError, match="rebalance"):
+        group.open("c", tries=tries, backoff_ms=round(backoff_s * 1000))
+    member.follow()
+    assert group.has(2 * tries * backoff_s, a=2, c=1, etl=1)
+
+
+@pytest.mark.groups
+@of_both_families
+def test_who_does_not_settle_leaves_and_the_others_have_everything(group: Group) -> None:
+    group.open("a")
+    member = group.member(Timing(join_timeout_s=1, backoff_s=0.2, others_backoff_s=0.5))
+    with group.registered("z") as z:
+        assert group.has(a=2)
+        z.client.create(GroupPaths(group.name).owner(group.in_order[2]), f"{group.name}_z-0".encode(), ephemeral=True)
+        with pytest.raises(Owned, match=f"did not settle within 1 s: the partition is owned by {group.name}_z-0") as caught:
+            member.join()
+        assert caught.value.exit_code == 4 and member.statistics.tries > 1
+        assert sorted(GroupMembers(group.session, group.name).read()) == [f"{group.name}_a", f"{group.name}_z"]
+    assert group.has(a=4)
+
+
+@contextlib.contextmanager
+def process(group: Group, stop_at: str) -> Iterator[subprocess.Popen[str]]:
+    """A member of ours that stands still at that point."""
+    words = [sys.executable, "-m", "tests.groups.zookeeper_member", group.connect, group.name, group.topic, group.dialect.value, stop_at]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def came_to(started: subprocess.Popen[str], point: str) -> None:
+    """Read its lines up to that one."""
+    assert started.stdout is not None
+    for line in started.stdout:
+        if line.startswith(point):
+            return
+    pytest.fail(f"it ended before it was {point}")
+
+
+@pytest.mark.groups
+@of_both_families
+@pytest.mark.parametrize("point", ["registered", "claimed", "leaving"])
+def test_what_a_killed_member_had_is_the_others_when_its_session_ends(group: Group, point: str) -> None:
+    group.open("a")
+    with process(group, point) as started:
+        if point == "leaving":
+            came_to(started, "claimed")
+            assert started.stdin is not None
+            started.stdin.write("leave\n")
+            started.stdin.flush()
+        came_to(started, point)
+        assert group.has(**({"a": 2, "etl": 2} if point == "claimed" else {"a": 2}))
+        started.kill()
+    assert group.has(a=4)
+
+
+@pytest.mark.groups
+@of_both_families
+@pytest.mark.parametrize("point", ["registered", "claimed"])
+def test_a_rerun_within_the_old_session_does_away_with_what_the_killed_one_left(group: Group, point: str) -> None:
+    group.open("a")
+    with process(group, point) as started:
+        came_to(started, point)
+        started.kill()
+    member = group.member(run_id="run-2")
+    member.join()
+    assert sorted(GroupMembers(group.session, group.name).read()) == sorted([f"{group.name}_a", member.id])
+    assert group.has(a=2, etl=2)
+
+
+@pytest.mark.groups
+@of_both_families
+def test_twenty_members_that_come_and_go_leave_each_log_with_one_owner(group: Group) -> None:
+    member = group.member()
+    member.join()
+    member.follow()
+    for number in range(10):
+        group.open(f"{'az'[number % 2]}{number}")
+        assert wait_until(lambda: sorted(group.counts().values()) == [2, 2], SETTLES_S), group.counts()
+        group.close(f"{'az'[number % 2]}{number}")
+        assert group.has(etl=4)
+    assert member.ended is None
+    assert member.statistics.rebalances >= 20

@@ -1,0 +1,295 @@
+"""Rebalances without a leader: members of one group share two logs by registrations and owner nodes, in every interleaving.
+
+A member of ours takes each step that `etl.decisions.membership.rebalancing` gives it. Beside it is another of ours, an old consumer, which
+tries so often and then owns nothing until it is called again, or a run that claims what nobody owns and is no member. Each of ours may die
+at every step, with its nodes there until its session ends; any of them may be as slow as it likes.
+
+    python -m tests.model.rebalancing
+
+Laws: whoever of ours believes that a log is its own has the owner's node, so no two do; and from every state, when nobody comes or goes any
+more, everybody settles: each log is owned by the member that the group gives it to, with no event from outside.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from etl.decisions.membership import rebalancing
+from etl.decisions.membership.rebalancing import Do, Phase, Standing, Timing
+from tests.model.exploring import explored
+
+LOGS = (0, 1)
+TIMING = Timing(join_timeout_s=2, backoff_s=1)
+"""A member of ours waits twice for others and then leaves."""
+OLD_TRIES = 2
+Owners = tuple[int | None, ...]
+
+
+class Kind(IntEnum):
+    """What somebody is."""
+
+    OURS, OLD, CLAIMER = range(3)
+
+
+class Old(IntEnum):
+    """What an old consumer does next."""
+
+    RELEASE, LOOK, CLAIM, UNDO, REST = range(5)
+
+
+class Holding(IntEnum):
+    """What a run does next that claims and is no member."""
+
+    CLAIM, RELEASE, NUDGE, DONE = range(4)
+
+
+class Who(NamedTuple):
+    """One of them: what it does next, and what it knows."""
+
+    kind: Kind
+    does: Do | Old | Holding | None = None
+    """None: it is not there."""
+    standing: Standing = Standing()
+    share: frozenset[int] = frozenset()
+    """By the group that it saw last."""
+    tries: int = 0
+    is_called: bool = False
+    has_watch: bool = False
+    is_dead: bool = False
+    """Its nodes are still there."""
+
+
+class Rules(NamedTuple):
+    """What the protocol consists of; one that is taken away breaks a law."""
+
+    nudges: bool = True
+    """A member calls the others where their logs have no owner."""
+    claimer_nudges: bool = True
+    """A run that is no member calls the consumers once it has let go."""
+    watches_first: bool = True
+    """A watch is set before what it watches is read, and not after."""
+    leaves: bool = True
+    """Who gives up is no member any more."""
+    lets_go_first: bool = True
+    """What it owned it lets go before it claims anew."""
+
+
+class Left(NamedTuple):
+    """How often each thing may still happen."""
+
+    starts: int = 3
+    leaves: int = 1
+    crashes: int = 1
+    nudges: int = 1
+
+
+class State(NamedTuple):
+    """Everything at one moment."""
+
+    all: tuple[Who, ...]
+    ids: frozenset[int] = frozenset()
+    owners: Owners = (None, None)
+    left: Left = Left()
+    rules: Rules = Rules()
+
+
+def given(ids: frozenset[int], who: int) -> frozenset[int]:
+    """The range strategy for one thread each."""
+    members = sorted(ids)
+    return frozenset(log for log in LOGS if members and members[log * len(members) // len(LOGS)] == who)
+
+
+def steps(s: State, *, is_quiet: bool = False) -> Iterator[tuple[str, State]]:
+    """Every state that may come next, with what happened; where it is quiet nobody comes, goes or dies."""
+    left = s.left
+    for i, who in enumerate(s.all):
+        if who.is_dead:
+            gone = _put(s._replace(owners=_without(s.owners, i)), i, Who(who.kind))
+            yield f"the session of {i} ends", _called(gone._replace(ids=s.ids - {i}))
+        if who.does is None and not is_quiet:
+            if left.starts and not (who.is_dead and who.kind is not Kind.OURS):
+                yield f"{i} starts", _started(s._replace(left=left._replace(starts=left.starts - 1)), i, who)
+        elif who.kind is Kind.OURS and who.does is not None:
+            if left.crashes and not is_quiet:
+                dead = _put(s, i, Who(who.kind, is_dead=True))
+                yield f"{i} dies", dead._replace(left=left._replace(crashes=left.crashes - 1))
+            if left.leaves and not is_quiet and who.does is not Do.LEAVE:
+                going = _put(s, i, who._replace(does=Do.LEAVE))
+                yield f"{i} is to leave", going._replace(left=left._replace(leaves=left.leaves - 1))
+            yield from _ours(s, i, who)
+        elif who.kind is Kind.OLD and who.does is not None:
+            yield from _old(s, i, who)
+        elif who.kind is Kind.CLAIMER:
+            yield from _claimer(s, i, who)
+
+
+def _put(s: State, i: int, who: Who) -> State:
+    return s._replace(all=s.all[:i] + (who,) + s.all[i + 1:])
+
+
+def _without(owners: Owners, i: int) -> Owners:
+    return tuple(None if owner == i else owner for owner in owners)
+
+
+def _with(owners: Owners, logs: frozenset[int], i: int) -> Owners:
+    return tuple(i if log in logs else owner for log, owner in zip(LOGS, owners, strict=True))
+
+
+def _called(s: State) -> State:
+    """The watch on the members fires. Ours fires once; the client of old consumers sets theirs again by itself."""
+    return s._replace(all=tuple(
+        who._replace(is_called=True, has_watch=who.kind is Kind.OLD) if who.has_watch else who for who in s.all))
+
+
+def _started(s: State, i: int, who: Who) -> State:
+    if who.kind is Kind.OURS:
+        standing, does = rebalancing.to_join(Standing())
+        return _put(s, i, Who(who.kind, does, standing, is_dead=who.is_dead))
+    if who.kind is Kind.CLAIMER:
+        return _put(s, i, Who(who.kind, Holding.CLAIM))
+    return _put(_called(s._replace(ids=s.ids | {i})), i, Who(who.kind, Old.RELEASE, has_watch=True))
+
+
+def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
+    standing = who.standing
+    if who.does is Do.REGISTER:
+        after, does = rebalancing.registered(standing)
+        clean = s._replace(owners=_without(s.owners, i), ids=s.ids | {i})  # what it left when it died is taken over
+        yield f"{i} registers", _put(_called(clean), i, who._replace(does=does, standing=after, is_dead=False))
+    elif who.does is Do.LOOK:
+        owns = all(s.owners[log] == i for log in who.share)
+        after, does = rebalancing.looked(standing, s.ids, owns_its_share=owns)
+        seen = who._replace(does=does, standing=after, share=given(s.ids, i) if does is Do.CLAIM else who.share, is_called=False)
+        if s.rules.watches_first:
+            yield f"{i} looks", _put(s, i, seen._replace(has_watch=True))
+        else:
+            yield f"{i} looks, without a watch", _put(s, i, seen)
+        if does is Do.LET_GO and not s.rules.lets_go_first:
+            yield f"{i} does not let go", _put(s, i, seen._replace(does=Do.LOOK, standing=rebalancing.let_go(after)[0], has_watch=True))
+    elif who.does is Do.CLAIM:
+        free = frozenset(log for log in who.share if s.owners[log] in (None, i))
+        if free == who.share:
+            after, does = rebalancing.claimed(standing, is_called=who.is_called)
+            yield f"{i} claims {set(free)}", _put(
+                s._replace(owners=_with(s.owners, free, i)), i, who._replace(does=does, standing=after, has_watch=True, tries=0))
+        else:
+            after, does = rebalancing.refused(standing, TIMING, elapsed_s=who.tries)
+            yield f"{i} is refused", _put(s, i, who._replace(does=does, standing=after, tries=who.tries + 1))
+    elif who.does is Do.WAIT:
+        after, does = rebalancing.waited(standing)
+        yield f"{i} has waited", _put(s, i, who._replace(does=does, standing=after))
+    elif who.does is Do.LET_GO:
+        after, does = rebalancing.let_go(standing)
+        yield f"{i} lets go", _put(s._replace(owners=_without(s.owners, i)), i, who._replace(does=does, standing=after))
+    elif who.does is Do.LEAVE:
+        free_again = s._replace(owners=_without(s.owners, i))
+        if s.rules.leaves:
+            yield f"{i} leaves", _called(_put(free_again._replace(ids=s.ids - {i}), i, Who(who.kind)))
+        else:
+            rests = who._replace(does=Do.REST, standing=rebalancing.ended(standing))
+            yield f"{i} gives up", _put(free_again, i, rests)
+    elif who.is_called and standing.phase is Phase.STABLE:
+        yield f"{i} hears that it is called", _put(s, i, who._replace(does=Do.LOOK))
+    elif s.rules.nudges and s.left.nudges and standing.phase is Phase.STABLE:
+        owned = [log for log in LOGS if s.owners[log] is not None]
+        if any(log not in owned for log in LOGS if log not in who.share):
+            called = _called(_put(s, i, who._replace(standing=rebalancing.nudged(standing))))
+            yield f"{i} nudges", called._replace(left=s.left._replace(nudges=s.left.nudges - 1))
+
+
+def _old(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
+    if who.does is Old.RELEASE:
+        freed = s._replace(owners=_without(s.owners, i))
+        yield f"{i} lets go as old consumers do", _put(freed, i, who._replace(does=Old.LOOK))
+    elif who.does is Old.LOOK:
+        yield f"{i} looks as old consumers do", _put(s, i, who._replace(does=Old.CLAIM, share=given(s.ids, i)))
+    elif who.does is Old.CLAIM:
+        free = frozenset(log for log in who.share if s.owners[log] is None)
+        claimed = s._replace(owners=_with(s.owners, free, i))
+        after = who._replace(does=Old.REST, tries=0) if free == who.share else who._replace(does=Old.UNDO)
+        yield f"{i} claims {set(free)}", _put(claimed, i, after)
+    elif who.does is Old.UNDO:
+        freed = s._replace(owners=_without(s.owners, i))
+        if who.tries + 1 < OLD_TRIES:
+            yield f"{i} will try again", _put(freed, i, who._replace(does=Old.RELEASE, tries=who.tries + 1))
+        else:
+            yield f"{i} gives up, and stays", _put(freed, i, who._replace(does=Old.REST, tries=0))
+    elif who.is_called:
+        yield f"{i} hears that it is called", _put(s, i, who._replace(does=Old.RELEASE, is_called=False))
+
+
+def _claimer(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
+    if who.does is Holding.CLAIM:
+        free = frozenset(log for log in LOGS if s.owners[log] is None)
+        yield f"{i} claims {set(free)}", _put(s._replace(owners=_with(s.owners, free, i)), i, who._replace(does=Holding.RELEASE))
+    elif who.does is Holding.RELEASE:
+        does = Holding.NUDGE if s.rules.claimer_nudges else Holding.DONE
+        yield f"{i} lets go", _put(s._replace(owners=_without(s.owners, i)), i, who._replace(does=does))
+    elif who.does is Holding.NUDGE:
+        yield f"{i} nudges", _called(_put(s, i, who._replace(does=Holding.DONE)))
+
+
+def broken_law(s: State) -> str | None:
+    """What of the laws this state breaks, the one about settling apart."""
+    for i, who in enumerate(s.all):
+        if who.kind is Kind.OURS and who.standing.phase is Phase.STABLE and who.does is not None and who.does is not Do.LEAVE:
+            if missing := [log for log in who.share if s.owners[log] != i]:
+                return f"{i} believes that {missing} are its own, and their owners are {s.owners}"
+    return None
+
+
+def after_quiet(s: State) -> State:
+    """What becomes of it when nobody comes or goes: each takes its steps in turn, and none nudges while another one can do anything."""
+    s = s._replace(left=Left(starts=0, leaves=0, crashes=0, nudges=3))
+    for turn in range(200):
+        found = list(steps(s, is_quiet=True))
+        able = [after for what, after in found if "nudges" not in what] or [after for _, after in found]
+        if not able:
+            return s
+        s = able[turn % len(able)]
+    return s
+
+
+def is_settled(s: State) -> bool:
+    """Whether each log has the owner that the group gives it, or none where the group is empty."""
+    return all(s.owners[log] == next((i for i in s.ids if log in given(s.ids, i)), None) for log in LOGS)
+
+
+def explore(start: State) -> tuple[int, str | None]:
+    """How many states there are, and the way to the first that breaks a law."""
+    calm = set[State]()
+
+    def law(s: State) -> str | None:
+        if bad := broken_law(s):
+            return bad
+        quiet = s._replace(left=Left(0, 0, 0, 0))
+        if quiet in calm:
+            return None
+        calm.add(quiet)
+        last = after_quiet(s)
+        return broken_law(last) or (None if is_settled(last) else f"nobody does anything any more at {last.owners} of {set(last.ids)}")
+
+    return explored(start, steps, law)
+
+
+STARTS = {
+    "two of ours": State((Who(Kind.OURS), Who(Kind.OURS))),
+    "an old consumer": State((Who(Kind.OLD), Who(Kind.OURS))),
+    "an old consumer that sorts behind": State((Who(Kind.OURS), Who(Kind.OLD))),
+    "an old consumer and a run that claims": State((Who(Kind.OLD), Who(Kind.CLAIMER)), left=Left(starts=3, leaves=0, crashes=0)),
+}
+LARGE = {
+    "two of ours, again and again": STARTS["two of ours"]._replace(left=Left(starts=4, leaves=2, crashes=2, nudges=2)),
+    "all of them": State((Who(Kind.OLD), Who(Kind.OURS), Who(Kind.CLAIMER)), left=Left(starts=4, leaves=1, crashes=1, nudges=2)),
+}
+
+
+if __name__ == "__main__":
+    for name, one in (STARTS | LARGE).items():
+        states, broken = explore(one)
+        print(f"{name}: {states:,} states", broken or "every law holds")
+        if broken:
+            sys.exit(1)

@@ -1,0 +1,216 @@
+"""Members of ours on a real ZooKeeper without brokers: what they register, what calls them, what a hand-over checks, how they end.
+
+Beside consumers that are not ours: tests/brokers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from kazoo.client import KazooClient
+
+from etl.decisions.membership.rebalancing import Timing
+from etl.edges.zookeeper.group import ConsumerGroup
+from etl.edges.zookeeper.members import GroupMembers
+from etl.edges.zookeeper.membership import ZooKeeperMember
+from etl.edges.zookeeper.owners import Owners
+from etl.edges.zookeeper.rebalance import MemberOptions
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.embedded.server import wait_until
+from etl.errors import Owned, SessionLost, SettingsError
+from etl.model.logs import BrokerPartition, Dialect
+from etl.protocol.zookeeper.paths import GroupPaths
+
+GROUP = "group"
+LOGS = [BrokerPartition("clicks", p) for p in range(4)]
+IDS = GroupPaths(GROUP).consumer_ids
+STATIC = b'{"version":1,"subscription":{"%b":1},"pattern":"static","timestamp":"1"}'
+TIMING = Timing(join_timeout_s=30, backoff_s=0.2, others_backoff_s=60)
+Make = Callable[..., ZooKeeperMember]
+
+
+@pytest.fixture
+def make(connect: str, zookeeper: ZooKeeper) -> Iterator[Make]:
+    """`make("run-1")`: a member on a session of its own; the topic clicks has four partitions."""
+    zookeeper.client.create("/brokers/topics/clicks", json.dumps({"version": 1, "partitions": {n: [0] for n in range(4)}}).encode(),
+                            makepath=True)
+    with contextlib.ExitStack() as opened:
+        def member(run_id: str = "run-1", *, timing: Timing = TIMING, **options: object) -> ZooKeeperMember:
+            session = opened.enter_context(ZooKeeper(connect))
+            wanted = MemberOptions(Dialect.KAFKA, frozenset({"clicks"}), timing=timing, **options)  # type: ignore[arg-type]
+            made = ZooKeeperMember(session, GROUP, "clicks", run_id, wanted)
+            opened.callback(made.leave)
+            return made
+
+        yield member
+
+
+@pytest.fixture
+def consumer(connect: str) -> Iterator[ZooKeeper]:
+    """The session of somebody else."""
+    with ZooKeeper(connect) as session:
+        yield session
+
+
+def owners_in(zookeeper: ZooKeeper) -> dict[BrokerPartition, str]:
+    zookeeper.sync("/")
+    return ConsumerGroup(zookeeper, GROUP).owners(["clicks"])
+
+
+def lose_session(zookeeper: ZooKeeper) -> None:
+    """As its timeout would."""
+    twin = KazooClient(hosts=zookeeper.hosts, client_id=zookeeper.client.client_id)
+    twin.start()
+    twin.stop()
+    twin.close()
+
+
+def test_a_member_is_called_in_the_group_as_the_owner_of_its_logs_is(make: Make, zookeeper: ZooKeeper) -> None:
+    member = make(threads=2)
+    share = member.join()
+    assert share.logs == set(LOGS) and zookeeper.children(IDS) == [member.id] == [share.member_id]
+    assert sorted(owners_in(zookeeper).values()) == [f"{member.id}-{thread}" for thread in (0, 0, 1, 1)]
+    member.leave()
+    member.leave()
+    assert (zookeeper.children(IDS), owners_in(zookeeper)) == ([], {})
+
+
+def test_two_of_ours_share_and_who_stays_has_everything(make: Make, zookeeper: ZooKeeper) -> None:
+    first, second = make("run-1"), make("run-2")
+    first.join()
+    first.follow()
+    assert len(second.join().logs) == 2
+    assert len(owners_in(zookeeper)) == 4 and len(set(owners_in(zookeeper).values())) == 2
+    second.leave()
+    assert wait_until(lambda: set(owners_in(zookeeper).values()) == {f"{first.id}-0"} and len(owners_in(zookeeper)) == 4, 60)
+    assert first.rejoin().logs == set(LOGS)
+
+
+def test_a_hundred_events_are_one_rebalance_and_none_where_the_group_is_the_same(make: Make, consumer: ZooKeeper) -> None:
+    member = make()
+    member.join()
+    assert member.is_current
+    members = GroupMembers(consumer, GROUP)
+    for number in range(50):
+        members.register(f"group_a{number}", STATIC % b"clicks", is_ours=False)
+    for number in range(1, 50):
+        members.deregister(f"group_a{number}")
+    assert wait_until(lambda: not member.is_current, 30)
+    assert member.rejoin().logs == set(LOGS[2:])
+    assert member.statistics.rebalances == 2
+    for _ in range(100):
+        members.nudge()
+    assert wait_until(lambda: not member.is_current, 30)
+    member.follow()
+    assert wait_until(lambda: member.is_current, 30)
+    assert member.statistics.rebalances == 2
+
+
+def test_a_nudge_is_heard_and_nobody_is_seen(zookeeper: ZooKeeper, consumer: ZooKeeper) -> None:
+    consumer.ensure(IDS)
+    heard, members = threading.Event(), GroupMembers(zookeeper, GROUP)
+    assert consumer.client.get_children(IDS, watch=lambda _: heard.set()) == []
+    members.nudge()
+    assert heard.wait(30)
+    assert consumer.client.get_children(IDS) == []
+
+
+def test_a_nudge_in_a_group_without_members_makes_nothing(zookeeper: ZooKeeper) -> None:
+    GroupMembers(zookeeper, GROUP).nudge()
+    assert zookeeper.children("/consumers") is None
+
+
+@pytest.mark.parametrize(("registration", "is_called"), [
+    (STATIC % b"clicks", True), (STATIC % b"other", False), (b"{}", False), (b"nobody knows", True),
+])
+def test_who_ends_a_claim_calls_those_who_read_the_topic_and_those_whom_nobody_understands(
+    zookeeper: ZooKeeper, consumer: ZooKeeper, registration: bytes, is_called: bool,
+) -> None:
+    GroupMembers(consumer, GROUP).register("group_a", registration, is_ours=False)
+
+    def changes() -> int:
+        zookeeper.sync(IDS)
+        return int(zookeeper.client.exists(IDS).cversion)
+
+    before = changes()
+    with Owners(zookeeper, GROUP, "clicks").claiming(LOGS, "run-1"):
+        assert changes() == before
+    assert (changes() > before) == is_called
+
+
+def test_under_a_name_that_stays_a_member_waits_until_the_session_of_the_last_one_ends(
+    make: Make, consumer: ZooKeeper, zookeeper: ZooKeeper,
+) -> None:
+    GroupMembers(consumer, GROUP).register("group_loader", STATIC % b"clicks", is_ours=False)
+    impatient = make(member_id="loader", timing=Timing(0.2, 0.1, 60))
+    with pytest.raises(Owned, match="did not settle within 0.2 s: a consumer group_loader is registered in another session"):
+        impatient.join()
+    assert zookeeper.children(IDS) == ["group_loader"], "which is not ours to delete"
+    member = make(member_id="loader")
+    joined: list[int] = []
+    joining = threading.Thread(target=lambda: joined.append(len(member.join().logs)))
+    joining.start()
+    consumer.close()
+    joining.join(60)
+    assert joined == [4] and member.id == "group_loader"
+
+
+def test_a_member_whose_registration_somebody_deletes_registers_again(make: Make, zookeeper: ZooKeeper) -> None:
+    member = make()
+    member.join()
+    member.follow()
+    zookeeper.client.delete(f"{IDS}/{member.id}")
+    assert wait_until(lambda: zookeeper.children(IDS) == [member.id], 60)
+    assert member.rejoin().logs == set(LOGS) and member.statistics.rebalances == 1
+
+
+def test_a_new_partition_is_shared_at_once(make: Make, zookeeper: ZooKeeper) -> None:
+    member = make()
+    member.join()
+    member.follow()
+    zookeeper.client.set("/brokers/topics/clicks", json.dumps({"partitions": {n: [0] for n in range(5)}}).encode())
+    assert wait_until(lambda: len(owners_in(zookeeper)) == 5, 60)
+
+
+def test_a_member_whose_session_ends_behind_the_hand_over_is_none_any_more_and_says_so(connect: str, zookeeper: ZooKeeper) -> None:
+    zookeeper.client.create("/brokers/topics/clicks", b'{"partitions":{"0":[0]}}', makepath=True)
+    with ZooKeeper(connect) as session:
+        member = ZooKeeperMember(session, GROUP, "clicks", "run-1", MemberOptions(Dialect.KAFKA, frozenset({"clicks"}), timing=TIMING))
+        member.join()
+        member.follow()
+        lose_session(session)
+        assert wait_until(lambda: member.ended is not None, 60)
+        assert isinstance(member.ended, SessionLost) and member.statistics.lost == 1 and not member.is_current
+        member.leave()
+        with pytest.raises(SessionLost):
+            member.join()
+
+
+@pytest.mark.parametrize("registration", [b'{"clicks":1}', b"*1*clicks", b"nobody knows"])
+def test_a_group_of_another_family_is_refused_by_name_and_we_are_gone(make: Make, consumer: ZooKeeper, registration: bytes) -> None:
+    GroupMembers(consumer, GROUP).register("group_a", registration, is_ours=False)
+    with pytest.raises(SettingsError) as caught:
+        make().join()
+    assert caught.value.exit_code == 2 and caught.value.where["znode"] == f"{IDS}/group_a"
+    assert consumer.children(IDS) == ["group_a"] and owners_in(consumer) == {}
+
+
+@pytest.mark.parametrize(("meanwhile", "is_done"), [("nothing", True), ("another owner", False), ("no owner", False)])
+def test_a_hand_over_happens_only_while_each_log_is_ours(make: Make, consumer: ZooKeeper, meanwhile: str, is_done: bool) -> None:
+    member = make()
+    logs = member.join().logs
+    path = GroupPaths(GROUP).owner(LOGS[2])
+    if meanwhile != "nothing":
+        consumer.client.delete(path)
+    if meanwhile == "another owner":
+        consumer.client.create(path, b"group_host-1-0", ephemeral=True)
+    request = consumer.client.transaction()
+    request.create("/plan", b"")
+    for check in member.owner_checks(logs):
+        check.add_to(request)
+    assert consumer.transact(request, "/plan") is is_done
+    assert (consumer.read("/plan") is not None) is is_done

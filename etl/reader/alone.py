@@ -16,19 +16,14 @@ from etl.model.logs import BrokerPartition, Cleanup, uncounted
 from etl.model.plans import OffsetRange
 from etl.reader.ranges import inside, ranges_of
 from etl.reader.reading import Reading, refuse_missing_partitions
-from etl.reader.tasks import Task, of_topics, parse_tasks
+from etl.reader.tasks import Task, of_topics
 
 if TYPE_CHECKING:
     from etl.edges.brokers.cluster import Cluster
 
 
-def tasks_of(options: Mapping[str, str], reading: Reading) -> list[Task]:
-    """The tasks that a run has handed over; without a run, those that the options come to."""
-    if "tasks_file" in options:
-        with open(options["tasks_file"], encoding="utf-8") as file:
-            return parse_tasks(file.read())
-    if "tasks" in options:
-        return parse_tasks(options["tasks"])
+def tasks_of(reading: Reading) -> list[Task]:
+    """The tasks that the options come to."""
     wanted = _wanted(reading)
     return _packed(wanted, reading)
 

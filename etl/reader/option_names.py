@@ -15,8 +15,6 @@ SIZES: Mapping[str, int] = {
     "fetch_max_bytes": fetch_sizes.FETCH_MAX_BYTES, "fetch_limit_bytes": fetch_sizes.FETCH_LIMIT_BYTES,
     "max_record_bytes": fetch_sizes.MAX_RECORD_BYTES, "target_task_bytes": fetch_sizes.TARGET_TASK_BYTES}
 """Options that are a number of bytes, and their defaults."""
-INTERNAL = ("tasks", "tasks_file")
-"""How a run hands over the tasks that it has planned."""
 
 PHYSICAL_REFUSED = {
     "bootstrap": "such a broker tells neither its id nor its topics; give zookeeper, where the brokers are registered",
@@ -56,7 +54,7 @@ WITHOUT_EFFECT = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
 )
 """Options of Spark's source that tune its Java consumer, or streams: taken, because they change no row of a batch query there either."""
-SPELLED = {name.lower(): name for name in (*OURS, *OF_SPARK, *INTERNAL)}
+SPELLED = {name.lower(): name for name in (*OURS, *OF_SPARK)}
 """In small letters -> as it is written."""
 _NO_ENCRYPTION = ("kafka.security.protocol", "PLAINTEXT")
 

@@ -15,7 +15,7 @@ from etl.errors import SettingsError
 from etl.model.logs import Dialect, Isolation
 from etl.model.raw_table import raw_columns, types_of
 from etl.reader.option_logs import parse_logs, parse_number, parse_offsets, parse_ranges, parse_times
-from etl.reader.option_names import INTERNAL, PHYSICAL_REFUSED, SIZES, SPELLED, under_our_names
+from etl.reader.option_names import PHYSICAL_REFUSED, SIZES, SPELLED, under_our_names
 from etl.reader.reading import Bounds, Chosen, FirstAt, LogEnd, Reading
 from etl.settings import fetch_sizes
 from etl.settings.address import split_address, split_connect
@@ -31,7 +31,7 @@ _LONGEST_TIMEOUT_S = 86_400.0
 _AS_SPARK_SAYS = {"timestamp_ltz": "timestamp"}
 _COLLATION = re.compile(r" collate \w+")
 """Of text, where the session has one; what is read is the same."""
-_WHAT = ("topics", "subscribepattern", "assign", "ranges", *INTERNAL)
+_WHAT = ("topics", "subscribepattern", "assign", "ranges")
 """Exactly one of these says what to read."""
 
 
@@ -40,7 +40,7 @@ def parse_options(given: Mapping[str, str]) -> Reading:
     options = under_our_names(given)
     _refuse_other_than_one(options)
     physical = _one_of(options, "dialect", tuple(member.value for member in Dialect)) == Dialect.JAFKA.value
-    if physical and not options.keys() & set(INTERNAL):
+    if physical:
         _refuse_unfit(options)
     sizes = {name: _positive(options, name, default, "bytes") for name, default in SIZES.items()}
     starting = _bounds(options, "starting", LogEnd.EARLIEST, physical)

@@ -8,23 +8,18 @@ writes files of its own names, and only those that came back are ever named by a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeVar
 
 from etl.edges.progress_port import ProgressAddress
 from etl.errors import EtlError
 from etl.model.data_files import FilesWanted, Written
-from etl.model.logs import BrokerPartition, Cleanup, Tail
-from etl.model.plans import OffsetRange
 from etl.model.receipts import Receipt
 from etl.protocol.error_line import mark
 from etl.reader.advice import for_a_pipeline
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed, rows_of_task
-from etl.reader.tasks import Task, of_topics
-
-T = TypeVar("T")
+from etl.reader.tasks import Task
 
 
 def write_task(
@@ -64,21 +59,3 @@ def _telling_obstacles(wanted: FilesWanted) -> Iterator[None]:
     except (OSError, EtlError) as error:
         told = error if isinstance(error, EtlError) else unreachable(error, wanted.root, "written")
         raise TaskFailed(f"{told}\n{mark(told)}") from error
-
-
-def tasks_to_write(
-    ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], *, topic_ids: Mapping[str, str],
-    leader_epochs: Mapping[BrokerPartition, int], log_epochs: Mapping[BrokerPartition, int], cleanups: Mapping[str, Cleanup],
-    tails: Mapping[BrokerPartition, Tail],
-) -> list[Task]:
-    """The tasks as values, each with what concerns it alone."""
-    return [
-        Task(
-            tuple(task), read, of_topics(topic_ids, topics), _of_logs(leader_epochs, logs), _of_logs(log_epochs, logs),
-            of_topics(cleanups, topics), _of_logs(tails, logs))
-        for task in tasks for read in [tuple(ranges[i] for i in task)] for logs in [[r.log for r in read]]
-        for topics in [{log.topic for log in logs}]]
-
-
-def _of_logs(told: Mapping[BrokerPartition, T], logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, T]:
-    return {log: told[log] for log in logs if log in told}

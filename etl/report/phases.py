@@ -27,7 +27,7 @@ class Verb(str, Enum):
     START_SPARK = "start_spark"
     """From nothing to a session: mostly the start of the JVM."""
     FIRST_JOB = "first_job"
-    """From a session to the first task that reads: the schema, Delta's look at the table, the first Python workers."""
+    """From a session to the first task that reads: Delta's look at the table, the first Python workers."""
     FETCH = "fetch"
     """Tasks read the brokers, and write the table's files while they read."""
     APPEND = "append"

@@ -68,19 +68,13 @@ def read_rows(
     spark: SparkSession, plan: Plan, snapshot: Snapshot, settings: Settings, bootstrap: Sequence[tuple[str, int]], *, now_ms: int,
 ) -> tuple[DataFrame, Following]:
     """The records of the plan's ranges in decoded columns, read when somebody asks for them; and what tells how far that is."""
-    from etl.reader.source import read_tasks
+    from etl.reader.spark_rows import read_tasks
 
-    source = settings.source
     packed = tasks_of_plan(plan, snapshot, settings, parallelism=spark.sparkContext.defaultParallelism, now_ms=now_ms)
+    tasks, asked = _to_read(packed, plan, snapshot, settings, bootstrap)
     reading = follow(spark, plan.id, packed.ranges, packed.tasks)
     try:
-        rows, reading.receipts = read_tasks(
-            spark, packed.ranges, packed.tasks, bootstrap=[f"{host}:{port}" for host, port in bootstrap],
-            isolation=source.isolation, fetch_max_bytes=source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes,
-            timeout_s=source.timeout_s, max_record_bytes=source.max_record_bytes, cleanups=_cleanups(plan, snapshot, settings),
-            topic_ids=_own_ids(plan), leader_epochs=plan.leader_epochs, tails=plan.tails, log_epochs=plan.log_epochs,
-            broker_version=source.broker_version, progress=reading.port.address, physical=source.is_physical,
-            transform=fitting_arrow_transform(settings))
+        rows, reading.receipts = read_tasks(spark, tasks, asked, reading.port.address)
     except BaseException:
         reading.port.close()
         raise
@@ -94,7 +88,7 @@ def write_files(
     from etl.reader.spark_files import PlannedFiles
 
     packed = tasks_of_plan(plan, snapshot, settings, parallelism=spark.sparkContext.defaultParallelism, now_ms=now_ms)
-    tasks, asked = _to_write(packed, plan, snapshot, settings, bootstrap)
+    tasks, asked = _to_read(packed, plan, snapshot, settings, bootstrap)
     reading = follow(spark, plan.id, packed.ranges, packed.tasks)
     files = PlannedFiles(spark, tasks, asked, reading.port.address)
     reading.receipts = files.receipts
@@ -110,24 +104,24 @@ def write_files_without_spark(
     most = cores()
     workers = min(most, snapshot.parallelism or most)
     packed = tasks_of_plan(plan, snapshot, settings, parallelism=workers, now_ms=now_ms)
-    tasks, asked = _to_write(packed, plan, snapshot, settings, bootstrap)
+    tasks, asked = _to_read(packed, plan, snapshot, settings, bootstrap)
     reading = Following(plan.id, packed.ranges, packed.tasks, host=_HERE, bind=_HERE)
     files = FilesOfWorkers(tasks, asked, reading.port.address, workers=workers)
     reading.receipts, reading.ends = files.receipts, files.close
     return files, reading
 
 
-def _to_write(
+def _to_read(
     packed: PlanTasks, plan: Plan, snapshot: Snapshot, settings: Settings, bootstrap: Sequence[tuple[str, int]],
 ) -> tuple[list[Task], Reading]:
-    from etl.reader.written import tasks_to_write
+    from etl.reader.tasks import tasks_of_ranges
 
     source = settings.source
     asked = Reading(
         tuple(bootstrap), source.isolation, raw_columns(physical=source.is_physical), source.fetch_max_bytes, source.fetch_limit_bytes,
         source.max_record_bytes, settings.limits.target_task_bytes, source.timeout_s, physical=source.is_physical,
         generation=said_generation(source), transform=fitting_arrow_transform(settings))
-    tasks = tasks_to_write(
+    tasks = tasks_of_ranges(
         packed.ranges, packed.tasks, topic_ids=_own_ids(plan), leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs,
         cleanups=_cleanups(plan, snapshot, settings), tails=plan.tails)
     return tasks, asked

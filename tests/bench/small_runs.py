@@ -4,14 +4,18 @@
 
 In turn, each a cold process of its own: a program that does nothing but append 10,000 ready rows (a Parquet file with the columns of the
 raw table) to a Delta table by Spark; `etl run` by Spark's writer, by files that Spark's tasks write, and by files without Spark; and
-`etl run` where nothing is new. All on the same machine as the one broker and ZooKeeper; what is read is in the page cache.
+`etl run` where nothing is new. All on the same machine as the one broker and ZooKeeper; what is read is in the page cache. Beside the clock
+there are the processor's seconds of all processes that each one started: other work on the machine disturbs them less.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
+import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -19,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from kafka import KafkaProducer
@@ -29,6 +33,8 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.jars import delta_jars
 from etl.embedded.spark import set_spark_environment
 
+_PR_SET_CHILD_SUBREAPER = 36
+"""Of Linux."""
 RECORDS, PARTITIONS = 10_000, 4
 BARE, NOTHING = "a bare Spark process", "etl run, nothing new"
 RUNS: dict[str, dict[str, Any]] = {
@@ -75,21 +81,38 @@ def produce(cluster: Cluster, first: int) -> None:
         producer.flush()
 
 
-def seconds(words: Sequence[str]) -> float:
-    """How long that program takes, from its start to its end."""
+class Took(NamedTuple):
+    """What a program took, in seconds."""
+
+    clock: float
+    processor: float
+
+
+def took(words: Sequence[str]) -> Took:
+    """What that program takes, from its start to its end, with all processes that it started and left."""
+    counted = [sys.executable, __file__, "--count", sys.executable, *words]
+    return Took(*json.loads(subprocess.run(counted, stdout=subprocess.PIPE, check=True, env=os.environ).stdout))
+
+
+def count(words: Sequence[str]) -> None:
+    """Run it, and print what `took` reads. Processes whose parent ended (Spark's JVM) become this one's, so that it can wait for them."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     begun = time.monotonic()
-    subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, env=os.environ)
-    return time.monotonic() - begun
+    subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    clock = time.monotonic() - begun
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(json.dumps([clock, used.ru_utime + used.ru_stime]))
 
 
 def measured(rounds: int, *, cold: int = 1) -> Iterator[tuple[str, float]]:
-    """(Kind, seconds) as they come; rounds before, `cold`, make tables, fill caches of the disk, and are left out."""
-    for round_, kind, spent in _played(cold + rounds):
-        if round_ >= cold:
-            yield kind, spent
+    """(Kind, seconds by the clock) as they come; rounds before, `cold`, make tables, fill caches of the disk, and are left out."""
+    return ((kind, spent.clock) for round_, kind, spent in _played(cold + rounds) if round_ >= cold)
 
 
-def _played(rounds: int) -> Iterator[tuple[int, str, float]]:
+def _played(rounds: int) -> Iterator[tuple[int, str, Took]]:
     with tempfile.TemporaryDirectory(prefix="etl-bench-") as temporary, Cluster() as cluster:
         folder = Path(temporary)
         cluster.create_topic("clicks", partitions=PARTITIONS)
@@ -97,23 +120,29 @@ def _played(rounds: int) -> Iterator[tuple[int, str, float]]:
         for round_ in range(rounds):
             produce(cluster, round_ * RECORDS)
             for name, conf in confs.items():
-                yield round_, name, seconds(["-m", "etl", "run", str(conf), "--quiet"])
-            yield round_, NOTHING, seconds(["-m", "etl", "run", str(next(iter(confs.values()))), "--quiet"])
+                yield round_, name, took(["-m", "etl", "run", str(conf), "--quiet"])
+            yield round_, NOTHING, took(["-m", "etl", "run", str(next(iter(confs.values()))), "--quiet"])
             if not round_:
                 _keep_rows(folder / "tables" / "p0", folder / "rows.parquet")
-            yield round_, BARE, seconds([__file__, "--bare", str(folder / "rows.parquet"), str(folder / "tables" / "bare")])
+            yield round_, BARE, took([__file__, "--bare", str(folder / "rows.parquet"), str(folder / "tables" / "bare")])
 
 
 def main(rounds: int) -> None:
     """Print the medians, with their ratios to the bare process."""
-    found: dict[str, list[float]] = {name: [] for name in (BARE, *RUNS, NOTHING)}
-    for kind, spent in measured(rounds):
-        found[kind].append(spent)
-    print(f"{'':>26} {'median s':>9} {'of bare':>8}   each")
-    bare = statistics.median(found[BARE])
-    for name, warm in found.items():
-        median, each = statistics.median(warm), " ".join(f"{one:.2f}" for one in warm)
-        print(f"{name:>26} {median:>9.2f} {median / bare:>8.2f}   {each}")
+    found: dict[str, list[Took]] = {name: [] for name in (BARE, *RUNS, NOTHING)}
+    for round_, kind, spent in _played(1 + rounds):
+        if round_:
+            found[kind].append(spent)
+    print(f"{'':>26} {'median s':>9} {'of bare':>8} {'processor s':>12} {'of bare':>8}   each by the clock, and the processor")
+    bare = _medians(found[BARE])
+    for name, each in found.items():
+        clock, processor = _medians(each)
+        shown = " ".join(f"{one.clock:.2f} {one.processor:.2f}," for one in each)
+        print(f"{name:>26} {clock:>9.2f} {clock / bare.clock:>8.2f} {processor:>12.2f} {processor / bare.processor:>8.2f}   {shown}")
+
+
+def _medians(each: Sequence[Took]) -> Took:
+    return Took(*(statistics.median(of) for of in zip(*each, strict=True)))
 
 
 def _keep_rows(table: Path, to: Path) -> None:
@@ -127,6 +156,8 @@ def _keep_rows(table: Path, to: Path) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--bare"]:
         append_bare(*sys.argv[2:4])
+    elif sys.argv[1:2] == ["--count"]:
+        count(sys.argv[2:])
     else:
         parser = argparse.ArgumentParser()
         parser.add_argument("--rounds", type=int, default=3)

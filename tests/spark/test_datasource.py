@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql.datasource import InputPartition
 
 from etl import OffsetRanges
 from etl.edges.delta.outcome import Result
 from etl.edges.delta.shape import with_event_date_field
 from etl.embedded.server import wait_until
-from etl.errors import NeedsDecision
+from etl.errors import EtlError, NeedsDecision
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Leader, Tail
 from etl.model.plans import OffsetRange, Plan
-from etl.model.raw_table import arrow_schema, spark_schema
+from etl.model.raw_table import arrow_schema, raw_columns, spark_schema
 from etl.model.receipts import Receipt
-from etl.reader.source import RangesReader, TaskFailed, read_tasks
-from etl.reader.tasks import INLINE_BYTES, NAME, Task, parse_tasks, render_tasks
+from etl.reader.arrow_transform import load_arrow_transform
+from etl.reader.reading import Reading
+from etl.reader.source import RangesReader, TaskFailed
+from etl.reader.spark_rows import read_tasks
+from etl.reader.tasks import NAME, Task, tasks_of_ranges
+from etl.run.transform import translating_transform_errors
+from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.spark.appending import append_rows
@@ -35,24 +42,46 @@ if TYPE_CHECKING:
 CLICKS = BrokerPartition("clicks", 2)
 
 
-def test_tasks_survive_their_text() -> None:
+def planned(ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], **known: Any) -> list[Task]:
+    """As a run plans them."""
+    return tasks_of_ranges(
+        ranges, tasks, **{"topic_ids": {}, "leader_epochs": {}, "log_epochs": {}, "cleanups": {}, "tails": {}, **known})
+
+
+def reading_at(bootstrap: str, transform: str | None = None) -> Reading:
+    """What a run says of how to read."""
+    host, port = bootstrap.split(":")
+    return Reading(
+        ((host, int(port)),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0,
+        transform=load_arrow_transform(transform) if transform else None)
+
+
+def read(
+    spark: SparkSession, bootstrap: str, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], transform: str | None = None,
+) -> Any:
+    """The rows and the receipts of these tasks, as a run reads them."""
+    return read_tasks(spark, planned(ranges, tasks), reading_at(bootstrap, transform))
+
+
+def test_each_task_has_its_ranges_in_its_own_order_and_what_concerns_them_alone() -> None:
     led = OffsetRange(CLICKS, 5, 9, Leader(Broker(1, "h", 9092), 7))
     ranges = [led, OffsetRange(BrokerPartition("views", 0, 3), 0, 4), OffsetRange(CLICKS, 9, 12, Leader(Broker(1, "h", 9092)))]
     ids = {"clicks": "id of clicks", "views": "id of views", "others": "id of others"}
-    assert parse_tasks(render_tasks(ranges, [[2, 0], [1]], ids)) == [
-        Task((2, 0), (ranges[2], ranges[0]), {"clicks": "id of clicks"}), Task((1,), (ranges[1],), {"views": "id of views"})]
+    assert [replace(task, topic_ids={}) for task in planned(ranges, [[2, 0], [1]], topic_ids=ids)] == [
+        Task((2, 0), (ranges[2], ranges[0])), Task((1,), (ranges[1],))]
+    assert [task.topic_ids for task in planned(ranges, [[2, 0], [1]], topic_ids=ids)] == [
+        {"clicks": "id of clicks"}, {"views": "id of views"}]
 
 
 def test_by_which_bytes_a_physical_log_is_known_goes_with_the_tasks_that_read_it() -> None:
     log, tail = BrokerPartition("views", 0, 3), Tail(40, 12, "0a1b")
-    tasks = parse_tasks(render_tasks([OffsetRange(log, 0, 40), OffsetRange(CLICKS, 5, 9)], [[0], [1]], tails={log: tail}))
+    tasks = planned([OffsetRange(log, 0, 40), OffsetRange(CLICKS, 5, 9)], [[0], [1]], tails={log: tail})
     assert [task.tails for task in tasks] == [{log: tail}, {}]
 
 
 def test_what_is_known_of_how_topics_are_cleaned_up_goes_with_the_tasks_that_read_them() -> None:
     known = {"clicks": Cleanup(True), "views": Cleanup(None, is_tiered=True), "others": Cleanup(False)}
-    ranges = [OffsetRange(CLICKS, 5, 9), OffsetRange(BrokerPartition("views", 0), 0, 4)]
-    tasks = parse_tasks(render_tasks(ranges, [[0], [1]], cleanups=known))
+    tasks = planned([OffsetRange(CLICKS, 5, 9), OffsetRange(BrokerPartition("views", 0), 0, 4)], [[0], [1]], cleanups=known)
     assert [task.cleanups for task in tasks] == [{"clicks": Cleanup(True)}, {"views": Cleanup(None, is_tiered=True)}]
 
 
@@ -74,9 +103,8 @@ def test_a_task_asks_brokers_under_the_deadline_of_its_options(
 ) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr("etl.reader.fetch.read_ranges", lambda ranges, **manner: iter(asked.update(manner) or ()))
-    reader = OffsetRanges({"bootstrap": "h:1", "tasks": render_tasks([OffsetRange(CLICKS, 5, 9)], [[0]]), **said}).reader(None)
-    [task] = reader.partitions()
-    assert list(reader.read(task)) == []
+    reader = OffsetRanges({"bootstrap": "h:1", "topics": "clicks", **said}).reader(None)
+    assert list(reader.read(InputPartition(Task((0,), (OffsetRange(CLICKS, 5, 9),))))) == []
     assert asked["timeout_s"] == seconds
 
 
@@ -88,10 +116,10 @@ def test_a_task_that_is_tried_again_has_less_patience(monkeypatch: pytest.Monkey
         return iter(())
 
     monkeypatch.setattr("etl.reader.fetch.read_ranges", read)
-    reader = OffsetRanges({"bootstrap": "h:1", "tasks": render_tasks([OffsetRange(CLICKS, 5, 9)], [[0]])}).reader(None)
+    reader = OffsetRanges({"bootstrap": "h:1", "topics": "clicks"}).reader(None)
     for attempt in range(3):
         monkeypatch.setattr("pyspark.TaskContext.get", lambda attempt=attempt: SimpleNamespace(attemptNumber=lambda: attempt))
-        assert list(reader.read(reader.partitions()[0])) == []
+        assert list(reader.read(InputPartition(Task((0,), (OffsetRange(CLICKS, 5, 9),))))) == []
     assert waits[0] > waits[1] == waits[2]
 
 
@@ -182,7 +210,7 @@ def test_logs_that_change_after_a_query_is_planned_are_told_or_read_as_the_optio
 
     fill()
     options = {"bootstrap": cluster.bootstrap, "topics": name}
-    strict, lenient = (RangesReader({**options, "failOnDataLoss": fails}, OffsetRanges.note) for fails in ("true", "false"))
+    strict, lenient = (RangesReader({**options, "failOnDataLoss": fails}) for fails in ("true", "false"))
     [planned] = strict.partitions()
     with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(name, 0): 6})
@@ -211,15 +239,14 @@ def _led(cluster: Cluster, topic: str, *bounds: tuple[int, int, int]) -> list[Of
     return [OffsetRange(BrokerPartition(topic, p), start, until, leader) for p, start, until in bounds]
 
 
-@pytest.mark.parametrize("padding", [0, 3_000], ids=["as an option", "as a file"])
+@pytest.mark.parametrize("padding", [0, 3_000], ids=["few ranges", "many"])
 def test_a_plans_rows_reach_the_table_and_its_receipts_come_back(
     spark: SparkSession, cluster: Cluster, filled: str, make_plan: Callable[..., Plan], tmp_path: Path, padding: int
 ) -> None:
     ranges = _led(cluster, filled, (0, 0, 40), (1, 10, 30), (2, 5, 5), *[(0, 40, 40)] * padding)
-    assert (len(render_tasks(ranges, [])) > INLINE_BYTES) == bool(padding)
-    tasks = [[1], [0, 2], list(range(3, 3 + padding))]
+    tasks = [[1], [0, 2], *([list(range(3, 3 + padding))] if padding else [])]
     plan, path = make_plan(1, ranges=tuple(ranges[:2])), str(tmp_path / "table")
-    frame, received = read_tasks(spark, ranges, tasks, bootstrap=[cluster.bootstrap], isolation=Isolation.READ_COMMITTED)
+    frame, received = read(spark, cluster.bootstrap, ranges, tasks)
     assert received.in_order(3) is None
     outcome = append_rows(frame, plan, app_id="app", path=path, partition_by=("partition",), known=None)
     assert outcome.result is Result.APPLIED
@@ -230,9 +257,49 @@ def test_a_plans_rows_reach_the_table_and_its_receipts_come_back(
     assert spark.read.format("delta").load(path).count() == 60
 
 
+def test_spark_takes_the_rows_of_a_plan_for_many_so_that_a_transforms_join_broadcasts_the_other_side(spark: SparkSession) -> None:
+    rows, _ = read(spark, "127.0.0.1:1", [OffsetRange(CLICKS, 0, 5)], [[0]])
+    assert rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes() > 2**40
+
+
+def test_a_bug_of_our_reader_is_not_told_as_the_transforms(spark: SparkSession) -> None:
+    broken: Any = (None,)
+    rows, _ = read_tasks(spark, [Task((0,), broken)], reading_at("127.0.0.1:1"))
+    with pytest.raises(Exception, match="AttributeError") as raised, translating_transform_errors("shaping:shape"):
+        rows.where("offset > 0").count()
+    assert not isinstance(raised.value, EtlError)
+
+
+def test_a_transform_may_join_the_rows_of_a_plan_with_themselves(spark: SparkSession) -> None:
+    with FakeBroker() as broker:
+        broker.append("clicks", 2, encode(Batch(0, [Rec(n, b"v") for n in range(5)])))
+        ranges = [OffsetRange(CLICKS, 0, 5, Leader(Broker(0, broker.host, broker.port)))]
+        rows, received = read(spark, f"{broker.host}:{broker.port}", ranges, [[0]])
+        joined = rows.join(rows.groupBy("topic").count(), "topic").join(rows.select("offset", "value"), "offset")
+        assert sorted((row["offset"], row["count"]) for row in joined.collect()) == [(n, 5) for n in range(5)]
+    assert received.receipts[0].rows == 5
+
+
+def test_a_plan_without_ranges_is_an_empty_dataframe_of_its_columns(spark: SparkSession) -> None:
+    from pyspark.sql.types import StructType
+
+    rows, received = read(spark, "127.0.0.1:1", [], [])
+    assert (rows.schema, rows.collect(), received.in_order(0)) == (StructType.fromDDL(spark_schema()), [], ())
+
+
+def test_each_task_says_that_it_begins_and_its_rows_are_those_that_the_transform_makes(spark: SparkSession) -> None:
+    with FakeBroker() as broker:
+        broker.append("clicks", 2, encode(Batch(0, [Rec(n, b"v") for n in range(5)])))
+        ranges = [OffsetRange(CLICKS, 0, 5, Leader(Broker(0, broker.host, broker.port)))]
+        rows, received = read(spark, f"{broker.host}:{broker.port}", ranges, [[0]], "tests.system.arrow_functions:begun")
+        found = rows.select("offset", "task", "all", "by_name").collect()
+    assert [(row.offset, row.all, row.by_name) for row in found] == [(n, [row.task], {"task": row.task}) for n, row in enumerate(found)]
+    assert len(found) == received.receipts[0].rows == 5 and found[0].task >= 1
+
+
 def test_a_range_that_is_read_twice_has_one_receipt(spark: SparkSession, cluster: Cluster, filled: str) -> None:
     ranges = _led(cluster, filled, (0, 0, 40))
-    frame, received = read_tasks(spark, ranges, [[0]], bootstrap=[cluster.bootstrap], isolation=Isolation.READ_COMMITTED)
+    frame, received = read(spark, cluster.bootstrap, ranges, [[0]])
     assert frame.union(frame).count() == 80
     assert {i: r.rows for i, r in received.receipts.items()} == {0: 40}
 
@@ -240,7 +307,7 @@ def test_a_range_that_is_read_twice_has_one_receipt(spark: SparkSession, cluster
 def test_a_task_that_is_tried_again_asks_for_the_leader(spark: SparkSession, cluster: Cluster, filled: str) -> None:
     gone = Leader(Broker(9, "127.0.0.1", 1))
     ranges = [OffsetRange(BrokerPartition(filled, 0), 0, 40, gone)]
-    frame, received = read_tasks(spark, ranges, [[0]], bootstrap=[cluster.bootstrap], isolation=Isolation.READ_COMMITTED)
+    frame, received = read(spark, cluster.bootstrap, ranges, [[0]])
     assert frame.count() == 40
     found = received.receipts[0]
     assert received.in_order(1) == (Receipt(rows=40, fetched_bytes=found.fetched_bytes, last_epoch=0, epochs=((0, 0),)),)
@@ -251,7 +318,7 @@ def test_a_failure_in_a_task_comes_back_as_itself(
 ) -> None:
     beyond = tuple(_led(cluster, filled, (0, 1_000, 1_040)))
     plan = make_plan(1, ranges=beyond)
-    frame, received = read_tasks(spark, beyond, [[0]], bootstrap=[cluster.bootstrap], isolation=Isolation.READ_COMMITTED)
+    frame, received = read(spark, cluster.bootstrap, beyond, [[0]])
     with pytest.raises(NeedsDecision) as caught:
         append_rows(frame, plan, app_id="app", path=str(tmp_path / "table"), partition_by=(), known=None)
     assert (caught.value.where["topic"], caught.value.where["partition"]) == (filled, 0)
@@ -274,8 +341,7 @@ def test_settings_of_the_session_change_no_row(
         plan = make_plan(1, ranges=(OffsetRange(BrokerPartition("clicks", 0), 0, 2),))
         spark.conf.set(key, value)
         try:
-            rows, _ = read_tasks(
-                spark, plan.ranges, [[0]], bootstrap=[f"127.0.0.1:{broker.port}"], isolation=Isolation.READ_COMMITTED)
+            rows, _ = read(spark, f"127.0.0.1:{broker.port}", plan.ranges, [[0]])
             append_rows(rows, plan, app_id="app", path=path, partition_by=["event_date"], known=None)
         finally:
             spark.conf.set(key, before)

@@ -13,9 +13,6 @@ import pytest
 
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import SettingsError, ProcessLost
-from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
-from etl.model.plans import OffsetRange
-from etl.reader import source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,42 +75,3 @@ def test_a_jvm_that_is_gone_is_named(spark: SparkSession, monkeypatch: pytest.Mo
     monkeypatch.setattr(JavaClient, "_get_connection", hangs_up)
     with pytest.raises(ProcessLost), translating_spark_errors():
         spark.range(3).count()
-
-
-def asked_for_the_schema(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *failures: Exception) -> tuple[list[str], int]:
-    """The columns of rows to read, and how often Spark was asked for them: the first questions end with `failures`."""
-    from pyspark.sql import DataFrameReader
-
-    load, asked = DataFrameReader.load, 0
-
-    def failing(reader: DataFrameReader) -> object:
-        nonlocal asked
-        asked += 1
-        if asked <= len(failures):
-            raise failures[asked - 1]
-        return load(reader)
-
-    monkeypatch.setattr(DataFrameReader, "load", failing)
-    ranges = [OffsetRange(BrokerPartition("clicks", 0), 0, 5, Leader(Broker(0, "127.0.0.1", 1)))]
-    rows, _ = source.read_tasks(spark, ranges, [[0]], bootstrap=["127.0.0.1:1"], isolation=Isolation.READ_COMMITTED)
-    return rows.columns, asked
-
-
-DIED = RuntimeError("EOFException occurred while reading the port number from pyspark.daemon's stdout.")
-
-
-def test_a_worker_that_dies_while_spark_asks_it_for_the_schema_costs_a_second_question(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    columns, asked = asked_for_the_schema(spark, monkeypatch, DIED)
-    assert "offset" in columns and asked == 2
-
-
-def test_a_worker_that_dies_at_every_question_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ProcessLost, match="pyspark.daemon's stdout"), translating_spark_errors():
-        asked_for_the_schema(spark, monkeypatch, *[DIED] * 10)
-
-
-def test_what_no_dying_worker_said_is_asked_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError, match="the first answer"):
-        asked_for_the_schema(spark, monkeypatch, RuntimeError("the first answer"))

@@ -9,6 +9,8 @@ import tempfile
 import pyarrow as pa
 from pyarrow import compute
 
+from etl.reader import kept_worker
+
 UNLUCKY = os.path.join(tempfile.gettempdir(), f"unlucky-of-tests-{os.getuid()}")
 """While this file is there; every worker knows its name."""
 KILLING = os.path.join(tempfile.gettempdir(), f"killing-of-tests-{os.getuid()}")
@@ -30,6 +32,14 @@ def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
 def even(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Every other record."""
     return batch.filter(compute.equal(compute.bit_wise_and(batch["offset"], 1), 0))
+
+
+def begun(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Which of its process's tasks made each row, so far as tasks said that they begin; lists and maps of it, too."""
+    task = pa.array([kept_worker._tasks] * batch.num_rows, pa.int64())
+    more = {"task": task, "all": pa.array([[n] for n in task.to_pylist()], pa.list_(pa.int64())),
+            "by_name": pa.array([{"task": n} for n in task.to_pylist()], pa.map_(pa.string(), pa.int64()))}
+    return pa.RecordBatch.from_arrays([*batch.columns, *more.values()], names=[*batch.schema.names, *more])
 
 
 def unlucky(batch: pa.RecordBatch) -> pa.RecordBatch:

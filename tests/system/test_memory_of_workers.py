@@ -18,7 +18,7 @@ from etl.model.raw_table import COLUMNS, raw_columns
 from etl.reader.reading import Reading
 from etl.reader.worker import Order
 from etl.reader.worker_pool import Worker
-from etl.reader.written import tasks_to_write
+from etl.reader.tasks import tasks_of_ranges
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MAX_RECORD_BYTES, TARGET_TASK_BYTES
 from tests.conftest import TopicFactory
 
@@ -55,7 +55,7 @@ def peak_of(cluster: Cluster, whole: OffsetRange, size: int, root: Path) -> floa
         ((host, int(port)),), Isolation.READ_COMMITTED, raw_columns(), FETCH_MAX_BYTES, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES,
         TARGET_TASK_BYTES, 30.0)
     ranges = list(split_range(whole, {whole.log: float(size)}, TARGET_TASK_BYTES))
-    tasks = tasks_to_write(
+    tasks = tasks_of_ranges(
         ranges, [[i] for i in range(len(ranges))], topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
     worker, rows = Worker(), 0
     with contextlib.ExitStack() as ending:

@@ -208,9 +208,9 @@ def test_old_brokers_are_read_by_offsets_and_not_by_times(release: str) -> None:
     with OldBroker(release).listening() as old:
         old.log("clicks", 0).append(*[b"x"] * 30)
         given = {"bootstrap": f"127.0.0.1:{old.port}", "topics": "clicks", "broker_version": release}
-        [task] = [partition.value for partition in RangesReader({**given, "startingOffsets": '{"clicks": {"0": 4}}'}, None).partitions()]
+        [task] = [partition.value for partition in RangesReader({**given, "startingOffsets": '{"clicks": {"0": 4}}'}).partitions()]
         told = [(r.from_offset, r.until_offset, r.leader and r.leader.broker.generation) for r in task.ranges]
         assert told == [(4, 30, f"kafka-{release}")]
         with pytest.raises(SettingsError, match="cannot find the record of a time") as raised:
-            RangesReader({**given, "startingTimestamp": "1700000000000"}, None).partitions()
+            RangesReader({**given, "startingTimestamp": "1700000000000"}).partitions()
         assert not any(word in str(raised.value) for word in PIPELINE_WORDS)

@@ -26,7 +26,7 @@ from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed
 from etl.reader.worker import Order
 from etl.reader.worker_pool import FilesOfWorkers, Worker
-from etl.reader.written import tasks_to_write
+from etl.reader.tasks import tasks_of_ranges
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
@@ -49,7 +49,7 @@ def files(broker: FakeBroker) -> Iterator[FilesOfWorkers]:
     ranges = [OffsetRange(BrokerPartition("clicks", partition), 0, 10, leader) for partition in range(PARTITIONS)]
     reading = Reading(
         ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
-    tasks = tasks_to_write(
+    tasks = tasks_of_ranges(
         ranges, [[i] for i in range(PARTITIONS)], topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
     with contextlib.closing(FilesOfWorkers(tasks, reading, None, workers=2)) as found:
         yield found

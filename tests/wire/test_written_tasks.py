@@ -22,7 +22,8 @@ from etl.protocol.error_line import unmark
 from etl.reader.arrow_transform import load_arrow_transform
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed
-from etl.reader.written import tasks_to_write, write_task
+from etl.reader.tasks import tasks_of_ranges
+from etl.reader.written import write_task
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
@@ -48,7 +49,7 @@ def write(
     ranges = [OffsetRange(BrokerPartition("clicks", partition), 3, 17, leader) for partition in range(3)]
     reading = Reading(
         ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
-    known = tasks_to_write(ranges, tasks, topic_ids={}, leader_epochs={}, log_epochs=log_epochs or {}, cleanups={}, tails={})
+    known = tasks_of_ranges(ranges, tasks, topic_ids={}, leader_epochs={}, log_epochs=log_epochs or {}, cleanups={}, tails={})
     return [write_task(task, reading, FilesWanted(str(root), COLUMNS, partition_by)) for task in known]
 
 
@@ -84,7 +85,7 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
         reading = Reading(
             ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
         tasks = pack_tasks(ranges, {}, 2**28, parallelism=1)
-        known = tasks_to_write(ranges, tasks, topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
+        known = tasks_of_ranges(ranges, tasks, topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
         written = [write_task(task, reading, FilesWanted(str(tmp_path), COLUMNS)) for task in known]
         assert [(one.indices, len(one.files), one.rows) for one in written] == [((0, 1, 2), 1, 42)]
         assert (broker.connections, other.connections) == (1, 1)
@@ -106,7 +107,7 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_t
     leader = Leader(Broker(0, broker.host, broker.port), None)
     reading = Reading(
         ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 200, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
-    [task] = tasks_to_write(
+    [task] = tasks_of_ranges(
         [OffsetRange(BrokerPartition("clicks", 0), 0, 30, leader)], [[0]],
         topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
     with pytest.raises(TaskFailed) as raised:
@@ -162,7 +163,7 @@ def write_transformed(broker: FakeBroker, root: Path, name: str, by: tuple[str, 
     reading = Reading(
         ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 100, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0,
         transform=transform)
-    [task] = tasks_to_write(
+    [task] = tasks_of_ranges(
         [OffsetRange(BrokerPartition("clicks", 0), 3, 17, leader)], [[0]],
         topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
     return write_task(task, reading, FilesWanted(str(root), tuple(transform.stored.names), by, schema=transform.stored))

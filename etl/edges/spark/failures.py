@@ -22,8 +22,8 @@ _PYTHON = re.compile(re.escape(_TRACEBACK) + r"((?:[ \t].*\n)+)(\S.*)")
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _JAVA = re.compile(r"\n\s+at |\n SQLSTATE")
 """Where a traceback of Python ends and Java's stack trace begins."""
-_OUR_READER = "plan_data_source_read.py"
-"""The module of pyspark under which a data source reads: what failed there is ours."""
+_OUR_READER = "etl/reader/spark_rows.py"
+"""The module under which a run's tasks read: what failed there is ours."""
 _SPARK = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
 """An error condition of Spark, with what it says."""
 _NOT_OF_A_ROW = ("[TASK_WRITE_FAILED]", "[DELTA_")

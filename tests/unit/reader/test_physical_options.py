@@ -95,8 +95,3 @@ def test_a_partition_that_a_broker_does_not_have_is_told_with_what_it_has() -> N
         refuse_missing_partitions([BrokerPartition("clicks", 2, 10)], LOGS)
     with pytest.raises(TopicMissing, match="not there on broker 3"):
         refuse_missing_partitions([BrokerPartition("clicks", 0, 3)], LOGS)
-
-
-def test_a_run_hands_over_its_tasks_with_the_addresses_that_it_knows() -> None:
-    reading = parse_options({"dialect": "jafka", "bootstrap": "h:1", "isolation": "read_uncommitted", "tasks": "{}"})
-    assert (reading.physical, reading.bootstrap) == (True, (("h", 1),))

@@ -46,7 +46,7 @@ def test_what_a_function_or_an_expression_raised_is_told_with_its_line(kind: str
 
 
 @pytest.mark.parametrize("text", [
-    traceback("IndexError: list index out of range", file="/x/pyspark/sql/worker/plan_data_source_read.py"),
+    traceback("IndexError: list index out of range", file="/x/etl.zip/etl/reader/spark_rows.py"),
     "[TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030" + JAVA + "Caused by: [DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint",
     "[TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030" + JAVA, "[INTERNAL_ERROR] no session", "",
 ], ids=["our reader", "the table's constraint", "a task", "no task", "nothing"])

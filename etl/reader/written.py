@@ -26,7 +26,8 @@ def write_task(
     task: Task, reading: Reading, wanted: FilesWanted, progress: ProgressAddress | None = None, *, attempt: int = 0,
 ) -> Written:
     """What one attempt of a task does: its ranges into files. Raises TaskFailed."""
-    from etl.edges.delta.data_files import DataFiles, needed_columns
+    from etl.edges.delta.data_files import DataFiles
+    from etl.edges.delta.file_columns import needed_columns
 
     receipts = dict[int, Receipt]()
     is_made, taken = reading.transform is not None, 0

@@ -22,7 +22,7 @@ import google_crc32c
 
 from etl.edges.brokers import connection
 from etl.edges.brokers.cluster import Cluster as Brokers
-from etl.edges.delta import data_files
+from etl.edges.delta import data_files, file_columns
 from etl.embedded.cluster import Cluster
 from etl.model.data_files import Codec, FilesWanted
 from etl.model.logs import BrokerPartition, Isolation
@@ -39,7 +39,7 @@ from tests.bench.whole.workloads import PARTITIONS, WORKLOADS, Workload
 PARTS: dict[str, tuple[Any, str]] = {
     "receive": (connection.Connection, "receive"), "CRC": (google_crc32c, "value"), "decompress": (group, "decompress"),
     "room for columns": (arrow.BatchBuffers, "__init__"), "kernel": (arrow.ColumnBuffers, "fill"),
-    "Arrow arrays": (arrow.ColumnBuffers, "arrow_batch"), "columns of the file": (data_files.DataFiles, "_fitting"),
+    "Arrow arrays": (arrow.ColumnBuffers, "arrow_batch"), "columns of the file": (file_columns.FileColumns, "fitting"),
     "Parquet": (data_files._OpenFile, "write"), "end of the file": (data_files._OpenFile, "close"),
 }
 """What is timed; none of them calls itself."""

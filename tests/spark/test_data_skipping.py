@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from etl.edges.delta.arrow_writer import ArrowWriter
@@ -38,11 +39,14 @@ def row(n: int, **changes: Any) -> dict[str, Any]:
         "inner": {"n": n, "text": f"t{n}"}, "country": f"c{n % 2}", "flag": n % 2 == 0, "born": date(2000, 1, 1 + n % 2), **changes}
 
 
+LACKED = ("real", "money", "at", "text", "yes", "inner")
+"""Columns that the last file does not have, because none of its rows has a value in them."""
 FILES: tuple[list[dict[str, Any]], ...] = (
     [row(n) for n in range(1, 9)],
     [row(n) for n in range(9, 17)],
     [row(20, real=math.nan), row(21, real=-0.0, text=None, inner=None), row(22, real=1.0, at=None, day=None)],
     [row(30, real=math.inf, money=None, inner={"n": None, "text": None}, country="", flag=None, born=None), row(31, country="a b/c=d%")],
+    [row(40, **dict.fromkeys(LACKED)), row(41, **dict.fromkeys(LACKED))],
 )
 FILTERS = [f"{column} {sign} {value}" for column, values in {
     "n": ("1", "8", "22"), "real": ("0.0", "1.0", "5.0", "cast('NaN' as double)", "cast('Infinity' as double)"), "money": ("2.00", "4.00"),
@@ -68,8 +72,8 @@ class OneFileEach:
         return found
 
 
-MOST_TELLING = ["real > 5.0", f"at >= timestamp_micros({MICROS + 8_000_008})", "inner.n = 31"]
-"""Each finds rows of a file that bounds which are a little too tight would pass over."""
+MOST_TELLING = ["real > 5.0", f"at >= timestamp_micros({MICROS + 8_000_008})", "inner.n = 31", "money is null", "inner is null"]
+"""Each finds rows of a file that bounds which are a little too tight, or wrong counts of nulls, would pass over."""
 
 
 @pytest.mark.parametrize("filters", [MOST_TELLING, pytest.param(FILTERS, marks=pytest.mark.long)], ids=["most telling", "all"])
@@ -84,7 +88,20 @@ def test_a_filter_finds_the_same_rows_whether_files_are_passed_over_or_not(spark
         with skipping(spark, "true"):
             found = one_by_one(spark, path, filters)
         assert dict(zip(filters, found, strict=True)) == dict(zip(filters, every, strict=True))
-        assert DeltaTable(path).to_pyarrow_table(columns=["n"], filters=[("n", ">", 16)]).num_rows == 5
+        assert DeltaTable(path).to_pyarrow_table(columns=["n"], filters=[("n", ">", 16)]).num_rows == 7
+
+
+def test_a_column_that_a_file_lacks_is_null_in_its_rows_for_spark_and_for_delta_rs(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    append(Load(ArrowWriter(made=SCHEMA), OneFileEach()), plain_plan(ranges=()), Destination(path, "app", ()))
+    names = [set(parquet.read_schema(file).names) for file in sorted(Path(path).glob("*.parquet"))]
+    assert names == [set(SCHEMA.names)] * 4 + [set(SCHEMA.names) - set(LACKED)]
+    rows = spark.read.format("delta").load(path).select("n", *LACKED).where("n >= 31").orderBy("n")
+    by_spark = [each.asDict() for each in rows.collect()]
+    by_delta_rs = DeltaTable(path).to_pyarrow_table(columns=["n", *LACKED], filters=[("n", ">=", 31)]).sort_by("n").to_pylist()
+    for found in (by_spark, by_delta_rs):
+        assert [each["n"] for each in found] == [31, 40, 41]
+        assert None not in found[0].values() and {value for each in found[1:] for name, value in each.items() if name != "n"} == {None}
 
 
 @contextlib.contextmanager

@@ -7,8 +7,8 @@ Statistics"), and no more of them than Delta's own writer takes. Bounds of all o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyarrow import compute, types
@@ -26,8 +26,8 @@ class Column:
     path: tuple[str, ...]
     """Its name; of a struct's field those of the structs around it first."""
     kind: pa.DataType
-    at: int
-    """Which of the file's Parquet columns it is; of a list or a map the first one."""
+    at: int | None
+    """Which of the file's Parquet columns it is, of a list or a map the first one; None: the file lacks it, it is null in all its rows."""
 
     @property
     def is_bounded_by_footer(self) -> bool:
@@ -35,22 +35,25 @@ class Column:
         return any(holds(self.kind) for holds in _BOUNDED)
 
 
-def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
-    """The columns of which the log speaks."""
+def columns_of(schema: pa.Schema, lacking: Collection[str] = ()) -> tuple[Column, ...]:
+    """The columns of which the log speaks; those of `lacking` are not in the file."""
     at, found = 0, list[Column]()
     for field in schema:
+        if field.name in lacking:
+            found += [replace(one, at=None) for one in _columns((field.name,), field.type, 0)]
+            continue
         found += _columns((field.name,), field.type, at)
         at += _parquet_columns(field.type)
     return tuple(found[:INDEXED_COLUMNS])
 
 
-def footer_keeps(schema: pa.Schema) -> list[str]:
+def footer_keeps(columns: Iterable[Column]) -> list[str]:
     """The Parquet columns whose least and greatest value are kept, by the paths that the Parquet writer knows them by.
 
     Never those of floating numbers: the writer passes NaN over, which Spark takes for the greatest of all, and which it would not look for
     in a row group whose greatest number is too small.
     """
-    return [".".join(column.path) for column in columns_of(schema) if column.is_bounded_by_footer]
+    return [".".join(column.path) for column in columns if column.at is not None and column.is_bounded_by_footer]
 
 
 def _columns(path: tuple[str, ...], kind: pa.DataType, at: int) -> Iterator[Column]:
@@ -71,10 +74,10 @@ def _parquet_columns(kind: pa.DataType) -> int:
 
 
 class CountedValues:
-    """The counts of one file."""
+    """The counts of one file, whose rows are of that schema without the columns of `lacking`: those are null in all of them."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema, self.columns = schema, columns_of(schema)
+    def __init__(self, schema: pa.Schema, lacking: Collection[str] = ()) -> None:
+        self.columns = columns_of(schema, lacking)
         self.nulls = [0] * len(self.columns)
         """Of each column; where the struct around it is null, so is the field."""
         self._bounds: list[tuple[float, float] | None] = [None] * len(self.columns)
@@ -83,6 +86,9 @@ class CountedValues:
     def count(self, rows: pa.RecordBatch) -> None:
         """Take rows in."""
         for i, column in enumerate(self.columns):
+            if column.at is None:
+                self.nulls[i] += rows.num_rows
+                continue
             values = rows.column(column.path[0])
             for name in column.path[1:]:
                 values = compute.struct_field(values, name)

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pyarrow as pa
 from pyarrow import parquet
 
@@ -22,14 +21,11 @@ from etl.decisions.file_layout import (
     OPEN_FILES, PAGE_BYTES, by_difference, is_row_group, is_whole_file, level_of, name_of_file, rows_at_a_time, with_dictionary,
 )
 from etl.edges.delta.column_values import CountedValues, footer_keeps
+from etl.edges.delta.file_columns import FileColumns, with_nulls
 from etl.edges.delta.file_statistics import render_stats
-from etl.edges.delta.partition_values import EVENT_DATE, Values, split_by_values
+from etl.edges.delta.partition_values import Values, split_by_values
 from etl.errors import TableUnreachable
 from etl.model.data_files import Codec, DataFile, FilesWanted
-from etl.model.raw_table import arrow_schema, raw_columns
-
-_NULL_IF_PHYSICAL = ("key", "timestamp", "timestampType", "headers")
-TEXTS = pa.dictionary(pa.int32(), pa.string())
 
 
 class DataFiles:
@@ -41,10 +37,7 @@ class DataFiles:
 
     def __init__(self, wanted: FilesWanted, *, task: int = 0, attempt: int = 0) -> None:
         self._wanted, self._task, self._attempt = wanted, task, attempt
-        self._needed = needed_columns(wanted)
-        fields = {field.name: field for field in wanted.schema or arrow_schema(physical=wanted.physical)}
-        self._typed = pa.schema([fields[name] for name in self._needed if name not in wanted.partition_by])
-        self._kept = pa.schema([field.with_type(TEXTS) if field.name == "topic" else field for field in self._typed])
+        self._columns = FileColumns(wanted)
         self._open: dict[Values, _OpenFile] = {}
         """The one that got rows last is last."""
         self._done: list[DataFile] = []
@@ -54,9 +47,9 @@ class DataFiles:
         """Rows with the columns of the raw table, or of `FilesWanted.schema`, in any order. Raises as `split_by_values`."""
         if not batch.num_rows:
             return
-        batch = batch.select(list(self._needed))
+        batch = self._columns.needed_of(batch)
         for values, rows in split_by_values(batch, self._wanted.partition_by):
-            self._add(values, self._fitting(rows.select(self._kept.names)))
+            self._add(values, self._columns.fitting(rows))
 
     def end(self) -> tuple[DataFile, ...]:
         """Write what is held back, and tell of all files."""
@@ -72,8 +65,7 @@ class DataFiles:
         self._open, self._done, self._held_bytes = {}, [], 0
 
     def _add(self, values: Values, rows: pa.RecordBatch) -> None:
-        file = self._open.pop(values, None) or self._new(values)
-        self._open[values] = file
+        file = self._fitting_file(values)
         before = file.held_bytes
         file.hold(rows)
         self._held_bytes += file.held_bytes - before
@@ -90,20 +82,26 @@ class DataFiles:
         if is_whole_file(file.size, self._wanted.file_bytes):
             self._finish(values)
 
-    def _fitting(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Of the types that are kept. The topic's text becomes a number here, where most batches have one topic alone."""
-        typed = rows if rows.schema.equals(self._typed) else rows.cast(self._typed)
-        if "topic" not in self._kept.names:
-            return typed
-        at = self._kept.names.index("topic")
-        columns = typed.columns
-        columns[at] = as_dictionary(columns[at])
-        return pa.RecordBatch.from_arrays(columns, schema=self._kept)
+    def _fitting_file(self, values: Values) -> _OpenFile:
+        """The open file of these values, of the columns that rows have by now. One that has fewer, and is begun, ends."""
+        file = self._open.get(values)
+        if file is not None and file.lacking != self._columns.lacking:
+            if file.is_begun:
+                self._finish(values)
+            else:
+                self._held_bytes -= file.held_bytes
+                whole = self._new(values)
+                file.give_to(whole)
+                self._held_bytes += whole.held_bytes
+                self._open[values] = whole
+        found = self._open.pop(values, None) or self._new(values)
+        self._open[values] = found
+        return found
 
     def _new(self, values: Values) -> _OpenFile:
         named = dict(zip(self._wanted.partition_by, values, strict=True))
         path = name_of_file(named, self._task, self._attempt, f"{self._wanted.write_id}-{uuid.uuid4()}", self._wanted.codec)
-        return _OpenFile(self._wanted, self._typed, self._kept, path, named)
+        return _OpenFile(self._wanted, self._columns, path, named)
 
     def _finish(self, values: Values) -> None:
         file = self._open[values]
@@ -123,11 +121,12 @@ _TOGETHER = 64
 class _OpenFile:
     """One file on its way: rows that are held back, and from the first row group on a Parquet writer."""
 
-    def __init__(self, wanted: FilesWanted, plain: pa.Schema, schema: pa.Schema, path: str, values: Mapping[str, str | None]) -> None:
-        self._wanted, self._path, self._values, self._schema = wanted, path, values, schema
+    def __init__(self, wanted: FilesWanted, columns: FileColumns, path: str, values: Mapping[str, str | None]) -> None:
+        self._wanted, self._path, self._values, self._schema = wanted, path, values, columns.kept
+        self.lacking = columns.lacking
         self._held: list[pa.RecordBatch] = []
         self.held_bytes = 0
-        self._counted = CountedValues(plain)
+        self._counted = CountedValues(columns.typed, self.lacking)
         self._file: pa.NativeFile | None = None
         self._writer: Any = None
 
@@ -149,6 +148,11 @@ class _OpenFile:
             self._held = self._together().combine_chunks().to_batches()
             self.held_bytes = sum(one.nbytes + _BATCH_BYTES for one in self._held)
         self._counted.count(rows)
+
+    def give_to(self, other: _OpenFile) -> None:
+        """Hand over what is held back to a file of more columns."""
+        for rows in self._held:
+            other.hold(with_nulls(rows, other._schema))
 
     def write(self) -> None:
         """What is held back as one row group."""
@@ -192,40 +196,15 @@ class _OpenFile:
                 raise TableUnreachable("the table's folder is not there", path=self._wanted.root, check=check)
             whole.parent.mkdir(parents=True, exist_ok=True)
             self._file = pa.OSFile(str(whole), "wb")
-            options = _options(self._counted.schema, self._wanted.codec)
+            options = _options(self._schema, footer_keeps(self._counted.columns), self._wanted.codec)
             self._writer = parquet.ParquetWriter(self._file, self._schema, write_batch_size=at_a_time, **options)
         return self._writer
 
 
-def as_dictionary(texts: pa.StringArray) -> pa.DictionaryArray:
-    """The same texts, each different one kept once. That all are the same is seen at their bytes, without hashing each of them."""
-    many = len(texts)
-    ends = numpy.frombuffer(texts.buffers()[1], dtype=numpy.int32)[texts.offset:texts.offset + many + 1]
-    size = int(ends[1] - ends[0])
-    if texts.null_count or size == 0 or (numpy.diff(ends) != size).any():
-        return texts.dictionary_encode()
-    content = numpy.frombuffer(texts.buffers()[2], dtype=f"V{size}", count=many, offset=int(ends[0]))
-    if (content != content[0]).any():
-        return texts.dictionary_encode()
-    return pa.DictionaryArray.from_arrays(pa.array(numpy.zeros(many, dtype=numpy.int32)), texts[:1])
-
-
-def needed_columns(wanted: FilesWanted) -> tuple[str, ...]:
-    """The columns that rows must have: a transform's, or those of the raw table; of physical logs without those that are always null.
-
-    A column of the table that a file lacks is null in all its rows (Delta protocol, "Reader Requirements"), and costs nothing so.
-    """
-    if wanted.schema is not None:
-        return tuple(wanted.schema.names)
-    asked = {*wanted.columns, *(("timestamp",) if EVENT_DATE in wanted.partition_by else ())}
-    columns = raw_columns(physical=wanted.physical)
-    return tuple(name for name in columns if name in asked and not (wanted.physical and name in _NULL_IF_PHYSICAL))
-
-
-def _options(schema: pa.Schema, codec: Codec) -> dict[str, Any]:
+def _options(schema: pa.Schema, bounded: list[str], codec: Codec) -> dict[str, Any]:
     columns = {field.name: str(field.type) for field in schema}
     return {
         "compression": "none" if codec is Codec.NONE else codec.value, "compression_level": level_of(codec),
-        "use_dictionary": with_dictionary(columns), "write_statistics": footer_keeps(schema), "store_schema": False,
+        "use_dictionary": with_dictionary(columns), "write_statistics": bounded, "store_schema": False,
         "column_encoding": dict.fromkeys(by_difference(columns), "DELTA_BINARY_PACKED"), "data_page_size": PAGE_BYTES,
     }

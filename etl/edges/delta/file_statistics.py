@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import types
 
-from etl.edges.delta.column_values import Column, CountedValues, nested
+from etl.edges.delta.column_values import CountedValues, nested
 
 if TYPE_CHECKING:
     from pyarrow import parquet
@@ -34,7 +34,10 @@ def render_stats(metadata: parquet.FileMetaData, counted: CountedValues) -> str:
     """The statistics of a file, JSON, of its footer and of what was counted of its values."""
     least, greatest = list[tuple[tuple[str, ...], Any]](), list[tuple[tuple[str, ...], Any]]()
     for i, column in enumerate(counted.columns):
-        bounds = _of_footer(metadata, column) if column.is_bounded_by_footer else counted.bounds_of_floats(i)
+        if column.at is not None and column.is_bounded_by_footer:
+            bounds = _of_footer(metadata, column.kind, column.at)
+        else:
+            bounds = counted.bounds_of_floats(i)
         if bounds is not None:
             least.append((column.path, bounds[0]))
             greatest.append((column.path, bounds[1]))
@@ -43,9 +46,9 @@ def render_stats(metadata: parquet.FileMetaData, counted: CountedValues) -> str:
     return json.dumps(told, separators=(",", ":"), allow_nan=False)
 
 
-def _of_footer(metadata: parquet.FileMetaData, column: Column) -> tuple[Any, Any] | None:
-    found = [_told(metadata.row_group(group), column.at) for group in range(metadata.num_row_groups)]
-    return None if None in found else _bounds(column.kind, [one for some in found if some is not None for one in some])
+def _of_footer(metadata: parquet.FileMetaData, kind: pa.DataType, at: int) -> tuple[Any, Any] | None:
+    found = [_told(metadata.row_group(group), at) for group in range(metadata.num_row_groups)]
+    return None if None in found else _bounds(kind, [one for some in found if some is not None for one in some])
 
 
 def _told(group: Any, at: int) -> list[Any] | None:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from etl.decisions import file_layout
-from etl.edges.delta.data_files import DataFiles, as_dictionary
+from etl.edges.delta.data_files import DataFiles
+from etl.edges.delta.file_columns import as_dictionary
 from etl.edges.delta.file_statistics import TEXT_KEPT, text_bounds
 from etl.model.data_files import Codec, DataFile, FilesWanted
 from etl.model.raw_table import arrow_schema
@@ -62,7 +64,7 @@ def test_a_file_has_the_very_rows_that_were_given(tmp_path: Path, codec: Codec) 
 
 def test_columns_of_wider_types_come_as_the_tables_own(tmp_path: Path) -> None:
     """A reader of the table goes by the log's types, and some take the bytes of a file for them as they are."""
-    given = rows([5, 6], key=[b"k", None])
+    given = rows([5, 6], key=[b"k", None], headers=[None, []])
     wide = {"partition": pa.int64(), "timestampType": pa.int64(), "log_epoch": pa.int64(), "timestamp": pa.timestamp("ns", tz="UTC"),
             "topic": pa.large_string(), "value": pa.large_binary()}
     batch = given.cast(pa.schema([field.with_type(wide.get(field.name, field.type)) for field in given.schema]))
@@ -77,6 +79,48 @@ def test_a_page_is_about_as_large_as_is_asked_for_whatever_the_size_of_rows(tmp_
     many = 3 * file_layout.PAGE_BYTES // size
     assert 1 <= file_layout.rows_at_a_time(many, many * size) * size <= file_layout.PAGE_BYTES
     assert file_layout.rows_at_a_time(1, 10 * file_layout.PAGE_BYTES) == 1
+
+
+def test_a_column_that_no_row_has_a_value_in_is_left_out_of_the_file_and_its_nulls_are_told(tmp_path: Path) -> None:
+    [file] = written(wanted(tmp_path, row_group_bytes=1), rows([5, 6]), rows([7]))
+    assert read(wanted(tmp_path), file).column_names == [name for name in arrow_schema().names if name not in ("key", "headers")]
+    nulls = json.loads(file.stats)["nullCount"]
+    assert list(nulls) == arrow_schema().names and (nulls["key"], nulls["headers"], nulls["log_epoch"]) == (3, 3, 0)
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_a_file_that_lacks_a_column_which_a_later_row_has_ends_where_it_is_begun(tmp_path: Path, is_begun: bool) -> None:
+    """A task does so once: what came late in one column may come late in the other."""
+    asked = wanted(tmp_path, row_group_bytes=1) if is_begun else wanted(tmp_path)
+    batches = rows([1, 2]), rows([3, 4], key=[None, b"k"]), rows([5]), rows([6], headers=[[{"key": "a", "value": b"1"}]]), rows([7])
+    files = written(asked, *batches)
+    assert [file.rows for file in files] == ([2, 5] if is_begun else [7])
+    found = pa.concat_tables([read(asked, file) for file in files], promote_options="default").select(arrow_schema().names)
+    assert found.sort_by("offset") == pa.Table.from_batches(batches)
+    assert sum(json.loads(file.stats)["nullCount"]["key"] for file in files) == 6
+
+
+@given(st.lists(st.lists(st.tuples(*[st.booleans()] * 3), min_size=1, max_size=3), min_size=1, max_size=5), st.sampled_from([1, 2**20]))
+def test_whatever_columns_files_lack_their_rows_are_those_that_were_given(has: list[list[tuple[bool, bool, bool]]], group: int) -> None:
+    header = [{"key": "a", "value": None}]
+    with TemporaryDirectory() as folder:
+        asked, batches, first = wanted(Path(folder), ("partition",), row_group_bytes=group), list[pa.RecordBatch](), 0
+        for each in has:
+            batches.append(rows(
+                range(first, first + len(each)), key=[b"k" if one else None for one, _, _ in each],
+                headers=[header if one else None for _, one, _ in each], partition=[int(one) for _, _, one in each]))
+            first += len(each)
+        files = written(asked, *batches)
+        tables = []
+        for file in files:
+            value = pa.scalar(int(file.partition_values["partition"] or 0), pa.int32())
+            tables.append(read(asked, file).append_column("partition", pa.repeat(value, file.rows)))
+        found = pa.concat_tables(tables, promote_options="default")
+        lacking = [field for field in arrow_schema() if field.name not in found.column_names]
+        for field in lacking:
+            found = found.append_column(field, pa.nulls(found.num_rows, field.type))
+        assert found.select(arrow_schema().names).sort_by("offset") == pa.Table.from_batches(batches)
+        assert len(files) <= 4
 
 
 def test_no_rows_are_no_file(tmp_path: Path) -> None:
@@ -127,7 +171,7 @@ def test_a_row_group_that_says_nothing_of_its_values_leaves_the_column_without_b
 
 
 def test_a_row_group_of_nulls_alone_takes_no_bounds_away(tmp_path: Path) -> None:
-    [file] = written(wanted(tmp_path, row_group_bytes=1), rows([1], timestamps=[None]), rows([2], timestamps=[0]))
+    [file] = written(wanted(tmp_path, row_group_bytes=1), rows([1], timestamps=[0]), rows([2], timestamps=[None]))
     assert json.loads(file.stats)["maxValues"]["timestamp"] == "1970-01-01T00:00:00.000Z"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import zlib
 from collections.abc import Callable, Mapping
@@ -22,9 +23,11 @@ from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.receipts import Applied, Receipt
 from etl.model.table import CommitMetadata
 from etl.protocol.zookeeper.commit_metadata import METADATA_FULL_BYTES, parse_commit_metadata, render_commit_metadata
-from etl.protocol.zookeeper.documents import FORMAT, WRITTEN_MAX_BYTES
+from etl.protocol.zookeeper import plan_documents
+from etl.protocol.zookeeper.documents import FORMAT, WRITTEN_MAX_BYTES, canonical
 from etl.protocol.zookeeper.ledger_documents import parse_applied, parse_coverage, render_applied, render_coverage
-from etl.protocol.zookeeper.plan_documents import RANGES_MAX, parse_plan, plan_id, render_plan, with_id
+from etl.protocol.zookeeper.plan_content import content_of
+from etl.protocol.zookeeper.plan_documents import RANGES_MAX, parse_plan, plan_content, plan_id, render_plan, with_id
 from tests.builders import plain_plan
 from tests.fakes.any_plans import APPLIED, LOGS, OFFSETS, plans
 
@@ -78,6 +81,36 @@ def test_the_same_content_has_the_same_id_and_the_same_bytes_in_whatever_order_i
         plan, positions=turn(plan.positions), seen=turn(plan.seen), topic_ids=turn(plan.topic_ids))
     assert plan_id(turned) == plan.id
     assert render_plan(turned) == render_plan(plan)
+
+
+@given(plans())
+def test_a_znode_has_the_canonical_form_of_the_content_and_the_id_is_the_hash_of_it_without_leaders(plan: Plan) -> None:
+    content = plan_content(plan)
+    assert zlib.decompress(render_plan(plan)) == canonical(content)
+    del content["id"], content["leaders"], content["ranges"]["leader"], content["ranges"]["epoch"]
+    content.pop("generations", None)
+    assert plan.id == hashlib.sha256(canonical(content)).hexdigest()[:32]
+
+
+def test_the_content_of_a_plan_is_made_once_for_its_id_its_znode_and_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[Plan]()
+
+    def counted(plan: Plan, *form: int) -> dict[str, Any]:
+        made.append(plan)
+        return content_of(plan, *form)
+
+    monkeypatch.setattr(plan_documents, "content_of", counted)
+    plan = with_id(plan_without_id(3))
+    znode, metadata = render_plan(plan), render_commit_metadata(plan, APP_ID)
+    assert len(made) == 1
+    assert parse_plan(znode, path="/p") == parse_commit_plan(metadata) == plan
+    assert render_plan(plan) == znode and sum(one is plan for one in made) == 0
+    changed = with_id(replace(plan, number=8))
+    assert changed.id != plan.id and parse_plan(render_plan(changed), path="/p") == changed
+
+
+def parse_commit_plan(metadata: str) -> Plan:
+    return parse_plan(base64.b85decode(json.loads(metadata)["plan_zlib"]), path="/p")
 
 
 def test_the_id_does_not_change_with_the_format_of_the_code() -> None:

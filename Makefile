@@ -55,8 +55,9 @@ lint: setup ## flake8, mypy, import-linter
 test-brokers: setup ## every release of Kafka and Jafka, each with its own producers and consumers: fetches 290 MB of jars once
 	@$(BIN)/python -m pytest -m "not long" --numprocesses=$(WORKERS) --dist=loadfile tests/brokers
 
-test-groups: setup ## members of ours in groups of consumers that are not ours, at length: they come, go and are killed
+test-groups: setup ## members of ours in groups of consumers that are not ours, at length; and 10,000 random groups for each release, divided by its own classes and by us: GROUPS=500 for fewer
 	@$(BIN)/python -m pytest -m groups --numprocesses=$(WORKERS) --dist=loadfile tests/brokers
+	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) tests/groups
 
 test-airflow: setup ## the DAGs on Airflow 3.3 and 2.11, each in an environment of its own (700 MB each, made once); AIRFLOW="--airflow 3.3" for one
 	@$(BIN)/python -m tests.on_airflow $(AIRFLOW)

@@ -20,7 +20,11 @@ from etl.embedded.releases import JAFKA, release_jars
 IN_THE_GATE = (JAFKA, "0.8.2.2", "3.9.1", "4.1.0")
 """The releases that `make test` runs on: those that differ most."""
 
-_SOURCES = Path(__file__).with_name("java")
+SOURCES = Path(__file__).with_name("java")
+_OF_GROUPS = {
+    JAFKA: "JafkaAssignor", "0.8.2.2": "ScalaAssignors", "0.9.0.1": "ScalaAssignors", "0.10.2.2": "ScalaAssignors",
+    "1.1.1": "ScalaAssignors", "3.9.1": "LeaderAssignors"}
+"""What of `tests/groups/java` goes with which release."""
 _COMPILER = Artifact("org.eclipse.jdt", "ecj", "3.37.0")
 _MAIN = "org.eclipse.jdt.internal.compiler.batch.Main"
 _LANGUAGE = "-17"
@@ -41,15 +45,16 @@ def programs(version: str) -> tuple[str, ...]:
     return ("JavaProducer" if number < (0, 9) else "JavaClients", *(("ScalaClients",) if number < (2,) else ()))
 
 
-def compiled(version: str) -> Path:
-    """The folder with their classes. Fails the test when they do not go with the release's jars."""
-    sources = [_SOURCES / f"{name}.java" for name in programs(version)]
-    known = b"".join(path.read_bytes() for path in sorted(_SOURCES.iterdir()))
-    classes = cache_folder() / "tests" / f"{version}-{hashlib.sha256(known + _COMPILER.version.encode()).hexdigest()[:16]}"
+def compiled(version: str, folder: Path = SOURCES) -> Path:
+    """The folder with their classes, or with those in `folder` for it. Fails the test when they do not go with the release's jars."""
+    names = programs(version) if folder == SOURCES else (_OF_GROUPS[version],)
+    known = b"".join(path.read_bytes() for path in sorted({*SOURCES.iterdir(), *folder.iterdir()}))
+    called = version if folder == SOURCES else f"{version}-{folder.parent.name}"
+    classes = cache_folder() / "tests" / f"{called}-{hashlib.sha256(known + _COMPILER.version.encode()).hexdigest()[:16]}"
     classes.parent.mkdir(parents=True, exist_ok=True)
-    with alone(classes.with_name(f"{version}.lock")):
+    with alone(classes.with_name(f"{called}.lock")):
         if not classes.exists():
-            _compile(version, sources, classes)
+            _compile(version, [folder / f"{name}.java" for name in names], classes)
     return classes
 
 
@@ -58,7 +63,7 @@ def _compile(version: str, sources: Sequence[Path], classes: Path) -> None:
     command = [str(find_java()), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", _path(compiler), _MAIN, _LANGUAGE, "-nowarn"]
     with tempfile.TemporaryDirectory(dir=classes.parent) as partial:
         made = Path(partial, "classes")
-        command += ["-cp", _path(release_jars(version)), "-sourcepath", str(_SOURCES), "-d", str(made), *map(str, sources)]
+        command += ["-cp", _path(release_jars(version)), "-sourcepath", str(SOURCES), "-d", str(made), *map(str, sources)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
         assert done.returncode == 0, done.stderr
         made.rename(classes)

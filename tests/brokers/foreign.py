@@ -18,7 +18,7 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.java import find_java
 from etl.embedded.kafka import Kafka
 from etl.embedded.releases import JAFKA, release_jars
-from tests.brokers.compiling import compiled
+from tests.brokers.compiling import SOURCES, compiled
 
 KeyValue = tuple[bytes | None, bytes | None]
 WITHIN_S = 240
@@ -42,9 +42,9 @@ class Seen:
 class Process:
     """A Java program of ours that answers lines with lines: `with Process("Jafka", version, folder, zookeeper) as jafka:`."""
 
-    def __init__(self, name: str, version: str, folder: Path, *arguments: str) -> None:
+    def __init__(self, name: str, version: str, folder: Path, *arguments: str, sources: Path = SOURCES) -> None:
         self._said = folder / f"{name}.log"
-        path = ":".join(map(str, [compiled(version), *release_jars(version)]))
+        path = ":".join(map(str, [compiled(version, sources), *release_jars(version)]))
         self._command = [str(find_java()), *_SHORT, "-cp", path, name, *arguments]
         self._answers: queue.Queue[str] = queue.Queue()
 

@@ -9,9 +9,9 @@ until it gives up. So this is what the originals do, not what would be better:
     round robin     unknown                          all topics: logs in the order of their names' hash, dealt to all threads in turn
     threads         as text, so that `c-10` comes before `c-2`
 
-Round robin deals what the consumer that computes reads, not what the group reads. In 0.8.2 all members must read the same topics with the
-same threads, or their rebalance fails. From 0.9 on nothing is asked, and consumers of different topics deal different partitions: they
-agree by luck. What a log's name is differs, too: `[clicks,3]` to 0.11, `clicks-3` in 1.0 and 1.1.
+Round robin is three: in 0.8.2 and 0.9 all members must read the same topics with the same threads, or their rebalance fails; 0.10 and 0.11
+ask nothing of that kind, and pass over threads that do not read a log's topic; 1.0 and 1.1 have another order, for there a log is called
+`clicks-3` and not `[clicks,3]`. Registrations do not tell the release that wrote them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Strategy(str, Enum):
     """`partition.assignment.strategy` of the group's consumers, with the release of theirs where that matters."""
 
     RANGE = "range"
-    ROUND_ROBIN_0_8 = "roundrobin-0.8"
-    """0.8.2 alone."""
     ROUND_ROBIN = "roundrobin"
-    """0.9 to 0.11; the same as in 0.8.2 wherever that has an answer."""
+    """0.8.2 and 0.9; wherever it has an answer, it is that of 0.10 and 0.11."""
+    ROUND_ROBIN_0_10 = "roundrobin-0.10"
+    """0.10 and 0.11."""
     ROUND_ROBIN_1_0 = "roundrobin-1.0"
     """1.0 and 1.1."""
 
@@ -50,8 +50,8 @@ class AssignmentContext:
     members: Mapping[str, Mapping[str, int]]
     """Consumer id -> topic -> how many threads of it read that topic."""
     partitions: Mapping[str, Collection[BrokerPartition]]
-    """The logs of each topic, in any order; a topic that is not there has none. Those of topics that a member does not read may be
-    missing when its share is asked for."""
+    """The logs of each topic, in any order; a topic that is not there has none. Range needs those of the topics that are asked about,
+    round robin those of every topic that a consumer of the group reads."""
 
     @property
     def threads(self) -> dict[str, list[str]]:
@@ -62,13 +62,6 @@ class AssignmentContext:
                 found.setdefault(topic, []).extend(thread_id(member, number) for number in range(count))
         return {topic: sorted(threads, key=java_order) for topic, threads in found.items()}
 
-    def topics_of(self, member: str) -> frozenset[str]:
-        """Raises SettingsError where the group has no such consumer."""
-        if member not in self.members:
-            what = "our own registration is not among the group's consumers"
-            raise SettingsError(what, consumer=member, check="whether somebody deleted the znode of this consumer")
-        return frozenset(self.members[member])
-
 
 def context_of(registrations: Mapping[str, Registration], partitions: Mapping[str, Collection[BrokerPartition]]) -> AssignmentContext:
     """The context of a group with these consumers (by consumer id), where these topics exist."""
@@ -76,18 +69,18 @@ def context_of(registrations: Mapping[str, Registration], partitions: Mapping[st
 
 
 def assign(context: AssignmentContext, strategy: Strategy, member: str) -> Assignment:
-    """What each thread of the group reads of the topics that `member` reads, as `member` computes it; of other topics, nothing.
+    """What each thread of the group reads, as `member` and every other consumer of it computes.
 
-    Raises SettingsError where `member` is no consumer of the group, and where round robin has no answer that all members come to.
+    Raises SettingsError where `member` is not among the group's consumers, and where round robin has no answer that all come to.
     """
-    topics = context.topics_of(member)
+    if member not in context.members:
+        what = "our own registration is not among the group's consumers"
+        raise SettingsError(what, consumer=member, check="whether somebody deleted the znode of this consumer")
     if strategy is Strategy.RANGE:
-        return _range(context, topics)
-    if strategy is Strategy.ROUND_ROBIN_0_8:
+        return _range(context)
+    if strategy is Strategy.ROUND_ROBIN:
         _refuse_unequal_threads(context)
-    dealt = _round_robin(context, topics, strategy)
-    _refuse_other_views(context, topics, strategy, dealt)
-    return dealt
+    return _round_robin(context, strategy)
 
 
 def share_of(member: str, assignment: Assignment) -> dict[BrokerPartition, str]:
@@ -100,28 +93,25 @@ def in_range_order(logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
     return sorted(logs, key=lambda log: (log.partition, "") if log.broker_id is None else (0, log.key))
 
 
-def _range(context: AssignmentContext, topics: Collection[str]) -> Assignment:
+def _range(context: AssignmentContext) -> Assignment:
     found: dict[str, list[BrokerPartition]] = {}
     for topic, threads in context.threads.items():
-        for thread in threads:
-            found.setdefault(thread, [])
-        if topic in topics:
-            logs = in_range_order(context.partitions.get(topic, ()))
-            each, longer = divmod(len(logs), len(threads))
-            for at, thread in enumerate(threads):
-                begins = each * at + min(at, longer)
-                found[thread].extend(logs[begins:begins + each + (at < longer)])
+        logs = in_range_order(context.partitions.get(topic, ()))
+        each, longer = divmod(len(logs), len(threads))
+        for at, thread in enumerate(threads):
+            begins = each * at + min(at, longer)
+            found.setdefault(thread, []).extend(logs[begins:begins + each + (at < longer)])
     return {thread: tuple(logs) for thread, logs in found.items()}
 
 
-def _round_robin(context: AssignmentContext, topics: Collection[str], strategy: Strategy) -> Assignment:
+def _round_robin(context: AssignmentContext, strategy: Strategy) -> Assignment:
     readers = context.threads
     threads = sorted({thread for some in readers.values() for thread in some}, key=java_order)
     place = {thread: at for at, thread in enumerate(threads)}
     places = {topic: [place[thread] for thread in some] for topic, some in readers.items()}
     found: dict[str, list[BrokerPartition]] = {thread: [] for thread in threads}
     next_at = 0
-    for log in _in_hash_order(context, topics, strategy, is_shared=len(threads) > 1):
+    for log in _in_hash_order(context, readers, strategy, is_shared=len(threads) > 1):
         theirs = places[log.topic]
         at = theirs[bisect_left(theirs, next_at) % len(theirs)]
         found[threads[at]].append(log)
@@ -129,9 +119,7 @@ def _round_robin(context: AssignmentContext, topics: Collection[str], strategy: 
     return {thread: tuple(logs) for thread, logs in found.items()}
 
 
-def _in_hash_order(
-    context: AssignmentContext, topics: Collection[str], strategy: Strategy, *, is_shared: bool,
-) -> list[BrokerPartition]:
+def _in_hash_order(context: AssignmentContext, topics: Iterable[str], strategy: Strategy, *, is_shared: bool) -> list[BrokerPartition]:
     """Raises SettingsError where logs of two topics have the same hash: which comes first then, no consumer could tell for another."""
     before, between, behind = ("", "-", "") if strategy is Strategy.ROUND_ROBIN_1_0 else ("[", ",", "]")
     hashed: list[tuple[int, int, BrokerPartition]] = []
@@ -148,26 +136,10 @@ def _in_hash_order(
 
 
 def _refuse_unequal_threads(context: AssignmentContext) -> None:
-    """The two conditions of 0.8.2, whose consumers all fail where they do not hold. Raises SettingsError."""
+    """The conditions of 0.8.2 and 0.9, whose consumers all fail where they do not hold. Raises SettingsError."""
     by_topic = sorted(context.threads.items())
     for (first, expected), (topic, threads) in pairwise(by_topic):
         if threads != expected:
             differing = min(set(threads) ^ set(expected))
-            what = f"round robin of 0.8.2 needs consumers that read the same topics with as many threads: {differing} reads one of two"
+            what = f"round robin to 0.9 needs consumers that read the same topics with as many threads: {differing} reads one of two"
             raise SettingsError(what, topics=f"{first}, {topic}", check="the topics and threads of the group's consumers, or use range")
-
-
-def _refuse_other_views(context: AssignmentContext, topics: frozenset[str], strategy: Strategy, dealt: Assignment) -> None:
-    """Raises SettingsError where a consumer that reads other topics deals the common ones differently: both would claim the same log."""
-    owners = _owners(dealt)
-    for theirs in {context.topics_of(member) for member in context.members} - {topics}:
-        if not theirs & topics:
-            continue
-        for log, thread in _owners(_round_robin(context, theirs, strategy)).items():
-            if owners.get(log, thread) != thread:
-                what = f"consumers of the group disagree about {log}: it is for {owners[log]} or for {thread}, by the topics that one reads"
-                raise SettingsError(what, check="that all consumers of the group read the same topics, or use range")
-
-
-def _owners(assignment: Assignment) -> dict[BrokerPartition, str]:
-    return {log: thread for thread, logs in assignment.items() for log in logs}

@@ -1,0 +1,26 @@
+"""What patterns match in Java, and here: a digit for each of `NAMES`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from etl.protocol.zookeeper.java_classes import NotTranslated
+from etl.protocol.zookeeper.java_patterns import java_pattern
+from tests.brokers.foreign import Process
+from tests.groups.random_patterns import NAMES
+
+PER_REQUEST = 500
+
+
+def in_java(java: Process, patterns: Sequence[str]) -> list[str]:
+    """"refused" where it is no pattern."""
+    return [line[0] for line in java.ask("matches", ",".join(NAMES), *(f"x{pattern.encode().hex()}" for pattern in patterns))]
+
+
+def in_python(pattern: str) -> str | None:
+    """None where it is refused here."""
+    try:
+        found = java_pattern(pattern)
+    except NotTranslated:
+        return None
+    return "".join("01"[found.fullmatch(name) is not None] for name in NAMES)

@@ -1,0 +1,101 @@
+"""The classes of Kafka and Jafka that divide a group, asked in a process of Java; and what we say of the same group in the same words."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from etl.decisions.membership.assignment import Strategy, assign, share_of
+from etl.decisions.membership.leader_assignment import GroupMember, assign_as_leader
+from etl.embedded.releases import JAFKA
+from etl.errors import SettingsError
+from etl.model.logs import Dialect
+from tests.brokers.foreign import Process
+from tests.groups.random_groups import GROUP, Group, group_of
+
+GROUPS = int(os.environ.get("GROUPS", "10000"))
+"""How many random groups of each kind `make test-groups` looks at."""
+SOURCES = Path(__file__).with_name("java")
+REFUSED = "refused"
+Shares = dict[str, list[str]]
+"""By consumer, lines "THREAD TOPIC KEY" of what it owns, as it computes that itself; a line alone, where it refuses."""
+
+DIVIDED = (
+    (JAFKA, Strategy.RANGE), ("0.8.2.2", Strategy.RANGE), ("0.8.2.2", Strategy.ROUND_ROBIN), ("0.9.0.1", Strategy.ROUND_ROBIN),
+    ("0.10.2.2", Strategy.RANGE), ("0.10.2.2", Strategy.ROUND_ROBIN_0_10), ("1.1.1", Strategy.RANGE), ("1.1.1", Strategy.ROUND_ROBIN_1_0))
+"""Which releases have which."""
+
+
+def group_for(version: str, seed: int) -> Group:
+    return group_of(seed, Dialect.JAFKA if version == JAFKA else Dialect.KAFKA)
+
+
+def ours(group: Group, strategy: Strategy) -> Shares:
+    found: Shares = {}
+    for member in group.members:
+        try:
+            share = share_of(member, assign(group.context, strategy, member))
+            found[member] = sorted(f"{thread} {log.topic} {log.key}" for log, thread in share.items())
+        except SettingsError:
+            found[member] = [REFUSED]
+    return found
+
+
+def digest(shares: object) -> str:
+    """A few digits that stand for an answer in a list of many."""
+    return hashlib.sha256(repr(shares).encode()).hexdigest()[:8]
+
+
+class Oracle:
+    """One release's own classes: `with Oracle("0.8.2.2", folder) as oracle:`."""
+
+    def __init__(self, version: str, folder: Path) -> None:
+        self._is_jafka = version == JAFKA
+        self.process = Process("JafkaAssignor" if self._is_jafka else "ScalaAssignors", version, folder, sources=SOURCES)
+
+    def __enter__(self) -> Oracle:
+        self.process.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.__exit__(None, None, None)
+
+    def shares(self, group: Group, strategy: Strategy) -> Shares:
+        """Fails the test where two consumers come to different owners of a log."""
+        words = [word for path, payload in group.znodes.items() for word in (path, f"x{payload.hex()}")]
+        name = [] if self._is_jafka else [strategy.value.partition("-")[0]]
+        views: dict[str, dict[tuple[str, str], str]] = {}
+        refused: set[str] = set()
+        for line in self.process.ask("assign", *name, GROUP, ",".join(group.members), *words):
+            if line[0] == "consumer":
+                view = views.setdefault(line[1], {})
+                consumer = line[1]
+            elif line[0] == REFUSED:
+                refused.add(consumer)
+            else:
+                view[line[1], line[2]] = line[0]
+        assert not any(_disagree(views[one], views[another]) for one in views for another in views), views
+        return {consumer: [REFUSED] if consumer in refused else _own(consumer, view) for consumer, view in views.items()}
+
+
+def _disagree(one: dict[tuple[str, str], str], another: dict[tuple[str, str], str]) -> bool:
+    return any(another.get(log, thread) != thread for log, thread in one.items())
+
+
+def _own(consumer: str, view: dict[tuple[str, str], str]) -> list[str]:
+    return sorted(f"{thread} {topic} {key}" for (topic, key), thread in view.items() if thread.rpartition("-")[0] == consumer)
+
+
+def lead(strategy: str, members: Iterable[GroupMember], partitions: dict[str, int]) -> list[str]:
+    """What we assign, in lines "MEMBER TOPIC PARTITION"."""
+    found = assign_as_leader(strategy, list(members), partitions)
+    return sorted(f"{member} {log.topic} {log.partition}" for member, logs in found.items() for log in logs)
+
+
+def lead_by_java(process: Process, strategy: str, members: Iterable[GroupMember], partitions: dict[str, int]) -> list[str]:
+    """What the classes of Kafka's Java consumer assign."""
+    told = [word for one in members for word in (one.member_id, one.instance_id or "-", ",".join(sorted(one.topics)))]
+    counts = ",".join(f"{topic}={count}" for topic, count in partitions.items())
+    return sorted(" ".join(line) for line in process.ask("assign", strategy, counts, *told))

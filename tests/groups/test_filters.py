@@ -1,0 +1,27 @@
+"""Patterns of topic filters mean here what they mean in Java, or are refused; and filters are cleaned as consumers clean them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etl.protocol.zookeeper.topic_filters import cleaned
+from tests.brokers.foreign import Process
+from tests.groups.filters import PER_REQUEST, in_java, in_python
+from tests.groups.oracles import GROUPS, SOURCES
+from tests.groups.random_patterns import pattern_of
+
+
+def test_a_pattern_matches_the_names_that_it_matches_in_java_or_is_refused(tmp_path: Path) -> None:
+    with Process("LeaderAssignors", "3.9.1", tmp_path, sources=SOURCES) as java:
+        for first in range(0, 10 * GROUPS, PER_REQUEST):
+            patterns = [pattern_of(seed) for seed in range(first, first + PER_REQUEST)]
+            for pattern, theirs in zip(patterns, in_java(java, patterns), strict=True):
+                assert in_python(pattern) in (theirs, None), pattern
+
+
+def test_a_filter_is_cleaned_as_a_consumer_does(tmp_path: Path) -> None:
+    texts = ["a, b", ' "a,b" ', "'a'", "\"'a'\"", "a b", "\ta\n", 'a"b', '"a"\x85', "a\u2028", "'a'\u2029'", " ' a' ",
+             "a,,b", '""a', " a\x00"]
+    with Process("ScalaAssignors", "0.8.2.2", tmp_path, sources=SOURCES) as scala:
+        found = [bytes.fromhex(line[0][1:]).decode() for line in scala.ask("clean", *(f"x{text.encode().hex()}" for text in texts))]
+    assert [cleaned(text) for text in texts] == found

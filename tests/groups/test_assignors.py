@@ -11,6 +11,7 @@ from tests.brokers.foreign import Process
 from tests.groups.oracles import DIVIDED, GROUPS, SOURCES, Oracle, group_for, lead, lead_by_java, ours
 from tests.groups.random_groups import led_group_of
 
+
 @pytest.mark.parametrize(("version", "strategy"), DIVIDED)
 def test_a_group_in_zookeeper_is_divided_as_its_own_consumers_do(version: str, strategy: Strategy, tmp_path: Path) -> None:
     with Oracle(version, tmp_path) as oracle:

@@ -42,6 +42,6 @@ def other_cases(chars: frozenset[str]) -> frozenset[str]:
 
 
 def written(chars: frozenset[str]) -> str:
-    """A class of Python's; where none of the characters is legal, what matches nothing."""
+    """A class of Python's; where none of the characters is legal, one that matches nothing, as long as another."""
     legal = "".join(sorted(chars & LEGAL))
-    return f"[{re.escape(legal)}]" if legal else "(?:(?!))"
+    return f"[{re.escape(legal)}]" if legal else "(?:(?!)[a])"

@@ -8,7 +8,7 @@ left to what the two languages write alike:
                             lookahead; lookbehind of one length
     by its set of names     `[...]` with ranges and `^`, `\\d \\w \\s` and their opposites, `\\p{...}` of POSIX and of general categories,
                             `\\Q...\\E`, `\\x41`, `\\x{41}`, `\\u0041`, `\\056`, `\\cX`, the flags i, d, m and s, also in mid-pattern
-    refused by name         `{n,}` and `{n,m}` (a filter has no comma: it was made a `|`), back references, possessive quantifiers and
+    refused by name         `{0}`, `{n,}`, `{n,m}` (a filter has no comma: it was made a `|`), back references, possessive quantifiers and
                             `(?>...)` (releases of Python 3.11 differ in them), classes inside classes and `&&` (releases of Java differ),
                             the flags x, u and U, `\\G \\R \\X \\N \\h \\v`, other classes of `\\p`, a quantifier behind a quantifier, an
                             anchor or a lookaround
@@ -144,7 +144,7 @@ class _Parser:
         """With the quantifier that follows, if one does."""
         count = _COUNT.match(self._plain, self._at)
         if count:
-            if len(count[1]) > _MOST_DIGITS:
+            if len(count[1]) > _MOST_DIGITS or not int(count[1]):
                 raise NotTranslated(f"the quantifier {count[0][:20]}")
             self._at = count.end()
             piece += count[0]

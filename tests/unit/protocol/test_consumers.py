@@ -52,6 +52,7 @@ def test_what_is_no_registration_is_an_error_that_names_the_znode(payload: bytes
 @pytest.mark.parametrize(("text", "named"), [
     (r"(a)\\1", r"\\1"), ("a*+b", "possessive"), ("(?>a)b", r"\(\?>"), ("[a&&b]", "&&"), ("(?x)a", "the flag x"), ("(", "not closed"),
     ("a{1,3}", "{ behind a piece"), (r"(?i)\\p{Lower}", "two ways"), (r"\\p{IsLatin}", "IsLatin"), ("(?<=a|bc)d", "fixed-width"),
+    (r"a(?<=_\\s*)", "fixed-width"), ("a{0}", r"quantifier \{0\}"),
 ])
 def test_a_filter_without_a_certain_meaning_is_refused_by_name(text: str, named: str) -> None:
     with pytest.raises(SettingsError, match=f"not understood here: .*{named}") as failed:

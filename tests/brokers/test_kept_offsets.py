@@ -18,7 +18,8 @@ def test_offsets_are_kept_with_their_words_by_every_kafka_and_a_member_of_the_pa
     host, _, port = stage.cluster.brokers[0].bootstrap.rpartition(":")
     topic = stage.new_topic()
     first, second = (BrokerPartition(topic, partition) for partition in range(2))
-    with SimpleConsumer(host, int(port), timeout_s=60) as consumer:
+    generation = "jafka" if isinstance(stage, JafkaStage) else None
+    with SimpleConsumer(host, int(port), timeout_s=60, generation=generation) as consumer:
         if isinstance(stage, JafkaStage):
             with pytest.raises(SettingsError, match="cannot store a group's offsets"):
                 consumer.commit_offsets(unused_group, {first: 42})

@@ -26,7 +26,14 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture
 def consumer(broker: FakeBroker) -> Iterator[SimpleConsumer]:
-    with SimpleConsumer(broker.host, broker.port, timeout_s=1) as connected:
+    with SimpleConsumer(broker.host, broker.port, timeout_s=5) as connected:
+        yield connected
+
+
+@pytest.fixture
+def impatient(broker: FakeBroker) -> Iterator[SimpleConsumer]:
+    """One that gives up soon."""
+    with SimpleConsumer(broker.host, broker.port, timeout_s=0.5) as connected:
         yield connected
 
 
@@ -110,12 +117,12 @@ def test_a_static_name_is_refused_where_brokers_know_no_static_members() -> None
 
 @pytest.mark.parametrize("act", [hang_up, never])
 def test_a_commit_without_an_answer_may_have_happened_and_is_not_sent_again(
-    broker: FakeBroker, consumer: SimpleConsumer, act: Act,
+    broker: FakeBroker, impatient: SimpleConsumer, act: Act,
 ) -> None:
-    consumer.find_coordinator("g")
+    impatient.find_coordinator("g")
     broker.script[OFFSET_COMMIT].append(act)
     with pytest.raises(CommitUnknown, match="nobody knows whether the offsets are stored"):
-        consumer.commit_offsets("g", {DEMO: 42})
+        impatient.commit_offsets("g", {DEMO: 42})
     assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 1
     assert broker.world.committed["g", "demo", 0][0] == 42
 
@@ -130,27 +137,27 @@ def test_a_members_commit_is_sent_again_over_a_new_connection_for_nobody_else_ca
 
 
 @pytest.mark.parametrize("code", [-1, 7, 15])
-def test_a_commit_that_is_answered_with_what_may_pass_may_have_happened(broker: FakeBroker, consumer: SimpleConsumer, code: int) -> None:
+def test_a_commit_that_is_answered_with_what_may_pass_may_have_happened(broker: FakeBroker, impatient: SimpleConsumer, code: int) -> None:
     broker.world.group_refusals[OFFSET_COMMIT].extend([code] * 20)
     with pytest.raises(CommitUnknown, match=rf"\(code {code}\)"):
-        consumer.commit_offsets("g", {DEMO: 42})
+        impatient.commit_offsets("g", {DEMO: 42})
 
 
-def test_a_coordinator_that_never_comes_is_another_thing_for_nothing_was_sent_to_it(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+def test_a_coordinator_that_never_comes_is_another_thing_for_nothing_was_sent_to_it(broker: FakeBroker, impatient: SimpleConsumer) -> None:
     broker.world.group_refusals[FIND_COORDINATOR].extend([15] * 20)
     with pytest.raises(BrokerError, match="name the coordinator"):
-        consumer.commit_offsets("g", {DEMO: 42})
+        impatient.commit_offsets("g", {DEMO: 42})
 
 
 def test_an_offset_that_a_transaction_is_about_to_replace_is_waited_for_until_the_deadline(
-    broker: FakeBroker, consumer: SimpleConsumer,
+    broker: FakeBroker, consumer: SimpleConsumer, impatient: SimpleConsumer,
 ) -> None:
     consumer.commit_offsets("g", {DEMO: 42})
     broker.world.group_refusals[OFFSET_FETCH].append(88)
     assert consumer.fetch_offsets("g", [DEMO], require_stable=True)[DEMO].offset == 42
     broker.world.group_refusals[OFFSET_FETCH].extend([88] * 20)
     with pytest.raises(BrokerUnreachable, match="UNSTABLE_OFFSET_COMMIT"):
-        consumer.fetch_offsets("g", [DEMO], require_stable=True)
+        impatient.fetch_offsets("g", [DEMO], require_stable=True)
 
 
 # Logs that are refused on their own

@@ -18,6 +18,7 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.java import find_java
 from etl.embedded.kafka import Kafka
 from etl.embedded.releases import JAFKA, release_jars
+from etl.model.logs import BrokerPartition
 from tests.brokers.compiling import SOURCES, compiled
 
 KeyValue = tuple[bytes | None, bytes | None]
@@ -177,6 +178,18 @@ class JavaClients(JavaProducer):
         """Everything that a reader of committed records is given."""
         lines = self.ask("read", topic, partition, 0)
         return [Seen(0, partition, int(offset), 0, _bytes(key), _bytes(value)) for offset, key, value, _ in lines]
+
+    def enter(self, name: str, group: str, topic: str, **settings: object) -> None:
+        """Have a consumer join a group, and poll; settings with `_` for `.`."""
+        self.ask("enter", name, group, topic, *(word for key, value in settings.items() for word in (key.replace("_", "."), value)))
+
+    def owns(self, name: str) -> frozenset[BrokerPartition]:
+        """What it was assigned last."""
+        return frozenset(BrokerPartition(topic, int(partition)) for topic, partition in self.ask("owns", name))
+
+    def exit(self, name: str) -> None:
+        """Have it leave."""
+        self.ask("exit", name)
 
 
 def _words(records: Sequence[KeyValue]) -> list[str]:

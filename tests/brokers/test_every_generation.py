@@ -1,4 +1,7 @@
-"""A pipeline on each release: foreign producers write, and the table holds what the release's own consumer reads."""
+"""A pipeline on each release: foreign producers write, and the table holds what the release's own consumer reads.
+
+And a member of ours beside that consumer: each follows what the other assigns.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
+from etl.edges.brokers.coordinator import GroupProtocol
+from etl.errors import NotKafka, SettingsError
+from tests.brokers.compiling import number_of
+from tests.brokers.groups import Group
+from tests.brokers.stage import JafkaStage, KafkaStage
 from tests.brokers.writing import FETCH_BYTES, ForeignPipeline
 from tests.system.driving import broken_off_before
 
@@ -35,3 +43,29 @@ def test_a_real_run_that_is_killed_behind_its_delta_commit_leaves_each_record_on
     pipeline.ran()
     assert pipeline.is_as_its_own_consumer_reads()
     assert pipeline.door("verify").code == 0
+
+
+def test_the_consumers_of_a_release_follow_what_we_assign_and_we_what_they_do(stage: KafkaStage | JafkaStage) -> None:
+    if isinstance(stage, JafkaStage) or stage.release < (0, 9):
+        return  # these have no coordinator
+    group = Group(stage, stage.new_topic(), GroupProtocol.CLASSIC, "range")
+    with group.joined() as (first, share):
+        assert share.logs == group.logs
+        with group.foreign():
+            group.divided(first)
+            first.leave()
+            group.theirs(group.logs)
+            with group.joined() as (second, _):
+                group.divided(second)
+    with group.joined() as (third, share):
+        assert share.logs == group.logs and third.statistics.lost == 0, "whoever is left has everything again"
+
+
+def test_what_a_release_has_no_group_protocol_for_is_refused_with_what_it_speaks(stage: KafkaStage | JafkaStage) -> None:
+    topic = stage.new_topic()
+    refused = SettingsError if isinstance(stage, KafkaStage) else NotKafka
+    for protocol, least in ((GroupProtocol.CLASSIC, (0, 9)), (GroupProtocol.CONSUMER, (4,))):
+        if isinstance(stage, KafkaStage) and number_of(stage.version) >= least:
+            continue
+        with pytest.raises(refused):
+            Group(stage, topic, protocol, "range").member().join()  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from kafka.protocol.admin import (
@@ -202,7 +202,7 @@ class FakeBroker:
             self.log(topic, partition).batches.extend(batches)
             self.world.changed.notify_all()
 
-    def __enter__(self) -> FakeBroker:
+    def __enter__(self) -> Self:
         self._start(self._accept)
         return self
 

@@ -15,7 +15,8 @@ from kafka.protocol.admin import (
     ListTransactionsResponse,
 )
 from kafka.protocol.consumer import (
-    FetchResponse, ListOffsetsResponse, OffsetCommitResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse,
+    FetchResponse, HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, ListOffsetsResponse, OffsetCommitResponse, OffsetFetchResponse,
+    OffsetForLeaderEpochResponse, SyncGroupResponse,
 )
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import ProduceResponse
@@ -27,7 +28,10 @@ from etl.model.losses import Loss, LossReason
 from etl.model.plans import OffsetRange, PlanKind
 from etl.model.receipts import Applied, Receipt
 from etl.protocol.generations.kafka.fetch import VERSIONS
+from etl.protocol.generations.kafka.group_membership.consumer import ConsumerGroupHeartbeatResponse
+from etl.protocol.generations.kafka.group_membership.subscriptions import render_assignment, render_subscription
 from etl.protocol.generations.kafka.versions import Api
+from etl.protocol.group_messages import Subscription
 from etl.protocol.messages import FetchTarget
 from etl.protocol.zookeeper import commit_metadata, plan_documents
 from tests.builders import plain_plan
@@ -106,6 +110,8 @@ def _of_groups_and_folders(api: Api, version: int) -> Any:
                 group.DescribedGroupMember(
                     member_id="c-1", group_instance_id=None, client_id="c", client_host="/10.0.0.7", member_metadata=b"",
                     member_assignment=bytes.fromhex("0000 00000001 0006 636c69636b73 00000002 00000003 00000004 ffffffff"))])])
+    if api in (Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.CONSUMER_GROUP_HEARTBEAT):
+        return _of_members(api)
     if api in (Api.DESCRIBE_PRODUCERS, Api.LIST_TRANSACTIONS, Api.DESCRIBE_TRANSACTIONS):
         return _of_transactions(api)
     if api is Api.DESCRIBE_CONFIGS:
@@ -120,6 +126,33 @@ def _of_groups_and_folders(api: Api, version: int) -> Any:
     return DescribeLogDirsResponse(throttle_time_ms=0, error_code=0, results=[folder(
         error_code=0, log_dir="/logs", total_bytes=-1, usable_bytes=-1, topics=[held(name="clicks", partitions=[
             held.DescribeLogDirsPartition(partition_index=3, partition_size=99, offset_lag=0, is_future_key=False)])])])
+
+
+SUBSCRIPTIONS = tuple(render_subscription(told) for told in (
+    Subscription(("a", "b")), Subscription(("a",), frozenset({BrokerPartition("a", 0), BrokerPartition("a", 1)}), 6, b"x")))
+ASSIGNMENTS = tuple(map(render_assignment, ((), (BrokerPartition("a", 0), BrokerPartition("a", 1), BrokerPartition("b", 3)))))
+
+
+def _of_members(api: Api) -> Any:
+    if api is Api.JOIN_GROUP:
+        member = JoinGroupResponse.JoinGroupResponseMember
+        told = zip((("m-1", None), ("m-2", "static")), SUBSCRIPTIONS, strict=True)
+        return JoinGroupResponse(
+            throttle_time_ms=0, error_code=0, generation_id=7, protocol_type="consumer", protocol_name="range", leader="m-1",
+            skip_assignment=False, member_id="m-1", members=[
+                member(member_id=name, group_instance_id=static, metadata=metadata) for (name, static), metadata in told])
+    if api is Api.SYNC_GROUP:
+        return SyncGroupResponse(
+            throttle_time_ms=0, error_code=0, protocol_type="consumer", protocol_name="range", assignment=ASSIGNMENTS[1])
+    if api is Api.HEARTBEAT:
+        return HeartbeatResponse(throttle_time_ms=0, error_code=27)
+    if api is Api.LEAVE_GROUP:
+        left = LeaveGroupResponse.MemberResponse(member_id="m-1", group_instance_id=None, error_code=25)
+        return LeaveGroupResponse(throttle_time_ms=0, error_code=0, members=[left])
+    given = ConsumerGroupHeartbeatResponse.Assignment
+    return ConsumerGroupHeartbeatResponse(
+        throttle_time_ms=0, error_code=0, error_message=None, member_id="m-1", member_epoch=3, heartbeat_interval_ms=5000,
+        assignment=given(topic_partitions=[given.TopicPartitions(topic_id=UUID(int=1), partitions=[0, 2])]))
 
 
 def _of_transactions(api: Api) -> Any:

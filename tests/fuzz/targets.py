@@ -27,6 +27,7 @@ from etl.protocol import error_line
 from etl.protocol.generations.jafka import errors as jafka_errors
 from etl.protocol.generations.kafka import committed, configs, fetch, groups, many_logs, produce, small_messages, transactions
 from etl.protocol.generations.kafka.errors import refusal_of
+from etl.protocol.generations.kafka.group_membership import classic, consumer, subscriptions
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import FetchAnswer
 from etl.protocol.primitives import Reader
@@ -95,6 +96,8 @@ _PARSERS: dict[Api, Callable[[Any], object]] = {
     Api.PRODUCE: produce.parse_produce, Api.FIND_COORDINATOR: committed.parse_coordinator, Api.DESCRIBE_CONFIGS: configs.parse_retention,
     Api.DESCRIBE_PRODUCERS: transactions.parse_open_transactions, Api.LIST_TRANSACTIONS: transactions.parse_transactional_ids,
     Api.DESCRIBE_TRANSACTIONS: transactions.parse_transactions, Api.DESCRIBE_GROUPS: groups.parse_group,
+    Api.JOIN_GROUP: classic.parse_join, Api.SYNC_GROUP: classic.parse_sync, Api.HEARTBEAT: classic.parse_heartbeat,
+    Api.LEAVE_GROUP: classic.parse_leave, Api.CONSUMER_GROUP_HEARTBEAT: consumer.parse_consumer_heartbeat,
 }
 _PARSERS_OF_MANY_LOGS: dict[Api, Callable[..., many_logs.Told[Any]]] = {
     Api.LIST_OFFSETS: many_logs.parse_offsets, Api.OFFSET_FOR_LEADER_EPOCH: many_logs.parse_epoch_ends,
@@ -279,6 +282,8 @@ TARGETS: tuple[Target, ...] = (
     *(Target(f"logs-{api.name.lower().replace('_', '-')}", _about_logs(api, parse), [
         one for one in seeds.responses(api) if one[0] >= _FIRST_OF_MANY_LOGS.get(api, 0)], (errors.CorruptData,))
       for api, parse in _PARSERS_OF_MANY_LOGS.items()),
+    Target("subscription", subscriptions.parse_subscription, seeds.SUBSCRIPTIONS, (errors.CorruptData,)),
+    Target("assignment", subscriptions.parse_assignment, seeds.ASSIGNMENTS, (errors.CorruptData,)),
     Target("jafka-answers", jafka_answers.read, jafka_answers.ANSWERS, (errors.CorruptData,)),
     Target("numbers", _numbers, (b"\0\0\0\3\0\1\1\0\2\4\0\1x", b"\0\0\0\1\6\0\0\0\2ab"), (errors.CorruptData,)),
     Target("error-codes", _code(refusal_of), (b"\0\0", b"\0\1", b"\xff\xff")),

@@ -1,1 +1,1 @@
-"""Members of groups as processes of their own, for tests beside consumers that are not ours."""
+"""Groups with members of ours, as processes of their own, and of others: what takes long."""

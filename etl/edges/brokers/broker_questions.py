@@ -51,6 +51,10 @@ class BrokerQuestions:
         self._fetching.forget()
         self._exchange.close()
 
+    def interrupt(self) -> None:
+        """From another thread: whoever waits for an answer here gets BrokerUnreachable at once. A connect is not interrupted."""
+        self._exchange.interrupt()
+
     def __enter__(self) -> Self:
         return self
 

@@ -6,6 +6,7 @@ A connection that raised is closed: after half a response nobody knows where the
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import select
 import socket
@@ -99,6 +100,11 @@ class Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def interrupt(self) -> None:
+        """From another thread: whoever waits for an answer here is told that the connection broke."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _fill(self, into: memoryview, deadline: float, *, answered: bool) -> None:
         at = 0

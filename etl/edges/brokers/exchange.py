@@ -80,6 +80,11 @@ class Exchange:
         self._hang_up()
         self._may_take = True
 
+    def interrupt(self) -> None:
+        """From another thread: see Connection."""
+        if opened := self._open:
+            opened[0].interrupt()
+
     def _hang_up(self) -> None:
         if self._open is not None:
             self._open[0].close()

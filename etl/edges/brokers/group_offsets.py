@@ -27,7 +27,7 @@ from etl.protocol.stored_offsets import CommittedOffset, CommittedOffsets, Group
 
 _PAUSE_S = 0.2
 _COMING = (Meaning.NOT_COORDINATOR, Meaning.NO_COORDINATOR_YET, Meaning.UNSTABLE)
-_FENCED = (Meaning.NOT_MEMBER, Meaning.REBALANCING)
+_FENCED = (Meaning.OLD_GENERATION, Meaning.UNKNOWN_MEMBER, Meaning.FENCED, Meaning.FENCED_EPOCH, Meaning.STALE_EPOCH, Meaning.REBALANCING)
 _OPEN = "nobody knows whether the offsets are stored"
 _READ_IT_BACK = "what the group has stored: the commit may have happened"
 

@@ -7,12 +7,15 @@ everything else; what comes behind it is theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NoReturn, Protocol, TypeVar
 
 from etl.errors import OtherRelease, SettingsError
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
+from etl.protocol.group_messages import (
+    ConsumerHeartbeat, ConsumerHeartbeatAnswer, Joined, JoinRequest, MemberIdentity, Synced,
+)
 from etl.protocol.messages import (
     ClusterMetadata, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
 )
@@ -166,6 +169,30 @@ class Dialect(Protocol):
     def members_of(self, group: str) -> Request[ToldMembers]:
         """Who is in a group."""
         self._cannot("tell who is in a group")
+
+    # Membership in a group, which its coordinator is asked for
+
+    def join_group(self, wanted: JoinRequest) -> Request[Joined]:
+        """To be in the next generation of a group; answered when all its members have joined, or were waited for long enough."""
+        self._cannot("have members in a group")
+
+    def sync_group(
+        self, identity: MemberIdentity, strategy: str, assigned: Mapping[str, Iterable[BrokerPartition]],
+    ) -> Request[Synced]:
+        """What we were assigned; the leader tells it of everybody, by member id."""
+        self._cannot("have members in a group")
+
+    def heartbeat(self, identity: MemberIdentity) -> Request[Refusal | None]:
+        """We are alive; a refusal says what became of the group."""
+        self._cannot("have members in a group")
+
+    def leave_group(self, identity: MemberIdentity) -> Request[Refusal | None]:
+        """We are no member any more."""
+        self._cannot("have members in a group")
+
+    def consumer_heartbeat(self, beat: ConsumerHeartbeat) -> Request[ConsumerHeartbeatAnswer]:
+        """Everything that a member of the consumer protocol says and is told (KIP-848)."""
+        self._cannot("have members in a group of the consumer protocol")
 
     def commit_offsets(self, commit: OffsetsCommit, *, in_zookeeper: bool = False) -> Request[dict[BrokerPartition, Refusal | None]]:
         """Store next offsets of a group: its coordinator keeps them, or any broker writes them to ZooKeeper for us, as old consumers do."""

@@ -2,7 +2,13 @@ import java.io.PrintStream;
 import java.lang.reflect.Method;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.Collections;
+import java.util.Comparator;
 import java.util.Map;
+import java.util.Properties;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -13,7 +19,66 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 public class JavaClients extends JavaProducer {
     public static void main(String[] arguments) throws Exception {
         broker = arguments[0];
-        serve(Map.of("send", JavaProducer::send, "read", JavaClients::read));
+        serve(Map.of(
+            "send", JavaProducer::send, "read", JavaClients::read,
+            "enter", JavaClients::enter, "owns", JavaClients::owns, "exit", JavaClients::exit));
+    }
+
+    static final Map<String, Member> members = new ConcurrentHashMap<String, Member>();
+
+    /** A consumer that polls, and nothing else, in a thread of its own. */
+    static class Member extends Thread {
+        final KafkaConsumer<byte[], byte[]> consumer;
+        volatile Set<TopicPartition> owned = Collections.emptySet();
+        volatile String failed;
+        volatile boolean closing;
+
+        Member(KafkaConsumer<byte[], byte[]> consumer) {
+            this.consumer = consumer;
+            setDaemon(true);
+        }
+
+        @Override
+        public void run() {
+            try {
+                while (!closing) {
+                    polled(consumer, 100);
+                    owned = new TreeSet<TopicPartition>(Comparator.comparing(TopicPartition::toString)) {{ addAll(consumer.assignment()); }};
+                }
+            } catch (Exception failure) {
+                failure.printStackTrace();
+                failed = String.valueOf(failure);
+            } finally {
+                consumer.close();
+            }
+        }
+    }
+
+    /** enter NAME GROUP TOPIC [KEY VALUE]...: become a member of a group, with these settings. */
+    static void enter(String[] words, PrintStream out) throws Exception {
+        Properties properties = properties(
+            "bootstrap.servers", broker, "group.id", words[2], "enable.auto.commit", "false", "auto.offset.reset", "earliest");
+        for (int i = 4; i < words.length; i += 2) properties.setProperty(words[i], words[i + 1]);
+        KafkaConsumer<byte[], byte[]> consumer =
+            new KafkaConsumer<byte[], byte[]>(properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+        consumer.subscribe(Arrays.asList(words[3]));
+        Member member = new Member(consumer);
+        members.put(words[1], member);
+        member.start();
+    }
+
+    /** owns NAME: lines "TOPIC PARTITION" of what it has. */
+    static void owns(String[] words, PrintStream out) throws Exception {
+        Member member = members.get(words[1]);
+        if (member.failed != null) throw new IllegalStateException(member.failed);
+        for (TopicPartition log : member.owned) out.println(log.topic() + " " + log.partition());
+    }
+
+    /** exit NAME: leave the group. */
+    static void exit(String[] words, PrintStream out) throws Exception {
+        Member member = members.remove(words[1]);
+        member.closing = true;
+        member.join();
     }
 
     /** read TOPIC PARTITION FROM: lines "OFFSET KEY VALUE TIMESTAMP" to the end, as a reader of committed records is given them. */
@@ -29,7 +94,7 @@ public class JavaClients extends JavaProducer {
         long deadline = System.currentTimeMillis() + 30000;
         while (consumer.position(log) < end) {
             if (System.currentTimeMillis() > deadline) throw new IllegalStateException("not all came");
-            for (ConsumerRecord<byte[], byte[]> one : polled(consumer)) {
+            for (ConsumerRecord<byte[], byte[]> one : polled(consumer, 1000)) {
                 out.println(one.offset() + " " + word(one.key()) + " " + word(one.value()) + " " + timestamp(one));
             }
         }
@@ -44,12 +109,12 @@ public class JavaClients extends JavaProducer {
     }
 
     @SuppressWarnings("unchecked")
-    static ConsumerRecords<byte[], byte[]> polled(KafkaConsumer<byte[], byte[]> consumer) throws Exception {
+    static ConsumerRecords<byte[], byte[]> polled(KafkaConsumer<byte[], byte[]> consumer, long ms) throws Exception {
         try {
             Method poll = KafkaConsumer.class.getMethod("poll", Duration.class);
-            return (ConsumerRecords<byte[], byte[]>) poll.invoke(consumer, Duration.ofSeconds(1));
+            return (ConsumerRecords<byte[], byte[]>) poll.invoke(consumer, Duration.ofMillis(ms));
         } catch (NoSuchMethodException beforeTwo) {
-            return (ConsumerRecords<byte[], byte[]>) KafkaConsumer.class.getMethod("poll", long.class).invoke(consumer, 1000L);
+            return (ConsumerRecords<byte[], byte[]>) KafkaConsumer.class.getMethod("poll", long.class).invoke(consumer, ms);
         }
     }
 

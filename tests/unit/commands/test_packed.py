@@ -53,7 +53,8 @@ def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_zip_holds_the_package_and_of_each_kernel_what_numba_compiled(zipped: Path) -> None:
     with zipfile.ZipFile(zipped) as opened:
         names = set(opened.namelist())
-    assert {name for name in names if name.endswith(".py")} == {str(path.relative_to(ROOT)) for path in (ROOT / "etl").rglob("*.py")}
+    there = {str(path.relative_to(ROOT)) for ending in ("py", "json") for path in (ROOT / "etl").rglob(f"*.{ending}")}
+    assert {name for name in names if name.endswith((".py", ".json"))} == there
     assert len([name for name in names if name.endswith(".nbi")]) == ours()
     assert len([name for name in names if name.endswith(".nbc")]) >= ours()
 

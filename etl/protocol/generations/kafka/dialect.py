@@ -21,7 +21,11 @@ from etl.protocol.generations.kafka import (
 from etl.protocol.generations.kafka.fetch import (
     FIRST_WITH_A_LIMIT, FIRST_WITH_TOPIC_IDS, encode_fetch, names_all_by_id, parse_fetch, squeezed,
 )
+from etl.protocol.generations.kafka.group_membership import classic, consumer
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
+from etl.protocol.group_messages import (
+    ConsumerHeartbeat, ConsumerHeartbeatAnswer, Joined, JoinRequest, MemberIdentity, Synced,
+)
 from etl.protocol.messages import (
     ClusterMetadata, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
 )
@@ -251,6 +255,28 @@ class KafkaDialect(Dialect):
         return self._request(Api.DESCRIBE_GROUPS, groups.groups_fields(group),
                              lambda response: groups.parse_group(response, broker=self._address, group=group))
 
+    def join_group(self, wanted: JoinRequest) -> Request[Joined]:
+        least = 0 if wanted.instance_id is None else classic.FIRST_STATIC_JOIN
+        return self._request(Api.JOIN_GROUP, classic.join_fields(wanted), partial(
+            classic.parse_join, broker=self._address, group=wanted.group), least=least)
+
+    def sync_group(
+        self, identity: MemberIdentity, strategy: str, assigned: Mapping[str, Iterable[BrokerPartition]],
+    ) -> Request[Synced]:
+        fields = classic.sync_fields(identity, strategy, assigned)
+        return self._request(Api.SYNC_GROUP, fields, partial(classic.parse_sync, broker=self._address, group=identity.group),
+                             least=_static(identity))
+
+    def heartbeat(self, identity: MemberIdentity) -> Request[Refusal | None]:
+        return self._request(Api.HEARTBEAT, classic.heartbeat_fields(identity), classic.parse_heartbeat, least=_static(identity))
+
+    def leave_group(self, identity: MemberIdentity) -> Request[Refusal | None]:
+        return self._request(Api.LEAVE_GROUP, classic.leave_fields(identity), classic.parse_leave)
+
+    def consumer_heartbeat(self, beat: ConsumerHeartbeat) -> Request[ConsumerHeartbeatAnswer]:
+        return self._request(Api.CONSUMER_GROUP_HEARTBEAT, consumer.consumer_heartbeat_fields(beat), partial(
+            consumer.parse_consumer_heartbeat, broker=self._address, group=beat.group))
+
     def commit_offsets(self, commit: OffsetsCommit, *, in_zookeeper: bool = False) -> Request[dict[BrokerPartition, Refusal | None]]:
         bounds = _bounds_of(in_zookeeper, commit.offsets, commit.topic_ids)
         if commit.member and commit.member.instance_id is not None:
@@ -295,6 +321,11 @@ class KafkaDialect(Dialect):
             return Reply(parse(response), getattr(response, "throttle_time_ms", 0) or 0)
 
         return Request(frame, read)
+
+
+def _static(identity: MemberIdentity) -> int:
+    """The oldest version that knows the name of this member."""
+    return 0 if identity.instance_id is None else classic.FIRST_STATIC
 
 
 def _bounds_of(in_zookeeper: bool, logs: Iterable[BrokerPartition], topic_ids: Mapping[str, str]) -> dict[str, int]:

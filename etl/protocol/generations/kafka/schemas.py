@@ -36,6 +36,22 @@ def refuse_other(message: Any, version: int, response: memoryview, **place: Any)
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
 
 
+def refuse_other_data(data: Any, version: int, content: memoryview, **place: Any) -> None:
+    """The same of what members of a group tell each other: its own version in front, and what a newer version adds behind it, if anything.
+
+    `data` is a class of kafka-python's without a header.
+    """
+    reader = Reader(content, **place)
+    for step in _steps_of_data(data, version):
+        step(reader)
+
+
+@cache
+def _steps_of_data(data: Any, version: int) -> tuple[Step, ...]:
+    flexible = _holds(data.json["flexibleVersions"], version)
+    return (_skipping("the version", 2), *_steps(data.json["fields"], version, flexible))
+
+
 @cache
 def _steps_of(message: Any, version: int) -> tuple[Step, ...]:
     schema = message.json
@@ -68,6 +84,8 @@ def _step(field: Mapping[str, Any], version: int, flexible: bool) -> Step:
     may_be_null = _holds(field.get("nullableVersions", "none"), version) and name not in _NAMES
     if name in _INDEXES or name == "Port":
         return _number(name, 0 if name in _INDEXES else -1, _MAX_PORT if name == "Port" else 2**31 - 1)
+    if "fields" in field and not kind.startswith("[]"):
+        return _struct(name, _steps(field["fields"], version, flexible), may_be_null)
     if not kind.startswith("[]"):
         return _text(name, may_be_null, flexible, is_long=kind == "bytes")
     item = {**field, "name": name, "type": kind[2:], "nullableVersions": "none"}
@@ -108,6 +126,18 @@ def _text(name: str, may_be_null: bool, flexible: bool, *, is_long: bool = False
             reader.span(length, name)
 
     return skip
+
+
+def _struct(name: str, inner: Sequence[Step], may_be_null: bool) -> Step:
+    """A byte in front says whether it is there (KIP-893), where it may be null."""
+    def walk(reader: Reader) -> None:
+        there = reader.int8() if may_be_null else 1
+        if there not in (1, -1):
+            raise reader.corrupt(f"{name} is said to be there by {there}")
+        for step in inner if there == 1 else ():
+            step(reader)
+
+    return walk
 
 
 def _are_as_usual(reader: Reader, layout: struct.Struct, count: int) -> bool:

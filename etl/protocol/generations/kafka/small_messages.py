@@ -18,8 +18,9 @@ from kafka.protocol.admin import (
     ListTransactionsRequest, ListTransactionsResponse,
 )
 from kafka.protocol.consumer import (
-    ListOffsetsRequest, ListOffsetsResponse, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse,
-    OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
+    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, ListOffsetsRequest,
+    ListOffsetsResponse, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse, OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse, SyncGroupRequest, SyncGroupResponse,
 )
 from kafka.protocol.metadata import (
     ApiVersionsRequest, ApiVersionsResponse, FindCoordinatorRequest, FindCoordinatorResponse, MetadataRequest, MetadataResponse,
@@ -30,6 +31,7 @@ from etl.errors import CorruptData
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka import schemas
 from etl.protocol.generations.kafka.errors import UNKNOWN_TOPIC, refusal_of
+from etl.protocol.generations.kafka.group_membership.consumer import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
 from etl.protocol.messages import ClusterMetadata, ListedOffset, PartitionMetadata, TopicMetadata
 from etl.protocol.refusal import Refusal
@@ -41,6 +43,11 @@ _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.OFFSET_COMMIT: (OffsetCommitRequest, OffsetCommitResponse),
     Api.OFFSET_FETCH: (OffsetFetchRequest, OffsetFetchResponse),
     Api.FIND_COORDINATOR: (FindCoordinatorRequest, FindCoordinatorResponse),
+    Api.JOIN_GROUP: (JoinGroupRequest, JoinGroupResponse),
+    Api.SYNC_GROUP: (SyncGroupRequest, SyncGroupResponse),
+    Api.HEARTBEAT: (HeartbeatRequest, HeartbeatResponse),
+    Api.LEAVE_GROUP: (LeaveGroupRequest, LeaveGroupResponse),
+    Api.CONSUMER_GROUP_HEARTBEAT: (ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     Api.DESCRIBE_GROUPS: (DescribeGroupsRequest, DescribeGroupsResponse),
     Api.API_VERSIONS: (ApiVersionsRequest, ApiVersionsResponse),
     Api.OFFSET_FOR_LEADER_EPOCH: (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),

@@ -25,6 +25,10 @@ class Api(Enum):
     OFFSET_COMMIT = (8, 0, 10)
     OFFSET_FETCH = (9, 0, 10)
     FIND_COORDINATOR = (10, 0, 3)
+    JOIN_GROUP = (11, 0, 9)
+    HEARTBEAT = (12, 0, 4)
+    LEAVE_GROUP = (13, 0, 5)
+    SYNC_GROUP = (14, 0, 5)
     DESCRIBE_GROUPS = (15, 0, 4)
     API_VERSIONS = (18, 0, 0)
     OFFSET_FOR_LEADER_EPOCH = (23, 2, 4)
@@ -33,10 +37,16 @@ class Api(Enum):
     DESCRIBE_PRODUCERS = (61, 0, 0)
     DESCRIBE_TRANSACTIONS = (65, 0, 0)
     LIST_TRANSACTIONS = (66, 0, 1)
+    CONSUMER_GROUP_HEARTBEAT = (68, 0, 1)
 
     @property
     def key(self) -> int:
         return self.value[0]
+
+
+_NEVER_READS = frozenset({
+    Api.PRODUCE, Api.JOIN_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.SYNC_GROUP, Api.CONSUMER_GROUP_HEARTBEAT})
+"""What who only reads never sends."""
 
 
 def is_spoken(api: Api, spoken: ApiVersions) -> bool:
@@ -67,7 +77,7 @@ def newest_of(api: Api, spoken: ApiVersions) -> int:
 
 def not_spoken(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str, ...]:
     """The requests, each with its version, that a reader sends to who speaks `wanted`, and that who speaks `spoken` does not know."""
-    sent = {api: choose_version(api, wanted) for api in Api if api is not Api.PRODUCE and is_spoken(api, wanted)}
+    sent = {api: choose_version(api, wanted) for api in Api if api not in _NEVER_READS and is_spoken(api, wanted)}
     known = {api: spoken.get(api.key, (0, -1)) for api in sent}
     return tuple(f"{api.name} v{version}" for api, version in sent.items() if not known[api][0] <= version <= known[api][1])
 

@@ -1,0 +1,160 @@
+"""The classic protocol as one member lives it (Kafka 0.9 to 4.x): join, sync, beat, and join again when the group divides its logs anew.
+
+`step` is one question or one wait; `coordinator` calls it in a thread of its own until the member leaves. What an answer means is
+`coordinated`'s. The leader divides the logs by partition counts of that moment, looks at them from time to time, and joins again when they
+changed: nobody else would.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from etl.decisions.membership.coordinated import KEEPS_LOGS, Next, answered
+from etl.decisions.membership.leader_assignment import GroupMember, assign_as_leader
+from etl.edges.brokers.coordinator_connection import CoordinatorConnection
+from etl.edges.brokers.member_state import MemberState, MemberTerms
+from etl.errors import CorruptData
+from etl.model.logs import BrokerPartition
+from etl.model.membership import Membership, Share
+from etl.protocol.group_messages import Joined, JoinRequest, MemberIdentity, Subscription
+from etl.protocol.refusal import Meaning, Refusal
+
+_Counts = Mapping[str, int]
+
+
+class ClassicProtocol:
+    """One member. Every method is called by the member's thread. Raises what ends the membership, or a try."""
+
+    def __init__(self, terms: MemberTerms, connection: CoordinatorConnection, state: MemberState) -> None:
+        self._terms, self._connection, self._state = terms, connection, state
+        self.member_id: str | None = None
+        self._identity: MemberIdentity | None = None
+        """While we are in a generation."""
+        self._share: Share | None = None
+        self._owned: frozenset[BrokerPartition] = frozenset()
+        self._generation: int | None = None
+        """Of which that is."""
+        self._divided: tuple[frozenset[str], _Counts, float] | None = None
+        """The group's topics, by what we divided them as the leader, and when that is looked at again."""
+        self._refused_joins = 0
+
+    @property
+    def may_be_interrupted(self) -> bool:
+        """Whether the coordinator could still be told that we leave: not before it said who we are."""
+        return self.member_id is not None
+
+    def step(self) -> None:
+        """One question or one wait."""
+        if self._identity is None:
+            self._join()
+        elif self._state.pause() and not self._has_other_partitions():
+            self._beat(self._identity)
+
+    def leave(self) -> None:
+        """Be no member any more. A static one stays for as long as its session: whoever comes back under its name has its logs."""
+        if self.member_id is not None and self._terms.instance_id is None:
+            gone = MemberIdentity(self._terms.group, self.member_id, None, -1)
+            self._connection.ask(lambda dialect: dialect.leave_group(gone))
+
+    def _join(self) -> None:
+        terms, longest_s = self._terms, self._terms.rebalance_timeout_s + self._terms.answers_in_s
+        lets_go = not KEEPS_LOGS.issuperset(terms.strategies)
+        told = Subscription(terms.topics) if lets_go else Subscription(terms.topics, self._owned, self._generation)
+        wanted = JoinRequest(
+            terms.group, self.member_id, terms.instance_id, round(terms.session_timeout_s * 1000), round(terms.rebalance_timeout_s * 1000),
+            dict.fromkeys(terms.strategies, told))
+        joined = self._connection.ask(lambda dialect: dialect.join_group(wanted), within_s=longest_s)
+        if joined.refusal is not None:
+            self._refused_joins += 1
+            self._act(joined.refusal, "take a member", told_id=joined.member_id)
+            return
+        if joined.member_id is None:
+            what = "the coordinator takes us as a member and gives no id"
+            raise CorruptData(what, check="the broker's log", broker=self._connection.address)
+        self._refused_joins, self.member_id = 0, joined.member_id
+        self._state.note_join()
+        self._sync(joined, MemberIdentity(terms.group, joined.member_id, terms.instance_id, joined.generation), lets_go)
+
+    def _sync(self, joined: Joined, identity: MemberIdentity, lets_go: bool) -> None:
+        assigned: Mapping[str, Iterable[BrokerPartition]] = {}
+        self._divided = None
+        if joined.is_leader:
+            topics = frozenset(name for each in joined.members for name in each.subscription.topics)
+            counts = self._counts(topics)
+            self._divided = topics, counts, time.monotonic() + self._terms.topics_max_age_s
+            assigned = assign_as_leader(joined.strategy, [
+                GroupMember(each.member_id, frozenset(told.topics), each.instance_id, told.owned, told.generation)
+                for each in joined.members for told in (each.subscription,)], counts)
+        asked_at = time.monotonic()
+        synced = self._connection.ask(
+            lambda dialect: dialect.sync_group(identity, joined.strategy, assigned),
+            within_s=self._terms.rebalance_timeout_s + self._terms.answers_in_s)
+        if synced.refusal is not None:
+            self._act(synced.refusal, "tell what we are assigned")
+            return
+        if strange := sorted(log for log in synced.logs if log.topic not in self._terms.topics):
+            raise CorruptData("the group's leader assigned us a log of a topic that we did not ask for", **strange[0].place,
+                              group=self._terms.group, check="which client leads the group")
+        revoked = self._owned - synced.logs
+        self._owned, self._generation = synced.logs, joined.generation
+        if revoked and not lets_go:
+            return  # they are let go by joining again without them: only then does the leader give them to others
+        self._identity = identity
+        self._share = Share(
+            identity.member_id, Membership.COORDINATOR, joined.strategy, joined.generation, synced.logs, identity.instance_id)
+        # An empty share where logs move one by one may only be the first half: it is believed with the next heartbeat.
+        if synced.logs or lets_go:
+            self._state.settle(self._share, asked_at)
+
+    def _beat(self, identity: MemberIdentity) -> None:
+        asked_at = self._state.note_send()
+        refusal = self._connection.ask(lambda dialect: dialect.heartbeat(identity), within_s=min(
+            self._terms.answers_in_s, self._terms.session_timeout_s))
+        if refusal is not None:
+            self._act(refusal, "take a heartbeat")
+            return
+        self._state.note_answer()
+        if self._share is not None:
+            self._state.settle(self._share, asked_at)
+
+    def _has_other_partitions(self) -> bool:
+        """Whether we lead, and a topic has more partitions than we divided: then the group divides its logs anew."""
+        if self._divided is None or time.monotonic() < self._divided[2]:
+            return False
+        topics, before, _ = self._divided
+        counts = self._counts(topics)
+        self._divided = topics, counts, time.monotonic() + self._terms.topics_max_age_s
+        if counts != before:
+            self._let_go()
+        return counts != before
+
+    def _counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Partitions of each topic that is there."""
+        told = self._connection.topics(sorted(set(topics))).topics
+        return {name: len(topic.partitions) for name, topic in told.items() if topic.partitions}
+
+    def _act(self, refusal: Refusal, doing: str, *, told_id: str | None = None) -> None:
+        means = answered(refusal)
+        if self._identity is None and refusal.meaning is not Meaning.ID_REQUIRED:
+            self._state.note_try()
+        if means.is_lost:
+            self._state.lose()
+        if means.next is Next.GIVE_UP:
+            raise refusal.error(doing, group=self._terms.group, broker=self._connection.address)
+        if means.next in (Next.JOIN_AGAIN, Next.ASK_AT_ONCE):
+            self.member_id = (told_id or self.member_id) if means.keeps_id else None
+            if means.is_lost:
+                self._owned, self._generation = frozenset(), None
+            self._let_go()
+            if self._refused_joins > 1:
+                self._state.pause(self._terms.backoff_s)
+            return
+        self._state.note_trouble(refusal.error(doing, group=self._terms.group, broker=self._connection.address))
+        if means.next is Next.LOOK_UP:
+            self._connection.forget()
+        self._state.pause(self._terms.backoff_s)
+
+    def _let_go(self) -> None:
+        self._identity = self._share = None
+        self._state.let_go()

@@ -1,0 +1,199 @@
+"""What the two threads of a member know together: the run's, which waits for a share, and the member's own, which talks to the coordinator.
+
+Everything is behind one lock; nothing here does I/O, and every moment is `time.monotonic`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from threading import Condition
+
+from etl.decisions.membership.coordinated import Heartbeats, interval_of
+from etl.errors import EtlError
+from etl.model.membership import RebalanceStatistics, Share
+
+
+@dataclass(frozen=True, slots=True)
+class MemberTerms:
+    """As what a member joins."""
+
+    group: str
+    topics: tuple[str, ...]
+    strategies: tuple[str, ...] = ("range",)
+    """In order of preference, of the classic protocol: all members of a group need one in common."""
+    instance_id: str | None = None
+    """Of a static member (2.3 on): one that goes and comes back within its session keeps its logs, and nobody else notices."""
+    session_timeout_s: float = 45.0
+    rebalance_timeout_s: float = 60.0
+    """How long the group waits for us to join again, or to let go of what was taken from us."""
+    join_timeout_s: float = 60.0
+    backoff_s: float = 0.2
+    """Between two tries, where one came to nothing."""
+    answers_in_s: float = 10.0
+    topics_max_age_s: float = 60.0
+    """How long a leader goes by the partition counts that it divided by."""
+
+
+class MemberState:
+    """Shared by the run's thread and the member's."""
+
+    def __init__(self, terms: MemberTerms) -> None:
+        self._terms = terms
+        self._changed = Condition()
+        self._share: Share | None = None
+        self._stands_since = float("-inf")
+        """The last moment at which a question was sent whose answer said that the share stands."""
+        self._poked = float("-inf")
+        self._error: Exception | None = None
+        self._trouble: EtlError | None = None
+        self._is_leaving = False
+        self._holds = False
+        self._begun: float | None = time.monotonic()
+        """Of the rebalance under way."""
+        self._statistics = RebalanceStatistics()
+        session_s = terms.session_timeout_s
+        self._heartbeats = Heartbeats(interval_of(session_s), session_s, terms.backoff_s, begun=time.monotonic())
+
+    # The member's thread
+
+    def let_go(self) -> None:
+        """The share is over, and another one is wanted."""
+        with self._changed:
+            self._share = None
+            self._begun = time.monotonic() if self._begun is None else self._begun
+            self._changed.notify_all()
+
+    def note_try(self) -> None:
+        """Something was in the way of a share."""
+        with self._changed:
+            self._statistics = replace(self._statistics, tries=self._statistics.tries + 1)
+
+    def settle(self, share: Share, asked_at: float) -> None:
+        """The group has settled on this, by an answer to what was asked at that moment; or it still stands."""
+        with self._changed:
+            now = time.monotonic()
+            if share != self._share:
+                took = self._statistics.seconds + (now - self._begun if self._begun is not None else 0)
+                self._statistics = replace(self._statistics, rebalances=self._statistics.rebalances + 1, seconds=took)
+            self._begun = None
+            self._share, self._stands_since, self._trouble = share, asked_at, None
+            self._changed.notify_all()
+
+    def lose(self) -> None:
+        """The membership ended, or its share, without our wish."""
+        with self._changed:
+            if self._share is not None:
+                self._statistics = replace(self._statistics, lost=self._statistics.lost + 1)
+
+    def give_up(self, error: Exception) -> None:
+        """There is no membership any more, and no way to it."""
+        with self._changed:
+            self._share, self._error = None, error
+            self._changed.notify_all()
+
+    def note_trouble(self, error: EtlError) -> None:
+        """Something may pass; told where the share does not come in time."""
+        with self._changed:
+            self._trouble = error
+            self._heartbeats = self._heartbeats.at_failure()
+
+    def note_join(self) -> None:
+        """The coordinator took us as a member."""
+        with self._changed:
+            self._heartbeats = self._heartbeats.at_join(time.monotonic())
+
+    def note_send(self) -> float:
+        """A heartbeat goes out: the moment."""
+        with self._changed:
+            now = time.monotonic()
+            self._heartbeats = self._heartbeats.at_send(now)
+            return now
+
+    def note_answer(self) -> None:
+        """The coordinator knew us."""
+        with self._changed:
+            self._heartbeats = self._heartbeats.at_answer(time.monotonic())
+
+    def beat_every(self, interval_s: float) -> None:
+        """What the coordinator wants, where that is more often."""
+        with self._changed:
+            wanted = min(interval_s, interval_of(self._terms.session_timeout_s))
+            self._heartbeats = replace(self._heartbeats, interval_s=wanted)
+
+    def pause(self, seconds: float | None = None) -> bool:
+        """Wait so long, by default until the next heartbeat is due, unless the run wants to know at once. False: we are leaving."""
+        with self._changed:
+            until = time.monotonic() + (self._heartbeats.wait_s(time.monotonic()) if seconds is None else seconds)
+            while not self._is_leaving and (left := until - time.monotonic()) > 0:
+                if seconds is None and self._poked > self._heartbeats.sent:
+                    break
+                self._changed.wait(left)
+            return not self._is_leaving
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the run wants to be no member any more."""
+        with self._changed:
+            return self._is_leaving
+
+    @property
+    def holds(self) -> bool:
+        """Whether what is taken from us is not let go yet."""
+        with self._changed:
+            return self._holds
+
+    # The run's thread
+
+    def poke(self) -> float:
+        """Ask the coordinator at once: the moment."""
+        with self._changed:
+            self._poked = time.monotonic()
+            self._changed.notify_all()
+            return self._poked
+
+    def hold(self, holds: bool) -> None:
+        """See `holds`."""
+        with self._changed:
+            self._holds = holds
+            self._poked = time.monotonic()
+            self._changed.notify_all()
+
+    def leave(self) -> None:
+        """See `is_leaving`."""
+        with self._changed:
+            self._is_leaving = True
+            self._changed.notify_all()
+
+    def wait_for_share(self, since: float, deadline: float) -> Share | None:
+        """The share, once an answer to a question of `since` or later said that it stands; None: not by the deadline.
+
+        Raises what the membership ended with.
+        """
+        with self._changed:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                if self._share is not None and self._stands_since >= since:
+                    return self._share
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                self._changed.wait(left)
+
+    def is_current(self, share: Share | None) -> bool:
+        """Whether this is the group's word, as far as anybody told us, and the session may be alive."""
+        with self._changed:
+            return share is not None and self._share == share and not self._heartbeats.is_over(time.monotonic())
+
+    @property
+    def trouble(self) -> EtlError | None:
+        """What was last in the way, if it was not the group."""
+        with self._changed:
+            return self._trouble
+
+    @property
+    def statistics(self) -> RebalanceStatistics:
+        """What it cost so far."""
+        with self._changed:
+            return replace(self._statistics, heartbeat_age_s=self._heartbeats.age_s(time.monotonic()))

@@ -1,0 +1,118 @@
+"""A group with members of ours and of a release's own consumer, on its own broker: who owns what."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kafka.admin import KafkaAdminClient
+
+from etl.edges.brokers.coordinator import CoordinatedMember, GroupProtocol
+from etl.edges.brokers.member_state import MemberTerms
+from etl.embedded.cluster import Cluster
+from etl.embedded.server import HOST, wait_until
+from etl.errors import Owned, SettingsError
+from etl.model.logs import BrokerPartition
+from etl.model.membership import Share
+from tests.brokers.foreign import JavaClients
+from tests.brokers.stage import PARTITIONS, KafkaStage
+
+WITHIN_S = 60
+_numbers = itertools.count(1)
+_CLASSIC = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 300}
+_STRATEGIES = {"range": "RangeAssignor", "roundrobin": "RoundRobinAssignor", "cooperative-sticky": "CooperativeStickyAssignor"}
+
+
+def with_consumer_protocol(cluster: Cluster) -> None:
+    """Have a cluster of 4.0 or later take members of the consumer protocol: one that Kafka's own tool did not format begins without."""
+    with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+        assert admin.update_features({"group.version": 1}) == {"group.version": "OK"}
+
+    def is_on() -> bool:
+        [port] = {broker.port for broker in cluster.brokers}
+        terms = MemberTerms(f"any-{next(_numbers)}", ("any",), session_timeout_s=6, join_timeout_s=0.2)
+        member = CoordinatedMember([(HOST, port)], terms, protocol=GroupProtocol.CONSUMER)
+        try:
+            member.join()
+        except Owned:
+            return True
+        except SettingsError:
+            return False
+        member.leave()
+        return True
+
+    assert wait_until(is_on, WITHIN_S), "the feature is on, and the broker does not know it"
+
+
+@dataclass
+class Group:
+    """One group over a topic of PARTITIONS partitions that nobody else uses; all of whom leave in the end."""
+
+    stage: KafkaStage
+    topic: str
+    protocol: GroupProtocol
+    strategy: str
+    name: str = field(default_factory=lambda: f"divided-{next(_numbers)}-{time.time_ns()}")
+
+    @property
+    def logs(self) -> frozenset[BrokerPartition]:
+        return frozenset(BrokerPartition(self.topic, number) for number in range(PARTITIONS))
+
+    @property
+    def java(self) -> JavaClients:
+        assert isinstance(self.stage.java, JavaClients)
+        return self.stage.java
+
+    def terms(self, instance_id: str | None = None) -> MemberTerms:
+        return MemberTerms(
+            self.name, (self.topic,), strategies=(self.strategy,), instance_id=instance_id, session_timeout_s=6, rebalance_timeout_s=20,
+            join_timeout_s=WITHIN_S)
+
+    def member(self, instance_id: str | None = None) -> CoordinatedMember:
+        """One of ours that has not joined."""
+        return CoordinatedMember([(HOST, self.stage.cluster.brokers[0].port)], self.terms(instance_id), protocol=self.protocol)
+
+    @contextlib.contextmanager
+    def joined(self, instance_id: str | None = None) -> Iterator[tuple[CoordinatedMember, Share]]:
+        """One of ours."""
+        member = self.member(instance_id)
+        try:
+            yield member, member.join()
+        finally:
+            member.leave()
+
+    @contextlib.contextmanager
+    def foreign(self, name: str = "java") -> Iterator[None]:
+        """One of the release's own."""
+        settings: dict[str, object] = {"group_protocol": "consumer"}
+        if self.protocol is GroupProtocol.CLASSIC:
+            strategy = f"org.apache.kafka.clients.consumer.{_STRATEGIES[self.strategy]}"
+            settings = {**_CLASSIC, "partition_assignment_strategy": strategy}
+        self.java.enter(name, self.name, self.topic, **settings)
+        try:
+            yield
+        finally:
+            self.java.exit(name)
+
+    def theirs(self, logs: frozenset[BrokerPartition], name: str = "java") -> None:
+        """Wait until the release's own member owns exactly these."""
+        assert wait_until(lambda: self.java.owns(name) == logs, WITHIN_S), (self.java.owns(name), logs)
+
+    def ours(self, member: CoordinatedMember, count: int) -> Share:
+        """The share of one of ours, once it is so large."""
+        deadline = time.monotonic() + WITHIN_S
+        share = member.rejoin()
+        while len(share.logs) != count:
+            assert time.monotonic() < deadline, share
+            time.sleep(0.02)
+            share = share if member.is_current else member.rejoin()
+        return share
+
+    def divided(self, member: CoordinatedMember, name: str = "java") -> Share:
+        """The share of one of ours, once it and the release's own own one half each."""
+        share = self.ours(member, PARTITIONS // 2)
+        self.theirs(self.logs - share.logs, name)
+        return share

@@ -1,0 +1,97 @@
+"""What holds for one of our members whatever coordinator it has: the sentences that the fake and real brokers are held to."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from etl.edges.brokers.coordinator import CoordinatedMember, GroupProtocol
+from etl.edges.brokers.member_state import MemberTerms
+from etl.model.logs import BrokerPartition
+from etl.model.membership import Share
+
+PARTITIONS = 4
+_WITHIN_S = 60
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Stage:
+    """Brokers with a topic, and as what members join."""
+
+    bootstrap: Sequence[tuple[str, int]]
+    topic: str
+    terms: MemberTerms
+    protocol: GroupProtocol = GroupProtocol.CLASSIC
+
+    @property
+    def logs(self) -> frozenset[BrokerPartition]:
+        return frozenset(BrokerPartition(self.topic, number) for number in range(PARTITIONS))
+
+    def member(self, **changed: Any) -> CoordinatedMember:
+        return CoordinatedMember(self.bootstrap, replace(self.terms, **changed), protocol=self.protocol)
+
+    @contextlib.contextmanager
+    def joined(self, **changed: Any) -> Iterator[tuple[CoordinatedMember, Share]]:
+        """A member that has joined, and leaves in the end."""
+        member = self.member(**changed)
+        try:
+            yield member, member.join()
+        finally:
+            member.leave()
+
+
+def new_group() -> str:
+    """One that nobody else uses."""
+    return f"members-{next(_numbers)}-{time.time_ns()}"
+
+
+def eventually(member: CoordinatedMember, is_so: Callable[[Share], bool]) -> Share:
+    """The share once it is so: a member of ours looks again whenever it is told."""
+    deadline = time.monotonic() + _WITHIN_S
+    share = member.rejoin()
+    while not is_so(share):
+        assert time.monotonic() < deadline, share
+        time.sleep(0.01)
+        share = share if member.is_current else member.rejoin()
+    return share
+
+
+class MemberContract:
+    """The sentences. Whoever runs them has a fixture `stage`."""
+
+    def test_alone_in_a_group_a_member_owns_every_log_and_whoever_comes_behind_its_leave_owns_them_all(self, stage: Stage) -> None:
+        with stage.joined() as (member, share):
+            assert (share.logs, member.is_current) == (stage.logs, True)
+            assert member.rejoin() == share, "nothing was wrong with it"
+            statistics = member.statistics
+            assert (statistics.rebalances, statistics.lost) == (1, 0) and statistics.heartbeat_age_s is not None
+        assert not member.is_current
+        with stage.joined() as (_, share):
+            assert share.logs == stage.logs, "nobody waits for one that left"
+
+    def test_of_two_members_each_owns_what_the_other_does_not_and_one_that_leaves_gives_all_to_the_other(self, stage: Stage) -> None:
+        with stage.joined() as (first, alone):
+            with stage.joined() as (second, _):
+                theirs = eventually(second, lambda share: len(share.logs) == PARTITIONS // 2)
+                assert not first.is_current, "its last share is over"
+                ours = eventually(first, lambda share: len(share.logs) == PARTITIONS // 2)
+                assert ours.logs | theirs.logs == stage.logs and not ours.logs & theirs.logs
+                assert ours.generation != alone.generation and ours.member_id == alone.member_id
+                first.follow()
+            assert eventually(first, lambda share: share.logs == stage.logs).generation != ours.generation
+            assert first.statistics.rebalances >= 3
+
+    def test_a_static_member_that_goes_and_comes_back_has_its_logs_and_nobody_else_notices(self, stage: Stage) -> None:
+        with stage.joined() as (other, _), stage.joined(instance_id="static") as (static, _):
+            before = eventually(static, lambda share: len(share.logs) == PARTITIONS // 2)
+            theirs = eventually(other, lambda share: share.logs == stage.logs - before.logs)
+            static.leave()
+            with stage.joined(instance_id="static") as (_, back):
+                assert (back.logs, back.instance_id) == (before.logs, "static")
+                assert other.rejoin().logs == theirs.logs
+                assert stage.protocol is GroupProtocol.CONSUMER or other.rejoin().generation == theirs.generation

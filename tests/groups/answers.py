@@ -1,0 +1,36 @@
+"""What a coordinator's answer says, as a value that JSON keeps: for golden bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from etl.protocol.generations.kafka.group_membership import classic, consumer
+from etl.protocol.generations.kafka.versions import Api
+
+RELEASES = ("0.9.0.1", "2.8.2", "3.9.1", "4.1.0")
+"""Those whose groups differ most."""
+PARSERS: Mapping[Api, Callable[[Any], object]] = {
+    Api.JOIN_GROUP: classic.parse_join, Api.SYNC_GROUP: classic.parse_sync, Api.HEARTBEAT: classic.parse_heartbeat,
+    Api.LEAVE_GROUP: classic.parse_leave, Api.CONSUMER_GROUP_HEARTBEAT: consumer.parse_consumer_heartbeat}
+
+
+def said(api: Api, response: Any) -> Any:
+    """What was read of a decoded response."""
+    return _plain(PARSERS[api](response))
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if hasattr(value, "code"):  # a refusal
+        return value.name
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(found) for key, found in sorted(value.items())}
+    if isinstance(value, bytes):
+        return value.hex()
+    found = [_plain(each) for each in value]
+    return sorted(found, key=str) if isinstance(value, frozenset) else found

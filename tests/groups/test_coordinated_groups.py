@@ -1,0 +1,162 @@
+"""Members of ours beside each release's own consumer, for as long as a night: rebalances, deaths, sleeps and static members.
+
+Not in the gate, whose short form of it is `tests/brokers/test_every_generation.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from etl.edges.brokers.coordinator import GroupProtocol
+from etl.embedded.server import wait_until
+from tests.brokers.groups import WITHIN_S, Group, with_consumer_protocol
+from tests.brokers.stage import PARTITIONS, KafkaStage, begin
+from tests.groups.answers import RELEASES
+
+CLASSIC, CONSUMERS = GroupProtocol.CLASSIC, GroupProtocol.CONSUMER
+ROUNDS = 20
+_WITH_STATIC = (2, 3)
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaStage]:
+    """A release's servers and clients."""
+    with contextlib.ExitStack() as running:
+        stage = begin(request.param, tmp_path_factory.mktemp("stage"), running)
+        assert isinstance(stage, KafkaStage)
+        if stage.release >= (4,):
+            with_consumer_protocol(stage.cluster)
+        yield stage
+
+
+def group_of(stage: KafkaStage, protocol: GroupProtocol, strategy: str = "range") -> Group:
+    if protocol is CONSUMERS and stage.release < (4,):
+        pytest.skip("the consumer protocol is of 4.0 on")
+    return Group(stage, stage.new_topic(), protocol, strategy)
+
+
+of_each = pytest.mark.parametrize("protocol", [CLASSIC, CONSUMERS])
+
+
+class Alone:
+    """A member of ours in a process of its own."""
+
+    def __init__(self, group: Group, said: Path, instance_id: str = "") -> None:
+        self._said = said
+        command = [sys.executable, "-m", "tests.groups.lone_member", str(group.stage.cluster.brokers[0].port), group.name, group.topic,
+                   group.protocol.value, instance_id]
+        with said.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2])
+
+    @property
+    def shares(self) -> Sequence[tuple[int, ...]]:
+        """Logs, generation and how often it was lost, of each share."""
+        return [tuple(map(int, line.split())) for line in self._said.read_text().splitlines()]
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def owns(self, count: int, behind: int = 0) -> tuple[int, ...]:
+        """Its newest share, once it is one of so many logs behind the first so many shares."""
+        assert wait_until(lambda: len(self.shares) > behind and self.shares[-1][0] == count, WITHIN_S), self.shares
+        return self.shares[-1]
+
+
+@contextlib.contextmanager
+def alone(group: Group, tmp_path: Path, instance_id: str = "") -> Iterator[Alone]:
+    said = tmp_path / f"{instance_id or 'said'}-{len(list(tmp_path.iterdir()))}"
+    process = Alone(group, said, instance_id)
+    try:
+        yield process
+    finally:
+        process.process.kill()
+        process.process.wait()
+
+
+@of_each
+def test_however_often_consumers_of_the_release_come_and_go_every_log_has_one_owner(stage: KafkaStage, protocol: GroupProtocol) -> None:
+    group = group_of(stage, protocol)
+    with group.joined() as (member, _):
+        member.follow()
+        for _ in range(ROUNDS):
+            with group.foreign():
+                group.divided(member)
+            assert group.ours(member, PARTITIONS).logs == group.logs
+        assert member.statistics.rebalances > 2 * ROUNDS and member.statistics.lost == 0
+
+
+@pytest.mark.parametrize("strategy", ["roundrobin", "cooperative-sticky"])
+def test_other_strategies_are_divided_by_us_for_others_and_by_others_for_us(stage: KafkaStage, strategy: str) -> None:
+    if strategy == "cooperative-sticky" and stage.release < (2, 4):
+        pytest.skip("the strategy is of 2.4 on")
+    group = group_of(stage, CLASSIC, strategy)
+    with group.joined() as (first, _):
+        with group.foreign():
+            group.divided(first)
+            first.leave()
+            group.theirs(group.logs)
+            with group.joined() as (second, _):
+                group.divided(second)
+
+
+@of_each
+def test_one_of_ours_that_is_killed_is_missed_and_its_logs_go_to_others_within_its_session(
+    stage: KafkaStage, protocol: GroupProtocol, tmp_path: Path,
+) -> None:
+    group = group_of(stage, protocol)
+    with alone(group, tmp_path) as killed, group.foreign():
+        killed.owns(PARTITIONS // 2)
+        killed.signal(signal.SIGKILL)
+        group.theirs(group.logs)
+        with alone(group, tmp_path) as late:
+            late.owns(PARTITIONS // 2)
+
+
+@of_each
+def test_one_of_ours_that_slept_longer_than_its_session_is_told_and_comes_back_as_a_new_member(
+    stage: KafkaStage, protocol: GroupProtocol, tmp_path: Path,
+) -> None:
+    group = group_of(stage, protocol)
+    with alone(group, tmp_path) as sleeper, group.foreign():
+        sleeper.owns(PARTITIONS // 2)
+        before = len(sleeper.shares)
+        sleeper.signal(signal.SIGSTOP)
+        try:
+            group.theirs(group.logs)
+        finally:
+            sleeper.signal(signal.SIGCONT)
+        assert sleeper.owns(PARTITIONS // 2, before)[2] == 1, "it was lost once, and says so"
+        assert wait_until(lambda: len(group.java.owns("java")) == PARTITIONS // 2, WITHIN_S)
+
+
+@of_each
+def test_a_static_member_that_goes_and_comes_back_within_its_session_is_not_noticed(stage: KafkaStage, protocol: GroupProtocol) -> None:
+    group = group_of(stage, protocol)
+    if stage.release < _WITH_STATIC:
+        pytest.skip("static members are of 2.3 on")
+    with group.foreign(), group.joined("static") as (member, _):
+        share = group.divided(member)
+        for _ in range(3):
+            member.leave()
+            back = member.join()
+            assert back.logs == share.logs and group.java.owns("java") == group.logs - share.logs
+            assert protocol is CONSUMERS or back.generation == share.generation
+
+
+def test_what_is_held_is_nobody_elses_before_it_is_released(stage: KafkaStage) -> None:
+    group = group_of(stage, CONSUMERS)
+    with group.joined() as (member, share):
+        member.hold()
+        with group.foreign():
+            assert not wait_until(lambda: bool(group.java.owns("java")), 5), "others are given nothing"
+            assert member.is_current and share.logs == group.logs
+            member.release()
+            group.divided(member)

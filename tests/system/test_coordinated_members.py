@@ -1,0 +1,21 @@
+"""The sentences about members of a group against a real coordinator."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl.edges.brokers.member_state import MemberTerms
+from etl.embedded.cluster import Cluster
+from etl.embedded.server import HOST
+from tests.conftest import TopicFactory
+from tests.fakes.member_contract import PARTITIONS, MemberContract, Stage, new_group
+
+
+class TestMembers(MemberContract):
+    """The contract."""
+
+    @pytest.fixture
+    def stage(self, cluster: Cluster, topic: TopicFactory) -> Stage:
+        name = topic(PARTITIONS)
+        return Stage([(HOST, cluster.brokers[0].port)], name, MemberTerms(
+            new_group(), (name,), session_timeout_s=6, rebalance_timeout_s=20, join_timeout_s=60))

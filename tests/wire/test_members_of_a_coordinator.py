@@ -1,0 +1,298 @@
+"""A member of a group at a fake coordinator: the contract, every code, and what only a fake shows at will."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from etl.edges.brokers.coordinator import GroupProtocol
+from etl.edges.brokers.member_state import MemberTerms
+from etl.embedded.server import wait_until
+from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, MembershipLost, Owned, PermissionRefused, SettingsError
+from etl.model.logs import BrokerPartition
+from etl.model.membership import RebalanceStatistics
+from etl.run.members import Member
+from tests.fakes.broker import FIND_COORDINATOR, World, altered, hang_up, never
+from tests.fakes.coordinator import CONSUMER, HEARTBEAT, JOIN, LEAVE, SYNC, FakeCoordinator
+from tests.fakes.member_contract import PARTITIONS, MemberContract, Stage, eventually
+
+CLASSIC, CONSUMERS = GroupProtocol.CLASSIC, GroupProtocol.CONSUMER
+of_each = pytest.mark.parametrize("protocol", [CLASSIC, CONSUMERS])
+TERMS = MemberTerms("g", ("clicks",), session_timeout_s=0.6, rebalance_timeout_s=5, join_timeout_s=20, backoff_s=0.01, answers_in_s=5)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeCoordinator]:
+    with FakeCoordinator() as broker:
+        for number in range(PARTITIONS):
+            broker.log("clicks", number)
+        broker.world.topic_ids["clicks"] = UUID(int=1)
+        yield broker
+
+
+@pytest.fixture
+def stage(broker: FakeCoordinator) -> Stage:
+    return Stage([(broker.host, broker.port)], "clicks", TERMS)
+
+
+class TestClassicMembers(MemberContract):
+    """The contract, of the classic protocol."""
+
+
+class TestConsumerMembers(MemberContract):
+    """The contract, of the consumer protocol."""
+
+    @pytest.fixture
+    def stage(self, broker: FakeCoordinator) -> Stage:
+        return Stage([(broker.host, broker.port)], "clicks", TERMS, CONSUMERS)
+
+
+def of(stage: Stage, protocol: GroupProtocol) -> Stage:
+    return replace(stage, protocol=protocol)
+
+
+PASSING = [
+    *((protocol, api, code) for code in (14, 15, 16, 7, -1) for protocol, api in ((CLASSIC, JOIN), (CLASSIC, SYNC), (CONSUMERS, CONSUMER))),
+    *((CLASSIC, api, code) for api in (JOIN, SYNC) for code in (22, 25, 27)),
+    *((CONSUMERS, CONSUMER, code) for code in (25, 110, 111, 113)),
+    (CLASSIC, JOIN, 81), *((protocol, FIND_COORDINATOR, 15) for protocol in (CLASSIC, CONSUMERS)),
+]
+
+
+@pytest.mark.parametrize(("protocol", "api", "code"), PASSING, ids=str)
+def test_what_may_pass_on_the_way_to_a_share_is_waited_for(
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int, code: int,
+) -> None:
+    (broker.world.group_refusals if api == FIND_COORDINATOR else broker.refusals)[api].extend([code, code])
+    with of(stage, protocol).joined() as (member, share):
+        assert share.logs == stage.logs and member.is_current
+
+
+ENDING = [
+    *((protocol, api, code, kind) for protocol, api in ((CLASSIC, JOIN), (CONSUMERS, CONSUMER)) for code, kind in (
+        (24, SettingsError), (30, PermissionRefused), (35, SettingsError), (42, EtlError), (69, SettingsError), (82, MembershipLost))),
+    (CLASSIC, JOIN, 23, SettingsError), (CLASSIC, JOIN, 26, SettingsError), (CONSUMERS, CONSUMER, 112, SettingsError),
+]
+
+
+@pytest.mark.parametrize(("protocol", "api", "code", "kind"), ENDING, ids=str)
+def test_what_will_not_pass_is_its_own_error_with_the_group_and_the_broker(
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int, code: int, kind: type[EtlError],
+) -> None:
+    broker.refusals[api].append(code)
+    with pytest.raises(kind, match=rf"\(code {code}\)") as raised:
+        of(stage, protocol).member().join()
+    assert type(raised.value) is kind
+    assert (raised.value.where["group"], raised.value.where["broker"]) == ("g", f"{broker.host}:{broker.port}")
+    assert broker.group.members == {} and broker.consumers == {}
+
+
+@of_each
+def test_who_has_no_right_to_know_the_coordinator_is_refused(broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol) -> None:
+    broker.world.group_refusals[FIND_COORDINATOR].append(30)
+    with pytest.raises(PermissionRefused, match="name the coordinator of group g"):
+        of(stage, protocol).member().join()
+
+
+BEATS = [(CLASSIC, HEARTBEAT, 22, 1), (CLASSIC, HEARTBEAT, 25, 1), (CLASSIC, HEARTBEAT, 27, 0),
+         (CONSUMERS, CONSUMER, 25, 1), (CONSUMERS, CONSUMER, 110, 1)]
+
+
+@pytest.mark.parametrize(("protocol", "api", "code", "lost"), BEATS, ids=str)
+def test_a_heartbeat_that_says_so_ends_the_share_and_the_member_joins_again_by_itself_at_once(
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int, code: int, lost: int,
+) -> None:
+    with of(stage, protocol).joined() as (member, share):
+        if code == 25:
+            broker.forget()
+        elif code == 27:
+            broker.call_for_a_rebalance()
+        else:
+            broker.refusals[api].append(code)
+        assert wait_until(lambda: not member.is_current, 20), "the run asks nothing meanwhile"
+        again = member.rejoin()
+        assert again.logs == stage.logs and again.generation != share.generation or protocol is CONSUMERS
+        assert (again.member_id == share.member_id) == (code != 25)
+        assert member.statistics.lost == lost
+
+
+@pytest.mark.parametrize(("protocol", "api"), [(CLASSIC, HEARTBEAT), (CONSUMERS, CONSUMER)])
+def test_another_process_under_the_same_name_ends_the_membership_for_good(
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int,
+) -> None:
+    with of(stage, protocol).joined(instance_id="static") as (member, _):
+        broker.refusals[api].append(82)
+        assert wait_until(lambda: not member.is_current, 20)
+        with pytest.raises(MembershipLost, match="FENCED_INSTANCE_ID") as raised:
+            member.rejoin()
+        assert (raised.value.exit_code, raised.value.retriable) == (6, True)
+
+
+@of_each
+def test_a_group_that_does_not_settle_in_time_is_owned_and_nothing_of_ours_is_left_in_it(
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol,
+) -> None:
+    if protocol is CLASSIC:
+        with of(stage, protocol).joined() as (other, _):
+            broker.refusals[HEARTBEAT].extend([0] * 1000)
+            broker.group.members["asleep"] = replace(next(iter(broker.group.members.values())), member_id="asleep", has_joined=False)
+            with pytest.raises(Owned, match="the group g did not settle within 0.3 s") as raised:
+                stage.member(join_timeout_s=0.3).join()
+            assert (raised.value.exit_code, raised.value.retriable) == (4, True)
+            assert wait_until(lambda: len(broker.asked[LEAVE]) == 1, 10)
+            broker.group.members.pop("asleep")
+            other.leave()
+    else:
+        broker.world.topic_ids["clicks"] = UUID(int=1)
+        with of(stage, protocol).joined() as (holder, _):
+            holder.hold()
+            with pytest.raises(Owned, match="the group g did not settle"):
+                replace(of(stage, protocol)).member(join_timeout_s=0.05).join()
+            assert set(broker.consumers) == {holder.rejoin().member_id}
+
+
+def test_a_coordinator_that_moved_is_looked_up_again_and_the_member_goes_on_there(stage: Stage) -> None:
+    world = World()
+    world.topic_ids["clicks"] = UUID(int=1)
+    with FakeCoordinator(world=world, broker_id=1) as first, FakeCoordinator(world=world, broker_id=2) as second:
+        first.log("clicks")
+        world.coordinator = 1
+        with Stage([(first.host, first.port)], "clicks", TERMS).joined() as (member, share):
+            first.refusals[HEARTBEAT].extend([16] * 5)
+            world.coordinator = 2
+            assert wait_until(lambda: bool(second.asked[JOIN]), 20), "nobody knows it there, so it joins"
+            assert eventually(member, lambda found: found.member_id in second.group.members).logs == share.logs
+
+
+@of_each
+def test_a_connection_that_breaks_and_a_coordinator_that_is_silent_for_a_while_cost_nothing_within_the_session(
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol,
+) -> None:
+    with of(stage, protocol).joined(session_timeout_s=9) as (member, share):
+        broker.hang_up_on_everybody()
+        assert member.rejoin() == share
+        broker.script[HEARTBEAT].append(hang_up)
+        broker.script[CONSUMER].append(hang_up)
+        assert member.rejoin() == share and member.statistics.lost == 0
+
+
+@of_each
+def test_nothing_heard_for_a_whole_session_ends_the_share_by_our_own_clock(
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol,
+) -> None:
+    with of(stage, protocol).joined(answers_in_s=0.3) as (member, share):
+        assert member.is_current
+        broker.script[HEARTBEAT].extend([never] * 50)
+        broker.script[CONSUMER].extend([never] * 50)
+        assert wait_until(lambda: not member.is_current, 20)
+        broker.script.clear()
+        assert member.rejoin().logs == share.logs
+
+
+def test_brokers_that_nobody_answers_for_are_unreachable_and_not_an_owned_group(stage: Stage) -> None:
+    gone = replace(stage, bootstrap=[("127.0.0.1", 1)])
+    with pytest.raises(BrokerUnreachable, match="no broker answers"):
+        gone.member(join_timeout_s=0.2).join()
+
+
+def test_a_coordinator_that_never_is_one_is_told_as_such_when_time_is_over(broker: FakeCoordinator, stage: Stage) -> None:
+    broker.refusals[JOIN].extend([14] * 10_000)
+    with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        stage.member(join_timeout_s=0.2).join()
+
+
+@pytest.mark.parametrize(("protocol", "api"), [(CLASSIC, JOIN), (CLASSIC, SYNC), (CONSUMERS, CONSUMER)])
+def test_an_answer_that_is_none_ends_the_membership_as_corrupt_data(
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int,
+) -> None:
+    broker.script[api].append(altered(lambda body: body[:9]))
+    with pytest.raises(CorruptData):
+        of(stage, protocol).member().join()
+
+
+def test_the_members_thread_beats_while_the_run_waits_for_something_else(broker: FakeCoordinator, stage: Stage) -> None:
+    with stage.joined() as (member, _):
+        before = len(broker.asked[HEARTBEAT])
+        assert wait_until(lambda: len(broker.asked[HEARTBEAT]) > before + 3, 20), "nobody calls the member"
+        assert member.is_current
+
+
+def test_a_leader_that_sees_more_partitions_divides_them_and_one_that_sees_no_others_does_not(
+    broker: FakeCoordinator, stage: Stage,
+) -> None:
+    with stage.joined(topics_max_age_s=0.05) as (member, share):
+        generation = broker.group.generation
+        assert member.rejoin().generation == generation == share.generation
+        broker.log("clicks", PARTITIONS)
+        assert len(eventually(member, lambda found: len(found.logs) == PARTITIONS + 1).logs) == PARTITIONS + 1
+
+
+def test_a_log_that_is_held_stays_ours_until_it_is_released_and_is_nobody_elses_before(broker: FakeCoordinator, stage: Stage) -> None:
+    consumers = of(stage, CONSUMERS)
+    with consumers.joined() as (holder, share), consumers.joined(join_timeout_s=20) as (late, first):
+        holder.rejoin()
+        late.leave()
+        holding = eventually(holder, lambda found: found.logs == stage.logs)
+        holder.hold()
+        other = consumers.member()
+        begun = threading.Event()
+        found: list[frozenset[BrokerPartition]] = []
+
+        def join() -> None:
+            begun.set()
+            found.append(eventually(other, lambda its: bool(its.logs)).logs)
+
+        thread = threading.Thread(target=join, daemon=True)
+        thread.start()
+        assert begun.wait(10) and wait_until(lambda: len(broker.consumers) == 2, 20)
+        told = len(broker.asked[CONSUMER])
+        assert wait_until(lambda: len(broker.asked[CONSUMER]) > told + 6, 20)
+        assert holder.is_current and not found, "the epoch of the holder stays, and so does its commit's fence"
+        holder.release()
+        thread.join(20)
+        assert found and found[0] < stage.logs and not holder.is_current
+        assert eventually(holder, lambda its: its.logs == stage.logs - found[0]).generation != holding.generation
+        other.leave()
+
+
+def test_strategies_that_move_logs_one_by_one_settle_with_everything_owned_once(broker: FakeCoordinator, stage: Stage) -> None:
+    sticky = {"strategies": ("cooperative-sticky",)}
+    with stage.joined(**sticky) as (first, _), stage.joined(**sticky) as (second, share):
+        assert share.strategy == "cooperative-sticky" and len(share.logs) == PARTITIONS // 2, "an empty first half is not believed"
+        ours = eventually(first, lambda found: len(found.logs) == PARTITIONS // 2)
+        assert ours.logs | second.rejoin().logs == stage.logs
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_a_member_speaks_what_its_coordinator_does_from_the_first_version_on(broker: FakeCoordinator, stage: Stage, version: int) -> None:
+    broker.versions.update({JOIN: (0, version), SYNC: (0, min(version, 5)), HEARTBEAT: (0, min(version, 4)), LEAVE: (0, min(version, 5))})
+    with stage.joined() as (member, share):
+        assert (share.logs, member.rejoin()) == (stage.logs, share)
+        assert {number for key, number in broker.requests if key == JOIN} == {version}
+    assert broker.group.members == {}
+
+
+def test_what_a_run_asks_of_its_membership_may_be_asked_before_it_has_joined(stage: Stage) -> None:
+    member: Member = stage.member()
+    member.follow()
+    assert not member.is_current and member.statistics == RebalanceStatistics()
+
+
+def test_leaving_may_be_done_twice_and_before_joining_and_a_member_may_join_again(stage: Stage) -> None:
+    member = stage.member()
+    member.leave()
+    share = member.join()
+    member.leave()
+    member.leave()
+    assert (member.join().logs, member.statistics.rebalances) == (share.logs, 2)
+    member.leave()
+
+
+def test_a_strategy_that_is_not_known_is_refused_before_anybody_is_asked_to_take_a_member(broker: FakeCoordinator, stage: Stage) -> None:
+    with pytest.raises(SettingsError, match="how the strategy random divides"):
+        stage.member(strategies=("random",)).join()
+    assert not broker.asked[JOIN]

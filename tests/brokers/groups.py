@@ -14,7 +14,7 @@ from etl.edges.brokers.coordinator import CoordinatedMember, GroupProtocol
 from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import HOST, wait_until
-from etl.errors import Owned, SettingsError
+from etl.errors import BrokerUnreachable, Owned, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.membership import Share
 from tests.brokers.foreign import JavaClients
@@ -39,7 +39,7 @@ def with_consumer_protocol(cluster: Cluster) -> None:
             member.join()
         except Owned:
             return True
-        except SettingsError:
+        except (SettingsError, BrokerUnreachable):
             return False
         member.leave()
         return True

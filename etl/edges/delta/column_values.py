@@ -1,4 +1,4 @@
-"""What is counted of the values of a file's columns while rows come, for the log to tell: nulls, and the bounds of floating numbers.
+"""What is counted of the values of a file's columns while rows come, for the log to tell: nulls, and bounds that no Parquet footer tells.
 
 A column here is one that Delta keeps statistics of: of a struct each of its fields, of a list or a map the whole (Delta protocol, "Per-file
 Statistics"), and no more of them than Delta's own writer takes. Bounds of all others are those of the Parquet footer (`file_statistics`).
@@ -6,17 +6,21 @@ Statistics"), and no more of them than Delta's own writer takes. Bounds of all o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import compute, types
 
 INDEXED_COLUMNS = 32
 """Of how many columns the log speaks, the first ones (Delta's `delta.dataSkippingNumIndexedCols`, by default)."""
-_BOUNDED = (types.is_signed_integer, types.is_string, types.is_date32, types.is_timestamp, types.is_decimal)
-"""Types whose bounds the footer tells. Of booleans and bytes Delta keeps none."""
+_KEPT = (types.is_signed_integer, types.is_string, types.is_date32, types.is_timestamp, types.is_decimal)
+"""Types whose bounds the footer keeps."""
+_COUNTED = (types.is_floating, types.is_string, types.is_boolean)
+"""Types whose bounds are counted here: of floating numbers the footer passes NaN over, of texts it has none beyond 4 KiB. Those of booleans
+Delta's own writer leaves out, and delta-rs's has them."""
+Bounds = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +34,14 @@ class Column:
     """Which of the file's Parquet columns it is, of a list or a map the first one; None: the file lacks it, it is null in all its rows."""
 
     @property
-    def is_bounded_by_footer(self) -> bool:
+    def is_kept(self) -> bool:
         """Whether Parquet is asked to keep its least and greatest value."""
-        return any(holds(self.kind) for holds in _BOUNDED)
+        return any(holds(self.kind) for holds in _KEPT)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether its least and greatest value are those that `CountedValues` found."""
+        return any(holds(self.kind) for holds in _COUNTED)
 
 
 def columns_of(schema: pa.Schema, lacking: Collection[str] = ()) -> tuple[Column, ...]:
@@ -53,7 +62,7 @@ def footer_keeps(columns: Iterable[Column]) -> list[str]:
     Never those of floating numbers: the writer passes NaN over, which Spark takes for the greatest of all, and which it would not look for
     in a row group whose greatest number is too small.
     """
-    return [".".join(column.path) for column in columns if column.at is not None and column.is_bounded_by_footer]
+    return [".".join(column.path) for column in columns if column.at is not None and column.is_kept]
 
 
 def _columns(path: tuple[str, ...], kind: pa.DataType, at: int) -> Iterator[Column]:
@@ -80,7 +89,7 @@ class CountedValues:
         self.columns = columns_of(schema, lacking)
         self.nulls = [0] * len(self.columns)
         """Of each column; where the struct around it is null, so is the field."""
-        self._bounds: list[tuple[float, float] | None] = [None] * len(self.columns)
+        self._bounds: list[Bounds | None] = [None] * len(self.columns)
         self._is_unbounded = [False] * len(self.columns)
 
     def count(self, rows: pa.RecordBatch) -> None:
@@ -93,23 +102,26 @@ class CountedValues:
             for name in column.path[1:]:
                 values = compute.struct_field(values, name)
             self.nulls[i] += values.null_count
-            if types.is_floating(column.kind):
+            if column.is_counted and not self._is_unbounded[i] and values.null_count < len(values):
                 self._bound(i, values)
 
-    def bounds_of_floats(self, i: int) -> tuple[float, float] | None:
-        """The least and the greatest number; None where there is none, or one that is no number, or not finite: JSON has no name for it."""
+    def bounds(self, i: int) -> Bounds | None:
+        """The least and the greatest value, a text as its UTF-8 bytes; None where there is none, or a number that is none, or not finite:
+        JSON has no name for it."""
         return None if self._is_unbounded[i] else self._bounds[i]
 
     def _bound(self, i: int, values: pa.Array) -> None:
-        if self._is_unbounded[i] or values.null_count == len(values):
-            return
-        if not compute.all(compute.is_finite(values)).as_py():
+        if types.is_floating(values.type) and not compute.all(compute.is_finite(values)).as_py():
             self._is_unbounded[i] = True
             return
-        found = compute.min_max(values)
-        least, greatest = found["min"].as_py(), found["max"].as_py()
-        known = self._bounds[i] or (math.inf, -math.inf)
+        found = compute.min_max(values.dictionary if types.is_dictionary(values.type) else values)
+        least, greatest = (_value(found[end]) for end in ("min", "max"))
+        known = self._bounds[i] or (least, greatest)
         self._bounds[i] = min(known[0], least), max(known[1], greatest)
+
+
+def _value(found: pa.Scalar) -> Any:
+    return found.as_buffer().to_pybytes() if types.is_string(found.type) else found.as_py()
 
 
 def nested(found: Sequence[tuple[tuple[str, ...], object]]) -> dict[str, object]:

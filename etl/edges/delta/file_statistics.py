@@ -1,8 +1,10 @@
 """What a table's log says of a data file's content, so that readers can pass the file over (Delta protocol, "Per-file Statistics").
 
 Every reader believes it blindly: a bound that is too tight loses rows in filters. So the least and the greatest value are those that the
-Parquet writer itself found, and of a timestamp, which the log keeps in milliseconds, the greatest is rounded up. Where a value is one that
-readers order or parse in different ways (NaN, infinity, years beyond 9999, decimals of many digits) the column has no bounds.
+Parquet writer itself found, or `column_values`; of a timestamp, which the log keeps in milliseconds, the greatest is rounded up, and
+decimals of many digits are rounded outwards. Where a value is one that readers order or parse in different ways (NaN, infinity, years
+beyond 9999) the file has no bounds at all: delta-rs takes one that is missing beside others for null, and its PyArrow dataset then passes
+the file over.
 """
 
 from __future__ import annotations
@@ -28,22 +30,34 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 _FIRST_DAY, _LAST_DAY = _FIRST_MS // 86_400_000, _LAST_MS // 86_400_000
 _DIGITS_OF_DOUBLE = 15
 """So many decimal digits survive the way through a double."""
+_PLACES = 4
+"""So many places behind the point has a double that Python writes without an exponent."""
 
 
 def render_stats(metadata: parquet.FileMetaData, counted: CountedValues) -> str:
     """The statistics of a file, JSON, of its footer and of what was counted of its values."""
     least, greatest = list[tuple[tuple[str, ...], Any]](), list[tuple[tuple[str, ...], Any]]()
+    is_whole = True
     for i, column in enumerate(counted.columns):
-        if column.at is not None and column.is_bounded_by_footer:
-            bounds = _of_footer(metadata, column.kind, column.at)
-        else:
-            bounds = counted.bounds_of_floats(i)
+        bounds = _bounds_of(metadata, counted, i)
         if bounds is not None:
             least.append((column.path, bounds[0]))
             greatest.append((column.path, bounds[1]))
+        elif (column.is_kept or column.is_counted) and len(column.path) == 1 and counted.nulls[i] < metadata.num_rows:
+            is_whole = False
     nulls = [(column.path, count) for column, count in zip(counted.columns, counted.nulls, strict=True)]
-    told = {"numRecords": metadata.num_rows, "minValues": nested(least), "maxValues": nested(greatest), "nullCount": nested(nulls)}
+    told = {"numRecords": metadata.num_rows, "nullCount": nested(nulls)}
+    if is_whole:
+        told |= {"minValues": nested(least), "maxValues": nested(greatest)}
     return json.dumps(told, separators=(",", ":"), allow_nan=False)
+
+
+def _bounds_of(metadata: parquet.FileMetaData, counted: CountedValues, i: int) -> tuple[Any, Any] | None:
+    column = counted.columns[i]
+    if not column.is_counted:
+        return _of_footer(metadata, column.kind, column.at) if column.is_kept and column.at is not None else None
+    found = counted.bounds(i)
+    return found if found is None or not types.is_string(column.kind) else _of_texts(*found)
 
 
 def _of_footer(metadata: parquet.FileMetaData, kind: pa.DataType, at: int) -> tuple[Any, Any] | None:
@@ -63,11 +77,9 @@ def _bounds(kind: pa.DataType, found: list[Any]) -> tuple[Any, Any] | None:
     """The least and the greatest value as the log has them; None where there are none, or none that the log can name."""
     if not found:
         return None
-    least, greatest = (f([_value(kind, raw) for one in found for raw in (one.min_raw, one.max_raw)]) for f in (min, max))
-    if types.is_string(kind):
-        return _of_texts(least, greatest)
+    least, greatest = (f([_value(raw) for one in found for raw in (one.min_raw, one.max_raw)]) for f in (min, max))
     if types.is_decimal(kind):
-        return decimal_bounds(least, greatest, kind.scale)
+        return decimal_bounds(least, greatest, kind)
     if types.is_date32(kind):
         return (_day(least), _day(greatest)) if _FIRST_DAY <= least <= greatest <= _LAST_DAY else None
     if not types.is_timestamp(kind):
@@ -77,10 +89,8 @@ def _bounds(kind: pa.DataType, found: list[Any]) -> tuple[Any, Any] | None:
     return (_moment(first, zone), _moment(last, zone)) if _FIRST_MS <= first <= last <= _LAST_MS else None
 
 
-def _value(kind: pa.DataType, raw: Any) -> Any:
-    """A bound of the footer in the order of the column's type: texts as UTF-8 bytes, decimals as whole numbers."""
-    if types.is_string(kind):
-        return raw if isinstance(raw, bytes) else raw.encode()
+def _value(raw: Any) -> Any:
+    """A bound of the footer in the order of the column's type: decimals as whole numbers."""
     return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
 
 
@@ -91,12 +101,26 @@ def _of_texts(least: bytes, greatest: bytes) -> tuple[str, str] | None:
         return None
 
 
-def decimal_bounds(least: int, greatest: int, scale: int) -> tuple[float, float] | None:
-    """The bounds, given in units of the last place, as JSON numbers; None where readers that take these for doubles would round them."""
-    found = tuple(float(f"{unscaled}E-{scale}") for unscaled in (least, greatest))
-    if max(abs(least), abs(greatest)) >= 10**_DIGITS_OF_DOUBLE or any("e" in repr(one) for one in found):
+def decimal_bounds(least: int, greatest: int, kind: pa.DataType) -> tuple[float, float] | None:
+    """The bounds, given in units of the last place, as JSON numbers without an exponent: delta-rs takes one with it for null.
+
+    Where readers that take these for doubles would round them, they are rounded outwards. None where the type has no number so large.
+    """
+    first, last = _decimal(least, kind, -1), _decimal(greatest, kind, 1)
+    return None if first is None or last is None else (first, last)
+
+
+def _decimal(unscaled: int, kind: pa.DataType, outwards: int) -> float | None:
+    """The number, or one further outwards (-1: below it, 1: above it), which is a whole one where there are many digits."""
+    told = float(f"{unscaled}E-{kind.scale}")
+    if abs(unscaled) < 10**_DIGITS_OF_DOUBLE and "e" not in repr(told):
+        return told
+    place = max(-_PLACES, len(str(abs(unscaled))) - kind.scale - _DIGITS_OF_DOUBLE + 1)
+    step = 10 ** (place + kind.scale)
+    further = (outwards * unscaled // step + 2) * step * outwards
+    if abs(further) >= 10**kind.precision:
         return None
-    return found[0], found[1]
+    return further // 10**kind.scale if place >= 0 else float(f"{further}E-{kind.scale}")
 
 
 def text_bounds(least: str, greatest: str) -> tuple[str, str]:

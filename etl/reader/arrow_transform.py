@@ -16,7 +16,7 @@ from pyarrow import compute
 
 from etl.errors import SettingsError
 from etl.model.raw_table import arrow_schema, row_key
-from etl.reader.arrow_types import NoTypeOfDelta, stored_schema
+from etl.reader.arrow_types import NoTypeOfDelta, names_twice, stored_schema
 from etl.reader.user_function import line_of, load_function, said_by
 
 _KEY = "arrow_transform"
@@ -48,6 +48,10 @@ def load_arrow_transform(name: str, *, physical: bool = False) -> ArrowTransform
     made = _called(function, pa.RecordBatch.from_pylist([], schema=given), "on no rows", _CHECK)
     if made.num_rows:
         raise _wrong(f"made {made.num_rows} rows of none", f"{_CHECK}; a row is made of a record")
+    twice = next(names_twice(made.schema), None)
+    if twice is not None:
+        what = f"makes the column {' and '.join(dict.fromkeys(twice))} more than once; to Delta capital letters are no difference"
+        raise _wrong(what, "the columns that it makes")
     try:
         stored = stored_schema(made.schema)
         made.cast(stored)
@@ -74,6 +78,7 @@ def transformed(batches: Iterable[pa.RecordBatch], transform: ArrowTransform) ->
             raise _wrong(what, _CHECK + _AGAIN)
         try:
             rows = made.cast(transform.stored)
+            rows.validate(full=True)  # bytes that are no UTF-8 in one text, and delta-rs reads nothing of the table any more
         except pa.ArrowException as error:
             raise _wrong(f"made a value that the table cannot keep: {said_by(error)}", f"the function{_AGAIN}") from error
         _refuse_other_records(batch, rows, physical=transform.physical)

@@ -5,6 +5,8 @@ Every column, nested ones too, may be null, as Delta's own writer makes those of
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import pyarrow as pa
 from pyarrow import types
 
@@ -26,6 +28,23 @@ class NoTypeOfDelta(ValueError):
 def stored_schema(made: pa.Schema) -> pa.Schema:
     """The columns as the table has them. Raises NoTypeOfDelta."""
     return pa.schema([_field(field) for field in made])
+
+
+def names_twice(fields: Iterable[pa.Field]) -> Iterator[list[str]]:
+    """Names that only capital letters keep apart, or nothing, of columns and of the fields of each struct in them."""
+    named = list(fields)
+    same: dict[str, list[str]] = {}
+    for field in named:
+        same.setdefault(field.name.lower(), []).append(field.name)
+    yield from (names for names in same.values() if len(names) > 1)
+    for field in named:
+        yield from names_twice(_inside(field.type))
+
+
+def _inside(kind: pa.DataType) -> Iterator[pa.Field]:
+    """The fields of a struct; of a list or a map those of the structs in it."""
+    for inner in (kind.field(at) for at in range(kind.num_fields)):
+        yield from [inner] if types.is_struct(kind) else _inside(inner.type)
 
 
 def stored_type(made: pa.DataType) -> pa.DataType:

@@ -99,6 +99,11 @@ class FilesOfWorkers:
             pool.shutdown()
         return [found[at] for at in range(len(self._tasks))]
 
+    @property
+    def _function(self) -> str:
+        """What else may have ended a process."""
+        return f"; {self._reading.transform.name} (arrow_transform), which works in it" if self._reading.transform else ""
+
     def _done(self, worker: Worker, task: Task, wanted: FilesWanted) -> Written:
         for attempt in range(ATTEMPTS_MAX):
             answer = worker.answer(Order(task, attempt, self._reading, wanted, self._progress))
@@ -108,11 +113,11 @@ class FilesOfWorkers:
                 self.receipts.add(dict(answer.receipts))
                 return answer
             if not worker.was_killed:
-                raise ProcessLost(f"a worker process {worker.ended_by}", check=f"what it said; {_CHECK}")
+                raise ProcessLost(f"a worker process {worker.ended_by}", check=f"what it said{self._function}; {_CHECK}")
             if attempt + 1 < ATTEMPTS_MAX:
                 worker.start_again()
         what = f"a worker process was lost {ATTEMPTS_MAX} times while it read the same ranges: {worker.ended_by}"
-        raise ProcessLost(what, check=f"the machine's memory (dmesg, if the kernel ended it); {_CHECK}")
+        raise ProcessLost(what, check=f"the machine's memory (dmesg, if the kernel ended it){self._function}; {_CHECK}")
 
 
 class Worker:

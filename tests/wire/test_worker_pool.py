@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from etl.errors import CorruptData, ProcessLost
 from etl.model.data_files import FilesWanted, Written
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
-from etl.model.raw_table import COLUMNS, raw_columns
+from etl.model.raw_table import COLUMNS, arrow_schema, raw_columns
 from etl.protocol.error_line import unmark
 from etl.reader import worker_pool
+from etl.reader.arrow_transform import ArrowTransform
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed
 from etl.reader.worker import Order
@@ -121,8 +123,13 @@ def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_
 ) -> None:
     monkeypatch.setattr(worker_pool, "_PROGRAM", "import sys; sys.exit('no module of that name')")
     again = FilesOfWorkers(files._tasks, files._reading, None, workers=2)
-    with pytest.raises(ProcessLost, match="ended by itself: exit code 1; it said: no module of that name"):
+    with pytest.raises(ProcessLost, match="ended by itself: exit code 1; it said: no module of that name") as lost:
         again.write(FilesWanted(str(tmp_path), COLUMNS))
+    assert "arrow_transform" not in lost.value.check
+    shaped = replace(files._reading, transform=ArrowTransform("shaping:decoded", arrow_schema(), arrow_schema()))
+    with pytest.raises(ProcessLost) as lost:
+        FilesOfWorkers(files._tasks, shaped, None, workers=2).write(FilesWanted(str(tmp_path), COLUMNS))
+    assert "shaping:decoded (arrow_transform), which works in it" in lost.value.check
 
 
 def test_what_a_library_prints_as_a_worker_starts_is_no_answer(

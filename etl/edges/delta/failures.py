@@ -16,6 +16,7 @@ _OBSTACLES = (
     "no space left", "disk quota exceeded", "mkdirs failed", "parentnotdirectory", "not a directory", "input/output error",
     "operation not permitted", "delta_cannot_create_log_path",
 )
+_COLOURS = re.compile(r"\x1b\[\d*m(↳ ?)?")
 _CONFLICT = re.compile(r"DELTA_(METADATA_CHANGED|PROTOCOL_CHANGED|CONCURRENT_\w+)|io\.delta\.exceptions\.(Concurrent|Metadata|Protocol)\w+")
 _NO_STORE = re.compile("Unknown scheme|Could not parse .* as a URL|Unable to recognise URL")
 """What delta-rs says of a URL by which it finds no store."""
@@ -28,6 +29,9 @@ _OF_PYTHON = ("org.apache.spark.api.python.PythonException", "thrown from the Py
 _CONSTRAINT = re.compile(r"\[DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT)\w*\] ([^\n]*)")
 _NUL_IN_FOLDER = re.compile(r"/([^/=\s]+)=[^/\n]*\0")
 """Delta makes a folder of each value of a partition, and escapes in its name what a folder's name cannot have, but for this."""
+_NEW_FOLDER = re.compile(r"/([^/=\s]+)=[^/\n]*?(?=/| \(exists=|\n|$)")
+FOLDER_BYTES = 255
+"""So long a folder's name may be."""
 _FORGET = (
     "; where there is none, take it out of the table's log (delta-rs: DeltaTable(PATH).repair()), and accept that its rows are gone: "
     "`etl plans acknowledge`, as the next run says")
@@ -40,6 +44,8 @@ def translate(failure: Exception, path: str) -> Exception:
     """What an exception of Spark or delta-rs means: an executor's EtlError, a place that cannot be written, or itself."""
     from deltalake.exceptions import CommitFailedError, DeltaError
 
+    if isinstance(failure, EtlError):  # a writer says itself what it met
+        return failure
     text = whole_text(failure)
     told = unmark(text)
     if told is None and (is_conflict(text) or isinstance(failure, CommitFailedError)):
@@ -88,13 +94,19 @@ def _no_file_system(text: str, path: str) -> SettingsError | None:
 
 
 def _no_folders_name(text: str, path: str) -> SettingsError | None:
-    found = _NUL_IN_FOLDER.search(text)
-    if found is None:
-        return None
-    what = f"a text in the column {found[1]}, by which the table is partitioned, holds a NUL: no folder can have such a name"
+    with_nul = _NUL_IN_FOLDER.search(text)
+    if with_nul is not None:
+        return of_no_folder(with_nul[1], "holds a NUL", path)
+    too_long = next((one for one in _NEW_FOLDER.finditer(text) if len(one[0].encode()) > FOLDER_BYTES + 1), None)
+    return of_no_folder(too_long[1], "is too long", path) if too_long else None
+
+
+def of_no_folder(name: str, why: str, path: str | None = None) -> SettingsError:
+    """The failure for a text that no partition's folder can be named by; `why` says of the text what is wrong."""
     check = (
-        f"the transform, that it leaves no NUL in {found[1]}; the stored plan is executed again by the next run, with the function as it "
+        f"the transform, that it leaves no such text in {name}; the stored plan is executed again by the next run, with the function as it "
         "is then; or give the plan up: etl plans supersede CONF N --reason ...")
+    what = f"a text in the column {name}, by which the table is partitioned, {why}: no folder can have such a name"
     return SettingsError(what, key="table.partition_by", path=path, check=check)
 
 
@@ -169,5 +181,5 @@ def _obstacle_in(error: BaseException) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, without what follows; its name where it says nothing."""
-    return str(error).strip().split("\n", 1)[0] or type(error).__name__
+    """What an exception says, without what follows, and without the colours that delta-rs gives it; its name where it says nothing."""
+    return _COLOURS.sub("", str(error)).strip().split("\n", 1)[0] or type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy
 import pyarrow as pa
 from pyarrow import compute, types
 
+from etl.edges.delta.failures import FOLDER_BYTES, of_no_folder
 from etl.errors import SettingsError
 
 EVENT_DATE = "event_date"
@@ -17,6 +19,8 @@ _MICROS_PER_DAY = 86_400_000_000
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
 _DAY_1, _LAST_DAY = _YEAR_1 // _MICROS_PER_DAY, _YEAR_10000 // _MICROS_PER_DAY - 1
 _READS_AS_NULL = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED = re.compile(r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
+"""Characters that Spark writes as three in the name of a partition's folder."""
 Values = tuple[str | None, ...]
 """Of the columns that the table is partitioned by, as the log has them."""
 
@@ -55,9 +59,19 @@ def _text(value: Any, name: str) -> str | None:
     if value == _READS_AS_NULL:
         check = "the transform; to Spark this text in a partition is null"
         raise SettingsError(f"a value of {name} is {value!r}", key="table.partition_by", check=check)
+    if isinstance(value, str):
+        _refuse_without_folder(value, name)
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)
+
+
+def _refuse_without_folder(value: str, name: str) -> None:
+    """Our files need no folder; who puts them together (OPTIMIZE), or changes rows of theirs, makes one. Raises SettingsError."""
+    if "\0" in value:
+        raise of_no_folder(name, "holds a NUL")
+    if len(f"{name}={_ESCAPED.sub('%00', value)}".encode()) > FOLDER_BYTES:
+        raise of_no_folder(name, f"has {len(value)} characters")
 
 
 def _is_of(keys: pa.Table, one: Mapping[str, Any]) -> pa.ChunkedArray:

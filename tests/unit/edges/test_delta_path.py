@@ -155,6 +155,14 @@ def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_p
     assert told.what == "a text in the column colour, by which the table is partitioned, holds a NUL: no folder can have such a name"
     assert told.where["key"] == "table.partition_by" and "transform" in told.check and "supersede" in told.check
     assert isinstance(translate(Exception(text.replace("\0", "")), "/t"), TableUnreachable)
+    told = translate(Exception(text.replace("\0", "r" * 300)), "/t")
+    assert isinstance(told, SettingsError) and not told.retriable
+    assert told.what == "a text in the column colour, by which the table is partitioned, is too long: no folder can have such a name"
+
+
+def test_what_a_writer_itself_says_of_an_obstacle_is_said_once() -> None:
+    said = unreachable(OSError("\x1b[31m↳\x1b[0m No space left on device (os error 28)"), "/t", "written")
+    assert translate(said, "/t") is said and said.what == "the table cannot be written: No space left on device (os error 28)"
 
 
 def test_a_table_whose_folder_goes_before_the_commit_is_no_bug(tmp_path: Path) -> None:

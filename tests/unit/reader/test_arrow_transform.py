@@ -93,7 +93,10 @@ def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
     (changed("partition", lambda batch: pa.array([4] * batch.num_rows, pa.int32())), "changes the column partition"),
     (changed("topic", lambda batch: pa.nulls(batch.num_rows, pa.string())), "changes the column topic"),
     (with_column("t", lambda batch: pa.array([1] * batch.num_rows, pa.timestamp("ns"))), "made a value that the table cannot keep"),
-], ids=["raises", "exits", "nothing", "a table", "without a column", "with one more", "offset", "partition", "null topic", "nanoseconds"])
+    (with_column("s", lambda batch: compute.cast(pa.array([b"\xff"] * batch.num_rows, pa.binary()), pa.string(), safe=False)),
+     "made a value that the table cannot keep"),
+], ids=["raises", "exits", "nothing", "a table", "without a column", "with one more", "offset", "partition", "null topic",
+        "nanoseconds", "no UTF-8"])
 def test_what_goes_wrong_on_rows_is_told_as_the_functions_with_what_to_do(shaped: Callable[[Any], None], shape: Any, words: str) -> None:
     shaped(shape)
     with pytest.raises(SettingsError) as raised:
@@ -108,6 +111,9 @@ def test_what_goes_wrong_on_rows_is_told_as_the_functions_with_what_to_do(shaped
     (lambda batch: rows(1), "made 1 rows of none"),
     (with_column("for", lambda batch: pa.array([], pa.duration("s"))), "column for of a type that Delta does not have: duration[s]"),
     (with_column("s", lambda batch: pa.array([], pa.struct([("a", pa.list_(pa.null()))]))), "s.a of a type that Delta does not have: null"),
+    (with_column("Offset", lambda batch: batch["offset"]), "makes the column offset and Offset more than once"),
+    (with_column("s", lambda batch: pa.array([], pa.list_(pa.struct([("a", pa.int8()), ("a", pa.int8())])))),
+     "the column a more than once"),
     (7, "is no function"),
 ])
 def test_what_is_wrong_without_rows_is_known_before_there_are_any(shaped: Callable[[Any], None], shape: Any, words: str) -> None:

@@ -1,5 +1,5 @@
 """The command line: `etl compact | complete | demo | doctor | init | intervals | lag | maintain | package | peek | plan | replay |
-report | run | schema | verify | offsets show, diff, set, restore | pipelines list, retire, resume |
+report | run | schema | verify | offsets show, diff, set, restore, pause, resume | pipelines list, retire, resume |
 plans list, show, supersede, acknowledge, take-over, accept-log`.
 
 Each command loads the settings, calls one function of `commands`, and shows the value that comes back: with `--json` as one

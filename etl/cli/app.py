@@ -83,7 +83,7 @@ app.command()(init)
 def lag(conf: Conf, as_json: AsJson = False) -> None:
     """How far the table is behind: records, bytes, time, and how long until retention takes what is not read; nothing is changed."""
     from etl.commands import lag as looking
-    from etl.console.text import show_lag
+    from etl.console.offsets import show_lag
 
     found = looking.lag(settings_of(conf))
     show(as_json, found.as_json(), lambda: show_lag(found))

@@ -1,4 +1,4 @@
-"""`etl offsets`: look at offsets and positions, set them, and restore them from the table."""
+"""`etl offsets`: look at offsets and positions, set them, restore them from the table, and leave logs alone for a while."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHERE = "earliest, latest, an offset, or a time with its UTC offset: 2026-01-31T
 def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
     """The committed offset of each partition beside the log and the pipeline's position."""
     from etl.commands.offsets import offsets
-    from etl.console.text import show_offsets
+    from etl.console.offsets import show_offsets
 
     found = offsets(settings_of(conf))
     show(as_json, found.rows, lambda: show_offsets(found.rows))
@@ -40,7 +40,7 @@ def offsets_diff(
 ) -> None:
     """ZooKeeper's offsets, the newest plan and the table side by side: where they differ, and what the next run does about it."""
     from etl.commands.offsets_diff import offsets_diff
-    from etl.console.text import show_offsets_diff
+    from etl.console.offsets import show_offsets_diff
 
     found = offsets_diff(settings_of(conf), shows_all=shows_all)
     show(as_json, found.document, lambda: show_offsets_diff(found.document))
@@ -91,6 +91,30 @@ def offsets_restore(
     if foreseen.lost is not Lost.NOTHING:
         confirm(foreseen.says, yes=yes, as_json=as_json)
     ruling = restoring.restore(settings, foreseen, reason, context)
+    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+
+
+Logs = Annotated[list[str], typer.Argument(
+    metavar="LOG...", help="TOPIC, all its partitions and those to come; or TOPIC:PARTITION.", show_default=False)]
+
+
+@offsets.command("pause")
+def offsets_pause(conf: Conf, logs: Logs, reason: Reason, as_json: AsJson = False) -> None:
+    """Leave logs alone, from the next plan on: positions stay, nothing of them is read until they are resumed."""
+    from etl.commands import offsets_pause as pausing
+    from etl.console.text import show_ruling
+
+    ruling = pausing.pause(settings_of(conf), logs, reason)
+    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+
+
+@offsets.command("resume")
+def offsets_resume(conf: Conf, logs: Logs, reason: Reason, as_json: AsJson = False) -> None:
+    """Read logs again that are paused: the next plan goes on from their positions."""
+    from etl.commands import offsets_pause as pausing
+    from etl.console.text import show_ruling
+
+    ruling = pausing.resume(settings_of(conf), logs, reason)
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 

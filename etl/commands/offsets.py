@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.decisions.lag import Reached, lag_of, reached
+from etl.decisions.pausing import paused_logs
 from etl.decisions.reconcile import compare, naming_table, where_we_stand
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model.committed import NOTHING_COMMITTED
 from etl.model.logs import BrokerPartition
 from etl.model.snapshot import Snapshot
+from etl.report.pauses import told_pause
 from etl.report.sentences import logs_of, told_extent
 from etl.run.context import ALONE
 from etl.run.wiring import open_world
@@ -36,10 +38,12 @@ def offsets(settings: Settings) -> Offsets:
 def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
     """The same of what was observed."""
     so_far, refusal = how_far(snapshot, settings)
+    paused = paused_logs(logs_of(snapshot), snapshot.pauses)
     rows = [
         {**log.place, **told_extent(snapshot, log), **_boundaries(snapshot, log),
          "committed": snapshot.committed.get(log, NOTHING_COMMITTED).offset, "position": so_far.positions.get(log) if so_far else None,
-         "lag": lag_of(log, snapshot, so_far, settings) if so_far else None} for log in sorted(logs_of(snapshot))]
+         "lag": lag_of(log, snapshot, so_far, settings) if so_far else None, "paused": told_pause(paused.get(log))}
+        for log in sorted(logs_of(snapshot))]
     return Offsets(rows, refusal)
 
 

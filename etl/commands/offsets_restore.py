@@ -29,6 +29,7 @@ from etl.model.plans import Plan
 from etl.model.snapshot import Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import OtherPipeline
 from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.pauses import PAUSES_LOST
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
 from etl.run.context import ALONE, RunContext, now_ms
@@ -100,7 +101,8 @@ def _restorable(world: LiveWorld, snapshot: Snapshot, known: Restorable | None =
     if lost is Lost.LEDGER:
         newest = snapshot.ledger.newest
         knew = f"knows plan {newest.number} as the newest" if newest else "knows no plan"
-        says = (f"ZooKeeper {knew}: the ledger is written anew from the table's commits up to plan {plan.number}", *says)
+        says = (f"ZooKeeper {knew}: the ledger is written anew from the table's commits up to plan {plan.number}",
+                *(() if newest or snapshot.pauses else (PAUSES_LOST,)), *says)
     return Restorable(lost, says, dict(plan.positions))
 
 
@@ -118,7 +120,8 @@ def _rows_tell(world: LiveWorld, snapshot: Snapshot) -> Restorable:
         what = "the table holds no row of the conf's topics, and its log no longer says what was loaded"
         raise NeedsDecision(what, path=settings.table.path, check="table.path and source.topics; a newer copy of ZooKeeper")
     others = len(other_pipelines(settings.table.path, world.app_id))
-    return Restorable(Lost.PLANS, tuple(told_rows(until, snapshot, others)), {log: at for log, (_, at) in until.items()},
+    says = *told_rows(until, snapshot, others), *(() if snapshot.ledger.newest or snapshot.pauses else (PAUSES_LOST,))
+    return Restorable(Lost.PLANS, says, {log: at for log, (_, at) in until.items()},
                       {log: life for log, (life, _) in until.items()})
 
 

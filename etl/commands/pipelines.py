@@ -17,9 +17,11 @@ from etl.decisions.refusals import refuse_shared_topics
 from etl.edges.delta.path import open_table
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.pauses import read_pauses
 from etl.errors import SettingsError
 from etl.model.ledger import Ledger, Retirement
 from etl.protocol.zookeeper.payloads import DriverNode
+from etl.report.pauses import described_pause
 from etl.report.words import at
 from etl.run.context import ALONE, now_ms
 from etl.run.live_world import LiveWorld
@@ -122,6 +124,7 @@ def _described(
         "driver": str(driver) if driver else None, "topics": sorted(ledger.topics()),
         "table_id": theirs, "table": table_path if theirs and theirs == table_id else None,
         "backfills": [{"name": one["name"], "state": one["state"]} for one in backfills_beside(ledger)],
+        "paused": [described_pause(one) for one in read_pauses(ledger)],
         "retired": retirement.reason if retirement else None, "retired_at": at(retirement.at_ms) if retirement else None}
 
 

@@ -21,6 +21,7 @@ from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.commit_metadata import refuse_too_large
 from etl.report.plan_json import describe_plan
 from etl.report.asked import told_done_before
+from etl.report.pauses import told_paused
 from etl.report.sentences import told_by_owner, told_cluster_id, told_leaderless, told_let_go, told_open, told_purpose
 from etl.run.context import ALONE, now_ms
 from etl.run.rows import check_rows, writer_of
@@ -48,6 +49,8 @@ class Preview:
     """Which logs it would leave to their owners, a sentence for each owner."""
     leaderless: tuple[str, ...] = ()
     """Which logs it would leave out because nobody leads them, a sentence for each topic."""
+    paused: tuple[str, ...] = ()
+    """Which logs are paused, a sentence for what each command paused."""
     expires_soon: tuple[Expiring, ...] = ()
     not_checked: tuple[str, ...] = ()
     """What the run may still be refused for."""
@@ -77,7 +80,7 @@ class Preview:
             "bytes_are_assumed": any(r.log not in sizes and not r.log.is_physical for r in self.ranges),
             "tasks": self.tasks[0] if self.tasks[0] == self.tasks[1] else None,
             "tasks_at_least": self.tasks[0], "tasks_at_most": self.tasks[1],
-            "left_to_owners": list(self.left), "leaderless": list(self.leaderless),
+            "left_to_owners": list(self.left), "leaderless": list(self.leaderless), "paused": list(self.paused),
             "expires_soon": [str(one) for one in self.expires_soon], "open_transactions": list(self.open_transactions),
             "lag": self.lag, "not_checked": list(self.not_checked),
             "least_headroom": min((r.from_offset - self.snapshot.extents[r.log].log_start_offset
@@ -125,7 +128,8 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     lag = lag_in_all(snapshot, reached(first.state, snapshot), settings) if first.state else 0
     return Preview(
         f"the next run {'; then it '.join(map(_said, steps))}{by_id}", plans, snapshot, tasks, lag,
-        tuple(told_by_owner(first.snapshot.owners)), tuple(told_leaderless(first.snapshot.leaderless, snapshot.leaders)), soon)
+        tuple(told_by_owner(first.snapshot.owners)), tuple(told_leaderless(first.snapshot.leaderless, snapshot.leaders)),
+        tuple(told_paused(snapshot, now_ms=now)), soon)
 
 
 def _tasks(plans: Sequence[Plan], snapshot: Snapshot, settings: Settings, now: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ holds is `succession`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,6 +17,7 @@ from etl.commands.run import new_run_id
 from etl.decisions.coverage import with_beside
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan_of
+from etl.decisions.pausing import merged
 from etl.decisions.reconcile import is_of_another_era, naming_table, reconciled
 from etl.decisions.succession import Loaded, plan_taking_over, refuse_what_neither_loaded, state_of_itself
 from etl.decisions.taken import Taken, taken_from
@@ -25,6 +26,7 @@ from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.coverage import read_all_coverage, take_in
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.pauses import read_pauses, read_pauses_at, write_pauses
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.claims import ClaimState
 from etl.model.ledger import Coverage, Retirement
@@ -78,6 +80,7 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
                 _refuse_what_neither_loaded(world, taken, state, snapshot, coverage)
             plan = with_id(plan_taking_over(
                 taken, state, snapshot, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason))
+            _take_in_pauses(world.ledger, theirs, {log.topic for log in taken.positions})
             _hand_over(world, None if left else theirs, snapshot, reason)
             known = set() if state is None or isinstance(state, FirstRun) else plan_of(state).positions.keys()
             take_in(world.ledger, coverage, taken.positions, table_id=plan.table_id or "", known=known, lives=taken.log_epochs)
@@ -182,6 +185,15 @@ def _left_to(other: OtherPipeline, settings: Settings) -> list[str]:
         what = f"{name_of(other.app_id)} loads topics, too, that this conf does not name: {', '.join(left)}"
         raise SettingsError(what, key="source.topics", check="name them all: two pipelines of one group cannot share what one of them had")
     return left
+
+
+def _take_in_pauses(ours: PlanLedger, theirs: PlanLedger | None, topics: Collection[str]) -> None:
+    """What is paused there stays paused here: nobody resumed it."""
+    if theirs:
+        before, version = read_pauses_at(ours)
+        after = merged(before, read_pauses(theirs), topics)
+        if after != before:
+            write_pauses(ours, after, version)
 
 
 def _hand_over(world: LiveWorld, theirs: PlanLedger | None, snapshot: Snapshot, reason: str) -> None:

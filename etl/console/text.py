@@ -16,12 +16,10 @@ from etl.commands.replay import ReplayPreview
 from etl.doctor.check import Verdict
 from etl.doctor.diagnose import Diagnosis
 from etl.model.logs import BrokerPartition
-from etl.report.lags import Lags
 from etl.report.phases import Verb
 from etl.report.progress import size_in_words, time_in_words
 from etl.report.proof import Proof
 from etl.report.run_report import Report
-from etl.report.sentences import told_together
 from etl.report.words import counted
 
 ROWS_SHOWN = 40
@@ -45,8 +43,9 @@ def show_preview(preview: Preview) -> None:
     """What the next run would do."""
     screen.print(preview.says)
     for sentence in (
-            *preview.left, *preview.leaderless, *preview.open_transactions, *map(str, preview.expires_soon), *preview.not_checked):
-        screen.print(sentence)
+            *preview.left, *preview.leaderless, *preview.paused, *preview.open_transactions, *map(str, preview.expires_soon),
+            *preview.not_checked):
+        screen.print(sentence, markup=False)
     for sentence in preview.let_go[:ROWS_SHOWN]:
         screen.print(sentence, style="bold red")
     if preview.ranges:
@@ -57,7 +56,7 @@ def show_preview(preview: Preview) -> None:
         records = "" if most_records is None else f"{counted(most_records, 'record')} at most, "
         screen.print(f"{records}about {size_in_words(told['estimated_bytes'])}, {tasks}")
         table(("plan", "topic", "partition", "from", "until", "bytes" if most_records is None else "offsets", "leader"), [
-            (r["plan"], r["topic"], _partition(r), r["from"], r["until"], r["until"] - r["from"], r["leader"]) for r in told["ranges"]])
+            (r["plan"], r["topic"], key_of_row(r), r["from"], r["until"], r["until"] - r["from"], r["leader"]) for r in told["ranges"]])
 
 
 def show_replay(preview: ReplayPreview) -> None:
@@ -66,7 +65,7 @@ def show_replay(preview: ReplayPreview) -> None:
     for note in preview.notes:
         screen.print(note, style="bold red")
     table(("topic", "partition", "from", "until", "rows that go", "come at most"), [
-        (r["topic"], _partition(r), r["from"], r["until"], r["rows_that_go"], r["rows_that_come_at_most"])
+        (r["topic"], key_of_row(r), r["from"], r["until"], r["rows_that_go"], r["rows_that_come_at_most"])
         for r in preview.as_json()["replaces"]])
 
 
@@ -115,9 +114,9 @@ def show_proof(proof: Proof) -> None:
     """What the audit found."""
     told = proof.as_json()["logs"]
     table(("topic", "partition", "expected", "in the table", "missing", "double", "unexpected"), [
-        (r["topic"], _partition(r), r["expected_rows"], r["found_rows"], r["missing"], r["double_rows"], r["unexpected"]) for r in told])
+        (r["topic"], key_of_row(r), r["expected_rows"], r["found_rows"], r["missing"], r["double_rows"], r["unexpected"]) for r in told])
     for r in [r for r in told if r["without_row"]["says"]][:ROWS_SHOWN]:
-        screen.print(f"offsets without a row in {r['topic']} {_partition(r)}: {r['without_row']['says']}")
+        screen.print(f"offsets without a row in {r['topic']} {key_of_row(r)}: {r['without_row']['says']}")
     for note in proof.notes:
         screen.print(note)
     for sentence in proof.allowed[:ROWS_SHOWN]:
@@ -125,55 +124,6 @@ def show_proof(proof: Proof) -> None:
     if proof.is_right:
         left = f"{proof.missing:,} were removed since, as allowed" if proof.missing else "none missing"
         screen.print(f"[bold green]verified[/]: {proof.found_rows:,} records, each once, {left}", markup=True)
-
-
-def show_offsets(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Offsets per partition."""
-    lag = "lag in bytes" if any("broker_id" in r for r in rows) else "lag"
-    table(("topic", "partition", "log start", "log end", "committed", "in the table", lag), [
-        (r["topic"], _partition(r), r["log_start"], r["log_end"], r["committed"], r["position"], r["lag"]) for r in rows])
-
-
-def show_offsets_diff(document: Mapping[str, Any]) -> None:
-    """The three sides of each partition, what the differences mean, and what the next run does."""
-    plan, in_delta, rows = document["plan"], document["table"], document["rows"]
-    screen.print(f"plan {plan['number']}, id {plan['id']}: {plan['stands']}" if plan else "ZooKeeper knows no plan of this pipeline")
-    holds = in_delta and in_delta["transaction_version"]
-    by = f", id {in_delta['plan_id']}" if holds and in_delta["plan_id"] else "; its log no longer says which"
-    held = f"plan {holds}{by}" if holds else "no plan of ours"
-    screen.print(f"the table at version {in_delta['version']} holds {held}" if in_delta else "there is no table")
-    if rows:
-        table(("topic", "partition", "committed", "plan", "table", "difference"), [
-            (r["topic"], _partition(r), r["committed"], r["plan"], r["table"], r["difference"]) for r in rows])
-    for sentence in told_together({
-            _log(r): f"{r['means']}; the next run {r['next_run']}" for r in rows if r["next_run"]}):
-        screen.print(sentence, markup=False)
-    if document["stops"] and document["stops"]["retriable"]:  # any other is told as the command's error
-        screen.print(f"a run that begins now stops: {document['stops']['what']}", markup=False)
-    for sentence in document["not_looked_at"]:
-        screen.print(sentence, markup=False)
-    partitions = counted(document["partitions"], "partition")
-    screen.print(f"{partitions}, {document['differing']:,} of them with a difference" if document["differing"] else f"{partitions} agree")
-
-
-def show_lag(lags: Lags) -> None:
-    """How far the table is behind, a line for each partition, then in all, then what nobody tells."""
-    totals = lags.totals
-    is_physical = any(one.log.is_physical for one in lags.logs)
-    table(("topic", "partition", "position", "log end", "lag in bytes" if is_physical else "lag", "about", "behind", "may expire in"), [
-        (one.log.topic, one.log.key if is_physical else one.log.partition, one.position, one.extent["log_end"], one.lag,
-         *_estimates(one.estimated_bytes, one.behind_s, one.headroom.seconds)) for one in lags.logs])
-    size, behind, left = _estimates(totals["estimated_bytes"], totals["behind_s"], totals["headroom_s"])
-    records = "" if totals["records_at_most"] is None else f"{counted(totals['records_at_most'], 'record')} at most, "
-    told = f"in all {records}{f'about {size}' if size else 'of a size that nobody tells'}"
-    screen.print("; ".join((told, *([f"behind by {behind}"] if behind else ()), *([f"the first may expire in {left}"] if left else ()))))
-    for sentence in (*lags.open_transactions, *lags.unknown[:ROWS_SHOWN]):
-        screen.print(sentence, markup=False)
-
-
-def _estimates(size: int | None, *seconds: float | None) -> tuple[str | None, ...]:
-    """A size and durations in words."""
-    return (None if size is None else size_in_words(size), *(None if each is None else time_in_words(each) for each in seconds))
 
 
 def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -185,12 +135,13 @@ def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
         for r in rows])
 
 
-def _partition(row: Mapping[str, Any]) -> int | str:
+def key_of_row(row: Mapping[str, Any]) -> int | str:
     """A log among those of its topic; a number is shown as one."""
-    return _log(row).key if "broker_id" in row else int(row["partition"])
+    return log_of_row(row).key if "broker_id" in row else int(row["partition"])
 
 
-def _log(row: Mapping[str, Any]) -> BrokerPartition:
+def log_of_row(row: Mapping[str, Any]) -> BrokerPartition:
+    """The log of a row of a document."""
     return BrokerPartition(row["topic"], row["partition"], row.get("broker_id"))
 
 
@@ -209,6 +160,9 @@ def show_pipelines(rows: Sequence[Mapping[str, Any]]) -> None:
         for what in ("driver", "retired"):
             if r[what]:
                 screen.print(f"{r['group']}/{r['pipeline']}: {r['state']}, {r[what]}", markup=False)
+        for one in r["paused"]:
+            where = one["topic"] if one["partition"] is None else f"{one['topic']} {key_of_row(one)}"
+            screen.print(f"{r['group']}/{r['pipeline']}: {where} is paused: {one['reason']}", markup=False)
         for one in r["backfills"]:
             screen.print(f"{r['group']}/{r['pipeline']}: backfill {one['name']} is {one['state']}", markup=False)
 
@@ -229,10 +183,10 @@ def show_plan(document: Mapping[str, Any]) -> None:
     if document["reason"]:
         screen.print((f"supersedes {document['supersedes']}: " if document["supersedes"] else "") + document["reason"], markup=False)
     for v in document["vanished"]:
-        place = f"{v['topic']} {_partition(v)}, offsets {v['from']} to {v['until']} with log_epoch {v['log_epoch']}"
+        place = f"{v['topic']} {key_of_row(v)}, offsets {v['from']} to {v['until']} with log_epoch {v['log_epoch']}"
         screen.print(f"rows of {place}, are of records that are gone")
     table(("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets"), [
-        (r["topic"], _partition(r), r["from"], r["until"], r.get("rows"), r.get("fetched_bytes"), r.get("missing_offsets"))
+        (r["topic"], key_of_row(r), r["from"], r["until"], r.get("rows"), r.get("fetched_bytes"), r.get("missing_offsets"))
         for r in document["ranges"]])
 
 

@@ -25,10 +25,10 @@ Ends = Mapping[BrokerPartition, int | None]
 
 
 def ends_of(snapshot: Snapshot) -> Ends:
-    """The ends that were observed, also of logs that are left to their owners."""
-    extents = {**snapshot.extents, **snapshot.extents_of_owned}
+    """The ends that were observed, also of logs that are left to their owners or paused."""
+    extents = {**snapshot.extents, **snapshot.extents_left_alone}
     ends = {log: extent.end_offset + extent.held_back for log, extent in extents.items()}
-    return {**dict.fromkeys((*snapshot.leaderless, *snapshot.owners)), **ends}
+    return {**dict.fromkeys((*snapshot.leaderless, *snapshot.owners, *snapshot.paused)), **ends}
 
 
 def refuse_beyond(plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: Ends) -> None:

@@ -1,6 +1,6 @@
 """What a run does next, by what it saw: one pure function of values, so that who says it and who does it cannot differ.
 
-    ownership   which logs are left to somebody else                                   `ownership`
+    ownership   which logs are left to somebody else, or were paused                   `ownership`, `pausing`
     reconcile   where the pipeline stands                                              `reconcile`
     repair      what an earlier run left half done, and what is finished first         here
     plan        the stored plan once more, another in its place, or the next one       `replay`, `replacement`, `plan`
@@ -19,8 +19,8 @@ from etl.decisions.backfills.backfill_plans import next_backfill_plan
 from etl.decisions.backfills.claiming import refuse_claimed
 from etl.decisions.expiry import Expiring, expiring
 from etl.decisions.ownership import leave_to_owners, refuse_owned_ranges
+from etl.decisions.pausing import leave_paused, standing
 from etl.decisions.plan import plan_next
-from etl.decisions.reconcile import where_we_stand
 from etl.decisions.refusals import refuse_what_cannot_run
 from etl.decisions.replacement import plan_instead
 from etl.decisions.replay import replay_or_supersede
@@ -131,7 +131,7 @@ def next_step(snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str, 
     refuse_what_cannot_run(snapshot)
     left = leave_to_owners(snapshot, settings)
     try:
-        state = where_we_stand(left, settings)
+        left, state = standing(left, settings)
     except EtlError as refusal:
         return NextStep(left, refusal=refusal)
     repair = repair_of(state, left)
@@ -188,7 +188,7 @@ def repaired(snapshot: Snapshot, repair: Repair | None) -> Snapshot:
 def plan_superseding(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
     """The plan in the place of one that cannot be finished, by policy or by an operator's decision. Raises as `plan_instead`, and Owned."""
     refuse_owned_ranges(state.plan, snapshot)
-    return with_id(plan_instead(state, snapshot, settings, now_ms=now_ms))
+    return with_id(plan_instead(state, leave_paused(snapshot), settings, now_ms=now_ms))
 
 
 def _planned(step: NextStep, state: Settled, settings: Settings, *, now_ms: int, uid: str) -> NextStep:

@@ -89,7 +89,7 @@ def plan_from(
     wholes = (OffsetRange(log, r.position, stops[log], snapshot.leaders.get(log)) for log, r in readings.items())
     ranges = cut_ranges(wholes, sizes, settings.limits.target_task_bytes, snapshot.parallelism, known_ends)
     positions = {**known, **stops}
-    there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners)
+    there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
     table, log_epochs = snapshot.table, dict(last.log_epochs) if last else {}
     topic_ids = {**(last.topic_ids if last else {}), **snapshot.topic_ids}
     return Plan(

@@ -7,7 +7,7 @@
     a plan in the table that reaches its bound         nothing: already applied
     the same, which a cap kept from its bound          goes on to where that plan says, wherever the bound would lie now
     the same, which a log without a leader or with     reads it up to there once it can; until then it is not complete
-    another owner kept from it
+    another owner, or a paused one, kept from it
     that there was nothing to read                     nothing
     any of these, asked for with other bounds          SettingsError: a key names one thing
 
@@ -154,14 +154,14 @@ def _open_logs(until: Bound | None, asked: Asked, logs: Iterable[BrokerPartition
 
 
 def _waited_for(asked: Asked, last: Plan | None, snapshot: Snapshot) -> dict[BrokerPartition, int | None]:
-    """The logs that the first plan of a key leaves out; the bound of one that is known and has an owner is known, too."""
+    """The logs that the first plan of a key leaves out; the bound of one that is known, and has an owner or is paused, is known, too."""
     if asked.request.run_key is None:
         return {}
     until, known = asked.request.bounds.until, last.positions if last else {}
-    owned = {log: extent for log, extent in snapshot.extents_of_owned.items() if log in known}
+    alone = {log: extent for log, extent in snapshot.extents_left_alone.items() if log in known}
     return {
-        **dict.fromkeys((*snapshot.leaderless, *snapshot.owners)),
-        **{log: _offset(until, extent, asked.untils.get(log)) if until else extent.end_offset for log, extent in owned.items()}}
+        **dict.fromkeys((*snapshot.leaderless, *snapshot.owners, *snapshot.paused)),
+        **{log: _offset(until, extent, asked.untils.get(log)) if until else extent.end_offset for log, extent in alone.items()}}
 
 
 def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:

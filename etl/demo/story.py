@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from etl.console.text import show_offsets
+from etl.console.offsets import show_offsets
 from etl.demo.sources import SOURCES, Source
 from etl.embedded.cluster import Cluster
 from etl.embedded.spark import SHORT_RUN

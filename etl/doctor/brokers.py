@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from etl.decisions.ownership import foreign_owners, members_as_owners, on_owned
+from etl.decisions.pausing import paused_logs
 from etl.decisions.refusals import refuse_missing_topics, refuse_retired, refuse_shared_topics, refuse_topic_that_reads_as_null
 from etl.doctor.check import Findings, Line, advice, failed, ok
 from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.pauses import read_pauses
 from etl.edges.zookeeper.registry import read_partition_states, read_replicas
 from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree, Owned
 from etl.model.ledger import Ledger
@@ -107,7 +109,8 @@ def topics(name: str, findings: Findings) -> Iterator[Line]:
     if missing:
         what = f"their brokers are there and count fewer partitions now: {_some(list(map(str, sorted(missing))))}"
         yield advice(name, what, "whether these brokers lost directories of their logs; a run leaves the partitions for a later one")
-    leaderless = sorted(metadata.leaderless - missing)
+    ledger = PlanLedger(findings.zookeeper, settings.group, settings.pipeline)
+    leaderless = sorted(metadata.leaderless - missing - paused_logs(metadata.leaderless, read_pauses(ledger)).keys())
     if leaderless:
         yield _leaderless(name, leaderless, findings)
     if settings.source.is_physical:

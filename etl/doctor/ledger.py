@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from etl.decisions.identity.log_identity import refuse_other_logs
-from etl.decisions.reconcile import plan_in_force, where_we_stand
+from etl.decisions.pausing import standing
+from etl.decisions.reconcile import plan_in_force
 from etl.decisions.start import starts_of
 from etl.doctor.check import Findings, Line, Verdict, advice, ok
 from etl.errors import Owned
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
+from etl.report.pauses import told_paused
 from etl.report.sentences import told_open
-from etl.run.context import RunContext
+from etl.run.context import RunContext, now_ms
 from etl.run.live_world import LiveWorld
 from etl.settings.sections import Settings
 
@@ -33,8 +35,9 @@ def state(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[Line]:
 def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) -> Iterator[Line]:
     """The lines for what was observed. Raises what a run would raise; owners, and who else is of the group, are another check's affair."""
     yield from held_back("open transactions", snapshot)
+    yield from rested("paused logs", snapshot)
     yield from unidentified("topic ids", snapshot)
-    found = where_we_stand(snapshot, settings)
+    snapshot, found = standing(snapshot, settings)
     reaches = starts_of(found.plan) if isinstance(found, Supersede) else None
     refuse_other_logs(plan_in_force(snapshot.ledger, snapshot.table), snapshot, reaches)
     alone = replace(snapshot, other_pipelines={}, ledger=replace(snapshot.ledger, retired=None))
@@ -54,6 +57,12 @@ def held_back(name: str, snapshot: Snapshot) -> Iterator[Line]:
     """A line for each topic that an open transaction holds back: a run reads up to there and says that all is done."""
     for sentence in told_open(snapshot):
         yield advice(name, sentence, "whether its producer lives (kafka-transactions.sh describe-producers); runs read on once it ends")
+
+
+def rested(name: str, snapshot: Snapshot) -> Iterator[Line]:
+    """A line for what each command paused of a topic: no run reads it, and retention goes on."""
+    for sentence in told_paused(snapshot, now_ms=now_ms()):
+        yield advice(name, sentence, "`etl offsets resume CONF LOG... --reason ...`, before its records expire")
 
 
 def unidentified(name: str, snapshot: Snapshot) -> Iterator[Line]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import resource
+import socket
 import sys
 from pathlib import Path
 
@@ -16,6 +18,15 @@ def cores() -> int:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         found = min(found, -(-int(quota) // int(period)))  # `max` is no number: no limit
     return max(1, found)
+
+
+def user_at_host() -> str:
+    """Who is at work here, for whoever reads it later: `user@host`; the user's number where the machine has no name for it."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container that runs under a number of its own
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def open_files() -> int:

@@ -102,6 +102,23 @@ class Retirement:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """An operator's decision: a topic, or one log of it, keeps its position and gets no range until it is resumed."""
+
+    topic: str
+    log: BrokerPartition | None
+    """None: all logs of the topic, those that come later, too."""
+    reason: str
+    by: str
+    """Who said so: `user@host`."""
+    since_ms: int
+
+    def covers(self, log: BrokerPartition) -> bool:
+        """Whether the log is paused by it."""
+        return log.topic == self.topic and self.log in (None, log)
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """The numbered plans of one pipeline as ZooKeeper holds them."""
 

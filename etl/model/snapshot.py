@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from etl.model.bounds import KeptKey, Request
 from etl.model.claims import NO_CLAIMS, Claim, Claims
 from etl.model.committed import Committed, OffsetsStorage
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition, EpochEnd, Extent, Leader, LookedAt, OpenTransaction, Retention, Tail
+from etl.model.ledger import Ledger, Pause
+from etl.model.logs import BrokerPartition, EpochEnd, Extent, Leader, LookedAt, OldestRecord, OpenTransaction, Retention, Tail
 from etl.model.losses import Loss
 from etl.model.plans import Plan
 from etl.model.table import Table
@@ -70,6 +70,18 @@ class Snapshot:
     """What this pipeline claims, which is a backfill's; None: it is a live one."""
     live_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Of a backfill: which life of each log the newest plan of its live pipeline has."""
+    pauses: tuple[Pause, ...] = ()
+    """What operators paused, as the ledger has it; of a live pipeline."""
+    paused: Mapping[BrokerPartition, Pause] = field(default_factory=dict)
+    """Logs that are left alone for that (`decisions.pausing`), and so are not among the others."""
+    extents_of_paused: Mapping[BrokerPartition, Extent] = field(default_factory=dict)
+    oldest_of_paused: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)
+    """The oldest unread record of each paused log that has one, where messages have times."""
+
+    @property
+    def extents_left_alone(self) -> Mapping[BrokerPartition, Extent]:
+        """Of logs that are not read in this run and that somebody leads."""
+        return {**self.extents_of_owned, **self.extents_of_paused}
 
 
 @dataclass(frozen=True, slots=True)

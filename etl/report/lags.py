@@ -6,14 +6,17 @@ The lag itself is `decisions.lag`'s, as everywhere. What nobody tells stays None
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etl.decisions.expiry import Headroom, headroom
 from etl.decisions.lag import Reached, lag_of, oldest_unread, position_of
+from etl.decisions.pausing import paused_logs
 from etl.errors import NeedsDecision
+from etl.model.ledger import Pause
 from etl.model.logs import BrokerPartition, OldestRecord, in_order
 from etl.model.snapshot import Snapshot
+from etl.report.pauses import told_pause, told_paused
 from etl.report.sentences import logs_of, told_extent, told_open, told_unknown
 from etl.report.words import at, of_known
 from etl.settings.sections import Settings
@@ -38,6 +41,7 @@ class LogLag:
     headroom: Headroom = field(default_factory=Headroom)
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Why something is not known, by the name that it has in the document."""
+    paused: Pause | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The partition in the document of `etl lag`."""
@@ -46,6 +50,7 @@ class LogLag:
             "records_at_most": None if self.log.is_physical else self.lag, "estimated_bytes": self.estimated_bytes,
             "oldest_unread_at": at(self.oldest_ms), "behind_s": self.behind_s, "headroom_s": self.headroom.seconds,
             "headroom_rests_on": self.headroom.rests_on, "headroom_bytes": self.headroom.bytes, "unknown": dict(self.unknown),
+            "paused": told_pause(self.paused),
         }
 
 
@@ -57,6 +62,8 @@ class Lags:
     logs: tuple[LogLag, ...]
     open_transactions: tuple[str, ...] = ()
     """Which logs an open transaction holds back, a sentence for each topic: what lies behind it cannot be read, and does not lag."""
+    paused: tuple[str, ...] = ()
+    """What is paused, a sentence for what each command paused."""
     refusal: NeedsDecision | None = None
     """What a run would stop at: where the ledgers disagree nothing lags that is known, where logs are others, not those."""
 
@@ -83,7 +90,7 @@ class Lags:
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl lag`."""
-        return {"at": at(self.at_ms), "totals": self.totals, "open_transactions": list(self.open_transactions),
+        return {"at": at(self.at_ms), "totals": self.totals, "open_transactions": list(self.open_transactions), "paused": list(self.paused),
                 "partitions": [one.as_json() for one in self.logs]}
 
 
@@ -103,9 +110,11 @@ def lags_at(
 
     `told`: the oldest unread records of logs that were asked for them; `refusal`: see `Lags`.
     """
-    rows = tuple(_row(log, snapshot, settings, so_far, told.get(log, _TIMELESS if log.is_physical else _NOT_ASKED), now_ms)
-                 for log in in_order(logs_of(snapshot)))
-    return Lags(now_ms, rows, tuple(told_open(snapshot)), refusal)
+    logs, timeless = in_order(logs_of(snapshot)), {log: _TIMELESS for log in logs_of(snapshot) if log.is_physical}
+    paused = paused_logs(logs, snapshot.pauses)
+    rows = tuple(replace(_row(log, snapshot, settings, so_far, told.get(log, timeless.get(log, _NOT_ASKED)), now_ms),
+                         paused=paused.get(log)) for log in logs)
+    return Lags(now_ms, rows, tuple(told_open(snapshot)), tuple(told_paused(snapshot, now_ms=now_ms)), refusal)
 
 
 def _row(log: BrokerPartition, snapshot: Snapshot, settings: Settings, so_far: Reached | None, oldest: OldestRecord, now_ms: int) -> LogLag:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from etl.report.lags import Lags, LogLag
+from etl.report.pauses import Resting
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
@@ -40,6 +41,10 @@ HELP: Mapping[str, str] = {
     "lag_bytes": "About how many bytes that is; of Jafka and Kafka 0.7 exactly so many.",
     "oldest_unread_age_seconds": "How old the oldest record is that is not in the table; 0 where nothing lags.",
     "retention_headroom_seconds": "How long until retention may take the first record that is not in the table.",
+    "paused_partitions": "Partitions that an operator paused: no run reads them until they are resumed.",
+    "paused_unread": "Offsets (bytes of Jafka and Kafka 0.7) that wait in them.",
+    "paused_since_timestamp_seconds": "Since when the first of them is paused.",
+    "paused_headroom_seconds": "How long until retention may take the first record that waits in them.",
     "retention_headroom_bytes": "About how much may still be written before retention by size may take it.",
 }
 Labels = tuple[tuple[str, str], ...]
@@ -51,7 +56,7 @@ def metrics_of(report: Report, *, now_ms: int, per: MetricsPer, last_success_s: 
     """The file of a run that has ended. `last_success_s`: that of the runs before it, in seconds since 1970; None: not known."""
     ours: Labels = (("pipeline", report.pipeline), ("group", report.group))
     lags = report.looks.lags(report.oldest, report.settings, now_ms=now_ms) if report.settings else None
-    samples = [*_of_run(report, last_success_s), *(_of_lags(lags, per) if lags else ())]
+    samples = [*_of_run(report, last_success_s), *(_of_lags(lags, per) if lags else ()), *_of_pauses(report.paused)]
     by_name: dict[str, list[str]] = {}
     for name, labels, value in samples:
         by_name.setdefault(name, []).append(f"{PREFIX}{name}{told_labels((*ours, *labels))} {_number(value)}\n")
@@ -89,6 +94,23 @@ def _of_run(report: Report, last_success_s: float | None) -> Iterator[Sample]:
     yield from ((name, (), value) for name, value in plain.items() if value is not None)
     yield from (("run_verb_duration_seconds", (("verb", verb.value),), report.seconds.get(verb, 0.0)) for verb in Verb)
     yield from (("run_outcome", (("outcome", outcome.value),), int(outcome in told)) for outcome in Outcome)
+
+
+def _of_pauses(paused: Sequence[Resting]) -> Iterator[Sample]:
+    """By topic, of those that have a pause."""
+    topics: dict[str, list[Resting]] = {}
+    for one in paused:
+        topics.setdefault(one.pauses[0].topic, []).append(one)
+    names = sorted(topics)
+    groups = [((("topic", name),), topics[name]) for name in names[:MOST_SERIES]]
+    if left := names[MOST_SERIES:]:
+        groups.append(((("topic", OTHERS),), [one for name in left for one in topics[name]]))
+    for labels, some in groups:
+        told = {
+            "paused_partitions": sum(len(one.logs) for one in some), "paused_unread": of_known(sum, (one.unread for one in some)),
+            "paused_since_timestamp_seconds": min(one.pauses[0].since_ms for one in some) / 1000,
+            "paused_headroom_seconds": of_known(min, (one.headroom_s for one in some))}
+        yield from ((name, labels, value) for name, value in told.items() if value is not None)
 
 
 @dataclass(slots=True)

@@ -24,17 +24,18 @@ from etl.report.asked import (
     describe_asked, told_beyond, told_left_of_key, told_open as told_open_end, told_open_without_plan, told_without_plan,
 )
 from etl.report.looks import Looks
+from etl.report.pauses import Resting, resting
 from etl.report.phases import Stopwatch, Verb
 from etl.report.plan_json import describe_plan
 from etl.report.purposes import told_without_ranges
-from etl.report.run_state import Executed, Outcome, Process, State, log_outcome
+from etl.report.run_state import Executed, Outcome, Process, State, fetched_bytes_of, log_outcome
 from etl.report.sentences import (
     doubt_of, told_by_owner, told_capped, told_cluster_id, told_leaderless, told_lost, told_open, told_replaced,
 )
 from etl.report.words import at
 from etl.settings.sections import Settings
 
-_LEFT = (Outcome.LEFT_TO_OWNER, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION)
+_LEFT = (Outcome.LEFT_TO_OWNER, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION, Outcome.PAUSED)
 
 
 @dataclass(slots=True)
@@ -64,6 +65,7 @@ class Report:
     request: Request | None = None
     """What the run is asked for beside its conf."""
     looks: Looks = field(default_factory=Looks)
+    paused: tuple[Resting, ...] = ()
     oldest: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)  # of what is left, where asked at the end
 
     def timed(self, verb: Verb) -> contextlib.AbstractContextManager[None]:
@@ -85,15 +87,14 @@ class Report:
         """Where the pipeline stood at that look."""
         self.looks.stands(state, settings)
 
-    def left(self, snapshot: Snapshot) -> None:
-        """The logs that this run leaves alone: to whom, or because nobody leads them; and what an open transaction holds back.
-
-        What a later look finds takes the place of what an earlier one of the same run found.
-        """
+    def left(self, snapshot: Snapshot, *, now_ms: int) -> None:
+        """The logs that this run leaves alone, and why; what a later look of the same run finds takes the place of an earlier one's."""
         self.outcomes = [said for said in self.outcomes if said[0] not in _LEFT]
         self._said = set(self.outcomes)
         leaderless = told_leaderless(snapshot.leaderless, snapshot.leaders)
-        for outcome, sentences in zip(_LEFT, (told_by_owner(snapshot.owners), leaderless, told_open(snapshot)), strict=True):
+        self.paused = resting(snapshot, now_ms=now_ms)
+        told = told_by_owner(snapshot.owners), leaderless, told_open(snapshot), (one.says for one in self.paused)
+        for outcome, sentences in zip(_LEFT, told, strict=True):
             for sentence in sentences:
                 self.add(outcome, sentence)
 
@@ -217,9 +218,7 @@ class Report:
     @property
     def fetched_bytes(self) -> int | None:
         """Bytes that the brokers sent for them; None where a crash took that knowledge along."""
-        told = [r.fetched_bytes for one in self.plans if one.applied for r in one.applied.receipts]
-        known = [size for size in told if size is not None]
-        return sum(known) if len(known) == len(told) else None
+        return fetched_bytes_of(self.plans)
 
     def as_json(self) -> dict[str, Any]:
         """The run's document. What is only known at the end is null while the run goes on.
@@ -241,7 +240,7 @@ class Report:
             "offsets_committed": self.offsets_committed, "delta_version": self.result.delta_version if self.result else None,
             "asked": describe_asked(self.request),
             "plan": plans[-1] if plans else None, "earlier_plans": plans[:-1],
-            "lag": self.looks.lag_as_json(),
+            "lag": self.looks.lag_as_json(), "paused": [one.as_json() for one in self.paused],
         }
 
     def saw_as_json(self) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -47,6 +47,7 @@ class Outcome(str, Enum):
     LEFT_TO_OWNER = "left to its owner"
     NO_LEADER = "no leader"
     OPEN_TRANSACTION = "open transaction"
+    PAUSED = "paused"
     APPLIED_BY_ANOTHER = "applied by another run"
     RECORDS_LOST = "records lost"
     EXPIRES_SOON = "expires soon"
@@ -109,3 +110,10 @@ class Executed:
     def records(self) -> int:
         """Rows that the plan gave."""
         return sum(r.rows or 0 for r in self.applied.receipts) if self.applied else 0
+
+
+def fetched_bytes_of(plans: Iterable[Executed]) -> int | None:
+    """Bytes that the brokers sent for these plans; None where a crash took that knowledge along."""
+    told = [r.fetched_bytes for one in plans if one.applied for r in one.applied.receipts]
+    known = [size for size in told if size is not None]
+    return sum(known) if len(known) == len(told) else None

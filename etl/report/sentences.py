@@ -128,7 +128,7 @@ def told_open(snapshot: Snapshot) -> Iterator[str]:
     for (topic, who), logs in together.items():
         count = sum(snapshot.extents[log].held_back for log in logs)
         what = "1 offset below the high watermark waits" if count == 1 else f"{count:,} offsets below the high watermark wait"
-        yield f"{topic} {_keys(logs)}: {what} behind {who}"
+        yield f"{topic} {named_keys(logs)}: {what} behind {who}"
 
 
 def _who_holds(one: OpenTransaction | None) -> str:
@@ -161,10 +161,11 @@ def told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
     for log, what in sorted(told.items()):
         together.setdefault((log.topic, what), []).append(log)
     for (topic, what), logs in together.items():
-        yield f"{topic} {_keys(logs)}: {what}"
+        yield f"{topic} {named_keys(logs)}: {what}"
 
 
-def _keys(logs: Sequence[BrokerPartition]) -> str:
+def named_keys(logs: Sequence[BrokerPartition]) -> str:
+    """The first few of these logs of one topic, by what they are called in it, and how many more there are."""
     more = f" and {len(logs) - _NAMED:,} more" if len(logs) > _NAMED else ""
     return f"{', '.join(log.key for log in logs[:_NAMED])}{more}"
 

@@ -24,6 +24,7 @@ from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
 from etl.protocol.stretches import parse_stretches
 from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.pauses import told_executed_whole
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
@@ -142,7 +143,7 @@ def _observe(world: World, settings: Settings, named: Named) -> Snapshot:
 
 def _tell(world: World, snapshot: Snapshot, step: NextStep, settings: Settings, report: Report) -> None:
     """What the run leaves alone, where the pipeline stands, and what others removed."""
-    report.left(step.snapshot)
+    report.left(step.snapshot, now_ms=world.now_ms())
     if step.state:
         note_removals(world, snapshot.table, snapshot.ledger.acknowledged, report)
         report.stands(step.state, settings)
@@ -164,7 +165,8 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | None:
         world.supersede(plan, step.snapshot.ledger)
         report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}")
     elif plan.kind not in (PlanKind.RESET, PlanKind.SET) and not _begins_backfill(plan):  # stored by a command, and not executed before
-        report.add(Outcome.REPLAYED, f"plan {plan.number} was stored and not in the table: it is executed again, word for word")
+        whole = told_executed_whole(plan, step.snapshot.pauses)
+        report.add(Outcome.REPLAYED, f"plan {plan.number} was stored and not in the table: it is executed again, word for word{whole}")
     report.called(plan, step.snapshot.ledger.newest)
     report.planned(plan, goes_on=step.is_cut)
     for one in step.expires_soon:

@@ -13,12 +13,14 @@ from etl.decisions.identity.log_identity import epochs_to_ask
 from etl.decisions.identity.tails import end_places, known_places
 from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.ownership import members_as_owners
+from etl.decisions.pausing import paused_unread
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.refusals import refuse_another_dialect, refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decisions.replay import topics_left_to_read
 from etl.decisions.start import moments_to_ask, starts_of
 from etl.edges.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
 from etl.edges.brokers.offsets import Extents
+from etl.edges.brokers.oldest_records import read_oldest
 from etl.edges.brokers.tails import read_tails
 from etl.edges.delta import state
 from etl.edges.delta.others import with_others
@@ -26,10 +28,11 @@ from etl.edges.delta.shape import check_shape
 from etl.edges.spark.session import parallelism_of
 from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.pauses import read_pauses
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.model.bounds import Request
 from etl.model.claims import NO_CLAIMS, Claimed, Claims, live_and_name
-from etl.model.ledger import Ledger
+from etl.model.ledger import Ledger, Pause
 from etl.model.logs import BrokerPartition, KafkaGroup, Retention, Tail
 from etl.model.plans import Plan
 from etl.model.raw_table import arrow_schema
@@ -108,7 +111,7 @@ class Observer:
             owners=self._group.owners({log.topic for log in read}) if is_live else {},
             live_consumers=self._group.live_consumers() if is_live else (), ledger=ledger, table=table,
             other_pipelines=self._ledger.other_pipelines() if is_live else {}, claims=claims,
-            backfill=claimed.claim if claimed else None, live_epochs=lives), None, claimed)
+            backfill=claimed.claim if claimed else None, live_epochs=lives, pauses=self._pauses()), None, claimed)
 
     def _look_at_claims(self) -> tuple[Claims, Claimed | None, Ledger, dict[BrokerPartition, int]]:
         """Claims, and then the ledger, for what is stored is stored at the claims that were seen; of a backfill the lives of logs, too."""
@@ -157,6 +160,9 @@ class Observer:
             retention, retained_from = self._ask_retention(cluster, found, ledger, kept)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
+            pauses = self._pauses()
+            unread = paused_unread(pauses, found.extents, in_force)
+            oldest = read_oldest(cluster, unread, found.leaders, isolation=source.isolation) if unread else {}
             members = KafkaGroup() if self._backfill else cluster.members_of(self._settings.group, metadata.brokers.values())
         creation_ids = self._discovery.creation_ids(metadata)
         return Seen(Snapshot(
@@ -169,7 +175,12 @@ class Observer:
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends, tails=tails,
             gone_topics=gone, parallelism=parallelism_of(self._settings.spark), looked_at=looked_at, asked=asked,
             claims=claims, backfill=claimed.claim if claimed else None, live_epochs=lives, offsets_in=self._offsets.storage,
+            pauses=pauses, oldest_of_paused=oldest,
         ), pipelines_version, claimed)
+
+    def _pauses(self) -> tuple[Pause, ...]:
+        """What is paused of a live pipeline: a backfill loads what it was told to."""
+        return read_pauses(self._ledger) if self._backfill is None else ()
 
     def _ask_tails(self, cluster: Cluster, found: Extents, plan: Plan | None) -> dict[BrokerPartition, tuple[Tail, ...]]:
         """What physical logs hold before their ends, and where the plan knows them: that last, so that it vouches for the other."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from etl.decisions.next_step import Repair
 from etl.model.plans import Plan
 from etl.model.snapshot import PipelineState, RebuildFromTable, UpToDate
+from etl.report.pauses import PAUSES_LOST
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
@@ -44,7 +45,9 @@ def _rebuild_ledger(world: World, repair: Repair, adopted: Plan, report: Report)
         report.add(Outcome.ADOPTED, sentence)
     else:
         knew = f"knew plan {repair.knew.number} as the newest" if repair.knew else "knew no plan"
-        report.add(Outcome.REBUILT, f"ZooKeeper {knew}: the ledger was rebuilt from the table's commits up to plan {adopted.number}")
+        lost = "" if repair.knew or report.paused else f"; {PAUSES_LOST}"
+        rebuilt = f"the ledger was rebuilt from the table's commits up to plan {adopted.number}"
+        report.add(Outcome.REBUILT, f"ZooKeeper {knew}: {rebuilt}{lost}")
     _move_offsets(world, repair, report)
     report.lost(adopted)
     if world.adopt(adopted).applied is None:

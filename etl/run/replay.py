@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from etl.decisions.coverage import fold
 from etl.decisions.next_step import NextStep, repaired
+from etl.decisions.pausing import with_paused
 from etl.decisions.replaced import spans_of
 from etl.decisions.replaying import Wanted, intervals_of, moments_of, plan_replay, wanted_logs
 from etl.errors import NeedsDecision, Owned, SettingsError
@@ -69,7 +70,7 @@ def next_replay(world: World, step: NextStep, settings: Settings, wanted: Wanted
     state = step.state.state if isinstance(step.state, RebuildFromTable) else step.state
     if isinstance(state, FirstRun) or not isinstance(state, UpToDate):
         raise SettingsError("this pipeline has loaded nothing yet: there is nothing to replay", check="`etl plan CONF`")
-    snapshot = repaired(step.snapshot, step.repair)
+    snapshot = with_paused(repaired(step.snapshot, step.repair))
     logs = wanted_logs(wanted, state.last, snapshot)
     found = world.first_at(moments_of(wanted, logs))
     intervals = intervals_of(wanted, logs, found, state.last, snapshot, _loaded(world, snapshot.ledger))

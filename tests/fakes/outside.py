@@ -9,7 +9,7 @@ from etl.decisions.acceptance import accepted_beside
 from etl.model.bounds import KeptKey
 from etl.decisions.offsets_storage import both
 from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
-from etl.model.ledger import Acknowledgement, Ledger
+from etl.model.ledger import Acknowledgement, Ledger, Pause
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.model.losses import Loss
 from etl.model.plans import Plan
@@ -103,6 +103,7 @@ class Outside:
     owners: dict[BrokerPartition, str] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
     creation_ids: dict[str, str] = field(default_factory=dict)
+    pauses: tuple[Pause, ...] = ()
     fence: int | None = None
     """The version of its znode."""
     backfills: dict[str, Beside] = field(default_factory=dict)

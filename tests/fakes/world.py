@@ -110,6 +110,7 @@ class FakeWorld:
         self.claims.newest = found.ledger.newest
         own = self.claims.own
         lives = lives_of(self.outside.live.newest_plan()) if isinstance(self.outside, Beside) else {}
+        found = replace(found, pauses=() if isinstance(self.outside, Beside) else self.outside.pauses)
         return replace(found, claims=NO_CLAIMS if own else self.claims.seen, backfill=own.claim if own else None, live_epochs=lives)
 
     def _snapshot(self, named: Named = none_named) -> Snapshot:

@@ -94,8 +94,9 @@ def undecided_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
 
 
 def waiting_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
-    """Those of them that stop every run: their broker is there, and nobody else reads them."""
-    return [log for log in undecided_logs(plan, snapshot) if log not in snapshot.leaderless and log not in snapshot.extents_of_owned]
+    """Those of them that stop every run: their broker is there, nobody else reads them, and nobody paused them."""
+    alone = {*snapshot.leaderless, *snapshot.extents_of_owned, *snapshot.paused}
+    return [log for log in undecided_logs(plan, snapshot) if log not in alone]
 
 
 def is_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:

@@ -89,9 +89,10 @@ def _reached(ledger: PlanLedger) -> Mapping[BrokerPartition, int]:
 
 
 def _may_be_in_pieces(ledger: PlanLedger) -> list[str]:
-    """Where the documents lie that grow with a pipeline: plans, what came of them, coverage."""
+    """Where the documents lie that grow with a pipeline: plans, what came of them, coverage, claims and pauses."""
     paths, recorded = ledger.paths, ledger.zookeeper.children(ledger.paths.applied_plans) or ()
-    return [*(paths.plan(n) for n in ledger.plan_numbers()), paths.coverage, paths.claim, *(f"{paths.applied_plans}/{n}" for n in recorded)]
+    plans, records = (paths.plan(n) for n in ledger.plan_numbers()), (f"{paths.applied_plans}/{n}" for n in recorded)
+    return [*plans, paths.coverage, paths.claim, paths.paused, *records]
 
 
 def _is_given_up(ledger: PlanLedger, number: int) -> bool:

@@ -18,6 +18,7 @@
     /consumers/<group>/etl/<pipeline>/coverage     the loaded intervals that pruned plans leave
     /consumers/<group>/etl/<pipeline>/acknowledged what others did to the table and an operator accepted, the last time
     /consumers/<group>/etl/<pipeline>/retired      why this pipeline loads no more
+    /consumers/<group>/etl/<pipeline>/paused       logs that operators paused, with reason and time
     /consumers/<group>/etl/<pipeline>/fence        nothing; written by whoever claims offsets: the pipeline, or a backfill beside it
     /consumers/<group>/etl/<pipeline>@<name>       a backfill: all of the above but the fence, and
     /consumers/<group>/etl/<pipeline>@<name>/claim which offsets it claims
@@ -129,6 +130,11 @@ class PipelinePaths:
     def retired(self) -> str:
         """That it loads no more."""
         return f"{self.root}/retired"
+
+    @property
+    def paused(self) -> str:
+        """Logs that get no range until they are resumed."""
+        return f"{self.root}/paused"
 
     @property
     def fence(self) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from etl.commands.offsets_diff import Sides, sides_of
-from etl.console.text import screen, show_offsets_diff
+from etl.console.offsets import show_offsets_diff
+from etl.console.text import screen
 from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree, NeedsDecision, OffsetMoved, Owned
 from etl.model.ledger import Acknowledgement, Retirement
 from etl.model.snapshot import Snapshot

@@ -29,7 +29,8 @@ def test_the_state_of_a_pipeline(ledger: Ledger, retirement: Retirement | None, 
 
 def test_a_table_that_is_not_the_confs_is_shown_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"group": "g", "pipeline": "p", "state": "at work", "newest_plan": 12, "age_s": 90.0, "topics": ["a", "b"], "table": None,
-           "table_id": "5f-7", "driver": "run run-1, pid 7 on host", "retired": None, "backfills": [{"name": "old", "state": "whole"}]}
+           "table_id": "5f-7", "driver": "run run-1, pid 7 on host", "retired": None, "paused": [],
+           "backfills": [{"name": "old", "state": "whole"}]}
     show_pipelines([row])
     said = capsys.readouterr().out
     assert "5f-7" in said and "a, b" in said and "g/p: at work, run run-1, pid 7 on host" in said

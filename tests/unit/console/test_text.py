@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from etl.commands.preview import Preview
-from etl.console import text
+from etl.console import offsets as offsets_shown, text
 from etl.decisions.expiry import Headroom
 from etl.doctor.check import Line, Verdict
 from etl.doctor.diagnose import Diagnosis
@@ -29,8 +29,10 @@ DIAGNOSIS = Diagnosis((
 
 def seen(monkeypatch: pytest.MonkeyPatch, show: Any, value: Any, *, terminal: bool) -> list[str]:
     out = io.StringIO()
-    monkeypatch.setattr(text, "screen", Console(
-        file=out, width=80, force_terminal=terminal, no_color=True, highlight=False, soft_wrap=True, color_system=None))
+    screen = Console(
+        file=out, width=80, force_terminal=terminal, no_color=True, highlight=False, soft_wrap=True, color_system=None)
+    for module in (text, offsets_shown):
+        monkeypatch.setattr(module, "screen", screen)
     show(value)
     return out.getvalue().splitlines()
 
@@ -62,8 +64,8 @@ def test_logs_whose_offsets_are_bytes_are_shown_by_broker_and_partition_and_coun
     said, names, row = seen(monkeypatch, text.show_preview, found, terminal=False)[1:4]
     assert said.startswith("about ") and said.endswith("1 task")
     assert names.split() == ["plan", "topic", "partition", "from", "until", "bytes", "leader"] and row.split()[:3] == ["1", "clicks", "1-0"]
-    offsets = [{**log.place, "log_start": 0, "log_end": 300, "committed": None, "position": 100, "lag": 200}]
-    names, row = seen(monkeypatch, text.show_offsets, offsets, terminal=False)
+    offsets = [{**log.place, "log_start": 0, "log_end": 300, "committed": None, "position": 100, "lag": 200, "paused": None}]
+    names, row = seen(monkeypatch, offsets_shown.show_offsets, offsets, terminal=False)
     assert names.endswith("lag in bytes") and row.split()[:2] == ["clicks", "1-0"]
 
 
@@ -73,7 +75,7 @@ def test_how_far_the_table_is_behind_is_shown_by_partition_then_in_all_then_what
     lags = Lags(1_700_000_000_000, (
         LogLag(first, extent, 100, 200, 4_000, 1_699_999_875_000, 125.0, Headroom(12_000.0, rests_on="retention.ms")),
         LogLag(second, {**extent, "log_end": None}, 7, None, unknown={"lag": "it has no leader"})), ("clicks 0: 3 offsets wait",))
-    names, row, other, *rest = seen(monkeypatch, text.show_lag, lags, terminal=False)
+    names, row, other, *rest = seen(monkeypatch, offsets_shown.show_lag, lags, terminal=False)
     assert names.split("  ")[0] == "topic" and row.split() == [
         "clicks", "0", "100", "300", "200", "4.0", "KB", "2:05", "min", "3:20", "h"]
     assert other.split() == ["clicks", "1", "7", *["-"] * 5]
@@ -84,7 +86,7 @@ def test_how_far_the_table_is_behind_is_shown_by_partition_then_in_all_then_what
 def test_a_lag_of_logs_whose_offsets_are_bytes_is_in_bytes_and_of_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
     log = BrokerPartition("clicks", 0, 1)
     lags = Lags(0, (LogLag(log, {"log_start": 0, "log_end": 300}, 100, 200, 200),))
-    names, row, told = seen(monkeypatch, text.show_lag, lags, terminal=False)
+    names, row, told = seen(monkeypatch, offsets_shown.show_lag, lags, terminal=False)
     assert "lag in bytes" in names and row.split()[:2] == ["clicks", "1-0"] and told == "in all about 200 B"
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from etl.model.ledger import Pause
 from etl.model.logs import BrokerPartition, OldestRecord, Retention
 from etl.report.metrics import HELP, PREFIX, metrics_of
+from etl.report.pauses import Resting
 from etl.settings.policies import MetricsPer
 from tests.builders import plain_settings
 from tests.reports import BEGAN_MS, loaded
@@ -28,6 +30,7 @@ def written() -> str:
     report = loaded(1, left={0: 50}, bytes_per_offset={log: 10.0}, retention=retention)
     report.settings = plain_settings()
     report.oldest = {log: OldestRecord(BEGAN_MS)}
+    report.paused = (Resting((Pause("clicks", log, "broken", "kim@host", 5),), (log,), 50, 7.0),)
     return metrics_of(report, now_ms=BEGAN_MS + 60_000, per=MetricsPer.TOPIC, last_success_s=None)
 
 

@@ -9,11 +9,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from etl.errors import Owned, TableUnreachable
-from etl.model.ledger import Ledger
+from etl.model.ledger import Ledger, Pause
 from etl.model.logs import BrokerPartition, OldestRecord, Retention
 from etl.model.snapshot import FirstRun, Snapshot
 from etl.report import metrics
 from etl.report.metrics import HELP, PREFIX, metrics_of
+from etl.report.pauses import Resting
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
@@ -129,3 +130,18 @@ def test_no_name_breaks_the_file() -> None:
     see(report, plain_snapshot({BrokerPartition('a"\\\n', 0): (0, 1)}, ledger=Ledger("u", None)))
     report.finished(BEGAN_MS)
     assert told(report)["lag_records"] == {'a"\\\n': 1}
+
+
+def test_what_is_paused_is_told_by_topic_and_beyond_the_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "MOST_SERIES", 2)
+    report = looked({A: (0, 10)})
+
+    def rests(log: BrokerPartition, headroom_s: float | None, since_ms: int = 5000) -> Resting:
+        return Resting((Pause(log.topic, log, "r", "kim@h", since_ms),), (log,), 4, headroom_s)
+
+    rows = [BrokerPartition(name, 0) for name in ("x", "y")]
+    report.paused = (rests(A, 7.0), rests(B, 3.0, 9000), rests(C, None), *(rests(log, 1.0) for log in rows))
+    found = told(report)
+    others = f"{metrics.OTHERS}"
+    assert found["paused_partitions"] == {"clicks": 2, "orders": 1, others: 2} and found["paused_unread"]["clicks"] == 8
+    assert found["paused_headroom_seconds"] == {"clicks": 3, others: 1} and found["paused_since_timestamp_seconds"]["clicks"] == 5

@@ -1,0 +1,85 @@
+"""Pausing and resuming on a real ledger: who may, what is kept, and what a run and those who look are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from etl.commands.offsets_pause import pause, resume
+from etl.commands.run import new_run_id
+from etl.edges.zookeeper.driver_lock import DriverLock
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.pauses import read_pauses, read_pauses_at, write_pauses
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.errors import Owned
+from etl.model.ledger import Pause
+from etl.model.logs import BrokerPartition
+from tests.builders import plain_settings
+from tests.said import Said, refused, said_by
+from tests.system.driving import Pipeline
+
+
+def say(pipeline: Pipeline, word: str, *logs: str) -> Said:
+    return said_by("offsets", word, str(pipeline.conf), *logs, "--reason", "its records are broken", "--json")
+
+
+def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(make_pipeline: Callable[..., Pipeline]) -> None:
+    pipeline = make_pipeline(table={"writer": "arrow"}, limits={"without_spark_below_bytes": "64MiB"})
+    topic = pipeline.topic
+    refused(say(pipeline, "pause", f"{topic}:9"), 2, f"there is no partition {topic}:9")
+    assert say(pipeline, "pause", f"{topic}:1").document["changed"], "before the first run the brokers know the partitions"
+    pipeline.produce(80)
+    first = pipeline.ran()
+    assert sorted(first.outcomes) == ["ingested", "paused"] and pipeline.committed() == {0: 20, 2: 20, 3: 20}
+    [told] = first.document["paused"]
+    assert (told["partitions"], told["reason"], told["unread"]) == (["1"], "its records are broken", 20) and told["headroom_s"] > 3600
+
+    again = say(pipeline, "pause", f"{topic}:1", f"{topic}:2")
+    assert again.document["says"][0] == f"{topic}:1 is paused already: its records are broken" and again.code == 0
+    shown = {row["partition"]: row["paused"] for row in pipeline.door("offsets", "show").document}
+    assert [partition for partition, why in shown.items() if why] == [1, 2] and "@" in shown[1]["by"]
+    lag = pipeline.door("lag").document
+    assert len(lag["paused"]) == 2 and lag["partitions"][1]["paused"]["since_at"]
+    assert len(pipeline.door("plan").document["paused"]) == 2
+    lines = pipeline.door("doctor").document["lines"]
+    assert [line["verdict"] for line in lines if line["name"] == "paused logs"] == ["advice"] * 2
+    [listed] = said_by("pipelines", "list", str(pipeline.conf), "--json").document
+    assert [one["partition"] for one in listed["paused"]] == [1, 2]
+
+    assert say(pipeline, "resume", topic).code == 0
+    assert pipeline.ran().outcomes == ["ingested"] and pipeline.is_whole()
+    assert say(pipeline, "resume", topic).document["says"][0] == f"{topic} is not paused: there is nothing to resume"
+    with ZooKeeper(pipeline.cluster.zookeeper_connect) as session, (
+            DriverLock(session, pipeline.group, "clicks").driving(new_run_id(), wait_s=0)):
+        refused(say(pipeline, "pause", topic), 4)
+
+
+A = Pause("clicks", BrokerPartition("clicks", 1), "r" * 40, "kim@h", 5)
+
+
+def test_of_two_who_pause_at_the_same_moment_the_second_is_refused_and_says_it_again(zookeeper: ZooKeeper) -> None:
+    ledger = PlanLedger(zookeeper, "g", "p")
+    zookeeper.ensure(ledger.paths.root)
+    (seen, version) = read_pauses_at(ledger)
+    write_pauses(ledger, (A,), version)
+    with pytest.raises(Owned, match="paused or resumed at this moment"):
+        write_pauses(ledger, (), version)
+    assert (seen, read_pauses(ledger)) == ((), (A,))
+
+
+def test_more_pauses_than_one_znode_holds_are_kept_all_the_same(zookeeper: ZooKeeper) -> None:
+    ledger = PlanLedger(zookeeper, "g", "p")
+    zookeeper.ensure(ledger.paths.root)
+    many = tuple(Pause("clicks", BrokerPartition("clicks", n), f"{n * 2654435761 % 2**64:x}" * 4, "kim@h", n) for n in range(40_000))
+    write_pauses(ledger, many, None)
+    assert read_pauses(ledger) == many and ledger.documents.pieces()
+
+
+def test_a_log_of_the_ledger_is_paused_and_resumed_while_no_broker_answers(zookeeper: ZooKeeper, connect: str) -> None:
+    ledger = PlanLedger(zookeeper, "group", "clicks")
+    zookeeper.ensure(ledger.paths.root)
+    write_pauses(ledger, (A,), None)
+    settings = plain_settings(zookeeper={"connect": connect}, source={"bootstrap": "127.0.0.1:1"})
+    assert pause(settings, ["clicks:1"], "again").document["changed"] is False
+    assert resume(settings, ["clicks:1"], "mended").document["paused"] == [] and read_pauses(ledger) == ()

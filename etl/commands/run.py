@@ -8,10 +8,12 @@ import secrets
 from collections.abc import Callable, Iterator
 
 from etl.commands.lag import ask_oldest
+from etl.edges.brokers.request_meter import OF_THIS_PROCESS
 from etl.edges.report_file import kept_in, this_process
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import EtlError, SessionLost, Unreachable
 from etl.model.bounds import Request
+from etl.model.statistics import since
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
@@ -56,7 +58,7 @@ def reported(
         run_id, settings.pipeline, settings.group, settings.table.path, now_ms(), this_process(conf, run_context.changes),
         strict=strict, settings=settings, request=request)
     kept = kept_in(settings.report.path, report, keep=settings.report.keep)
-    with run_context.of_run(report), kept, run_context.progress(report.watch.doing):
+    with run_context.of_run(report), kept, _counted(report), run_context.progress(report.watch.doing):
         for left in reversed(range(SESSIONS_MAX)):
             try:
                 opened = open_world(settings, run_context, name=run_id, phases=report.watch, request=request)
@@ -70,6 +72,16 @@ def reported(
                     raise
                 report.add(Outcome.SESSION_LOST, f"{error.what}: begun anew with a new one")
     return report
+
+
+@contextlib.contextmanager
+def _counted(report: Report) -> Iterator[None]:
+    """What this process asks brokers inside is the driver's, however it ends."""
+    before = OF_THIS_PROCESS.told()
+    try:
+        yield
+    finally:
+        report.asked_by_driver = since(before, OF_THIS_PROCESS.told())
 
 
 @contextlib.contextmanager

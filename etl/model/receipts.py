@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from etl.model.logs import Lineage
 from etl.model.plans import Plan
+from etl.model.statistics import Requests
 
 GAPS_KEPT = 1000  # that a receipt keeps one by one
 
@@ -32,6 +33,9 @@ class Receipt:
     """Counted again from rows that a transform had made: nobody knows whether it dropped records at missing offsets (any, if physical)."""
     epochs: Lineage = ()
     """The leader epochs of the record batches that were read."""
+    requests: tuple[tuple[str, Requests], ...] = field(default=(), compare=False)
+    """What its task asked which brokers since the receipt before it. For the report alone: neither ledger nor table keeps it, and two
+    attempts differ in it."""
 
     @property
     def is_doubtful(self) -> bool:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from etl.edges.brokers.request_meter import OF_THIS_PROCESS
 from etl.edges.progress_port import ProgressAddress, Teller
 from etl.errors import EtlError
 from etl.model.plans import OffsetRange
 from etl.model.receipts import Receipt
+from etl.model.statistics import since
 from etl.protocol.error_line import mark
 from etl.reader.reading import Reading
 from etl.reader.tasks import Task
@@ -56,12 +58,19 @@ def rows_of_task(
         return transformed(batches, reading.transform)
 
     again, teller = attempt > 0, Teller(progress, task.number, attempt)
+    asked = OF_THIS_PROCESS.told()
+
+    def done(at: int, receipt: Receipt) -> None:
+        nonlocal asked
+        before, asked = asked, OF_THIS_PROCESS.told()
+        note(task.indices[at], replace(receipt, requests=tuple(since(before, asked).items())))
+
     try:
         yield from made_of(read_ranges(
             _afresh(task.ranges) if again else task.ranges, deadline_s=_LATER_PATIENCE_S if again else _PATIENCE_S,
             isolation=reading.isolation, columns=reading.columns, bootstrap=_addresses(task.ranges, reading.bootstrap),
             fetch_max_bytes=reading.fetch_max_bytes, fetch_limit_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
-            on_receipt=lambda at, receipt: note(task.indices[at], receipt), topic_ids=task.topic_ids,
+            on_receipt=done, topic_ids=task.topic_ids,
             leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups, tails=task.tails,
             fails_on_loss=reading.fails_on_data_loss, on_read=teller.read, max_record_bytes=reading.max_record_bytes,
             generation=reading.generation,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from etl.report import statistics
 from etl.report.lags import Lags, LogLag
 from etl.report.pauses import Resting
 from etl.report.phases import Verb
@@ -46,6 +47,7 @@ HELP: Mapping[str, str] = {
     "paused_since_timestamp_seconds": "Since when the first of them is paused.",
     "paused_headroom_seconds": "How long until retention may take the first record that waits in them.",
     "retention_headroom_bytes": "About how much may still be written before retention by size may take it.",
+    **statistics.HELP,
 }
 Labels = tuple[tuple[str, str], ...]
 Sample = tuple[str, Labels, float]
@@ -56,7 +58,9 @@ def metrics_of(report: Report, *, now_ms: int, per: MetricsPer, last_success_s: 
     """The file of a run that has ended. `last_success_s`: that of the runs before it, in seconds since 1970; None: not known."""
     ours: Labels = (("pipeline", report.pipeline), ("group", report.group))
     lags = report.looks.lags(report.oldest, report.settings, now_ms=now_ms) if report.settings else None
-    samples = [*_of_run(report, last_success_s), *(_of_lags(lags, per) if lags else ()), *_of_pauses(report.paused)]
+    samples = [
+        *_of_run(report, last_success_s), *(_of_lags(lags, per) if lags else ()), *_of_pauses(report.paused),
+        *report.statistics.samples()]
     by_name: dict[str, list[str]] = {}
     for name, labels, value in samples:
         by_name.setdefault(name, []).append(f"{PREFIX}{name}{told_labels((*ours, *labels))} {_number(value)}\n")

@@ -17,22 +17,24 @@ from etl.errors import DataLost, EtlError
 from etl.model.bounds import KeptKey, Request
 from etl.model.losses import LossReason
 from etl.model.logs import BrokerPartition, OldestRecord
+from etl.model.membership import RebalanceStatistics
 from etl.model.plans import Plan
 from etl.model.receipts import Applied
 from etl.model.snapshot import PipelineState, Snapshot
+from etl.model.statistics import ByBroker
 from etl.report.asked import (
-    describe_asked, told_beyond, told_left_of_key, told_open as told_open_end, told_open_without_plan, told_without_plan,
+    told_beyond, told_left_of_key, told_open as told_open_end, told_open_without_plan, told_without_plan,
 )
 from etl.report.looks import Looks
 from etl.report.pauses import Resting, resting
 from etl.report.phases import Stopwatch, Verb
-from etl.report.plan_json import describe_plan
 from etl.report.purposes import told_without_ranges
+from etl.report.run_document import document_of
 from etl.report.run_state import Executed, Outcome, Process, State, fetched_bytes_of, log_outcome
 from etl.report.sentences import (
     doubt_of, told_by_owner, told_capped, told_cluster_id, told_leaderless, told_lost, told_open, told_replaced,
 )
-from etl.report.words import at
+from etl.report.statistics import Statistics
 from etl.settings.sections import Settings
 
 _LEFT = (Outcome.LEFT_TO_OWNER, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION, Outcome.PAUSED)
@@ -66,6 +68,8 @@ class Report:
     """What the run is asked for beside its conf."""
     looks: Looks = field(default_factory=Looks)
     paused: tuple[Resting, ...] = ()
+    asked_by_driver: ByBroker = field(default_factory=dict)
+    membership: RebalanceStatistics | None = None
     oldest: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)  # of what is left, where asked at the end
 
     def timed(self, verb: Verb) -> contextlib.AbstractContextManager[None]:
@@ -216,6 +220,11 @@ class Report:
         return sum(one.records for one in self.plans)
 
     @property
+    def statistics(self) -> Statistics:
+        """What its reading took."""
+        return Statistics(self.plans, self.asked_by_driver, self.offsets_committed, self.membership)
+
+    @property
     def fetched_bytes(self) -> int | None:
         """Bytes that the brokers sent for them; None where a crash took that knowledge along."""
         return fetched_bytes_of(self.plans)
@@ -225,23 +234,7 @@ class Report:
 
         `plan` is the newest one, `earlier_plans` are those that the run finished before it.
         """
-        ended, seconds = self.finished_at_ms is not None, sum(self.seconds.values())
-        plans = [{**describe_plan(one.plan, one.applied), "writer": one.writer} for one in self.plans]
-        return {
-            "run_id": self.run_id, "state": self.state.value, "pipeline": self.pipeline, "group": self.group, "table": self.table_path,
-            "conf": self.process.conf, "set": dict(self.process.changes),
-            "host": self.process.host, "pid": self.process.pid, "versions": dict(self.process.versions),
-            "started_at": at(self.started_at_ms), "finished_at": at(self.finished_at_ms),
-            "outcomes": [{"outcome": o.value, "says": s} for o, s in self.outcomes],
-            "exit_code": self.exit_code if ended else None, "error": self.error.as_json() if self.error else None,
-            "seconds": {verb.value: round(self.seconds.get(verb, 0.0), 3) for verb in Verb}, "seconds_in_all": round(seconds, 3),
-            "records": self.records, "bytes": self.fetched_bytes,
-            "records_per_second": round(self.records / seconds) if ended and seconds else None,
-            "offsets_committed": self.offsets_committed, "delta_version": self.result.delta_version if self.result else None,
-            "asked": describe_asked(self.request),
-            "plan": plans[-1] if plans else None, "earlier_plans": plans[:-1],
-            "lag": self.looks.lag_as_json(), "paused": [one.as_json() for one in self.paused],
-        }
+        return document_of(self)
 
     def saw_as_json(self) -> dict[str, Any] | None:
         """What the run saw, as its report's file keeps it; None while it has seen nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from etl.decisions.shape import may_be_transformed
@@ -39,11 +40,16 @@ def applied_by(outcome: Outcome, plan: Plan, receipts: tuple[Receipt, ...] | Non
     version = outcome.table.version if outcome.delta_version is None else outcome.delta_version
     run_id = outcome.metadata.run_id if outcome.metadata else None
     undated = _undated(outcome.delta_version, settings)
-    receipts = receipts_said(outcome.metadata, plan) or receipts
+    receipts = _with_requests(receipts_said(outcome.metadata, plan), receipts) or receipts
     if receipts is not None:
         return Applied(plan.number, plan.id, version, outcome.table.id, receipts, run_id, undated=undated)
     counted = count_again(plan, outcome.delta_version, settings)
     return Applied(plan.number, plan.id, version, outcome.table.id, counted.receipts, run_id, counted.uncounted, undated)
+
+
+def _with_requests(said: tuple[Receipt, ...] | None, ours: tuple[Receipt, ...] | None) -> tuple[Receipt, ...] | None:
+    """What the commit says, with what the tasks asked of whom, which no commit keeps."""
+    return tuple(replace(one, requests=own.requests) for one, own in zip(said, ours, strict=True)) if said and ours else said
 
 
 def receipts_said(metadata: CommitMetadata | None, plan: Plan) -> tuple[Receipt, ...] | None:

@@ -32,6 +32,9 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
     pipeline.produce(80)
     first = pipeline.ran()
     assert sorted(first.outcomes) == ["ingested", "paused"] and pipeline.committed() == {0: 20, 2: 20, 3: 20}
+    statistics = first.document["statistics"]
+    assert statistics["topics"] == [{"topic": topic, "messages": 60, "bytes": first.document["bytes"]}] and first.document["bytes"]
+    assert {one["asked_by"] for one in statistics["brokers"] if one["answers"] and one["received_bytes"]} == {"driver", "tasks"}
     [told] = first.document["paused"]
     assert (told["partitions"], told["reason"], told["unread"]) == (["1"], "its records are broken", 20) and told["headroom_s"] > 3600
 

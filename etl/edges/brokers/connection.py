@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from etl.edges.brokers.request_meter import OF_THIS_PROCESS
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge, NotKafka
+from etl.model.statistics import Requests
 
 
 class ConnectionBroken(ConnectionError):
@@ -64,6 +66,7 @@ class Connection:
         return connected
 
     def send(self, frame: bytes | memoryview, deadline: float) -> None:
+        began = time.monotonic()
         try:
             self._socket.settimeout(self._left(deadline, "send"))
             self._socket.sendall(frame)
@@ -71,6 +74,7 @@ class Connection:
             raise self._late("send") from None
         except OSError as error:
             raise ConnectionBroken(f"while sending: {error.strerror or error}", answered=False) from None
+        OF_THIS_PROCESS.add(self.address, Requests(seconds=time.monotonic() - began, sent_bytes=len(frame)))
 
     def is_answering(self, deadline: float) -> bool:
         """Whether anything came, or the end of the connection, before the deadline. Nothing is read."""
@@ -80,13 +84,14 @@ class Connection:
 
     def receive(self, deadline: float, room: Callable[[int], memoryview], *, max_bytes: int, least_bytes: int = 4) -> memoryview:
         """One response without its length; `room` gives the bytes to receive it into, once its size was checked."""
-        first = bytearray(4)
+        first, began = bytearray(4), time.monotonic()
         self._fill(memoryview(first), deadline, answered=False)
         size = int.from_bytes(first, "big", signed=True)
         if not least_bytes <= size <= max_bytes:
             raise ImpossibleSize(bytes(first), self._second(deadline) if size > max_bytes else b"")
         into = room(size)
         self._fill(into, deadline, answered=True)
+        OF_THIS_PROCESS.add(self.address, Requests(1, time.monotonic() - began, received_bytes=size + len(first)))
         return into
 
     def _second(self, deadline: float) -> bytes:

@@ -11,6 +11,8 @@ import pytest
 
 from etl.model.ledger import Pause
 from etl.model.logs import BrokerPartition, OldestRecord, Retention
+from etl.model.membership import RebalanceStatistics
+from etl.model.statistics import Requests
 from etl.report.metrics import HELP, PREFIX, metrics_of
 from etl.report.pauses import Resting
 from etl.settings.policies import MetricsPer
@@ -30,6 +32,7 @@ def written() -> str:
     report = loaded(1, left={0: 50}, bytes_per_offset={log: 10.0}, retention=retention)
     report.settings = plain_settings()
     report.oldest = {log: OldestRecord(BEGAN_MS)}
+    report.asked_by_driver, report.membership = {"h:9092": Requests(1, 0.5, 10, 20)}, RebalanceStatistics(1, 0.5, heartbeat_age_s=1.0)
     report.paused = (Resting((Pause("clicks", log, "broken", "kim@host", 5),), (log,), 50, 7.0),)
     return metrics_of(report, now_ms=BEGAN_MS + 60_000, per=MetricsPer.TOPIC, last_success_s=None)
 

@@ -65,7 +65,7 @@ def test_a_run_that_went_well_tells_what_it_loaded_and_when_and_that_nothing_lag
         "run_start_timestamp_seconds": BEGAN_MS / 1000, "run_end_timestamp_seconds": BEGAN_MS / 1000 + 22.454,
         "last_success_timestamp_seconds": BEGAN_MS / 1000 + 22.454, "run_success": 1, "run_exit_code": 0, "run_retriable": 0,
         "run_duration_seconds": pytest.approx(sum(SECONDS.values())), "run_rows": 388, "run_fetched_bytes": 36_000,
-        "run_offsets_committed": 4, "run_lost_offsets": 0, "table_version": 3}
+        "run_offsets_committed": 4, "run_lost_offsets": 0, "table_version": 3, "run_table_commits": 1}
     assert found["lag_records"] == {"clicks": 0, "clicks1": 0} and found["oldest_unread_age_seconds"] == {"clicks": 0, "clicks1": 0}
     assert "retention_headroom_seconds" not in found, "where nothing is unread nothing can expire"
 

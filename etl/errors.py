@@ -2,6 +2,7 @@
 
     EtlError                        1    a bug of ours, when nothing better fits
     ├── ConsumerInUse                    a second thread asks on a connection while the first one waits for its answer
+    ├── NotAssigned                      a consumer is told to do something with a partition that it does not have
     ├── SettingsError               2    a key or argument, or what it points at, is not what it says
     │   ├── TopicMissing
     │   ├── WrongChroot
@@ -57,8 +58,7 @@ class EtlError(Exception):
     retriable: ClassVar[bool] = False
 
     def __init__(self, what: str, *, check: str = "", **where: Any) -> None:
-        self.what = what
-        self.check = check
+        self.what, self.check = what, check
         self.where: dict[str, Any] = {name: value for name, value in where.items() if value is not None}
         super().__init__(what)
 
@@ -79,6 +79,10 @@ class EtlError(Exception):
 
 class ConsumerInUse(EtlError):
     """A SimpleConsumer is asked by a second thread while the first one's answer is still to come."""
+
+
+class NotAssigned(EtlError):
+    """A consumer is told to do something with a partition that it does not have."""
 
 
 class SettingsError(EtlError):
@@ -121,8 +125,7 @@ class DataLost(EtlError):
 
 class Owned(EtlError):
     """Another driver or a live consumer is at work on what we were asked to read."""
-    exit_code = 4
-    retriable = True
+    exit_code, retriable = 4, True
 
 
 class NeedsDecision(EtlError):
@@ -192,8 +195,7 @@ class VerifyFailed(NeedsDecision):
 
 class Unreachable(EtlError):
     """A server or a worker cannot be reached, or stopped answering."""
-    exit_code = 6
-    retriable = True
+    exit_code, retriable = 6, True
 
 
 class ZooKeeperUnreachable(Unreachable):
@@ -230,14 +232,12 @@ class ProcessLost(Unreachable):
 
 class TableUnreachable(EtlError):
     """The table cannot be read or written."""
-    exit_code = 7
-    retriable = True
+    exit_code, retriable = 7, True
 
 
 class Stopped(EtlError):
     """Ctrl-C or SIGTERM; everything was left as a crash would leave it, and nothing is lost."""
-    exit_code = 130
-    retriable = True
+    exit_code, retriable = 130, True
 
 
 def rebuild(name: str, what: str, check: str, where: dict[str, Any]) -> EtlError:

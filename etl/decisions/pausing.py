@@ -11,7 +11,7 @@
     a paused log that is paused again          stays as it was: reason and time are the first ones
     one partition of a topic paused whole      is resumed with its topic only
 
-A pause is kept until somebody resumes, over runs, drivers and rebalances (docs/adr/0025).
+A pause is kept until somebody resumes, over runs, drivers and rebalances (docs/adr/0026).
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Records for a person or a small program, as consumers give them. Rows of tables never come this way."""

@@ -1,0 +1,144 @@
+"""Whose turn it is: which logs a consumer asks for next, and which of what came it hands out. Pure, without brokers and clocks.
+
+    asked          an assigned log that is not paused and of which nothing is left to hand out
+    handed out     what is left of the first log in the queue, then of the next one, until there are as many as wanted
+    at the end     of the queue: a log of which nothing is left any more, and one whose records could not be read
+    kept           what came of a paused log, until it is resumed; one answer for each log at most, so memory is bounded
+    dropped        what came of a log that is sought in or assigned no longer
+
+A record that cannot be read is told by the turn that comes to it before it has handed out anything; what others have is handed out in the
+turns between. It is told again until somebody seeks past it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Generic, TypeVar
+
+from etl.errors import EtlError, NotAssigned
+from etl.model.logs import BrokerPartition
+
+Record = TypeVar("Record")
+
+
+class _Chunk(Generic[Record]):
+    """The records of one answer, of which the next one is known: so it is known when none is left."""
+
+    def __init__(self, records: Iterator[Record]) -> None:
+        self._records = records
+        self._next: list[Record] = []
+        self.failure: EtlError | None = None
+        """Why the next one cannot be had."""
+        self._look()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._next and self.failure is None
+
+    def take(self, most: int) -> list[Record]:
+        """The next records, fewer where no more are there or one cannot be read."""
+        found: list[Record] = []
+        while self._next and len(found) < most:
+            found += self._next
+            self._look()
+        return found
+
+    def _look(self) -> None:
+        try:
+            self._next = [record for record in [next(self._records, None)] if record is not None]
+        except EtlError as failure:
+            self._next, self.failure = [], failure
+
+
+class Rotation(Generic[Record]):
+    """The logs of one consumer in their order, and what is left of the last answer of each. For one thread."""
+
+    def __init__(self) -> None:
+        self._queue: list[BrokerPartition] = []
+        self._left: dict[BrokerPartition, _Chunk[Record]] = {}
+        self._paused: set[BrokerPartition] = set()
+
+    @property
+    def assigned(self) -> tuple[BrokerPartition, ...]:
+        """In the order of their turns."""
+        return tuple(self._queue)
+
+    @property
+    def paused(self) -> frozenset[BrokerPartition]:
+        """Those that are not asked for and of which nothing is handed out."""
+        return frozenset(self._paused)
+
+    def assign(self, logs: Iterable[BrokerPartition]) -> None:
+        """These logs and no others. One that stays keeps its turn, what is left of it, and its pause; a new one comes last, not paused."""
+        wanted = dict.fromkeys(logs)
+        self._queue = [log for log in self._queue if log in wanted]
+        self._queue += [log for log in wanted if log not in set(self._queue)]
+        self._paused &= wanted.keys()
+        self._left = {log: chunk for log, chunk in self._left.items() if log in wanted}
+
+    def pause(self, logs: Collection[BrokerPartition]) -> None:
+        """Leave them alone until they are resumed. Raises NotAssigned, and then pauses none."""
+        self._refuse_foreign(logs)
+        self._paused |= set(logs)
+
+    def resume(self, logs: Collection[BrokerPartition]) -> None:
+        """Ask for them again, and hand out what is left of them. Raises NotAssigned, and then resumes none."""
+        self._refuse_foreign(logs)
+        self._paused -= set(logs)
+
+    def to_ask(self) -> tuple[BrokerPartition, ...]:
+        """Which logs the next fetch asks for, in the order of their turns."""
+        return tuple(log for log in self._queue if log not in self._paused and log not in self._left)
+
+    def feed(self, log: BrokerPartition, records: Iterator[Record]) -> None:
+        """What came of a log that was asked for; dropped where it is assigned no longer.
+
+        Raises ValueError where something is left of an earlier answer: it was not to be asked for.
+        """
+        if log in self._left:
+            raise ValueError(f"{log} has records that are not handed out yet")
+        if log in self._queue:
+            chunk = _Chunk(records)
+            if not chunk.is_empty:
+                self._left[log] = chunk
+
+    def drop(self, log: BrokerPartition) -> None:
+        """Forget what is left of the log: its position is another one now. Raises NotAssigned."""
+        self._refuse_foreign((log,))
+        self._left.pop(log, None)
+
+    @property
+    def has_some(self) -> bool:
+        """Whether there is something to hand out, or a failure to tell."""
+        return any(log not in self._paused for log in self._left)
+
+    def take(self, most: int) -> dict[BrokerPartition, list[Record]]:
+        """Up to so many records, by log, each in its order; none where nothing is left.
+
+        Raises what the records of a log raise, where it is that one's turn and nothing else was handed out yet.
+        """
+        found: dict[BrokerPartition, list[Record]] = {}
+        room = most
+        for log in [one for one in self._queue if one in self._left and one not in self._paused]:
+            chunk = self._left[log]
+            if room <= 0:
+                break
+            if some := chunk.take(room):
+                found[log] = some
+                room -= len(some)
+            elif chunk.failure is not None and not found:
+                self._to_the_end(log)
+                raise chunk.failure
+            if chunk.is_empty:
+                del self._left[log]
+                self._to_the_end(log)
+        return found
+
+    def _to_the_end(self, log: BrokerPartition) -> None:
+        self._queue.remove(log)
+        self._queue.append(log)
+
+    def _refuse_foreign(self, logs: Iterable[BrokerPartition]) -> None:
+        for log in logs:
+            if log not in self._queue:
+                raise NotAssigned("the partition is not assigned to this consumer", **log.place, check="assign(), and what it was given")

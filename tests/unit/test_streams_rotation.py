@@ -1,0 +1,147 @@
+"""Whose turn it is among the logs of one consumer: the eight polls literally, then each law by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl.errors import CorruptData, NotAssigned
+from etl.model.logs import BrokerPartition
+from etl.streams.rotation import Rotation
+
+P0, P1, P2 = LOGS = [BrokerPartition("clicks", p) for p in range(3)]
+EIGHT_POLLS = [  # asked, what the broker gives, what is handed out, the order after
+    ((P0, P1, P2), (P0, 0), (P0, [0, 1]), (P0, P1, P2)),
+    ((P1, P2), (P1, 0), (P0, [2, 3]), (P1, P2, P0)),
+    ((P0, P2), (P2, 0), (P1, [0, 1]), (P1, P2, P0)),
+    ((P0,), (P0, 4), (P1, [2, 3]), (P2, P0, P1)),
+    ((P1,), (P1, 4), (P2, [0, 1]), (P2, P0, P1)),
+    ((), None, (P2, [2, 3]), (P0, P1, P2)),
+    ((P2,), (P2, 4), (P0, [4, 5]), (P0, P1, P2)),
+    ((), None, (P0, [6, 7]), (P1, P2, P0)),
+]
+
+
+def rotation(*logs: BrokerPartition) -> Rotation[int]:
+    found = Rotation[int]()
+    found.assign(logs)
+    return found
+
+
+def test_the_eight_polls_ask_hand_out_and_rotate_as_consumers_do() -> None:
+    turns = rotation(*LOGS)
+    for asked, given_, handed_out, order in EIGHT_POLLS:
+        assert sorted(turns.to_ask()) == sorted(asked)
+        if given_:
+            turns.feed(given_[0], iter(range(given_[1], given_[1] + 4)))
+        assert turns.take(2) == dict([handed_out])
+        assert turns.assigned == order
+
+
+def test_where_the_first_log_has_too_little_the_next_one_goes_on() -> None:
+    turns = rotation(*LOGS)
+    turns.feed(P0, iter([0]))
+    turns.feed(P2, iter([7, 8, 9]))
+    assert turns.take(3) == {P0: [0], P2: [7, 8]} and turns.assigned == (P1, P2, P0)
+    assert turns.take(3) == {P2: [9]} and turns.take(3) == {} and not turns.has_some
+
+
+def test_what_came_of_a_paused_log_is_kept_and_handed_out_once_it_is_resumed() -> None:
+    turns = rotation(P0, P1)
+    turns.feed(P0, iter([0, 1]))
+    turns.pause([P0])
+    assert (turns.paused, turns.to_ask(), turns.take(9), turns.has_some) == ({P0}, (P1,), {}, False)
+    turns.feed(P1, iter([5]))
+    assert turns.take(9) == {P1: [5]}
+    turns.resume([P0])
+    assert turns.take(9) == {P0: [0, 1]}
+
+
+def test_a_paused_log_of_which_nothing_is_left_is_not_asked_for() -> None:
+    turns = rotation(P0)
+    turns.pause([P0])
+    assert turns.to_ask() == ()
+
+
+def test_a_log_that_is_sought_in_forgets_what_came_and_is_asked_for_again() -> None:
+    turns = rotation(P0)
+    turns.feed(P0, iter([0, 1]))
+    turns.drop(P0)
+    assert turns.to_ask() == (P0,) and turns.take(9) == {}
+
+
+def test_a_log_that_is_assigned_no_longer_hands_out_nothing_and_one_that_stays_keeps_its_turn_its_rest_and_its_pause() -> None:
+    turns = rotation(P0, P1)
+    turns.feed(P0, iter([0]))
+    turns.feed(P1, iter([5, 6]))
+    turns.pause([P0, P1])
+    turns.assign([P2, P1])
+    assert (turns.assigned, turns.paused) == ((P1, P2), {P1})
+    turns.feed(P0, iter([1]))
+    turns.resume([P1])
+    assert turns.take(9) == {P1: [5, 6]}
+    turns.assign([P0])
+    assert turns.to_ask() == (P0,) and turns.take(9) == {}, "it comes back without what it had"
+
+
+def test_who_has_records_left_is_not_fed_again() -> None:
+    turns = rotation(P0)
+    turns.feed(P0, iter([0]))
+    with pytest.raises(ValueError, match="not handed out yet"):
+        turns.feed(P0, iter([1]))
+
+
+def test_an_answer_without_records_leaves_its_log_to_be_asked_for() -> None:
+    turns = rotation(P0)
+    turns.feed(P0, iter(()))
+    assert turns.to_ask() == (P0,) and not turns.has_some
+
+
+def broken(*before: int) -> Iterator[int]:
+    yield from before
+    raise CorruptData("a bad CRC")
+
+
+def test_records_before_a_broken_one_are_handed_out_and_it_is_told_when_nothing_else_was_in_that_turn() -> None:
+    turns = rotation(P0, P1)
+    turns.feed(P0, broken(0, 1))
+    turns.feed(P1, iter([5, 6]))
+    assert turns.take(3) == {P0: [0, 1], P1: [5]}
+    with pytest.raises(CorruptData):
+        turns.take(3)
+    assert turns.take(3) == {P1: [6]}, "it does not hold up the others"
+    with pytest.raises(CorruptData):
+        turns.take(3)
+    assert turns.to_ask() == (P1,), "nobody asks behind it by himself"
+    turns.drop(P0)
+    assert turns.to_ask() == (P1, P0)
+
+
+@pytest.mark.parametrize("word", ["pause", "resume", "drop"])
+def test_a_log_that_is_not_assigned_is_refused_by_name_and_nothing_is_changed(word: str) -> None:
+    turns = rotation(P0)
+    with pytest.raises(NotAssigned) as refused:
+        turns.drop(P1) if word == "drop" else getattr(turns, word)([P0, P1])
+    assert refused.value.where["partition"] == 1 and turns.paused == frozenset()
+
+
+@given(sizes=st.lists(st.lists(st.integers(0, 7), max_size=5), min_size=1, max_size=4), most=st.integers(1, 5))
+def test_every_record_is_handed_out_once_and_in_the_order_of_its_log_however_answers_come(sizes: list[list[int]], most: int) -> None:
+    logs = [BrokerPartition("clicks", p) for p in range(len(sizes))]
+    turns, given_, got = rotation(*logs), Counter[BrokerPartition](), {log: list[int]() for log in logs}
+    left = {log: list(some) for log, some in zip(logs, sizes, strict=True)}
+    while any(left.values()) or turns.has_some:
+        for log in turns.to_ask():
+            if left[log]:
+                size = left[log].pop()
+                turns.feed(log, iter(range(given_[log], given_[log] + size)))
+                given_[log] += size
+        handed_out = turns.take(most)
+        assert sum(map(len, handed_out.values())) <= most
+        for log, records in handed_out.items():
+            got[log] += records
+    assert got == {log: list(range(given_[log])) for log in logs}

@@ -17,11 +17,11 @@ KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issu
 EXIT_CODES = {
     "EtlError": 1, "ConsumerInUse": 1, "NotAssigned": 1, "SettingsError": 2, "TopicMissing": 2, "WrongChroot": 2, "NotKafka": 2,
     "OtherRelease": 2, "PermissionRefused": 2, "MessageTooLarge": 2, "NotOurTable": 2, "DataLost": 3, "Owned": 4, "NeedsDecision": 5,
-    "LedgersDisagree": 5, "TableAppeared": 5, "OffsetMoved": 5, "BadOffset": 5, "LogTruncated": 5, "TopicMadeAgain": 5,
-    "DataLoss": 5, "ExpiredOffsets": 5, "MissingOffsets": 5, "CorruptData": 5, "OffsetInsideMessage": 5, "RecordTooLarge": 5, "RanOutBeforeUntil": 5, "FileLost": 5,
-    "VerifyFailed": 5,
-    "Unreachable": 6, "ZooKeeperUnreachable": 6, "SessionLost": 6, "MembershipLost": 6, "CommitUnknown": 6, "BrokerUnreachable": 6,
-    "BrokerError": 6, "NotYetReadable": 6, "ProcessLost": 6, "TableUnreachable": 7, "Stopped": 130,
+    "LedgersDisagree": 5, "TableAppeared": 5, "OffsetMoved": 5, "BadOffset": 5, "LogTruncated": 5, "TopicMadeAgain": 5, "DataLoss": 5,
+    "ExpiredOffsets": 5, "MissingOffsets": 5, "CorruptData": 5, "OffsetInsideMessage": 5, "RecordTooLarge": 5, "RanOutBeforeUntil": 5,
+    "FileLost": 5, "VerifyFailed": 5, "Unreachable": 6, "ZooKeeperUnreachable": 6, "SessionLost": 6, "MembershipLost": 6,
+    "CommitUnknown": 6, "BrokerUnreachable": 6, "BrokerError": 6, "NotYetReadable": 6, "ProcessLost": 6, "TableUnreachable": 7,
+    "Stopped": 130,
 }
 RETRIABLE_CODES = {4, 6, 7, 130}
 

@@ -136,6 +136,21 @@ def test_a_plan_in_the_place_of_a_stored_one_leaves_a_log_out_that_is_paused_sin
     refuse_broken(outside)
 
 
+@pytest.mark.parametrize("happens", ["expired", "no leader"])
+def test_what_became_of_a_paused_log_that_a_stored_plan_reads_decides_over_the_plan_as_of_any_log(happens: str) -> None:
+    outside, settings = outside_of(5, 3, 4), settings_of(on_data_loss="skip", on_no_leader="skip")
+    with pytest.raises(Crash):
+        run(outside, settings, at=crash_at("store plan", When.AFTER))
+    log = pause(outside)
+    outside.logs[log].log_start, outside.logs[log].has_leader = (2, True) if happens == "expired" else (0, False)
+    report = run(outside, settings)
+    assert Outcome.SUPERSEDED in outcomes(report) and rows_of(outside, log) == 0 and not outside.losses
+    outside.pauses, outside.logs[log].has_leader = (), True
+    run(outside, settings)
+    assert rows_of(outside, log) == (1 if happens == "expired" else 3)
+    refuse_broken(outside)
+
+
 def test_a_topic_that_is_paused_before_the_first_run_keeps_the_start_that_was_decided_then() -> None:
     outside, latest = outside_of(5, 3, 4), settings_of(start="latest")
     outside.pauses = (WHOLE,)
@@ -257,6 +272,15 @@ def test_a_run_key_is_not_complete_while_a_log_is_paused_and_then_reads_it_up_to
     assert Outcome.NOT_COMPLETE not in outcomes(load(outside, key, settings))
     assert rows_of(outside, log) == 5, "two that were there when the key was first asked for"
     assert outcomes(load(outside, key, settings)) == [Outcome.ALREADY_APPLIED]
+
+
+def test_a_run_key_that_was_asked_for_while_a_log_was_paused_that_was_never_read_is_not_complete_before_it_is() -> None:
+    outside = outside_of(5, 3, 4)
+    settings, key = settings_for(outside), Request("K")
+    log = pause(outside)
+    assert Outcome.NOT_COMPLETE in outcomes(load(outside, key, settings)) and rows_of(outside, log) == 0
+    outside.pauses = ()
+    assert Outcome.NOT_COMPLETE not in outcomes(load(outside, key, settings)) and rows_of(outside, log) == 3
 
 
 def test_pauses_that_went_with_the_ledger_are_told_by_the_run_that_rebuilds_it() -> None:

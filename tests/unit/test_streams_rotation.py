@@ -54,7 +54,7 @@ def test_what_came_of_a_paused_log_is_kept_and_handed_out_once_it_is_resumed() -
     turns = rotation(P0, P1)
     turns.feed(P0, iter([0, 1]))
     turns.pause([P0])
-    assert (turns.paused, turns.to_ask(), turns.take(9), turns.has_some) == ({P0}, (P1,), {}, False)
+    assert turns.paused == {P0} and turns.to_ask() == (P1,) and turns.take(9) == {} and not turns.has_some
     turns.feed(P1, iter([5]))
     assert turns.take(9) == {P1: [5]}
     turns.resume([P0])
@@ -80,7 +80,7 @@ def test_a_log_that_is_assigned_no_longer_hands_out_nothing_and_one_that_stays_k
     turns.feed(P1, iter([5, 6]))
     turns.pause([P0, P1])
     turns.assign([P2, P1])
-    assert (turns.assigned, turns.paused) == ((P1, P2), {P1})
+    assert turns.assigned == (P1, P2) and turns.paused == {P1}
     turns.feed(P0, iter([1]))
     turns.resume([P1])
     assert turns.take(9) == {P1: [5, 6]}

@@ -29,7 +29,12 @@ def test_requests_are_added_by_broker_and_what_came_since_is_the_difference() ->
 
 def test_a_meter_loses_no_request_of_several_threads() -> None:
     meter = RequestMeter()
-    threads = [threading.Thread(target=lambda: [meter.add("h:1", B) for _ in range(500)]) for _ in range(4)]
+
+    def ask() -> None:
+        for _ in range(500):
+            meter.add("h:1", B)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
     for one in threads:
         one.start()
     for one in threads:

@@ -63,7 +63,8 @@ def test_every_thread_of_a_driver_names_it() -> None:
 
 @pytest.mark.parametrize("owner", [
     "", "group_host-1795173895653-59986c35-0", "group_etl:clicks:run:0:9:h-0", "group_etl:clicks:run:4294967296:9:h-0",
-    "group_etl:clicks:run:7:9:h-one", "group_etl:clicks:run:7:9:h", "group_etl:clicks:run:7:h-0", "etl:clicks:run:7:9:h-0", "group_etl:clicks:run:٧:9:h-0",
+    "group_etl:clicks:run:7:9:h-one", "group_etl:clicks:run:7:9:h",
+    "group_etl:clicks:run:7:h-0", "etl:clicks:run:7:9:h-0", "group_etl:clicks:run:٧:9:h-0",
 ])
 def test_other_owners_are_no_drivers_of_ours(owner: str) -> None:
     assert parse_owner("group", owner) is None

@@ -7,11 +7,11 @@ Nothing here does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.audit.findings import Expected, IncompleteInterval, LogFindings
-from etl.decisions.coverage import interval_of
+from etl.decisions.coverage import interval_of, without
 from etl.model.losses import Loss
 from etl.model.receipts import Receipt
 from etl.model.table import ForeignCommit
@@ -28,6 +28,10 @@ class Gaps:
     """Nobody knows any more: the receipt was counted again from the table's files, after a crash or where a transform did not read all.
     In a physical log nobody ever knows which offsets should have a row, and none counts."""
     losses: tuple[Loss, ...] = ()
+    read_by_others: tuple[tuple[int, int], ...] = ()
+    """Offsets [from, until) that other members of the group read."""
+    unnamed: tuple[tuple[int, int], ...] = ()
+    """Of a log that others read, too: offsets [from, until) between two that were loaded, of which nobody says what became of them."""
 
     @property
     def let_go(self) -> int:
@@ -44,7 +48,9 @@ class Gaps:
                 for loss in self.losses[:1]]
         if self.losses[1:]:
             lost = [f"{self.let_go:,} {of_bytes}lost ({len(self.losses)} stretches from {self.losses[0].from_offset})"]
-        return ", ".join([*(f"{count:,} {why}" for count, why in counts if count), *lost])
+        read = sum(until - start for start, until in self.read_by_others)
+        by_others = [f"{read:,} {of_bytes}read by other members of the group"] if read else []
+        return ", ".join([*(f"{count:,} {why}" for count, why in counts if count), *lost, *by_others])
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +138,11 @@ class LogProof:
     def is_right(self) -> bool:
         """Every row that came and that nobody was allowed to remove is there once, and nothing else."""
         f, m = self.findings, self.missing
-        is_clean = not (f.double_rows or f.unexpected or f.entries_with_holes or m.never_came)
+        is_clean = not (f.double_rows or f.unexpected or f.entries_with_holes or m.never_came or self.gaps.unnamed)
         return is_clean and (m.allowed or not f.missing) and self.doubt.allowed
 
 
-def gaps_of(expected: Expected, losses: Iterable[Loss], *, is_physical: bool = False) -> Gaps:
+def gaps_of(expected: Expected, losses: Collection[Loss], *, is_physical: bool = False) -> Gaps:
     """Add up what receipts and coverage say. A range that a crash left both in a plan and in the coverage counts once."""
     loaded = list(expected.coverage)
     for r, receipt in expected.ranges:
@@ -144,7 +150,17 @@ def gaps_of(expected: Expected, losses: Iterable[Loss], *, is_physical: bool = F
             loaded.append(interval_of(r, receipt))
     return Gaps(
         sum(i.control_records for i in loaded), sum(i.aborted_records for i in loaded), sum(i.compacted for i in loaded),
-        0 if is_physical else sum(i.unexplained for i in loaded), tuple(sorted(losses)))
+        0 if is_physical else sum(i.unexplained for i in loaded), tuple(sorted(losses)), expected.read_by_others,
+        _unnamed(expected, losses))
+
+
+def _unnamed(expected: Expected, losses: Collection[Loss]) -> tuple[tuple[int, int], ...]:
+    """Where one of a group's members was the only one to read nobody asks: there a start may be moved without a word."""
+    if not expected.read_by_others:
+        return ()
+    loaded = [(one.from_offset, one.until_offset) for one in (*expected.coverage, *expected.given_up, *(r for r, _ in expected.ranges))]
+    named = [*loaded, *expected.read_by_others, *((loss.from_offset, loss.until_offset) for loss in losses)]
+    return tuple(without((min(named)[0], max(until for _, until in named)), named))
 
 
 def doubt_of(

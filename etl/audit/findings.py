@@ -34,6 +34,8 @@ class Expected:
     elsewhere: tuple[tuple[OffsetRange, Receipt], ...] = ()
     """The ranges of kept plans that went to another table, or to a state of this one that an old copy replaced: an operator accepted that,
     and their rows are told as missing for that reason."""
+    read_by_others: tuple[tuple[int, int], ...] = ()
+    """Offsets [from, until) that other members of the group read: no row of them may be there, and nobody misses one."""
 
     @property
     def ranges(self) -> tuple[tuple[OffsetRange, Receipt], ...]:

@@ -61,7 +61,7 @@ def together(one: Expected, other: Expected) -> Expected:
     """What two pipelines put into one log's rows."""
     return Expected(
         (*one.applied, *other.applied), (*one.coverage, *other.coverage), (*one.given_up, *other.given_up),
-        (*one.elsewhere, *other.elsewhere))
+        (*one.elsewhere, *other.elsewhere), (*one.read_by_others, *other.read_by_others))
 
 
 def as_loaded_again(expected: Expected, audited: AuditedLog) -> Expected:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from etl.audit.findings import AuditedLog, Expected
 from etl.audit.replaced_rows import replaced_expected
-from etl.decisions.coverage import Ancestry, ancestry, without
+from etl.decisions.coverage import Ancestry, ancestry, merged_holes, without
 from etl.decisions.replaced import spans_of
 from etl.decisions.shape import may_be_transformed
 from etl.errors import LedgersDisagree, Owned
@@ -118,6 +118,10 @@ def expected_rows(
             notes.append(f"what plan {plan.number} let go is not in the losses table: the next run writes it down")
         lost.update(plan.losses)
         _expect(expected, one, is_counted=not told.coverage.removals)
+    for hole in merged_holes((*told.coverage.read_by_others, *(hole for one in loaded for hole in one.plan.read_by_others))):
+        audited = AuditedLog(hole.log, hole.log_epoch)
+        known = expected.get(audited, Expected())
+        expected[audited] = replace(known, read_by_others=(*known.read_by_others, (hole.from_offset, hole.until_offset)))
     losses: dict[AuditedLog, set[Loss]] = {}
     for loss in lost:
         audited = AuditedLog(loss.log, loss.log_epoch)

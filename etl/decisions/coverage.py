@@ -12,6 +12,7 @@ from etl.decisions.run_keys import is_reached, kept_key, with_key
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import BrokerPartition
+from etl.model.losses import ReadByOthers
 from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.receipts import Applied, Receipt
 from etl.model.table import ForeignCommit
@@ -79,6 +80,7 @@ def fold(
         raise LedgersDisagree(what, check="whether ZooKeeper was restored from a copy")
     if plan.number <= coverage.through:
         return coverage
+    coverage = replace(coverage, read_by_others=merged_holes((*coverage.read_by_others, *plan.read_by_others)))
     loaded: dict[BrokerPartition, list[Interval]] = {}
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
         loaded.setdefault(r.log, []).append(interval_of(r, receipt, plan.log_epochs.get(r.log, 0)))
@@ -225,6 +227,20 @@ def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
             interval = _one((merged.pop(), interval))
         merged.append(interval)
     return tuple(merged)
+
+
+def merged_holes(found: Iterable[ReadByOthers]) -> tuple[ReadByOthers, ...]:
+    """What others read, in order, what touches made one; of each life of a log the newest, where there are very many."""
+    merged: list[ReadByOthers] = []
+    for one in sorted(set(found), key=lambda hole: (hole.log, hole.log_epoch, hole.from_offset, hole.until_offset)):
+        last = merged[-1] if merged else None
+        if last and (last.log, last.log_epoch) == (one.log, one.log_epoch) and one.from_offset <= last.until_offset:
+            one = replace(merged.pop(), until_offset=max(last.until_offset, one.until_offset))
+        merged.append(one)
+    if len(merged) <= INTERVALS_KEPT:
+        return tuple(merged)
+    lives = [list(life) for _, life in groupby(merged, key=lambda hole: (hole.log, hole.log_epoch))]
+    return tuple(hole for life in lives for hole in life[-max(1, INTERVALS_KEPT // len(lives)):])
 
 
 def _touch(before: Interval, after: Interval) -> bool:

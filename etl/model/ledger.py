@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from etl.model.bounds import KeptKey
 from etl.model.logs import BrokerPartition
-from etl.model.losses import Vanished
+from etl.model.losses import ReadByOthers, Vanished
 from etl.model.plans import Plan
 from etl.model.receipts import Applied
 from etl.model.table import ForeignCommit
@@ -58,6 +58,8 @@ class Coverage:
     """The newest of the folded plans of which not everything can be proven; 0: there is none."""
     keys: tuple[KeptKey, ...] = ()
     """Run keys of folded plans, and of runs that had nothing to read, oldest first."""
+    read_by_others: tuple[ReadByOthers, ...] = ()
+    """What folded plans say that other members of the group read, by log, those that touch made one."""
 
 
 @dataclass(frozen=True, slots=True)

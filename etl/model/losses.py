@@ -1,4 +1,4 @@
-"""Offsets that are not in the table and never will be, and offsets whose rows outlive their records.
+"""Offsets that are not in the table and never will be, lost or read by others; and offsets whose rows outlive their records.
 
 Bounds live in names: `from_offset` is inclusive, `until_offset` exclusive.
 """
@@ -38,6 +38,16 @@ class Loss:
 @dataclass(frozen=True, slots=True, order=True)
 class Vanished:
     """Offsets [from, until) of one life of one log that are, or may be, in the table, and whose records the brokers no longer hold."""
+
+    log: BrokerPartition
+    from_offset: int
+    until_offset: int
+    log_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReadByOthers:
+    """Offsets [from, until) of one life of one log that other members of the group read: nothing of them is lost, and none is for us."""
 
     log: BrokerPartition
     from_offset: int

@@ -5,14 +5,15 @@ Bounds live in names: `from_offset` is inclusive, `until_offset` exclusive. A mi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from etl.model.bounds import NO_BOUNDS, Bounds
 from etl.model.committed import Committed, OffsetsStorage
 from etl.model.logs import BrokerPartition, Dialect, Leader, Lineage, Tail
-from etl.model.losses import Loss, Vanished
+from etl.model.losses import Loss, ReadByOthers, Vanished
+from etl.model.membership import Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,13 @@ class Plan:
     """Where it saw the group's offsets, and moves them."""
     closes: bool = False
     """Of a backfill: it was given up with this plan, whatever an older copy of its claim says."""
+    share: Share | None = None
+    """What the run that made it owned, of the logs of `positions`; None: it was no member of its group."""
+    handed_over: bool | None = None
+    """Whether the group's offsets were moved with it: from then on its ranges are nobody else's, whatever becomes of the membership. None:
+    they move once its rows are in the table."""
+    read_by_others: tuple[ReadByOthers, ...] = ()
+    """What other members read between the last plan's positions and this one's."""
 
     @property
     def advancing(self) -> tuple[OffsetRange, ...]:
@@ -143,8 +151,16 @@ class Plan:
 
     @property
     def offsets_to_move(self) -> tuple[BrokerPartition, ...]:
-        """The logs whose committed offset this plan moves, in order: those whose position is not what it saw."""
-        return tuple(sorted(log for log, to in self.positions.items() if not self.seen[log].is_at(to))) if self.moves_offsets else ()
+        """The logs whose committed offset moves behind the append, in order: those whose position is not what the plan saw."""
+        return self._apart(self.positions) if self.moves_offsets and self.handed_over is None else ()
+
+    @property
+    def offsets_to_hand_over(self) -> tuple[BrokerPartition, ...]:
+        """The logs whose committed offset moves when the plan is stored: the same, of those that the run owned."""
+        return self._apart(self.share.logs) if self.share and self.handed_over is not None else ()
+
+    def _apart(self, logs: Iterable[BrokerPartition]) -> tuple[BrokerPartition, ...]:
+        return tuple(sorted(log for log in logs if not self.seen[log].is_at(self.positions[log])))
 
     @property
     def word(self) -> str:

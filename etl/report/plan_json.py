@@ -109,7 +109,20 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
         "vanished": [
             {**v.log.place, "from": v.from_offset, "until": v.until_offset, "log_epoch": v.log_epoch}
             for v in plan.vanished],
+        **(_describe_share(plan) if plan.share else {}),
     }
+
+
+def _describe_share(plan: Plan) -> dict[str, Any]:
+    share = plan.share
+    return {} if share is None else {
+        "share": {
+            "member_id": share.member_id, "instance_id": share.instance_id, "membership": share.membership.value,
+            "strategy": share.strategy, "generation": share.generation, "partitions": [log.place for log in sorted(share.logs)]},
+        "handed_over": plan.handed_over,
+        "read_by_others": [
+            {**hole.log.place, "from": hole.from_offset, "until": hole.until_offset, "log_epoch": hole.log_epoch}
+            for hole in plan.read_by_others]}
 
 
 def _describe_receipt(receipt: Receipt) -> dict[str, Any]:

@@ -77,6 +77,9 @@ class Proof:
         if f.entries_with_holes:
             what = "entries whose messages are not numbered 0, 1, 2 and so on, though none is missing by their number"
             said.append(f"{f.entries_with_holes:,} {what} (first: {_first(f.entries_with_holes_first)})")
+        if wrong.gaps.unnamed:
+            first = wrong.gaps.unnamed[0]
+            said.append(f"offsets {first[0]} to {first[1]} were neither loaded nor let go, nor read by others as far as the plans know")
         if not wrong.doubt.allowed:
             said.append(wrong.doubt.says)
         blamed = self._blamed if self._is_transforms(wrong) else ""
@@ -156,7 +159,9 @@ class Proof:
             "without_row": {
                 "says": gaps.says, "control_records": gaps.control_records, "aborted_records": gaps.aborted_records,
                 "compacted": gaps.compacted, "not_known": gaps.unexplained, "lost": gaps.let_go,
-                "losses": [[loss.from_offset, loss.until_offset, loss.why.value] for loss in gaps.losses]},
+                "losses": [[loss.from_offset, loss.until_offset, loss.why.value] for loss in gaps.losses],
+                **({"read_by_others": [list(stretch) for stretch in gaps.read_by_others]} if gaps.read_by_others else {}),
+                **({"unnamed": [list(stretch) for stretch in gaps.unnamed]} if gaps.unnamed else {})},
         }
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from etl.model.bounds import NO_BOUNDS, Bound, Bounds
 from etl.model.committed import Committed, OffsetsStorage
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail
-from etl.model.losses import Loss, LossReason, Vanished
+from etl.model.losses import Loss, LossReason, ReadByOthers, Vanished
+from etl.model.membership import Membership, Share
 from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.receipts import Applied, Receipt
 from etl.protocol.zookeeper.plan_documents import with_id
@@ -69,4 +70,8 @@ def plans(draw: st.DrawFn) -> Plan:
         bounds=draw(BOUNDS), key_ends={
             **{log: positions[log] + draw(st.integers(1, 9)) for log in logs[:1]},
             **dict.fromkeys(draw(st.sets(LOGS, max_size=2)) - set(logs))},
+        share=draw(st.none() | st.builds(
+            Share, st.text(max_size=5), st.sampled_from(Membership), st.text(max_size=5), EPOCHS, st.just(frozenset(logs[1:])), NAMES)),
+        handed_over=draw(st.none() | st.booleans()),
+        read_by_others=tuple(ReadByOthers(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[:2]),
     ))

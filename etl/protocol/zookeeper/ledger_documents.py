@@ -9,7 +9,7 @@ from typing import Any
 
 from etl.model.ledger import Acknowledgement, Coverage, Interval, Retirement
 from etl.model.logs import BrokerPartition, in_order
-from etl.model.losses import Vanished
+from etl.model.losses import ReadByOthers, Vanished
 from etl.model.receipts import Applied, Receipt
 from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper import documents
@@ -89,6 +89,9 @@ def render_coverage(coverage: Coverage) -> bytes:
         "given_up": {"logs": render_logs(left), "intervals": [_render_intervals(coverage.given_up[log]) for log in left]},
         "held_through": coverage.held_through, "unproven_through": coverage.unproven_through,
         "keys": render_keys(coverage.keys)}
+    if coverage.read_by_others:
+        document["read_by_others"] = [
+            [one.log.topic, one.log.key, one.from_offset, one.until_offset, one.log_epoch] for one in coverage.read_by_others]
     return zlib.compress(canonical(document), 6)
 
 
@@ -109,7 +112,8 @@ def _coverage(document: dict[str, Any]) -> Coverage:
     return Coverage(
         document["through"], _parse_intervals(document), removals, document.get("table_id"), vanished, given_up,
         document.get("held_through"), document.get("unproven_through", 0),
-        parse_keys(document.get("keys", ())))
+        parse_keys(document.get("keys", ())),
+        tuple(ReadByOthers(log_of(topic, key), *found) for topic, key, *found in document.get("read_by_others", ())))
 
 
 def _parse_intervals(document: dict[str, Any]) -> dict[BrokerPartition, tuple[Interval, ...]]:

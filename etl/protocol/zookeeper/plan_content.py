@@ -12,7 +12,8 @@ from typing import Any
 from etl.model.bounds import NO_BOUNDS
 from etl.model.committed import Committed, OffsetsStorage
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail, in_order
-from etl.model.losses import Loss, LossReason, Vanished
+from etl.model.losses import Loss, LossReason, ReadByOthers, Vanished
+from etl.model.membership import Membership, Share
 from etl.model.plans import OffsetRange, Plan, PlanKind, TookOver
 from etl.protocol.zookeeper.asked import parse_bounds, render_bounds
 from etl.protocol.zookeeper.documents import FORMAT, flat, pairs, parse_logs, render_logs, sorted_items
@@ -75,6 +76,8 @@ def _since_format_3(
         "key_open": render_logs(open_ends) or None,
         **_of_storage(plan, logs),
         "stood": [[index[log], rows] for log, rows in sorted_items(plan.stood)] or None, "closes": plan.closes or None,
+        "share": _share_content(plan.share, index) if plan.share else None, "handed_over": plan.handed_over,
+        "read_by_others": [[index[one.log], one.from_offset, one.until_offset, one.log_epoch] for one in plan.read_by_others] or None,
     }
     return {
         "epochs": {
@@ -143,7 +146,21 @@ def plan_of(document: dict[str, Any]) -> Plan:
             **dict.fromkeys(parse_logs(document.get("key_open", {})))},
         stood={logs[i]: rows for i, rows in document.get("stood", ())}, closes=bool(document.get("closes")),
         offsets_in=OffsetsStorage(document.get("offsets_in", OffsetsStorage.ZOOKEEPER)),
+        share=_share(document["share"], logs) if document.get("share") else None, handed_over=document.get("handed_over"),
+        read_by_others=tuple(ReadByOthers(logs[i], *stretch) for i, *stretch in document.get("read_by_others", ())),
     )
+
+
+def _share_content(share: Share, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
+    return {
+        "member_id": share.member_id, "membership": share.membership.value, "strategy": share.strategy, "generation": share.generation,
+        "instance_id": share.instance_id, "logs": sorted(index[log] for log in share.logs)}
+
+
+def _share(found: Mapping[str, Any], logs: Sequence[BrokerPartition]) -> Share:
+    owned = frozenset(logs[i] for i in found["logs"])
+    return Share(
+        found["member_id"], Membership(found["membership"]), found["strategy"], found["generation"], owned, found["instance_id"])
 
 
 def _lineages(logs: list[BrokerPartition], column: list[list[int]]) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:

@@ -1,6 +1,7 @@
 """Plans as bytes: what a znode or a commit of the table holds of one, and the id that its content has.
 
-The id is the hash of the canonical content without the leaders, because a leader is only today's address.
+The id is the hash of the canonical content without the leaders, because a leader is only today's address; and a plan that is handed over
+is the one that was to be.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def with_id(plan: Plan) -> Plan:
 
 
 def plan_id(plan: Plan, form: int = FORMAT) -> str:
-    """Hash of the canonical content in that format, without the leaders: 32 hex digits."""
+    """Hash of the canonical content in that format, without the leaders, and whether or not it is handed over yet: 32 hex digits."""
     return _hash(_parts(content_of(plan, form)))
 
 
@@ -78,6 +79,8 @@ def _parts(content: dict[str, Any]) -> _Parts:
 def _hash(parts: _Parts) -> str:
     ranges = {name: text for name, text in parts.ranges.items() if name not in _LEADERS_OF_RANGES}
     content = {name: text for name, text in parts.others.items() if name not in _LEADERS}
+    if "handed_over" in content:
+        content["handed_over"] = canonical(True).decode()  # it becomes so, and the plan stays the same
     return hashlib.sha256(_joined({**content, "ranges": _joined(ranges)}).encode()).hexdigest()[:32]
 
 

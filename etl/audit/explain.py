@@ -158,7 +158,8 @@ def _unnamed(expected: Expected, losses: Collection[Loss]) -> tuple[tuple[int, i
     """Where one of a group's members was the only one to read nobody asks: there a start may be moved without a word."""
     if not expected.read_by_others:
         return ()
-    loaded = [(one.from_offset, one.until_offset) for one in (*expected.coverage, *expected.given_up, *(r for r, _ in expected.ranges))]
+    loaded = [*((one.from_offset, one.until_offset) for one in (*expected.coverage, *expected.given_up)),
+              *((r.from_offset, r.until_offset) for r, _ in expected.ranges)]
     named = [*loaded, *expected.read_by_others, *((loss.from_offset, loss.until_offset) for loss in losses)]
     return tuple(without((min(named)[0], max(until for _, until in named)), named))
 

@@ -18,6 +18,7 @@ from enum import Enum
 from etl.decisions.backfills.backfill_plans import next_backfill_plan
 from etl.decisions.backfills.claiming import refuse_claimed
 from etl.decisions.expiry import Expiring, expiring
+from etl.decisions.handing_over import as_if_alone, of_member
 from etl.decisions.ownership import leave_to_owners, refuse_owned_ranges
 from etl.decisions.pausing import leave_paused, standing
 from etl.decisions.plan import plan_next
@@ -151,7 +152,7 @@ def steps_ahead(snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str
     """
     steps: list[NextStep] = []
     while not steps or not (steps[-1].is_last or steps[-1].goes_on):
-        step = next_step(foreseen(snapshot, *steps), settings, now_ms=now_ms, uid=uid, is_foreseen=True)
+        step = next_step(foreseen(as_if_alone(snapshot, settings), *steps), settings, now_ms=now_ms, uid=uid, is_foreseen=True)
         if step.refusal:
             raise step.refusal
         steps.append(step)
@@ -163,9 +164,7 @@ def repair_of(state: PipelineState, snapshot: Snapshot) -> Repair | None:
     if isinstance(state, RebuildFromTable):
         last, knew = state.state, snapshot.ledger.newest
         return replace(_left_by(last), adopts=state.plan, knew=knew)
-    if isinstance(state, UpToDate):
-        return replace(_left_by(state), lacks_record=snapshot.ledger.applied is None)
-    return None
+    return replace(_left_by(state), lacks_record=snapshot.ledger.applied is None) if isinstance(state, UpToDate) else None
 
 
 def _left_by(state: UpToDate) -> Repair:
@@ -214,7 +213,7 @@ def _planned(step: NextStep, state: Settled, settings: Settings, *, now_ms: int,
         found = plan_next(snapshot, state, settings, uid=snapshot.ledger.uid or uid, now_ms=now_ms)
         if found is None:
             return _without_plan(step, last)
-        action, plan = Action.STORE, with_id(found)
+        action, plan = Action.STORE, with_id(of_member(found, snapshot, settings))
         step = replace(step, left_of_key={log: end for log, end in plan.key_ends.items() if log not in snapshot.extents})
     if action is not Action.REPLAY:
         refuse_claimed(plan, snapshot.ledger.newest, snapshot.claims)
@@ -241,8 +240,8 @@ def foreseen(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
 
 
 def _once_committed(plan: Plan, snapshot: Snapshot) -> Snapshot:
-    moved = {log: plan.moved(log) for log in plan.offsets_to_move}
-    there = {log: moved.get(log, plan.seen[log]) for log in plan.positions} if plan.moves_offsets else {}
+    moved = {log: plan.moved(log) for log in (*plan.offsets_to_move, *plan.offsets_to_hand_over)}
+    there = {**{log: plan.seen[log] for log in plan.positions}, **moved} if plan.moves_offsets else {}
     known = snapshot.table or Table(plan.table_id or "", -1, None)
     table = replace(known, version=known.version + 1, transaction_version=plan.number, metadata=None, foreign=())
     applied = Applied(plan.number, plan.id, table.version, table.id, (NOT_COUNTED,) * len(plan.ranges))

@@ -8,6 +8,7 @@
     an owner of what we read      on_owned: skip              leaves the log out of a new plan; its position stays
     an owner of a stored plan's   skip, unowned               Owned: a stored plan is executed as it is, or not at all
     a driver of this pipeline     any                         nothing: whoever holds the driver's lock takes its nodes over
+    other members of the group    mode: join                  has what they own left to them; of its own share it asks nobody
 
 How a log is claimed and an owner waited for is in `edges.zookeeper.owners`. Old consumers know neither our plans nor our commits
 (docs/adr/0005).
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from etl.decisions.handing_over import is_left_handed_over, is_member
 from etl.errors import Owned
 from etl.model.logs import BrokerPartition, KafkaGroup
 from etl.model.plans import Plan
@@ -41,7 +43,7 @@ def members_as_owners(group: KafkaGroup, logs: Collection[BrokerPartition]) -> d
 
 def owners_to_wait_for(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
     """The owners that policy says to wait for, and what they own; none where waiting would change nothing."""
-    if on_owned(settings.ownership) is not OnOwned.WAIT or _is_refused(snapshot, settings.ownership):
+    if is_member(settings) or on_owned(settings.ownership) is not OnOwned.WAIT or _is_refused(snapshot, settings.ownership):
         return {}
     return foreign_owners(snapshot.owners, settings)
 
@@ -51,6 +53,8 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
 
     Raises Owned, naming the consumer or the owner, where policy says `fail` and where waiting did not help.
     """
+    if is_member(settings) and (snapshot.share or is_left_handed_over(snapshot.ledger)):
+        return _without(snapshot, _of_others(snapshot))
     if _is_refused(snapshot, settings.ownership):
         what = f"live consumers are registered in the group: {', '.join(snapshot.live_consumers[:_NAMED])}"
         check = "that they are stopped; a crashed one leaves after its session timeout"
@@ -58,6 +62,18 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
     left = foreign_owners(snapshot.owners, settings)
     if left and on_owned(settings.ownership) is not OnOwned.SKIP:
         raise owned_by(left)
+    return _without(snapshot, left)
+
+
+def _of_others(snapshot: Snapshot) -> dict[BrokerPartition, str]:
+    """What is not of our share, and not of a plan that was handed over either: that is nobody else's, whoever owns the log by now."""
+    plan = snapshot.ledger.newest if is_left_handed_over(snapshot.ledger) else None
+    ours = {*(snapshot.share.logs if snapshot.share else ()), *(r.log for r in (plan.ranges if plan else ()))}
+    others = (log for log in (*snapshot.extents, *snapshot.leaderless) if log not in ours)
+    return {log: snapshot.owners.get(log, "another member of the group") for log in others}
+
+
+def _without(snapshot: Snapshot, left: Mapping[BrokerPartition, str]) -> Snapshot:
     extents = {log: extent for log, extent in snapshot.extents.items() if log not in left}
     owners = {log: owner for log, owner in left.items() if log in snapshot.extents or log in snapshot.leaderless}
     return replace(
@@ -66,7 +82,12 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
 
 
 def refuse_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
-    """Refuse a stored plan that reads a log that was left to its owner: a stored plan is never cut. Raises Owned."""
+    """Refuse a stored plan that reads a log that was left to its owner: a stored plan is never cut. Raises Owned.
+
+    One that was handed over is executed whoever owns its logs by now, and a member puts another in the place of one that was not.
+    """
+    if plan.handed_over or snapshot.share:
+        return
     left = {r.log: snapshot.owners[r.log] for r in plan.ranges if r.log in snapshot.owners}
     if left:
         raise owned_by(left, first=f"plan {plan.number} is stored and must be executed first; ")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from etl.decisions.byte_positions.boundaries import boundaries_of, end_at_or_above
 from etl.decisions.byte_positions.misplaced_offsets import refuse_inside_entries
 from etl.decisions.caps import share_caps
+from etl.decisions.handing_over import read_by_others
 from etl.decisions.identity.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.identity.made_again import kept_creations, kept_ids
 from etl.decisions.identity.tails import kept_tails
@@ -57,7 +58,8 @@ def plan_next(snapshot: Snapshot, state: FirstRun | UpToDate, settings: Settings
     if isinstance(state, UpToDate):
         passed = (Loss(log, state.last.positions[log], offset, LossReason.MOVED, state.last.log_epochs.get(log, 0))
                   for log, offset in sorted(state.followed.items()))
-        plan = replace(plan, losses=(*passed, *plan.losses), previous=state.last.id)
+        holes = read_by_others(state.last, state.passed)
+        plan = replace(plan, losses=(*passed, *plan.losses), previous=state.last.id, read_by_others=holes)
     is_news = plan.positions.keys() - known.keys() or plan.pending_starts.keys() - (last.pending_starts.keys() if last else ())
     return plan if plan.ranges or plan.losses or is_news else None
 

@@ -34,12 +34,13 @@ What every LedgersDisagree has in common: nothing was read or written, and a per
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 from etl.decisions.acceptance import is_accepted, is_recorded, is_waiting_for_a_table
 from etl.decisions.foreign_commits import refuse_what_others_did
+from etl.decisions.handing_over import owned_logs, standing_of_member
 from etl.decisions.moved_offsets import Ends, ends_of, two_stories, up_to_date, up_to_date_once_rebuilt
 from etl.decisions.offsets_storage import refuse_another_storage, seen_in
 from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, names_in_command, refuse_topics_of_others
@@ -67,9 +68,9 @@ def where_we_stand(snapshot: Snapshot, settings: Settings) -> PipelineState:
 def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
     """The same where it does not matter what other pipelines have loaded into the table. Raises SettingsError for another dialect."""
     refuse_another_dialect(plan_in_force(snapshot.ledger, snapshot.table), settings)
-    policies = settings.source.on_moved, settings.table.on_rows_removed
-    return reconcile(snapshot.ledger, snapshot.table, snapshot.committed, *policies, place=settings.table.place, ends=ends_of(snapshot),
-                     storage=snapshot.offsets_in)
+    told = snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved, settings.table.on_rows_removed
+    owned, storage = owned_logs(snapshot, settings), snapshot.offsets_in
+    return reconcile(*told, place=settings.table.place, ends=ends_of(snapshot), storage=storage, owned=owned)
 
 
 @contextmanager
@@ -85,15 +86,18 @@ def naming_table(settings: Settings) -> Iterator[None]:
 def reconcile(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, *, place: str, ends: Ends, storage: OffsetsStorage = OffsetsStorage.ZOOKEEPER,
+    owned: Collection[BrokerPartition] | None = None,
 ) -> PipelineState:
     """Decide where the pipeline stands; the table of cases is in the module's docstring. `place` is where the table is, or would be.
 
-    No offset is followed to where its log does not reach, by `ends`, nor one of a log of which they do not tell. `storage`: where they are
-    from. Raises LedgersDisagree or OffsetMoved where a person must decide, SettingsError where a stored plan saw offsets elsewhere.
+    No offset is followed to where its log does not reach, by `ends`, or they do not tell. `storage`: where offsets are from; `owned`: of a
+    member (`handing_over`). Raises LedgersDisagree or OffsetMoved where a person must decide, SettingsError for offsets seen elsewhere.
     """
     refuse_another_era(ledger, table)
     refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
     found = compare(ledger, table, place)
+    if owned is not None:
+        return standing_of_member(found, ledger.newest, committed, owned, ends)
     if isinstance(found, UpToDate):
         return up_to_date(seen_in(storage, found.last), committed, on_moved, ends)
     if isinstance(found, RebuildFromTable):
@@ -187,13 +191,9 @@ def _forgotten(newest: Plan | None) -> str:
     behind_the_rows = "go on behind the rows that the table holds: etl offsets restore CONF --from-table --reason ..."
     if newest is None:
         behind_the_rows += f"; on Jafka, where {ROWS_DO_NOT_TELL}, {BEGIN_ANEW}"
-    elif _is_physical(newest):
+    elif newest.is_physical:
         behind_the_rows = f"{BEGIN_ANEW}: {ROWS_DO_NOT_TELL}"
     return f"{_WHICH_LEDGER}; restore a newer copy of ZooKeeper, or {behind_the_rows}"
-
-
-def _is_physical(plan: Plan | None) -> bool:
-    return plan is not None and any(log.is_physical for log in plan.positions)
 
 
 def _go_on(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> Replay | Supersede | UpToDate:
@@ -225,7 +225,7 @@ def refuse_another_era(ledger: Ledger, table: Table | None) -> None:
     metadata = table.metadata if table else None
     if metadata and is_of_another_era(ledger, table):
         what = f"the table was written by another pipeline of the same name (its uid is {metadata.uid}, ours {ledger.uid})"
-        is_forgotten = metadata.document is None and _is_physical(ledger.newest)
+        is_forgotten = metadata.document is None and bool(ledger.newest and ledger.newest.is_physical)
         check = f"{_WHICH_LEDGER}, or table.path; else {BEGIN_ANEW}: {ROWS_DO_NOT_TELL}" if is_forgotten else (
             f"{_WHICH_LEDGER}, or table.path; to go on behind the rows that this table holds, and behind what this ledger's plans have "
             f"loaded elsewhere, which is then given up here: etl plans take-over CONF --from "

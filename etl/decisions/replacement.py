@@ -8,11 +8,14 @@ from typing import TypeVar
 
 from etl.decisions.backfills.backfill_plans import backfill_plan_instead
 from etl.decisions.byte_positions.misplaced_offsets import refuse_named
-from etl.decisions.plan import plan_from
+from etl.decisions.handing_over import before, is_never_handed_over, of_member, read_by_others, stand_as_member
+from etl.decisions.moved_offsets import ends_of
+from etl.decisions.plan import plan_from, reading_of
 from etl.decisions.run_keys import asking_again
+from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, SettingsError
-from etl.model.losses import Loss
+from etl.model.losses import Loss, LossReason
 from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Snapshot, Supersede
 from etl.settings.sections import Settings
@@ -29,6 +32,10 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
     """
     if snapshot.backfill:
         return backfill_plan_instead(snapshot.backfill, state, snapshot, settings, now_ms=now_ms)
+    if state.plan.handed_over:
+        return handed_over_instead(state, snapshot, settings, now_ms=now_ms)
+    if is_never_handed_over(state.plan, snapshot, settings):
+        return _anew(state, snapshot, settings, now_ms=now_ms)
     old, among = state.plan, let_go_among(state.plan)
     earlier = [loss for loss in among if loss.log in snapshot.extents]
     kept = [loss for loss in old.losses if loss in earlier or loss not in among]
@@ -44,6 +51,50 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
         plan, ranges=ranges, seen={**plan.seen, **old.seen}, previous=old.previous, supersedes=old.id, reason=state.reason,
         losses=(*kept, *_without(plan.losses, earlier), *skipped), vanished=old.vanished,
         took_over=old.took_over)
+
+
+def handed_over_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
+    """The same of a plan that was handed over: its ranges without what is gone or skipped, and no offset more.
+
+    What lies behind them is not ours, and what lies in them nobody else will read. Raises DataLoss where policy says `fail`, SettingsError
+    for a skip that it does not hold.
+    """
+    old, table = state.plan, snapshot.table
+    lives = old.log_epochs
+    gone = [Loss(r.log, r.from_offset, r.until_offset, LossReason.SKIPPED, lives.get(r.log, 0))
+            for r in old.ranges if r.log.topic in snapshot.gone_topics]
+    skipped = [replace(skip, log_epoch=lives.get(skip.log, 0)) for skip in state.skipped]
+    for skip in skipped:
+        refuse_named(skip.log, skip.until_offset, snapshot, key="--skip")
+    lost = [*skipped, *(part for one in (*gone, *_expired(old, snapshot, settings)) for part in _without([one], skipped))]
+    ranges = tuple(replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in leave_out(old.ranges, lost))
+    return replace(
+        old, ranges=ranges, kind=_kind_of(old, ranges), created_at_ms=now_ms, shape=shape_of_rows(settings), supersedes=old.id,
+        reason=state.reason, losses=(*old.losses, *lost), table_id=table.id if table else None,
+        table_transaction_version=(table.transaction_version or 0) if table else 0, table_version=table.version if table else None, id="")
+
+
+def _expired(plan: Plan, snapshot: Snapshot, settings: Settings) -> Iterable[Loss]:
+    """What the logs do not keep any more of a plan's ranges. Raises DataLoss where policy says `fail`."""
+    for r in plan.ranges:
+        extent = snapshot.extents.get(r.log)
+        if extent and r.from_offset < extent.log_start_offset:
+            reading_of(r.log, r.from_offset, snapshot, settings)
+            until = min(r.until_offset, extent.log_start_offset)
+            yield Loss(r.log, r.from_offset, until, LossReason.EXPIRED, plan.log_epochs.get(r.log, 0))
+
+
+def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
+    """The plan of a member in the place of one that was never handed over: of the logs of its share, from their offsets of now."""
+    old = state.plan
+    stand = stand_as_member(before(old), snapshot.committed, snapshot.share.logs if snapshot.share else (), ends_of(snapshot))
+    plan = plan_from(
+        stand.positions, old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms, asking=asking_again(old))
+    among = let_go_among(old)
+    return replace(
+        of_member(plan, snapshot, settings), previous=old.previous, supersedes=old.id, reason=state.reason,
+        losses=(*(loss for loss in old.losses if loss not in among), *plan.losses), vanished=old.vanished, took_over=old.took_over,
+        read_by_others=read_by_others(before(old), stand.passed))
 
 
 def let_go_among(plan: Plan) -> tuple[Loss, ...]:

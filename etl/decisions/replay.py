@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from etl.decisions.backfills.claiming import refuse_another_life
 from etl.decisions.byte_positions.misplaced_offsets import refuse_inside_entries
+from etl.decisions.handing_over import is_never_handed_over
 from etl.decisions.identity.log_identity import refuse_other_logs
 from etl.decisions.plan import reading_of
 from etl.decisions.shape import shape_of_rows
@@ -27,6 +28,8 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
     no message begins where it does, DataLoss and BrokerUnreachable when policy says `fail`.
     """
     plan = state.plan
+    if is_never_handed_over(plan, snapshot, settings):
+        return Supersede(plan, "it was stored, and the group's offsets were not moved with it")
     if plan.kind is PlanKind.REPLAY and (why := why_given_up(plan, snapshot)):
         return Supersede(plan, why)
     _refuse_gone_topics(plan, snapshot)
@@ -85,6 +88,12 @@ def _refuse_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
 def _refuse_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
     """Refuse a stored plan of which a log has no leader: it reads all of its logs or none. Raises BrokerUnreachable under `fail`."""
     logs = snapshot.leaderless & {r.log for r in plan.ranges}
+    if logs and plan.handed_over:
+        what = f"the partition {min(logs).unled}, and plan {plan.number}, which was handed over and is not in the table, reads it"
+        check = (
+            f"{min(logs).held_by}: nobody else of the group reads these offsets any more. If they are gone for good, the plan without them "
+            f"is: etl plans supersede CONF {plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...")
+        raise BrokerUnreachable(what, **min(logs).place, check=check)
     if logs and settings.source.on_no_leader is OnNoLeader.FAIL:
         what = f"the partition has no leader, and plan {plan.number}, which is stored and not in the table, reads it"
         check = (

@@ -48,3 +48,10 @@ class RebalanceStatistics:
     """How often the membership ended without our wish: an expired session, a member that nobody knew any more."""
     heartbeat_age_s: float | None = None
     """How long ago the group's side last answered that we are a member; None where nothing beats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """A hand-over that was refused: nothing was stored, nothing was moved, and nothing will be fetched."""
+
+    why: str

@@ -150,6 +150,11 @@ class Plan:
         return () if self.kind is PlanKind.REPLAY else self.ranges
 
     @property
+    def is_physical(self) -> bool:
+        """Whether its offsets are byte positions."""
+        return any(log.is_physical for log in self.positions)
+
+    @property
     def offsets_to_move(self) -> tuple[BrokerPartition, ...]:
         """The logs whose committed offset moves behind the append, in order: those whose position is not what the plan saw."""
         return self._apart(self.positions) if self.moves_offsets and self.handed_over is None else ()

@@ -11,6 +11,7 @@ from etl.model.committed import Committed, OffsetsStorage
 from etl.model.ledger import Ledger, Pause
 from etl.model.logs import BrokerPartition, EpochEnd, Extent, Leader, LookedAt, OldestRecord, OpenTransaction, Retention, Tail
 from etl.model.losses import Loss
+from etl.model.membership import Share
 from etl.model.plans import Plan
 from etl.model.table import Table
 
@@ -77,6 +78,8 @@ class Snapshot:
     extents_of_paused: Mapping[BrokerPartition, Extent] = field(default_factory=dict)
     oldest_of_paused: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)
     """The oldest unread record of each paused log that has one, where messages have times."""
+    share: Share | None = None
+    """What the run owns as a member of its group; None: it is none."""
 
     @property
     def extents_left_alone(self) -> Mapping[BrokerPartition, Extent]:
@@ -145,6 +148,8 @@ class UpToDate:
     """The same of logs that are not read now, so that nobody knows whether they reach so far: our position stays, and their offset."""
     dropped: tuple[BrokerPartition, ...] = ()
     """Logs whose offset Kafka dropped, as it does with those of a group without members; they are among `uncommitted`, or were moved."""
+    passed: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Logs of ours that other members of the group read on, and up to where."""
 
 
 PipelineState = FirstRun | Replay | Supersede | RebuildFromTable | UpToDate

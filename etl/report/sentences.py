@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from etl.model.logs import BrokerPartition, OpenTransaction, uncounted
-from etl.model.losses import Loss, LossReason, Vanished
+from etl.model.losses import Loss, LossReason, ReadByOthers, Vanished
 from etl.model.plans import Plan, PlanKind
 from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
@@ -50,6 +51,16 @@ def told_lost(losses: Iterable[Loss]) -> Iterator[str]:
     """What a plan lets go: one sentence for each stretch."""
     for loss in losses:
         yield f"{loss.log}: {_stretch(loss)} {_LET_GO[loss.why]}"
+
+
+def told_read_by_others(holes: Iterable[ReadByOthers]) -> Iterator[str]:
+    """What other members of the group read: one sentence for each topic."""
+    for topic, found in groupby(sorted(holes), key=lambda hole: hole.log.topic):
+        some = list(found)
+        count, first = sum(hole.until_offset - hole.from_offset for hole in some), some[0]
+        where = f"{len(some):,} partitions, first" if some[1:] else "partition"
+        stretch = f"{first.log.key} from {first.from_offset} to {first.until_offset}"
+        yield f"{topic}: other members of the group read {count:,} {first.log.unit}s of {where} {stretch}"
 
 
 def told_let_go(losses: Iterable[Loss]) -> Iterator[str]:

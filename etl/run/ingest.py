@@ -7,6 +7,7 @@ next run's `next_step` finds, and it goes on from there. Every decision is `next
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from etl.decisions.byte_positions.doubted_offsets import Named, none_named
@@ -15,19 +16,17 @@ from etl.decisions.identity.made_again import creations_to_compare, refuse_made_
 from etl.decisions.next_step import Action, NextStep, next_step
 from etl.decisions.ownership import owners_to_wait_for
 from etl.decisions.reconcile import naming_table
-from etl.decisions.replacement import plan_without
-from etl.decisions.replaying import plan_that_gives_up
 from etl.errors import DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
-from etl.model.losses import Loss, LossReason
+from etl.model.membership import Void
 from etl.model.plans import Plan, PlanKind
 from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
-from etl.protocol.stretches import parse_stretches
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.pauses import told_executed_whole
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
+from etl.run.instead import given_up, without_missing
+from etl.run.joining import Joining, joined
 from etl.run.removals import note_removals
 from etl.run.repair import finish_repair, tell_dropped
 from etl.run.world import World
@@ -50,13 +49,18 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
     Afterwards the table holds what could be read when the run began, or `report` says what left which of it. Raises any EtlError. What
     was done until then stands, and `report` tells it.
     """
+    with joined(world.member(), report) as joining:
+        _ingest(world, settings, report, joining)
+
+
+def _ingest(world: World, settings: Settings, report: Report, joining: Joining) -> None:
     turns = expiries = arrivals = 0
-    while turns < TURNS_MAX:
+    while turns < TURNS_MAX and joining.settle(world.read_ledger):
         try:
-            step = _one_plan(world, settings, report)
+            step = _one_plan(world, settings, report, joining)
             if step and step.is_last:
                 return
-            turns = 0 if step and step.goes_on else turns + 1
+            turns = 0 if joining.is_void or (step and step.goes_on) else turns + 1
         except TableAppeared:
             # made by another pipeline since we looked: what the plan becomes is decided by what that table is
             arrivals += 1
@@ -67,20 +71,27 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
             expiries += 1
             if settings.source.on_data_loss is OnDataLoss.FAIL or expiries > EXPIRIES_MAX:
                 raise
-    what = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
-    raise Owned(what, check="who else runs this conf; what is in the table stays, the next run goes on from there")
+    if turns == TURNS_MAX:
+        what = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
+        raise Owned(what, check="who else runs this conf; what is in the table stays, the next run goes on from there")
 
 
-def _one_plan(world: World, settings: Settings, report: Report) -> NextStep | None:
-    """One step, from the look to the offsets; None where another driver's plan took its number."""
-    step = take_look(world, settings, report)
+def _one_plan(world: World, settings: Settings, report: Report, joining: Joining) -> NextStep | None:
+    """One step, from the look to the offsets; None where another driver's plan took its number, or nothing was handed over."""
+    step = take_look(world, settings, report, joining=joining)
     finish_repair(world, step.repair, report)
+    if joining.is_outside and step.action in (Action.STORE, Action.NOTHING):
+        return None
     with report.timed(Verb.PLAN):
         plan = _store(world, step, report)
+    if isinstance(plan, Void):
+        joining.was_void(plan)
+        return None
     if plan is None:
         if step.action is Action.NOTHING:
             _end_without_plan(world, step, report)
         return step
+    joining.stored(step)
     done = execute(world, plan, step.snapshot, settings, report)
     if done and step.is_last:
         report.left_by_caps(done, step.snapshot, settings)
@@ -88,10 +99,13 @@ def _one_plan(world: World, settings: Settings, report: Report) -> NextStep | No
     return step if done else None
 
 
-def take_look(world: World, settings: Settings, report: Report, named: Named = none_named) -> NextStep:
-    """What is seen, and the step that follows from it; `named` are offsets that an operator names."""
+def take_look(
+    world: World, settings: Settings, report: Report, named: Named = none_named, *, joining: Joining | None = None,
+) -> NextStep:
+    """What is seen, and the step that follows from it; `named` are offsets that an operator names. `joining`: of a run that is a member."""
     with report.timed(Verb.OBSERVE):
-        snapshot = _observe(world, settings, named)
+        look = partial(_observe, world, settings, named)
+        snapshot = joining.look(look) if joining else look()
         report.saw(snapshot)
     with report.timed(Verb.RECONCILE):
         step = next_step(snapshot, settings, now_ms=world.now_ms(), uid=world.new_uid())
@@ -103,7 +117,7 @@ def finish_left(world: World, step: NextStep, settings: Settings, report: Report
     """Execute the plan that an earlier run left, or the one that takes its place; None where the table holds another one by now."""
     with report.timed(Verb.PLAN):
         plan = _store(world, step, report)
-    return execute(world, plan, step.snapshot, settings, report) if plan else None
+    return execute(world, plan, step.snapshot, settings, report) if isinstance(plan, Plan) else None
 
 
 def execute(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report) -> Plan | None:
@@ -150,8 +164,8 @@ def _tell(world: World, snapshot: Snapshot, step: NextStep, settings: Settings, 
         tell_dropped(step.state, report)
 
 
-def _store(world: World, step: NextStep, report: Report) -> Plan | None:
-    """The plan to execute, stored when this returns; None: nothing new. Raises what the step stops with."""
+def _store(world: World, step: NextStep, report: Report) -> Plan | Void | None:
+    """The plan to execute, stored when this returns; None: nothing new. Void: it is not stored. Raises what the step stops with."""
     if step.refusal:
         raise step.refusal
     plan = step.plan
@@ -159,12 +173,13 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | None:
         report.beyond_bound(step.snapshot)
     if plan is None:
         return None
-    if step.action is Action.STORE:
-        world.store(plan)
-    elif step.action is Action.SUPERSEDE:
-        world.supersede(plan, step.snapshot.ledger)
+    if step.action is not Action.REPLAY:
+        void = world.store(plan) if step.action is Action.STORE else world.supersede(plan, step.snapshot.ledger)
+        if void:
+            return void
+    if step.action is Action.SUPERSEDE:
         report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}")
-    elif plan.kind not in (PlanKind.RESET, PlanKind.SET) and not _begins_backfill(plan):  # stored by a command, and not executed before
+    elif step.action is Action.REPLAY and not _is_new(plan):
         whole = told_executed_whole(plan, step.snapshot.pauses)
         report.add(Outcome.REPLAYED, f"plan {plan.number} was stored and not in the table: it is executed again, word for word{whole}")
     report.called(plan, step.snapshot.ledger.newest)
@@ -174,8 +189,9 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | None:
     return plan
 
 
-def _begins_backfill(plan: Plan) -> bool:
-    return plan.kind is PlanKind.BACKFILL and plan.number == 1
+def _is_new(plan: Plan) -> bool:
+    """Stored by a command, and not executed before."""
+    return plan.kind in (PlanKind.RESET, PlanKind.SET) or (plan.kind is PlanKind.BACKFILL and plan.number == 1)
 
 
 def _load(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report) -> tuple[Plan, Applied | None]:
@@ -192,11 +208,11 @@ def _load(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, repo
                 return plan, applied
         except DataLoss as lost:
             if plan.kind is PlanKind.REPLAY:
-                plan = _given_up(world, plan, lost, report)
+                plan = given_up(world, plan, lost, report)
                 continue
             if not isinstance(lost, MissingOffsets) or settings.source.on_data_loss is OnDataLoss.FAIL:
                 raise
-            plan = _without(world, plan, lost, report)
+            plan = without_missing(world, plan, lost, report)
 
 
 def _refuse_topics_made_again(world: World, plan: Plan, snapshot: Snapshot, *, is_in_table: bool = False) -> None:
@@ -204,27 +220,6 @@ def _refuse_topics_made_again(world: World, plan: Plan, snapshot: Snapshot, *, i
     known = creations_to_compare(plan, snapshot)
     if known:
         refuse_made_again_since(plan, known, world.creation_ids(known.keys()), is_in_table=is_in_table)
-
-
-def _without(world: World, plan: Plan, missing: MissingOffsets, report: Report) -> Plan:
-    """Another plan in the place of this one. What is lost is kept in it before its first fetch, as all losses are."""
-    losses = [Loss(*stretch, LossReason.MISSING) for stretch in parse_stretches(missing.where["missing"])]
-    return _instead(world, plan, with_id(plan_without(plan, losses, now_ms=world.now_ms())), report)
-
-
-def _given_up(world: World, plan: Plan, lost: DataLoss, report: Report) -> Plan:
-    """A plan that reads nothing in the place of a replay whose records are gone, so that its rows stand."""
-    return _instead(world, plan, with_id(plan_that_gives_up(plan, str(lost), now_ms=world.now_ms())), report)
-
-
-def _instead(world: World, plan: Plan, instead: Plan, report: Report) -> Plan:
-    ledger = world.read_ledger()
-    if ledger.newest is None or ledger.newest.id != plan.id:
-        raise Owned(f"another driver put another plan in the place of plan {plan.number}", check="who else runs this conf")
-    world.supersede(instead, ledger)
-    report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.id}) was superseded: {instead.reason}")
-    report.planned(instead)
-    return instead
 
 
 def _append(world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: Settings, report: Report) -> Applied | None:

@@ -1,7 +1,8 @@
 """The real world of a run, built from settings: what `ingest` asks for, done by the edges.
 
 Nothing is decided here. `ingest` says what happens in which order, `next_step` decides, the edges do it; how the world is
-looked at belongs to `observe`, how the ledger is written anew to `adopt`, how rows are counted again to `recount`.
+looked at belongs to `observe`, what is stored and handed over to `storing`, how the ledger is written anew to `adopt`, how rows are
+counted again to `recount`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.process import new_uid
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.errors import LedgersDisagree, OffsetMoved, Owned, TableUnreachable
+from etl.errors import OffsetMoved, Owned, TableUnreachable
 from etl.model.bounds import KeptKey, Request
 from etl.model.committed import Committed
 from etl.model.ledger import Ledger
@@ -41,13 +42,14 @@ from etl.run.adopt import adopt_commits
 from etl.run.claims import BackfillVerbs, ClaimsOfRun
 from etl.run.context import RunContext, now_ms
 from etl.run.discovery import Discovery
-from etl.run.formats import format_rows, try_on_no_rows
+from etl.run.formats import format_rows
 from etl.run.group_offsets import GroupOffsets
 from etl.run.loaded_rows import LoadedRows
 from etl.run.observe import Observer, Seen, observe_table
 from etl.run.recount import applied_in_run
 from etl.run.rows import check_rows, needs_no_spark, reader_for, write_files_without_spark, writer_in_words, writer_of
 from etl.run.spark import RunSpark
+from etl.run.storing import PlanStore
 from etl.run.transform import translating_transform_errors
 from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class LiveWorld(LoadedRows, BackfillVerbs):
+class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
     """`world.World` on real ZooKeeper, brokers, Spark and Delta."""
 
     def __init__(
@@ -115,25 +117,9 @@ class LiveWorld(LoadedRows, BackfillVerbs):
         """See `world.World`."""
         return now_ms()
 
-    def store(self, plan: Plan) -> None:
-        """See `world.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""
-        self.refuse_unwritable(plan)
-        if self.settings.transform and writer_of(plan, self.settings).writer.takes is Takes.DATA_FRAME:
-            try_on_no_rows(self.spark(), self.settings)  # stored, the plan would bind the conf to a transform that never works
-        self.ledger.store_plan(plan, beside=self._pipelines_version, also=self.claims.writes(plan))
-        self.claims.stored(plan)
-
     def remember(self, key: KeptKey, *, behind: int) -> None:
         """See `world.World`."""
         run_keys.remember(self.ledger, key, behind=behind)
-
-    def supersede(self, plan: Plan, ledger: Ledger) -> None:
-        """See `world.World`."""
-        if ledger.newest_version is None:
-            raise LedgersDisagree(f"there is no plan {plan.number} to supersede", check="`etl plans list`")
-        self.refuse_unwritable(plan)
-        self.ledger.supersede_plan(plan, ledger.newest_version, beside=self._pipelines_version, also=self.claims.writes(plan))
-        self.claims.stored(plan)
 
     def adopt(self, plan: Plan) -> Ledger:
         """See `world.World`."""
@@ -149,8 +135,8 @@ class LiveWorld(LoadedRows, BackfillVerbs):
         coverage.note_removals(self.ledger, tuple(removals))
 
     def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
-        """See `world.World`; under `ownership.mode: observe` nothing is claimed."""
-        if self.settings.ownership.mode is OwnershipMode.OBSERVE:
+        """See `world.World`; under `ownership.mode: observe` nothing is claimed, and a member owns what it owns."""
+        if self.settings.ownership.mode is not OwnershipMode.CLAIM:
             return contextlib.nullcontext()
         return self._owners.claiming({r.log for r in plan.ranges}, self.run_id)
 

@@ -13,10 +13,12 @@ from etl.model.claims import Claim, Claimed
 from etl.model.committed import Committed
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
+from etl.model.membership import Void
 from etl.model.plans import Plan
 from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import Snapshot
 from etl.model.table import ForeignCommit, Table
+from etl.run.members import Member
 
 
 class World(Protocol):
@@ -38,14 +40,19 @@ class World(Protocol):
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
 
-    def store(self, plan: Plan) -> None:
-        """Keep the plan before its first fetch, put-if-absent."""
+    def member(self) -> Member | None:
+        """The membership of a run of this pipeline, not joined yet; None where its conf is of none."""
+
+    def store(self, plan: Plan) -> Void | None:
+        """Keep the plan before its first fetch, put-if-absent. One that is handed over moves the group's offsets in the same step; where
+        others came before, nothing is done, and it is said why. Raises Owned where another driver stored that number.
+        """
 
     def remember(self, key: KeptKey, *, behind: int) -> None:
         """Keep a run key under which there was nothing more to read behind plan `behind`. Raises Owned where a plan was stored since."""
 
-    def supersede(self, plan: Plan, ledger: Ledger) -> None:
-        """Put the plan in the place of the ledger's newest one, if that is still there."""
+    def supersede(self, plan: Plan, ledger: Ledger) -> Void | None:
+        """Put the plan in the place of the ledger's newest one, if that is still there; handed over as in `store` where that was not."""
 
     def adopt(self, plan: Plan) -> Ledger:
         """Write the ledger anew from the table's commits, of which `plan` is the newest of ours; the ledger as it is then.

@@ -123,7 +123,7 @@ def _sentence(one: Mapping[str, Any], near: str, reference: str | None) -> str:
         return f"{reference} refers to something that this key does not take"
     said = _SAID.get(one["type"]) or re.sub(r"^Input should be ", "must be ", one["msg"].removeprefix("Value error, "))
     if one["type"] in ("enum", "literal_error"):  # the choices, as they are written in the file
-        said = said.replace("'", "")
+        said = re.sub(r"<\w+\.\w+: (.*?)>", r"\1", said.replace("'", ""))
     return said + _given(one)
 
 

@@ -41,10 +41,11 @@ class OnRowsRemoved(str, Enum):
 
 
 class OwnershipMode(str, Enum):
-    """Whether the run only looks at owners or claims what it reads."""
+    """Whether the run only looks at owners, claims what it reads, or is one of the group's members."""
 
     OBSERVE = "observe"
     CLAIM = "claim"
+    JOIN = "join"
 
 
 class OnOwned(str, Enum):

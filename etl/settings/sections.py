@@ -96,7 +96,7 @@ class Limits(Section):
 class OwnershipSettings(Section):
     """How the run behaves towards other consumers of the group and other drivers of the pipeline."""
 
-    mode: OwnershipMode = OwnershipMode.CLAIM
+    mode: Literal[OwnershipMode.OBSERVE, OwnershipMode.CLAIM] = OwnershipMode.CLAIM
     on_owned: OnOwned = OnOwned.FAIL
     on_live_group: OnLiveGroup = OnLiveGroup.FAIL
     """`unowned` takes what none of them owns."""

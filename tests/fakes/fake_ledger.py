@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from etl.decisions.backfills.claiming import moves_fence, refuse_claimed
@@ -15,6 +15,7 @@ from etl.model.claims import Claim, Claimed, Claims
 from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
+from etl.model.membership import Void
 from etl.model.plans import Plan
 from etl.model.receipts import Applied
 from etl.protocol.zookeeper import ledger_documents, plan_documents
@@ -112,6 +113,22 @@ class ClaimsSeen:
     seen: Claims = Claims()
     own: Claimed | None = None
     newest: Plan | None = None
+
+
+def hand_over(out: Outside, plan: Plan, name: str, write: Callable[[], None]) -> Void | None:
+    """Plan and offsets in one transaction; why nothing of it is done. A plan that is not handed over is written alone."""
+    is_there = plan.number in out.plans and not plan.supersedes
+    for log in () if is_there else plan.offsets_to_hand_over:
+        if out.owners.get(log) != name:
+            return Void(f"{log} is not ours any more")
+        if out.committed().get(log, NOTHING_COMMITTED) != plan.seen[log]:
+            return Void(f"the offset of {log} was moved since it was read")
+    write()
+    for log in plan.offsets_to_hand_over:
+        moved = plan.moved(log)
+        assert moved.offset is not None and moved.version is not None
+        out.offsets[log] = moved.offset, moved.version
+    return None
 
 
 def store_plan(out: Outside, plan: Plan, claims: ClaimsSeen | None = None) -> None:

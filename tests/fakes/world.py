@@ -29,11 +29,13 @@ from etl.model.claims import NO_CLAIMS, Claim, Claimed
 from etl.model.committed import Committed, OffsetsStorage
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
+from etl.model.membership import Void
 from etl.model.plans import OffsetRange, Plan
 from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import Asked, Snapshot
 from etl.model.table import ForeignCommit, Table
 from etl.protocol.zookeeper import payloads
+from etl.run.members import Member
 from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
 from etl.settings.source import TopicFilter
@@ -64,8 +66,9 @@ class FakeWorld:
 
     def __init__(
         self, outside: Outside, settings: Settings, at: Callable[[str, When], None] = _nothing, *, logs_per_request: int = 2,
-        run_id: str = "run-1", request: Request | None = None,
+        run_id: str = "run-1", request: Request | None = None, member: Callable[[FakeWorld], Member] | None = None,
     ) -> None:
+        self._member = member
         self._request = request
         self._run_id = run_id
         self.outside = outside
@@ -177,17 +180,36 @@ class FakeWorld:
         self.outside.now_ms += 1
         return self.outside.now_ms
 
-    def store(self, plan: Plan) -> None:
+    @property
+    def name(self) -> str:
+        """What our owner nodes say."""
+        return self._name
+
+    def member(self) -> Member | None:
         """See World."""
-        self._do("store plan", lambda: fake_ledger.store_plan(self.outside, plan, self.claims))
+        return self._member(self) if self._member else None
+
+    def store(self, plan: Plan) -> Void | None:
+        """See World."""
+        return self._handed_over("store plan", plan, lambda: fake_ledger.store_plan(self.outside, plan, self.claims))
 
     def remember(self, key: KeptKey, *, behind: int) -> None:
         """See World."""
         self._do("remember", lambda: fake_ledger.remember(self.outside, key, behind))
 
-    def supersede(self, plan: Plan, ledger: Ledger) -> None:
+    def supersede(self, plan: Plan, ledger: Ledger) -> Void | None:
         """See World."""
-        self._do("supersede", lambda: fake_ledger.replace_plan(self.outside, plan, ledger.newest_version, self.claims))
+        def write() -> None:
+            fake_ledger.replace_plan(self.outside, plan, ledger.newest_version, self.claims)
+
+        if not (ledger.newest and ledger.newest.handed_over):
+            return self._handed_over("supersede", plan, write)
+        self._do("supersede", write)
+        return None
+
+    def _handed_over(self, step: str, plan: Plan, write: Callable[[], None]) -> Void | None:
+        void: Void | None = self._do(step, lambda: fake_ledger.hand_over(self.outside, plan, self._name, write))
+        return void
 
     def adopt(self, plan: Plan) -> Ledger:
         """See World; oldest first, so that a crash on the way leaves a ledger that is only behind."""
@@ -210,7 +232,7 @@ class FakeWorld:
     def claiming(self, plan: Plan) -> Iterator[None]:
         """See World. A crashed driver gives nothing back; the next one takes over what stands there under our pipeline's name."""
         logs = {r.log for r in plan.ranges}
-        if not logs or self._ownership.mode is OwnershipMode.OBSERVE:
+        if not logs or self._ownership.mode is not OwnershipMode.CLAIM:
             yield
             return
         self._do("claim", lambda: self._claim(logs))

@@ -176,13 +176,13 @@ def test_a_pipeline_that_takes_no_new_topic_does_not_mind_the_others(ledger: Pla
 
 
 def test_a_plan_whose_answer_was_lost_is_stored(ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = zookeeper.transact
+    real = zookeeper.refused_at
 
-    def transact(request: Any, path: str) -> bool:
+    def refused_at(request: Any, path: str) -> str | None:
         real(request, path)
         raise ZooKeeperUnreachable("the answer was lost")
 
-    monkeypatch.setattr(zookeeper, "transact", transact)
+    monkeypatch.setattr(zookeeper, "refused_at", refused_at)
     ledger.store_plan(plan_of(1))
     with pytest.raises(ZooKeeperUnreachable):
         ledger.store_plan(plan_of(1, created_at_ms=2))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from kazoo.client import TransactionRequest
@@ -17,6 +17,10 @@ from etl.edges.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import LedgersDisagree
 from etl.protocol.zookeeper.paths import PipelinePaths
 
+REQUEST_MAX_BYTES = 1_000_000
+"""Of a transaction: a server takes 1,048,575 bytes of a request unless it is told otherwise."""
+_OPERATION_BYTES = 25
+"""What a check or a write costs besides path and payload."""
 _PIECES_MAX = 10_000
 """A document in more pieces than this is not one of ours."""
 
@@ -57,6 +61,15 @@ class Check:
     def add_to(self, request: TransactionRequest) -> None:
         """As a part of a transaction: all of it is refused where the znode has another version, or is not there."""
         request.check(self.path, self.version)
+
+
+Part = Write | Check
+"""Of a transaction."""
+
+
+def size_of(parts: Iterable[Part]) -> int:
+    """About how many bytes of a request these are, without the chroot."""
+    return sum(_OPERATION_BYTES + len(one.path) + (len(one.payload) if isinstance(one, Write) else 0) for one in parts)
 
 
 class Documents:
@@ -109,9 +122,12 @@ class Documents:
             request.delete(free)
         return self._zookeeper.transact(request, path)
 
-    def head(self, payload: bytes) -> bytes:
-        """What the znode itself holds: the document, or the hash of its pieces, which are written before this returns."""
-        if len(payload) <= NODE_MAX_BYTES:
+    def head(self, payload: bytes, *, beside: Iterable[Part] = ()) -> bytes:
+        """What the znode itself holds: the document, or the hash of its pieces, which are written before this returns.
+
+        `beside`: what is written with it in one request; whoever has more of that than a request holds is refused by whoever sends it.
+        """
+        if len(payload) <= min(NODE_MAX_BYTES, REQUEST_MAX_BYTES - size_of(beside)):
             return payload
         digest = hashlib.sha256(payload).hexdigest()
         pieces = [payload[i:i + NODE_MAX_BYTES] for i in range(0, len(payload), NODE_MAX_BYTES)]

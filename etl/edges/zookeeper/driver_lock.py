@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterator
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from etl.edges.zookeeper.documents import Check
 from etl.edges.zookeeper.process import is_dead, this_driver
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.errors import Owned, PermissionRefused, Unreachable
+from etl.errors import Owned, PermissionRefused, SessionLost, Unreachable
 from etl.protocol.zookeeper import paths, payloads
 
 
@@ -43,6 +44,28 @@ class DriverLock:
             with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
                 self._delete_own_driver_node()
                 self._delete_unused(made)
+
+    @contextlib.contextmanager
+    def proven(self) -> Iterator[Check]:
+        """Inside, what a transaction asks so that it is refused once the lock is not ours any more. Raises SessionLost.
+
+        The driver's node itself cannot be asked: that of whoever came behind us has the same version. A znode that only this session makes,
+        and that ends with it, can; while the session lives, the lock is ours.
+        """
+        client = self._zookeeper.client
+        session = client.client_id[0] if client.client_id else 0
+        path = self._paths.session(session)
+        self._zookeeper.require_session()
+        with contextlib.suppress(NodeExistsError):  # of a hand-over before
+            self._zookeeper.guarded(lambda: client.create(path, b"", ephemeral=True))
+        try:
+            found = self._zookeeper.read_znodes([self._paths.driver])[0]
+            if found is None or found.owner_session != session:
+                raise SessionLost("the driver's lock is not ours any more", znode=self._paths.driver, check="nothing; run again")
+            yield Check(path, 0)
+        finally:
+            with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
+                client.delete(path, version=0)
 
     def driver(self) -> payloads.DriverNode | None:
         """Who drives the pipeline now; None where nobody does, or only a dead process of this host is named."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from kazoo.client import TransactionRequest
 
 from etl.decisions.coverage import is_better
-from etl.edges.zookeeper.documents import Documents, Write
+from etl.edges.zookeeper.documents import Documents, Part
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, ZooKeeperUnreachable
 from etl.model.claims import MARK, live_and_name
@@ -132,13 +132,13 @@ class PlanLedger:
         if not found or found[0] or not self.zookeeper.replace(self.paths.root, uid.encode("ascii"), version=found[1]):
             raise Owned("another driver named this pipeline at this moment", znode=self.paths.root, check="nothing; run again")
 
-    def store_plan(self, plan: Plan, *, beside: int | None = None, also: Sequence[Write] = ()) -> None:
+    def store_plan(self, plan: Plan, *, beside: int | None = None, also: Sequence[Part] = ()) -> None:
         """Write plan N ahead of its first fetch, put-if-absent, and with it the uid of a new pipeline and `also`: all or nothing.
 
         A plan that takes a topic is stored only while `pipelines_version` is `beside`, where that is given. Raises Owned when another
         driver stored another plan N, another pipeline of the group took a topic, or a znode of `also` was written meanwhile.
         """
-        head = self.documents.head(plan_documents.render_plan(plan))
+        head = self.documents.head(plan_documents.render_plan(plan), beside=also)
         self.zookeeper.ensure(self.paths.root)
         request = self.zookeeper.client.transaction()
         self._add_uid(request, plan.uid)
@@ -148,9 +148,9 @@ class PlanLedger:
         request.create(self.paths.plan(plan.number), head)
         self._transact_plan(request, plan)
 
-    def supersede_plan(self, plan: Plan, version: int, *, beside: int | None = None, also: Sequence[Write] = ()) -> None:
+    def supersede_plan(self, plan: Plan, version: int, *, beside: int | None = None, also: Sequence[Part] = ()) -> None:
         """Put another plan in the place of one, if its znode still has that version. Raises Owned when it has not, and as `store_plan`."""
-        head = self.documents.head(plan_documents.render_plan(plan))
+        head = self.documents.head(plan_documents.render_plan(plan), beside=also)
         request = self.zookeeper.client.transaction()
         self._add_others(request, plan, beside, also)
         request.set_data(self.paths.plan(plan.number), head, version=version)
@@ -170,7 +170,7 @@ class PlanLedger:
         elif found and found[0] != uid.encode("ascii"):
             raise Owned("another driver named this pipeline at this moment", znode=self.paths.root, check="nothing; run again")
 
-    def _add_others(self, request: TransactionRequest, plan: Plan, beside: int | None, also: Sequence[Write]) -> None:
+    def _add_others(self, request: TransactionRequest, plan: Plan, beside: int | None, also: Sequence[Part]) -> None:
         """Two pipelines that take topics at the same moment, or two who claim offsets, write the same znode: one of them is refused."""
         for one in also:
             one.add_to(request)
@@ -178,18 +178,18 @@ class PlanLedger:
             request.set_data(self._pipelines, b"", version=beside)
 
     def _transact_plan(self, request: TransactionRequest, plan: Plan) -> None:
-        path = self.paths.plan(plan.number)
+        path, changed = self.paths.plan(plan.number), None
         try:
-            if self.zookeeper.transact(request, path):
+            changed = self.zookeeper.refused_at(request, path)
+            if changed is None:
                 return
         except ZooKeeperUnreachable:
             if not self._is_stored(plan):  # the answer may be lost, and not the write
                 raise
         if not self._is_stored(plan):
-            what = "another pipeline of this group took a topic at this moment, or offsets of this one were claimed"
-            if self.read_plan(plan.number):
-                what = f"another driver stored or changed plan {plan.number} at this moment, or {what}"
-            raise Owned(what, znode=path, check="nothing; the next run goes on from what is stored")
+            what = f"another driver stored or changed plan {plan.number} at this moment, or " if self.read_plan(plan.number) else ""
+            what += "another pipeline of this group took a topic at this moment, or offsets of this one were claimed"
+            raise Owned(what, znode=path, changed=changed, check="nothing; the next run goes on from what is stored")
 
     def _is_stored(self, plan: Plan) -> bool:
         found = self.read_plan(plan.number)

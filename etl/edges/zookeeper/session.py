@@ -39,7 +39,8 @@ NO_ANSWER = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, Operati
 
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
 
-_OVERTAKEN = (NoNodeError, NodeExistsError, BadVersionError, RolledBackError, RuntimeInconsistency)
+_CHANGED = (NoNodeError, NodeExistsError, BadVersionError)
+_OVERTAKEN = (*_CHANGED, RolledBackError, RuntimeInconsistency)
 """What a transaction answers when somebody else changed what it was about."""
 
 
@@ -174,13 +175,18 @@ class ZooKeeper:
 
     def transact(self, request: TransactionRequest, path: str) -> bool:
         """All of it or nothing; False when somebody else changed what it is about meanwhile. `path` is named in what it raises."""
-        failures = [result for result in self.guarded(request.commit) if isinstance(result, Exception)]
-        refused = next((failure for failure in failures if isinstance(failure, NoAuthError)), None)
-        if refused:
+        return self.refused_at(request, path) is None
+
+    def refused_at(self, request: TransactionRequest, path: str) -> str | None:
+        """The same; where it was refused, the first znode that somebody else changed, else None."""
+        results = self.guarded(request.commit)
+        failures = [result for result in results if isinstance(result, Exception)]
+        for refused in (failure for failure in failures if isinstance(failure, NoAuthError)):
             raise PermissionRefused("ZooKeeper does not let us change the ledger", znode=path, check="the znodes' ACLs") from refused
         if failures and not all(isinstance(failure, _OVERTAKEN) for failure in failures):
             raise ZooKeeperUnreachable(f"a change was refused: {failures!r}", znode=path, check="ZooKeeper's log")
-        return not failures
+        changed = (part.path for part, result in zip(request.operations, results, strict=True) if isinstance(result, _CHANGED))
+        return next(changed, path).removeprefix(self.chroot) if failures else None
 
     def missing(self, path: str) -> list[str]:
         """The znode and those above it that are not there, deepest first, as far as we may ask."""
@@ -240,5 +246,5 @@ class ZooKeeper:
             self._settled.set()
 
     def _refused(self, error: Exception) -> PermissionRefused:
-        what = f"ZooKeeper does not let us: {str(error) or type(error).__name__}"
-        return PermissionRefused(what, connect=self.connect, check="the znodes' ACLs")
+        return PermissionRefused(
+            f"ZooKeeper does not let us: {str(error) or type(error).__name__}", connect=self.connect, check="the znodes' ACLs")

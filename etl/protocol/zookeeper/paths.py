@@ -106,6 +106,10 @@ class PipelinePaths:
         """The driver at work."""
         return f"{self.root}/driver"
 
+    def session(self, number: int) -> str:
+        """That the session which drives the pipeline lives, while it hands a plan over. No other session ever makes this znode."""
+        return f"{self.root}/session-{number & 2**64 - 1:016x}"
+
     @property
     def plans(self) -> str:
         """Children are plan numbers."""

@@ -10,11 +10,12 @@ from etl.audit.audit import Bucket, audit_log
 from etl.audit.explain import Gaps, LogProof, gaps_of
 from etl.audit.findings import AuditedLog, Expected
 from etl.decisions.coverage import fold, merged_holes
+from etl.model.committed import Committed
 from etl.model.ledger import Coverage
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason, ReadByOthers
 from etl.model.membership import Membership, Share
-from etl.model.plans import Committed, OffsetRange, Plan
+from etl.model.plans import OffsetRange, Plan
 from etl.model.receipts import Applied, Receipt
 from etl.protocol.zookeeper.ledger_documents import parse_coverage, render_coverage
 from etl.protocol.zookeeper.plan_documents import parse_plan, plan_id, render_plan, with_id

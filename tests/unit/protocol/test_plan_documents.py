@@ -89,6 +89,8 @@ def test_a_znode_has_the_canonical_form_of_the_content_and_the_id_is_the_hash_of
     assert zlib.decompress(render_plan(plan)) == canonical(content)
     del content["id"], content["leaders"], content["ranges"]["leader"], content["ranges"]["epoch"]
     content.pop("generations", None)
+    if "handed_over" in content:
+        content["handed_over"] = True
     assert plan.id == hashlib.sha256(canonical(content)).hexdigest()[:32]
 
 

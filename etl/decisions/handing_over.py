@@ -1,0 +1,131 @@
+"""What a member of a group takes for its own: where its logs begin, what others read, and plans that are handed over. Pure.
+
+Under `ownership.mode: join` the group's offsets move when the plan is stored, in one step with it (the hand-over, ADR 27). So the newest
+plan's positions say how far the table is, and the offsets, read once the logs are ours, where the next plan begins:
+
+    a log of our share, offset      means
+    -----------------------------   -------------------------------------------------------------------------------------------
+    at our position                 nobody read since
+    beyond it                       other members read what lies between: no loss, and none of ours (`ReadByOthers`)
+    below it, or gone               OffsetMoved: somebody set it back, and to follow would load rows twice
+    as a plan saw it that moves     a run of another mode left it: it is moved first
+    offsets behind the append
+    a log of others                 nothing: its position stays until it is ours again
+
+A stored plan that was handed over is executed by whoever comes, member or not: its offsets are nobody else's any more. One that was not is
+never handed over later: a plan of the run that owns its logs now takes its place before its first fetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from etl.decisions.moved_offsets import Ends, moved_offset, of_another_log, refuse_beyond, seen_once_rebuilt
+from etl.decisions.start import starts_of
+from etl.model.committed import NOTHING_COMMITTED, Committed
+from etl.model.ledger import Ledger
+from etl.model.logs import BrokerPartition
+from etl.model.losses import ReadByOthers
+from etl.model.membership import Membership, Share
+from etl.model.plans import Plan, PlanKind
+from etl.model.snapshot import PipelineState, RebuildFromTable, Snapshot, UpToDate
+from etl.settings.policies import OwnershipMode
+from etl.settings.sections import Settings
+
+_BY_MEMBERS = (PlanKind.INGEST, PlanKind.START)
+
+
+def is_member(settings: Settings) -> bool:
+    """Whether runs by this conf are members of their group."""
+    return OwnershipMode(settings.ownership.mode) is OwnershipMode.JOIN
+
+
+def is_left_handed_over(ledger: Ledger) -> bool:
+    """Whether the newest plan was handed over, and nobody wrote down that it is in the table."""
+    return ledger.newest is not None and bool(ledger.newest.handed_over) and ledger.applied is None
+
+
+def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerPartition] | None:
+    """What a member owns; where none has joined, as behind a command, all that has an offset. None: runs are no members."""
+    if not is_member(settings):
+        return None
+    return snapshot.share.logs if snapshot.share else snapshot.committed.keys()
+
+
+def is_never_handed_over(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
+    """Whether another plan takes the place of this one, which is stored and not in the table: nothing was moved for it, nor will be."""
+    return is_member(settings) and snapshot.share is not None and not plan.handed_over and plan.kind in _BY_MEMBERS
+
+
+def of_member(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
+    """The plan as its maker's share stands behind it, and as it is once it is stored; the same, where the run is no member."""
+    share = snapshot.share
+    if not is_member(settings) or share is None:
+        return plan
+    # in ZooKeeper it is stored in one step with the offsets, or not at all
+    return replace(
+        plan, share=replace(share, logs=share.logs & plan.positions.keys()), handed_over=share.membership is Membership.ZOOKEEPER)
+
+
+def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
+    """What a run would see that owned every log: which ones it will own nobody knows before it has joined."""
+    if not is_member(settings) or snapshot.share is not None:
+        return snapshot
+    every = frozenset((*snapshot.extents, *snapshot.leaderless))
+    return replace(snapshot, share=Share("", Membership.ZOOKEEPER, "", None, every))
+
+
+def standing_of_member(
+    state: PipelineState, known: Plan | None, committed: Mapping[BrokerPartition, Committed], owned: Collection[BrokerPartition],
+    ends: Ends,
+) -> PipelineState:
+    """The state by ledger and table, with what the offsets of owned logs add to it. `known`: the newest plan that the ledger has."""
+    if isinstance(state, UpToDate):
+        return stand_as_member(state.last, committed, owned, ends)
+    if isinstance(state, RebuildFromTable):
+        seen = seen_once_rebuilt(state.plan, known, committed)
+        return replace(state, state=stand_as_member(seen, committed, owned, ends, is_rebuilt=True))
+    return state
+
+
+def stand_as_member(
+    plan: Plan, committed: Mapping[BrokerPartition, Committed], owned: Collection[BrokerPartition], ends: Ends, *, is_rebuilt: bool = False,
+) -> UpToDate:
+    """Where a member stands behind `plan`, which is in the table, by the offsets of the logs that it owns; see the module's table.
+
+    `is_rebuilt`: the ledger was lost, and the plan's `seen` are offsets that came back with an old copy of it. Raises OffsetMoved.
+    """
+    uncommitted, passed, back = [], dict[BrokerPartition, Committed](), dict[BrokerPartition, Committed]()
+    moves_later = is_rebuilt or (plan.moves_offsets and plan.handed_over is None)
+    for log in sorted(plan.positions.keys() & set(owned)):
+        found, position = committed.get(log, NOTHING_COMMITTED), plan.positions[log]
+        if found.offset == position:
+            continue
+        if moves_later and found == plan.seen[log]:
+            uncommitted.append(log)
+        elif found.offset is None or found.offset < position:
+            back[log] = found
+        else:
+            passed[log] = found
+    if back:
+        raise moved_offset(plan, back, min(back))
+    reset = sorted(passed.keys() & {gone.log for gone in plan.vanished}) if plan.kind is PlanKind.RESET else []
+    if reset:
+        raise of_another_log(plan, passed[reset[0]].offset, reset[0], None)
+    refuse_beyond(plan, passed, ends)
+    to = {log: found.offset for log, found in passed.items() if found.offset is not None}
+    return UpToDate(plan, {**plan.positions, **to}, tuple(uncommitted), passed=to)
+
+
+def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[ReadByOthers, ...]:
+    """What other members read behind `last`, up to where the group's offsets are now."""
+    return tuple(ReadByOthers(log, last.positions[log], to, last.log_epochs.get(log, 0)) for log, to in sorted(passed.items()))
+
+
+def before(plan: Plan) -> Plan:
+    """The positions before this plan, as if one had left them there: also before what it says that others read."""
+    starts = starts_of(plan)
+    for hole in plan.read_by_others:
+        starts[hole.log] = min(starts[hole.log], hole.from_offset)
+    return replace(plan, positions=starts, ranges=(), handed_over=None, vanished=(), read_by_others=())

@@ -1,0 +1,115 @@
+"""A run's membership of its group, under `ownership.mode: join`: joined before the look, followed behind the hand-over, left at the end.
+
+What was handed over by an earlier run is executed first, and for that nobody need be a member. All else is planned by what the run owns
+while it looks, and the hand-over decides whether it still owned it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from etl.decisions.handing_over import is_left_handed_over
+from etl.decisions.next_step import Action, NextStep
+from etl.errors import Owned
+from etl.model.ledger import Ledger
+from etl.model.membership import Share, Void
+from etl.model.snapshot import Snapshot
+from etl.report.phases import Verb
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
+from etl.report.sentences import told_read_by_others
+from etl.run.members import Member
+
+LOOKS_MAX = 3
+"""How often one look is taken, where the group rebalances while it is."""
+VOIDS_MAX = 3
+"""How often a run plans again because its hand-over was void."""
+
+
+@contextlib.contextmanager
+def joined(member: Member | None, report: Report) -> Iterator[Joining]:
+    """The membership of one run, left however it ends; of no member where its conf is of none."""
+    joining = Joining(member, report)
+    try:
+        yield joining
+    finally:
+        joining.leave()
+
+
+class Joining:
+    """What a run owns as a member, and what it does about it."""
+
+    def __init__(self, member: Member | None, report: Report) -> None:
+        self._member, self._report = member, report
+        self._has_joined = self._is_over = self._has_handed_over = False
+        self._looks_unjoined = 0
+        self._voids = 0
+        self.share: Share | None = None
+        self.is_void = False
+        """Whether the last plan was refused, so that another one is made of what is owned then."""
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether the run is to be a member and is none yet: it executes what was handed over, and stores no plan."""
+        return self._member is not None and self.share is None
+
+    def settle(self, read_ledger: Callable[[], Ledger]) -> bool:
+        """Before each look: own a share of the group, unless what was handed over comes first. False: there is none.
+
+        Raises as `Member.join`.
+        """
+        if self._member is None:
+            return True
+        if not self._has_joined and not self._looks_unjoined and is_left_handed_over(read_ledger()):
+            self._looks_unjoined += 1
+            return True
+        if self._has_joined and not (self._is_over or self.is_void) and self._member.is_current:
+            return True
+        self._settle(self._member)
+        if self.share is None or self.share.logs:
+            return True
+        self._report.add(Outcome.NO_SHARE, "the group has more members than partitions to read, and none of them is ours")
+        return False
+
+    def look(self, observe: Callable[[], Snapshot]) -> Snapshot:
+        """What is seen while the share stands: a look that a rebalance overtakes is taken again."""
+        for left in reversed(range(LOOKS_MAX)):
+            snapshot = replace(observe(), share=self.share) if self.share else observe()
+            if self._member is None or self.share is None or self._member.is_current or not left:
+                break
+            self._settle(self._member)
+        return snapshot
+
+    def was_void(self, void: Void) -> None:
+        """The hand-over was refused, and nothing was stored. Raises Owned once that has come too often."""
+        self._voids += 1
+        self.is_void = True
+        self._report.add(Outcome.VOID, f"nothing was handed over, and nothing was fetched: {void.why}")
+        if self._voids > VOIDS_MAX:
+            check = "how often members of the group come and go; nothing was moved, run again"
+            raise Owned(f"the group changed at each of {self._voids} hand-overs: {void.why}", check=check)
+
+    def stored(self, step: NextStep) -> None:
+        """The step's plan is stored: from now on nothing of it depends on the membership."""
+        self.is_void = False
+        if self._member is not None and self.share is not None and step.action in (Action.STORE, Action.SUPERSEDE):
+            self._is_over = self._has_handed_over = True
+            self._member.follow()
+            for sentence in told_read_by_others(step.plan.read_by_others if step.plan else ()):
+                self._report.add(Outcome.READ_BY_OTHERS, sentence)
+
+    def leave(self) -> None:
+        """The run has ended."""
+        if self._member is None:
+            return
+        self._member.leave()
+        lost = self._member.statistics.lost
+        if lost and self._has_handed_over:
+            self._report.add(Outcome.MEMBERSHIP_LOST, "the membership ended behind the hand-over, on which nothing depended any more")
+
+    def _settle(self, member: Member) -> None:
+        with self._report.timed(Verb.OBSERVE):
+            self.share = member.rejoin() if self._has_joined else member.join()
+        self._has_joined, self._is_over, self.is_void = True, False, False

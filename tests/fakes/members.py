@@ -1,0 +1,98 @@
+"""The others of a group in memory, and a driver that is a member beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from etl.errors import Owned
+from etl.model.logs import BrokerPartition
+from etl.model.membership import Membership, RebalanceStatistics, Share
+from etl.run.members import Member
+from tests.fakes.outside import Outside
+from tests.fakes.world import FakeWorld
+
+OTHERS = "group_consumer-1-0"
+
+
+@dataclass
+class Others:
+    """Consumers of the group that are not ours: what nobody of ours owns is theirs, and they read it as far as they are told."""
+
+    outside: Outside
+    read: dict[BrokerPartition, set[int]] = field(default_factory=dict)
+
+    def own(self, *logs: BrokerPartition) -> None:
+        """Take these logs over, from whomever."""
+        self.outside.owners.update(dict.fromkeys(logs, OTHERS))
+
+    def consume(self, log: BrokerPartition, count: int) -> None:
+        """Read on from the group's offset, and commit."""
+        start = self.outside.offsets.get(log, (0, 0))[0]
+        assert self.outside.owners.get(log) == OTHERS and start + count <= self.outside.logs[log].end
+        self.read.setdefault(log, set()).update(range(start, start + count))
+        self.outside.move_offset(log, start + count)
+
+
+class FakeMember:
+    """A `Member`: `shares` are what each of its rebalances gives it, the last one again and again; None: the group does not settle."""
+
+    def __init__(self, world: FakeWorld, shares: Collection[Collection[BrokerPartition] | None]) -> None:
+        self._world, self._shares = world, list(shares)
+        self.said: list[str] = []
+        self.lost = 0
+        self.overtaken = 0
+        """How many of the next looks a rebalance overtakes."""
+
+    def join(self) -> Share:
+        """See Member."""
+        return self._settle("join")
+
+    def rejoin(self) -> Share:
+        """See Member."""
+        return self._settle("rejoin")
+
+    @property
+    def is_current(self) -> bool:
+        """See Member."""
+        self.overtaken -= 1
+        return self.overtaken < 0
+
+    def follow(self) -> None:
+        """See Member."""
+        self.said.append("follow")
+
+    def leave(self) -> None:
+        """See Member."""
+        self.said.append("leave")
+        self._let_go()
+
+    @property
+    def statistics(self) -> RebalanceStatistics:
+        """See Member."""
+        return RebalanceStatistics(lost=self.lost)
+
+    def _settle(self, how: str) -> Share:
+        self.said.append(how)
+        self._let_go()
+        logs = self._shares.pop(0) if self._shares[1:] else self._shares[0]
+        if logs is None:
+            raise Owned("the group does not settle")
+        self._world.outside.owners.update(dict.fromkeys(logs, self._world.name))
+        return Share("m", Membership.ZOOKEEPER, "range", None, frozenset(logs))
+
+    def _let_go(self) -> None:
+        owners = self._world.outside.owners
+        for log in [log for log, owner in owners.items() if owner == self._world.name]:
+            del owners[log]
+
+
+def member_with(*shares: Collection[BrokerPartition] | None, made: Callable[[FakeMember], object] = lambda member: None) -> Callable[
+        [FakeWorld], Member]:
+    """What a `FakeWorld` makes its member of; `made` sees it."""
+    def member(world: FakeWorld) -> Member:
+        found = FakeMember(world, shares)
+        made(found)
+        return found
+
+    return member

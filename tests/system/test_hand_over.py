@@ -1,0 +1,161 @@
+"""Hand-overs on a real ZooKeeper: plan, owner nodes and offsets in one step, or nothing of it, and why."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from etl.edges.zookeeper.documents import Check
+from etl.edges.zookeeper.driver_lock import DriverLock
+from etl.edges.zookeeper.group import ConsumerGroup
+from etl.edges.zookeeper.hand_over import HandOver
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.owners import Owners
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.errors import Owned, SessionLost, SettingsError
+from etl.model.committed import NOTHING_COMMITTED, Committed
+from etl.model.logs import BrokerPartition
+from etl.model.membership import Membership, Share, Void
+from etl.model.plans import OffsetRange, Plan
+from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
+from etl.protocol.zookeeper.plan_documents import with_id
+from tests.builders import plain_plan
+
+LOGS = [BrokerPartition("clicks", p) for p in range(3)]
+PATHS = GroupPaths("g")
+ROOT = PipelinePaths("g", "clicks").root
+OURS = 1
+"""The version of owner nodes that we claimed; consumers' have 0."""
+
+
+class Driver:
+    """One driver at work that owns logs and hands plans over."""
+
+    def __init__(self, zookeeper: ZooKeeper) -> None:
+        self.zookeeper = zookeeper
+        self.ledger, self.group = PlanLedger(zookeeper, "g", "clicks"), ConsumerGroup(zookeeper, "g")
+        self.lock = DriverLock(zookeeper, "g", "clicks")
+        self._hand_over = HandOver(zookeeper, "g", self.lock)
+
+    def store(self, plan: Plan, *, meanwhile: Callable[[], object] = lambda: None) -> Void | None:
+        """Hand the plan over; `meanwhile` is what others do at the last moment."""
+        checks = [Check(PATHS.owner(log), OURS) for log in plan.offsets_to_hand_over]
+
+        def write(parts: object) -> None:
+            meanwhile()
+            self.ledger.store_plan(plan, also=parts)  # type: ignore[arg-type]
+
+        return self._hand_over.store(plan, checks, write)
+
+    def plan(self, logs: list[BrokerPartition] = LOGS) -> Plan:
+        """Ten offsets of each log, from where the group is."""
+        committed = self.group.committed(logs)
+        seen = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
+        starts = {log: found.offset or 0 for log, found in seen.items()}
+        share = Share("m", Membership.ZOOKEEPER, "range", None, frozenset(logs))
+        return with_id(plain_plan(
+            ranges=tuple(OffsetRange(log, start, start + 10) for log, start in starts.items()), seen=seen, share=share, handed_over=True,
+            positions={log: start + 10 for log, start in starts.items()}))
+
+
+@pytest.fixture
+def driver(zookeeper: ZooKeeper) -> Iterator[Driver]:
+    driver = Driver(zookeeper)
+    with driver.lock.driving("run-1", wait_s=0), Owners(zookeeper, "g", "clicks").claiming(LOGS, "run-1"):
+        yield driver
+
+
+def offsets(driver: Driver) -> list[int | None]:
+    found = driver.group.committed(LOGS)
+    return [found.get(log, NOTHING_COMMITTED).offset for log in LOGS]
+
+
+def let_go(zookeeper: ZooKeeper, log: BrokerPartition) -> None:
+    zookeeper.client.delete(PATHS.owner(log))
+
+
+def own_as_a_consumer(zookeeper: ZooKeeper, log: BrokerPartition) -> None:
+    let_go(zookeeper, log)
+    zookeeper.client.create(PATHS.owner(log), b"g_consumer-1-0", ephemeral=True)
+
+
+def test_a_plan_and_the_offsets_of_its_logs_are_stored_in_one_step(driver: Driver) -> None:
+    driver.zookeeper.client.create(PATHS.offset(LOGS[0]), b"5", makepath=True)
+    plan = driver.plan()
+    assert driver.store(plan) is None
+    assert driver.ledger.read_plan(1) == plan
+    assert driver.group.committed(LOGS) == {log: plan.moved(log) for log in LOGS} | {LOGS[0]: Committed(15, 1)}
+
+
+def test_behind_a_hand_over_the_commit_of_its_plan_moves_nothing(driver: Driver) -> None:
+    plan = driver.plan()
+    driver.store(plan)
+    others = driver.zookeeper.client.set(PATHS.offset(LOGS[1]), b"99")
+    assert driver.group.commit(plan) == {}
+    assert (offsets(driver), others.version) == ([10, 99, 10], 1)
+
+
+@pytest.mark.parametrize(("meanwhile", "says"), [
+    (lambda z: own_as_a_consumer(z, LOGS[1]), "clicks 1 is not ours any more: g_consumer-1-0 owns it"),
+    (lambda z: let_go(z, LOGS[2]), "clicks 2 is not ours any more: nobody owns it"),
+    (lambda z: z.client.create(PATHS.offset(LOGS[0]), b"3"), "the offset of clicks 0 was moved since it was read: from None to 3"),
+    (lambda z: z.client.set(PATHS.offset(LOGS[1]), b"7"), "the offset of clicks 1 was moved since it was read: from 0 to 7"),
+    (lambda z: z.client.delete(PATHS.offset(LOGS[1])), "the offset of clicks 1 was moved since it was read: from 0 to None"),
+])
+def test_where_others_came_before_nothing_is_stored_and_nothing_moves(
+    driver: Driver, meanwhile: Callable[[ZooKeeper], object], says: str,
+) -> None:
+    driver.zookeeper.client.create(PATHS.offset(LOGS[1]), b"0", makepath=True)
+    plan, before = driver.plan(), offsets(driver)
+    assert driver.store(plan, meanwhile=lambda: meanwhile(driver.zookeeper)) == Void(says)
+    after = offsets(driver)
+    assert [log for log in range(3) if after[log] != before[log]] in ([], [0], [1]) and 10 not in after
+    assert driver.ledger.plan_numbers() == []
+
+
+def test_of_two_plans_of_one_number_the_second_is_refused_and_is_not_called_void(driver: Driver) -> None:
+    plan = driver.plan()
+    with pytest.raises(Owned, match="stored or changed plan 1"):
+        driver.store(plan, meanwhile=lambda: driver.ledger.store_plan(with_id(plain_plan(uid=plan.uid))))
+    assert offsets(driver) == [None] * 3
+
+
+def test_a_driver_that_lost_its_lock_hands_nothing_over_though_another_has_one_like_it(driver: Driver, connect: str) -> None:
+    """The other's znode has the version that ours had, and its owner nodes have, too."""
+    plan = driver.plan()
+    with ZooKeeper(connect) as other, contextlib.ExitStack() as at_work:
+
+        def lose() -> None:
+            session = driver.zookeeper.client.client_id[0]
+            driver.zookeeper.client.delete(PipelinePaths("g", "clicks").session(session))
+            driver.zookeeper.client.delete(f"{ROOT}/driver")
+            at_work.enter_context(DriverLock(other, "g", "clicks").driving("run-2", wait_s=0))
+
+        with pytest.raises(SessionLost):
+            driver.store(plan, meanwhile=lose)
+        assert (driver.ledger.plan_numbers(), offsets(driver)) == ([], [None] * 3)
+        with pytest.raises(SessionLost, match="lock is not ours"):
+            driver.store(plan)
+
+
+def test_a_hand_over_leaves_no_znode_of_its_own(driver: Driver) -> None:
+    driver.store(driver.plan())
+    assert sorted(driver.zookeeper.children(ROOT) or ()) == ["driver", "plans"]
+
+
+def test_five_thousand_partitions_are_handed_over_in_one_step(driver: Driver) -> None:
+    logs = [BrokerPartition("clicks", p) for p in range(5_000)]
+    with Owners(driver.zookeeper, "g", "clicks").claiming(logs[3:], "run-1"):
+        plan = driver.plan(logs)
+        assert driver.store(plan) is None
+        assert driver.ledger.read_plan(1) == plan
+        assert driver.group.committed(logs) == {log: Committed(10, 0) for log in logs}
+
+
+def test_more_partitions_than_a_request_of_zookeeper_holds_are_refused_by_name(driver: Driver) -> None:
+    logs = [BrokerPartition("clicks", p) for p in range(9_000)]
+    with pytest.raises(SettingsError, match="handing 9,000 partitions over takes a request of") as caught:
+        driver.store(driver.plan(logs))
+    assert (caught.value.exit_code, driver.ledger.plan_numbers()) == (2, [])

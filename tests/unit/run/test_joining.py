@@ -1,0 +1,263 @@
+"""A pipeline among other members of its group: nothing is lost, nothing is read by two, whatever happens when."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Collection
+
+import pytest
+
+from etl.errors import DataLoss, OffsetMoved, Owned
+from etl.model.logs import BrokerPartition
+from etl.model.losses import ReadByOthers
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
+from etl.run.ingest import ingest
+from etl.settings.policies import OwnershipMode
+from etl.settings.sections import Settings
+from tests.fakes import fake_ledger
+from tests.fakes.members import FakeMember, Others, member_with
+from tests.fakes.outside import Outside
+from tests.fakes.stories import LOGS, At, crash_at_moment, grow, new_report, outcomes, outside_of, settings_of
+from tests.fakes.world import Crash, FakeWorld, When
+
+A, B, C = LOGS
+
+
+def joining(settings: Settings) -> Settings:
+    return settings.model_copy(update={"ownership": settings.ownership.model_copy(update={"mode": OwnershipMode.JOIN})})
+
+
+SETTINGS = joining(settings_of())
+
+
+def run(
+    outside: Outside, *shares: Collection[BrokerPartition] | None, settings: Settings = SETTINGS, at: At = lambda step, when: None,
+    made: Callable[[FakeMember], object] = lambda member: None,
+) -> Report:
+    report = new_report()
+    ingest(FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report)
+    return report
+
+
+def once(step: str, do: Callable[[], object], *, times: int = 1) -> At:
+    """Something else happens right before this change, the first times."""
+    left = itertools.count()
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == (step, When.BEFORE) and next(left) < times:
+            do()
+
+    return at
+
+
+def refuse_broken(outside: Outside, others: Others) -> None:
+    """Each offset that the group's has passed is in the table once, or others read it; never both."""
+    rows = outside.rows()
+    assert set(rows.values()) <= {1}
+    for log in outside.logs:
+        ours, theirs = {place for one, place in rows if one == log}, others.read.get(log, set())
+        passed = outside.offsets.get(log, (0, 0))[0]
+        assert not ours & theirs
+        assert ours | theirs == set(range(passed)), log
+
+
+def newest(outside: Outside) -> tuple[ReadByOthers, ...]:
+    plan = outside.newest_plan()
+    assert plan is not None
+    return plan.read_by_others
+
+
+def test_offsets_move_with_the_plan_and_behind_the_append_none_does() -> None:
+    outside = outside_of(5, 3, 4)
+    seen = []
+    report = run(outside, LOGS, at=once("fetch", lambda: seen.append(dict(outside.offsets))))
+    assert (outcomes(report), report.offsets_committed) == ([Outcome.INGESTED], 0)
+    assert seen == [{A: (5, 0), B: (3, 0), C: (4, 0)}] == [outside.offsets]
+    assert not outside.owners
+
+
+def test_logs_of_others_are_left_alone_and_what_they_read_is_a_hole_with_a_name() -> None:
+    outside = outside_of(5, 3, 4)
+    others = Others(outside)
+    run(outside, LOGS)
+    grow(outside, 4, 4, 4)
+    others.own(A)
+    others.consume(A, 2)
+    report = run(outside, [B, C])
+    assert report.plan is not None and {r.log for r in report.plan.ranges} == {B, C}
+    others.consume(A, 1)
+    del outside.owners[A]
+    report = run(outside, LOGS)
+    assert newest(outside) == (ReadByOthers(A, 5, 8),)
+    assert outcomes(report) == [Outcome.READ_BY_OTHERS, Outcome.INGESTED] and not report.lost_records
+    assert report.outcomes[0][1] == "clicks: other members of the group read 3 offsets of partition 0 from 5 to 8"
+    refuse_broken(outside, others)
+
+
+def test_a_run_without_a_share_has_nothing_to_do() -> None:
+    outside = outside_of(5, 3, 4)
+    report = run(outside, [])
+    assert (outcomes(report), report.exit_code, outside.plans) == ([Outcome.NO_SHARE], 0, {})
+
+
+def test_a_group_that_does_not_settle_stops_the_run_and_nothing_of_ours_stays() -> None:
+    outside = outside_of(5)
+    members = list[FakeMember]()
+    with pytest.raises(Owned):
+        run(outside, None, made=members.append)
+    assert (members[0].said, outside.plans, outside.owners) == (["join", "leave"], {}, {})
+
+
+def test_membership_is_followed_behind_the_hand_over_and_left_at_the_end() -> None:
+    members = list[FakeMember]()
+    run(outside_of(5), [A], made=members.append)
+    assert members[0].said == ["join", "follow", "leave"]
+
+
+def test_a_look_that_a_rebalance_overtakes_is_taken_again_with_the_new_share() -> None:
+    outside = outside_of(5, 3)
+
+    def overtaken(member: FakeMember) -> None:
+        member.overtaken = 1
+
+    report = run(outside, [A, B], [B], made=overtaken)
+    assert report.plan is not None and [r.log for r in report.plan.ranges] == [B]
+
+
+@pytest.mark.parametrize("what", ["owner", "offset"])
+def test_a_void_hand_over_stores_nothing_and_the_next_plan_is_made_of_what_is_owned_then(what: str) -> None:
+    outside = outside_of(5, 3)
+    others = Others(outside)
+
+    def meanwhile() -> None:
+        others.own(A)
+        others.consume(A, 2)
+        if what == "offset":
+            del outside.owners[A]
+
+    report = run(outside, [A, B], [B], at=once("store plan", meanwhile))
+    assert outcomes(report) == [Outcome.VOID, Outcome.LEFT_TO_OWNER, Outcome.INGESTED]
+    assert [r.log for plan in report.plans for r in plan.plan.ranges] == [B]
+    refuse_broken(outside, others)
+
+
+def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() -> None:
+    outside = outside_of(5, 3)
+    others = Others(outside)
+    stores = list[int]()
+
+    def meanwhile() -> None:
+        stores.append(1)
+        others.own(A)
+
+    with pytest.raises(Owned, match="at each of 4 hand-overs") as caught:
+        run(outside, [A, B], at=once("store plan", meanwhile, times=9))
+    assert (caught.value.exit_code, len(stores), outside.offsets, outside.plans) == (4, 4, {}, {})
+
+
+@pytest.mark.parametrize("share", [[], [B], None])
+def test_what_was_handed_over_is_executed_by_whoever_comes_even_without_a_share(share: list[BrokerPartition] | None) -> None:
+    outside = outside_of(5, 3)
+    others = Others(outside)
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_before("fetch"))
+    outside.owners.clear()
+    others.own(A, B)
+    grow(outside, 2, 2)
+    others.consume(A, 2)
+    try:
+        run(outside, share)
+    except Owned:
+        assert share is None
+    assert sum(outside.rows().values()) == (10 if share == [B] else 8)
+    refuse_broken(outside, others)
+
+
+def crash_before(step: str) -> At:
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == (step, When.BEFORE):
+            raise Crash(step)
+
+    return at
+
+
+def test_an_offset_that_somebody_set_back_on_a_log_of_ours_stops_the_run_and_on_one_of_others_it_is_not_ours_to_judge() -> None:
+    outside = outside_of(5, 3)
+    run(outside, [A, B])
+    outside.move_offset(A, 2)
+    run(outside, [B])
+    with pytest.raises(OffsetMoved):
+        run(outside, [A, B])
+
+
+def test_offsets_that_expired_behind_the_hand_over_are_a_loss_of_ours_and_no_offset_more_is_read() -> None:
+    outside = outside_of(5, 3)
+    settings = joining(settings_of(on_data_loss="skip"))
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_before("fetch"), settings=settings)
+    outside.owners.clear()
+    outside.logs[A].log_start = 3
+    grow(outside, 4, 4)
+    with pytest.raises(DataLoss):
+        run(outside, [], settings=joining(settings_of(on_data_loss="fail")))
+    report = run(outside, [], settings=settings)
+    assert outcomes(report) == [
+        Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.EXPIRES_SOON, Outcome.INGESTED, Outcome.NO_SHARE]
+    assert [(loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [(0, 3)]
+    assert sorted(place for log, place in outside.rows() if log == A) == [3, 4]
+
+
+def test_a_plan_that_a_run_of_another_mode_left_is_replaced_before_its_first_fetch_by_one_that_is_handed_over() -> None:
+    outside = outside_of(5, 3)
+    others = Others(outside)
+    with pytest.raises(Crash):
+        ingest(FakeWorld(outside, settings_of(), crash_before("fetch")), settings_of(), new_report())
+    outside.owners.clear()
+    others.own(A)
+    others.consume(A, 4)
+    del outside.owners[A]
+    report = run(outside, [A, B])
+    assert outcomes(report)[:2] == [Outcome.SUPERSEDED, Outcome.READ_BY_OTHERS] and newest(outside) == (ReadByOthers(A, 0, 4),)
+    refuse_broken(outside, others)
+
+
+def test_a_lost_ledger_is_rebuilt_from_the_table_and_the_group_goes_on_where_it_was() -> None:
+    outside = outside_of(5, 3)
+    others = Others(outside)
+    run(outside, [A, B])
+    outside.plans, outside.applied, outside.uid = {}, {}, None
+    grow(outside, 4, 4)
+    others.own(A)
+    others.consume(A, 2)
+    del outside.owners[A]
+    run(outside, [A, B])
+    refuse_broken(outside, others)
+
+
+@pytest.mark.parametrize("moment", range(40))
+@pytest.mark.parametrize("theirs", [A, B])
+def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_nothing_is_read_by_two(
+    moment: int, theirs: BrokerPartition,
+) -> None:
+    outside = outside_of(5, 3)
+    others = Others(outside)
+    run(outside, [A, B])
+    grow(outside, 4, 4)
+    with contextlib.suppress(Crash):
+        run(outside, [A, B], at=crash_at_moment(moment))
+    outside.owners.clear()
+    others.own(theirs)
+    others.consume(theirs, outside.logs[theirs].end - outside.offsets[theirs][0])
+    grow(outside, 2, 2)
+    others.consume(theirs, 1)
+    run(outside, [log for log in (A, B) if log != theirs])
+    refuse_broken(outside, others)
+    outside.owners.clear()
+    run(outside, [A, B])
+    refuse_broken(outside, others)
+    assert outside.offsets[A][0] == outside.logs[A].end and outside.offsets[B][0] == outside.logs[B].end
+    told = fake_ledger.loaded(outside, None).read_by_others
+    read = {offset for one in told for offset in range(one.from_offset, one.until_offset)}
+    assert read == others.read.get(theirs, set())

@@ -19,6 +19,16 @@ from tests.fakes.broker import FakeBroker
 from tests.fakes.old_broker import OldBroker
 
 
+class _Empty:
+    """A ZooKeeper without any znode."""
+
+    def read(self, path: str) -> None:
+        """There is none at any path."""
+
+
+NOTHING_KEPT = cast(ZooKeeper, _Empty())
+
+
 @pytest.mark.parametrize(("configs", "said", "verdicts"), [
     ({}, [], [Verdict.ADVICE, Verdict.OK]), ({}, ["cli.*"], [Verdict.OK]), ({"clicks": {"cleanup.policy": "delete"}}, [], [Verdict.OK])])
 def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
@@ -28,7 +38,7 @@ def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
         broker.log("clicks")
         broker.world.configs = configs
         findings = Findings(plain_settings(source={"compacted_topics": said, "bootstrap": f"{broker.host}:{broker.port}"}), closing)
-        findings.zookeeper = cast(ZooKeeper, object())  # of the ledger alone: it is asked nothing
+        findings.zookeeper = NOTHING_KEPT
         with Cluster([(broker.host, broker.port)]) as cluster:
             findings.metadata = cluster.describe(None)
         lines = list(brokers.topics("topics", findings))
@@ -42,6 +52,7 @@ def test_of_topics_on_brokers_of_byte_positions_it_says_what_is_not_known_and_wh
     logs = (PartitionMetadata(here, None, Leader(Broker(1, "h", 1, "jafka"))), PartitionMetadata(away, None, None))
     with contextlib.ExitStack() as closing:
         findings = Findings(plain_settings(cluster="old", source={"dialect": "jafka"}), closing)
+        findings.zookeeper = NOTHING_KEPT
         findings.metadata = ClusterMetadata(None, {1: Broker(1, "h", 1)}, {"clicks": TopicMetadata("clicks", None, None, False, logs)})
         gone, known, there = brokers.topics("topics", findings)
     assert (gone.verdict, known.verdict, there.verdict) == (Verdict.ADVICE, Verdict.OK, Verdict.OK)
@@ -56,7 +67,7 @@ def test_brokers_that_cannot_tell_how_topics_are_cleaned_up_ask_for_no_acl(relea
     with OldBroker(release).listening() as broker, contextlib.ExitStack() as closing:
         broker.log("clicks")
         findings = Findings(plain_settings(cluster="old", source={"bootstrap": f"127.0.0.1:{broker.port}"}), closing)
-        findings.zookeeper = cast(ZooKeeper, object())
+        findings.zookeeper = NOTHING_KEPT
         with Cluster([("127.0.0.1", broker.port)]) as cluster:
             findings.metadata = cluster.describe(None)
         untold, _ = brokers.topics("topics", findings)

@@ -38,7 +38,7 @@ _BY_MEMBERS = (PlanKind.INGEST, PlanKind.START)
 
 def is_member(settings: Settings) -> bool:
     """Whether runs by this conf are members of their group."""
-    return OwnershipMode(settings.ownership.mode) is OwnershipMode.JOIN
+    return settings.ownership.mode is OwnershipMode.JOIN
 
 
 def is_left_handed_over(ledger: Ledger) -> bool:

@@ -49,7 +49,7 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
     Afterwards the table holds what could be read when the run began, or `report` says what left which of it. Raises any EtlError. What
     was done until then stands, and `report` tells it.
     """
-    with joined(world.member(), report) as joining:
+    with joined(world.member(), report, settings.ownership.stay) as joining:
         _ingest(world, settings, report, joining)
 
 

@@ -21,6 +21,7 @@ from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.report.sentences import told_read_by_others
 from etl.run.members import Member
+from etl.settings.policies import Stay
 
 LOOKS_MAX = 3
 """How often one look is taken, where the group rebalances while it is."""
@@ -29,9 +30,9 @@ VOIDS_MAX = 3
 
 
 @contextlib.contextmanager
-def joined(member: Member | None, report: Report) -> Iterator[Joining]:
+def joined(member: Member | None, report: Report, stay: Stay) -> Iterator[Joining]:
     """The membership of one run, left however it ends; of no member where its conf is of none."""
-    joining = Joining(member, report)
+    joining = Joining(member, report, stay)
     try:
         yield joining
     finally:
@@ -41,8 +42,8 @@ def joined(member: Member | None, report: Report) -> Iterator[Joining]:
 class Joining:
     """What a run owns as a member, and what it does about it."""
 
-    def __init__(self, member: Member | None, report: Report) -> None:
-        self._member, self._report = member, report
+    def __init__(self, member: Member | None, report: Report, stay: Stay) -> None:
+        self._member, self._report, self._stay = member, report, stay
         self._has_joined = self._is_over = self._has_handed_over = False
         self._looks_unjoined = 0
         self._voids = 0
@@ -96,7 +97,10 @@ class Joining:
         self.is_void = False
         if self._member is not None and self.share is not None and step.action in (Action.STORE, Action.SUPERSEDE):
             self._is_over = self._has_handed_over = True
-            self._member.follow()
+            if self._stay is Stay.SHARE and step.is_last:
+                self._member.leave()
+            else:
+                self._member.follow()
             for sentence in told_read_by_others(step.plan.read_by_others if step.plan else ()):
                 self._report.add(Outcome.READ_BY_OTHERS, sentence)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
+from etl.decisions.membership.assignment import Strategy
+from etl.decisions.membership.rebalancing import Timing
 from etl.edges.delta.taking import Takes
-from etl.edges.zookeeper.documents import Check, Part
+from etl.edges.zookeeper.documents import Part
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.hand_over import HandOver
 from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.membership import ZooKeeperMember
+from etl.edges.zookeeper.rebalance import MemberOptions
+from etl.edges.zookeeper.registry import read_topics
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition
 from etl.model.membership import Void
 from etl.model.plans import Plan
 from etl.run.claims import ClaimsOfRun
@@ -21,14 +24,8 @@ from etl.run.formats import try_on_no_rows
 from etl.run.members import Member
 from etl.run.rows import writer_of
 from etl.run.spark import RunSpark
+from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
-
-
-class OwningMember(Member, Protocol):
-    """A member that owns by nodes in ZooKeeper."""
-
-    def owner_checks(self, logs: Collection[BrokerPartition]) -> Sequence[Check]:
-        """What is asked with a hand-over: that each of these is still ours."""
 
 
 class PlanStore:
@@ -36,20 +33,29 @@ class PlanStore:
 
     settings: Settings
     zookeeper: ZooKeeper
+    run_id: str
     ledger: PlanLedger
     claims: ClaimsOfRun
     _lock: DriverLock
     _spark: RunSpark
     _pipelines_version: int | None
-    _member: OwningMember | None = None
+    _member: ZooKeeperMember | None = None
 
     def refuse_unwritable(self, plan: Plan) -> None:
         """Refuse what could not be finished."""
         raise NotImplementedError
 
     def member(self) -> Member | None:
-        """See `world.World`. No conf asks for a membership yet."""
-        return None
+        """See `world.World`."""
+        ownership, source = self.settings.ownership, self.settings.source
+        if ownership.mode is not OwnershipMode.JOIN:
+            return None
+        topics = frozenset(topic for topic in read_topics(self.zookeeper) if source.topics.admits(topic))
+        options = MemberOptions(
+            source.dialect, topics, Strategy(ownership.strategy.value), ownership.threads, ownership.member_id,
+            Timing(ownership.join_timeout_s, ownership.backoff_s))
+        self._member = ZooKeeperMember(self.zookeeper, self.settings.group, self.settings.pipeline, self.run_id, options)
+        return self._member
 
     def store(self, plan: Plan) -> Void | None:
         """See `world.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""

@@ -48,6 +48,23 @@ class OwnershipMode(str, Enum):
     JOIN = "join"
 
 
+class GroupStrategy(str, Enum):
+    """How the consumers of the group divide its partitions: theirs is ours."""
+
+    RANGE = "range"
+    ROUND_ROBIN = "roundrobin"
+    ROUND_ROBIN_0_8 = "roundrobin-0.8"
+    ROUND_ROBIN_1_0 = "roundrobin-1.0"
+
+
+class Stay(str, Enum):
+    """How long a run is a member of its group."""
+
+    RUN = "run"
+    SHARE = "share"
+    """Until what it owned is handed over."""
+
+
 class OnOwned(str, Enum):
     """What to do with a log that somebody else owns."""
 

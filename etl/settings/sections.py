@@ -15,7 +15,9 @@ from etl.model.data_files import FILE_BYTES, HELD_BYTES, ROW_GROUP_BYTES, Codec
 from etl.settings import fetch_sizes
 from etl.settings.address import split_connect
 from etl.settings.places import check_place, is_url, place_of
-from etl.settings.policies import MetricsPer, OnLiveGroup, OnOwned, OnRowsRemoved, OwnershipMode, WriterName
+from etl.settings.policies import (
+    GroupStrategy, MetricsPer, OnLiveGroup, OnOwned, OnRowsRemoved, OwnershipMode, Stay, WriterName,
+)
 from etl.settings.section import DAY_S, INT64, Section, one_or_several
 from etl.settings.source import SourceSettings
 
@@ -96,12 +98,21 @@ class Limits(Section):
 class OwnershipSettings(Section):
     """How the run behaves towards other consumers of the group and other drivers of the pipeline."""
 
-    mode: Literal[OwnershipMode.OBSERVE, OwnershipMode.CLAIM] = OwnershipMode.CLAIM
+    mode: OwnershipMode = OwnershipMode.CLAIM
     on_owned: OnOwned = OnOwned.FAIL
     on_live_group: OnLiveGroup = OnLiveGroup.FAIL
     """`unowned` takes what none of them owns."""
     wait_for_driver_s: float = Field(default=60, ge=0, le=DAY_S)
     """For another driver of this pipeline, and under `on_owned: wait` for the owners of what is read."""
+    strategy: GroupStrategy = GroupStrategy.RANGE
+    """Under `mode: join`, as all that follows: how the group's consumers divide what they read."""
+    threads: int = Field(default=1, ge=1, le=10_000)
+    """How many of its threads a run counts for."""
+    member_id: str | None = Field(default=None, pattern=NAME)
+    """What it is called among the members; None: as its process is."""
+    join_timeout_s: float = Field(default=60, gt=0, le=DAY_S)
+    backoff_s: float = Field(default=2, gt=0, le=DAY_S)
+    stay: Stay = Stay.RUN
 
 
 class OffsetsSettings(Section):
@@ -178,6 +189,14 @@ class Settings(Section):
     def _is_a_folder_of_this_machine(cls, value: str | None) -> str | None:
         if value is not None and (is_url(check_place(value)) or value.startswith("file:")):
             raise ValueError("it is a file or folder of this machine, which the node exporter of Prometheus reads")
+        return value
+
+    @field_validator("ownership")
+    @classmethod
+    def _joins_where_brokers_are_registered(cls, value: OwnershipSettings, info: ValidationInfo) -> OwnershipSettings:
+        source = info.data.get("source")
+        if value.mode is OwnershipMode.JOIN and source is not None and source.bootstrap is not None:
+            raise ValueError("mode: join divides what is registered in ZooKeeper among the group's members: leave source.bootstrap out")
         return value
 
     @property

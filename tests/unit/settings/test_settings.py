@@ -287,7 +287,7 @@ def test_every_number_has_a_greatest_value_that_is_taken(key: str) -> None:
 
 
 @pytest.mark.parametrize(("key", "value", "says"), [
-    ("source.dialect", "pulsar", "kafka or jafka"), ("ownership.mode", "join", "claim"),
+    ("source.dialect", "pulsar", "kafka or jafka"), ("ownership.mode", "share", "claim"),
     ("table.writer", "flink", "auto, spark or arrow"), ("table.codec", "gzip", "uncompressed, snappy, lz4 or zstd"),
 ])
 def test_what_is_not_built_yet_is_refused_in_a_sentence(key: str, value: Any, says: str) -> None:

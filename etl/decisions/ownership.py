@@ -9,6 +9,7 @@
     an owner of a stored plan's   skip, unowned               Owned: a stored plan is executed as it is, or not at all
     a driver of this pipeline     any                         nothing: whoever holds the driver's lock takes its nodes over
     other members of the group    mode: join                  has what they own left to them; of its own share it asks nobody
+    members of Kafka's own group  mode: join, and fail        Owned: nobody divides anything with them
 
 How a log is claimed and an owner waited for is in `edges.zookeeper.owners`. Old consumers know neither our plans nor our commits
 (docs/adr/0005).
@@ -16,7 +17,7 @@ How a log is claimed and an owner waited for is in `edges.zookeeper.owners`. Old
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from etl.decisions.handing_over import is_left_handed_over, is_member
@@ -24,6 +25,7 @@ from etl.errors import Owned
 from etl.model.logs import BrokerPartition, KafkaGroup
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
+from etl.protocol.zookeeper.consumers import consumer_id, consumer_of, thread_id
 from etl.protocol.zookeeper.payloads import parse_owner
 from etl.settings.policies import OnLiveGroup, OnOwned
 from etl.settings.sections import OwnershipSettings, Settings
@@ -36,6 +38,11 @@ def foreign_owners(owners: Mapping[BrokerPartition, str], settings: Settings) ->
     return {log: owner for log, owner in owners.items() if not _is_ours(owner, settings)}
 
 
+def foreign_consumers(consumers: Iterable[str], settings: Settings) -> tuple[str, ...]:
+    """Those of the group's consumers, by their ids, that are no drivers of this very pipeline."""
+    return tuple(consumer for consumer in consumers if not _is_ours(thread_id(consumer, 0), settings))
+
+
 def members_as_owners(group: KafkaGroup, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, str]:
     """What the members of Kafka's group read of these logs: all of them where nobody knows what a member reads."""
     return {log: member for member, theirs in group.members.items() for log in logs if theirs is None or log in theirs}
@@ -43,7 +50,7 @@ def members_as_owners(group: KafkaGroup, logs: Collection[BrokerPartition]) -> d
 
 def owners_to_wait_for(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
     """The owners that policy says to wait for, and what they own; none where waiting would change nothing."""
-    if is_member(settings) or on_owned(settings.ownership) is not OnOwned.WAIT or _is_refused(snapshot, settings.ownership):
+    if is_member(settings) or on_owned(settings.ownership) is not OnOwned.WAIT or _is_refused(snapshot, settings):
         return {}
     return foreign_owners(snapshot.owners, settings)
 
@@ -54,15 +61,23 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
     Raises Owned, naming the consumer or the owner, where policy says `fail` and where waiting did not help.
     """
     if is_member(settings) and (snapshot.share or is_left_handed_over(snapshot.ledger)):
+        _refuse_members_in_kafka(snapshot, settings.ownership)
         return _without(snapshot, _of_others(snapshot))
-    if _is_refused(snapshot, settings.ownership):
-        what = f"live consumers are registered in the group: {', '.join(snapshot.live_consumers[:_NAMED])}"
+    if _is_refused(snapshot, settings):
+        what = f"live consumers are registered in the group: {', '.join(foreign_consumers(snapshot.live_consumers, settings)[:_NAMED])}"
         check = "that they are stopped; a crashed one leaves after its session timeout"
         raise Owned(what, check=check)
     left = foreign_owners(snapshot.owners, settings)
     if left and on_owned(settings.ownership) is not OnOwned.SKIP:
         raise owned_by(left)
     return _without(snapshot, left)
+
+
+def _refuse_members_in_kafka(snapshot: Snapshot, ownership: OwnershipSettings) -> None:
+    """Nobody divides anything with them: they would read what our share is, too."""
+    if snapshot.share and snapshot.live_in_kafka and ownership.on_live_group is OnLiveGroup.FAIL:
+        what = f"consumers are alive in Kafka's own group of this name: {', '.join(snapshot.live_in_kafka[:_NAMED])}"
+        raise Owned(what, check="that they are stopped: mode join shares with consumers that are registered in ZooKeeper alone")
 
 
 def _of_others(snapshot: Snapshot) -> dict[BrokerPartition, str]:
@@ -98,13 +113,15 @@ def on_owned(ownership: OwnershipSettings) -> OnOwned:
     return OnOwned.SKIP if ownership.on_live_group is OnLiveGroup.UNOWNED else ownership.on_owned
 
 
-def _is_refused(snapshot: Snapshot, ownership: OwnershipSettings) -> bool:
-    return bool(snapshot.live_consumers) and ownership.on_live_group is OnLiveGroup.FAIL
+def _is_refused(snapshot: Snapshot, settings: Settings) -> bool:
+    return settings.ownership.on_live_group is OnLiveGroup.FAIL and bool(foreign_consumers(snapshot.live_consumers, settings))
 
 
 def _is_ours(owner: str, settings: Settings) -> bool:
-    found = parse_owner(settings.group, owner)
-    return found is not None and found.pipeline == settings.pipeline
+    found, name = parse_owner(settings.group, owner), settings.ownership.member_id
+    if found is not None:
+        return found.pipeline == settings.pipeline
+    return is_member(settings) and name is not None and consumer_of(owner) == consumer_id(settings.group, name)
 
 
 def owned_by(owners: Mapping[BrokerPartition, str], *, waited: str = "", first: str = "") -> Owned:

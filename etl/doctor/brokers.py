@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from etl.decisions.ownership import foreign_owners, members_as_owners, on_owned
+from etl.decisions.handing_over import is_member
+from etl.decisions.ownership import foreign_consumers, foreign_owners, members_as_owners, on_owned
 from etl.decisions.pausing import paused_logs
 from etl.decisions.refusals import refuse_missing_topics, refuse_retired, refuse_shared_topics, refuse_topic_that_reads_as_null
 from etl.doctor.check import Findings, Line, advice, failed, ok
@@ -202,7 +203,11 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
         what = f"whether consumers of Kafka's own group {settings.group} are alive is not known: {in_kafka.unknown}"
         yield advice(name, what, "that nobody consumes under this name; ACLs: Describe for the group, from Kafka 0.11 on")
     logs = [p.log for topic in findings.metadata.topics.values() for p in topic.partitions]
-    live = (*members.live_consumers(), *sorted(in_kafka.members))
+    others = foreign_consumers(members.live_consumers(), settings)
+    if is_member(settings) and not in_kafka.members:
+        yield ok(name, f"{settings.group}: a run shares with {len(others)} live consumers{f': {_some(others)}' if others else ''}")
+        return
+    live = (*others, *sorted(in_kafka.members))
     owners = foreign_owners({**members_as_owners(in_kafka, logs), **members.owners(names)}, settings)
     check = "that they are stopped; a crashed one leaves after its session timeout"
     if live:

@@ -113,6 +113,8 @@ def _wanted(findings: Findings, whole: ZooKeeper) -> Iterator[tuple[str, str]]:
     for topic in _ours(findings, whole, group.offsets):
         below.append(group.offsets_of(topic))
         written += [f"{group.offsets_of(topic)}/{key}" for key in children_shown(whole, root + group.offsets_of(topic))[:1]]
+    if settings.ownership.mode is OwnershipMode.JOIN:
+        below.append(group.consumer_ids)
     if settings.ownership.mode is not OwnershipMode.OBSERVE:
         below += [group.owners, *(group.owners_of(topic) for topic in _ours(findings, whole, group.owners))]
     yield from ((root + path, _CHILDREN) for path in below)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from etl.model.logs import BrokerPartition
@@ -48,6 +48,14 @@ class RebalanceStatistics:
     """How often the membership ended without our wish: an expired session, a member that nobody knew any more."""
     heartbeat_age_s: float | None = None
     """How long ago the group's side last answered that we are a member; None where nothing beats."""
+
+    def beside(self, earlier: RebalanceStatistics | None) -> RebalanceStatistics:
+        """The same, with what an earlier membership of the run cost, where there was one: in a session that was lost."""
+        if earlier is None:
+            return self
+        return replace(
+            self, rebalances=self.rebalances + earlier.rebalances, seconds=self.seconds + earlier.seconds, tries=self.tries + earlier.tries,
+            lost=self.lost + earlier.lost)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ class Snapshot:
     table: Table | None
     other_pipelines: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The group's other pipelines and the topics that they know."""
+    live_in_kafka: tuple[str, ...] = ()
+    """Those of the live consumers that are members of Kafka's own group of this name."""
     retention: Mapping[str, Retention] = field(default_factory=dict)
     """By topic, of those with something to read, where the brokers tell it. Also says what missing offsets mean."""
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)

@@ -110,6 +110,7 @@ class Joining:
             return
         self._member.leave()
         lost = self._member.statistics.lost
+        self._report.membership = self._member.statistics.beside(self._report.membership)
         if lost and self._has_handed_over:
             self._report.add(Outcome.MEMBERSHIP_LOST, "the membership ended behind the hand-over, on which nothing depended any more")
 

@@ -171,6 +171,7 @@ class Observer:
             bytes_per_offset=sizes, committed=committed, starts=starts,
             owners={} if self._backfill else {**members_as_owners(members, logs), **self._group.owners(metadata.topics)},
             live_consumers=() if self._backfill else (*self._group.live_consumers(), *sorted(members.members)),
+            live_in_kafka=() if self._backfill else tuple(sorted(members.members)),
             ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, retained_from=retained_from,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends, tails=tails,
             gone_topics=gone, parallelism=parallelism_of(self._settings.spark), looked_at=looked_at, asked=asked,

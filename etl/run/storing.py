@@ -19,6 +19,7 @@ from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger
 from etl.model.membership import Void
 from etl.model.plans import Plan
+from etl.protocol.zookeeper.topic_filters import INTERNAL_TOPICS
 from etl.run.claims import ClaimsOfRun
 from etl.run.formats import try_on_no_rows
 from etl.run.members import Member
@@ -50,7 +51,8 @@ class PlanStore:
         ownership, source = self.settings.ownership, self.settings.source
         if ownership.mode is not OwnershipMode.JOIN:
             return None
-        topics = frozenset(topic for topic in read_topics(self.zookeeper) if source.topics.admits(topic))
+        hidden = INTERNAL_TOPICS.difference(source.topics.literal_names)
+        topics = frozenset(topic for topic in read_topics(self.zookeeper) if source.topics.admits(topic) and topic not in hidden)
         options = MemberOptions(
             source.dialect, topics, Strategy(ownership.strategy.value), ownership.threads, ownership.member_id,
             Timing(ownership.join_timeout_s, ownership.backoff_s))

@@ -65,7 +65,7 @@ MEANINGS: Mapping[str, str] = {
     "ownership.on_owned": "what becomes of partitions that somebody else owns: fail, wait or skip",
     "ownership.on_live_group": "what becomes of a run while consumers of the group are alive: fail or unowned",
     "ownership.wait_for_driver_s": "seconds, 0 to 86400 (a day): how long to wait for another driver of this pipeline",
-    "ownership.strategy": "range, roundrobin, roundrobin-0.8 or roundrobin-1.0: as the group's other consumers have it",
+    "ownership.strategy": "range, roundrobin, roundrobin-0.10 or roundrobin-1.0: as the group's consumers are set",
     "ownership.threads": "how many threads of the group a run counts for, 1 to 10000",
     "ownership.member_id": "a name among the group's members, of one run at a time; null for that of its process",
     "ownership.join_timeout_s": "seconds until the group must have settled, up to 86400 (a day)",

@@ -53,8 +53,11 @@ class GroupStrategy(str, Enum):
 
     RANGE = "range"
     ROUND_ROBIN = "roundrobin"
-    ROUND_ROBIN_0_8 = "roundrobin-0.8"
+    """0.8.2 and 0.9; wherever it has an answer, it is that of 0.10 and 0.11."""
+    ROUND_ROBIN_0_10 = "roundrobin-0.10"
+    """0.10 and 0.11."""
     ROUND_ROBIN_1_0 = "roundrobin-1.0"
+    """1.0 and 1.1."""
 
 
 class Stay(str, Enum):

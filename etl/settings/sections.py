@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from etl.model.committed import OffsetsStorage
 from etl.model.data_files import FILE_BYTES, HELD_BYTES, ROW_GROUP_BYTES, Codec
+from etl.model.logs import Dialect
 from etl.settings import fetch_sizes
 from etl.settings.address import split_connect
 from etl.settings.places import check_place, is_url, place_of
@@ -172,6 +173,9 @@ class Settings(Section):
     @classmethod
     def _of_a_group_without_members(cls, value: OffsetsSettings, info: ValidationInfo) -> OffsetsSettings:
         ownership = info.data.get("ownership")
+        if value.storage is not OffsetsStorage.ZOOKEEPER and ownership and ownership.mode is OwnershipMode.JOIN:
+            raise ValueError(f"storage: {value.storage.value} does not go with ownership.mode: join: "
+                             "members in ZooKeeper keep the group's offsets there, and they move in one step with the plan")
         if value.storage is not OffsetsStorage.ZOOKEEPER and ownership and ownership.on_live_group is OnLiveGroup.UNOWNED:
             raise ValueError(f"storage {value.storage.value} does not go with ownership.on_live_group: unowned: "
                              "while a group has members in Kafka its coordinator takes no offsets of anybody else")
@@ -195,8 +199,12 @@ class Settings(Section):
     @classmethod
     def _joins_where_brokers_are_registered(cls, value: OwnershipSettings, info: ValidationInfo) -> OwnershipSettings:
         source = info.data.get("source")
-        if value.mode is OwnershipMode.JOIN and source is not None and source.bootstrap is not None:
+        if value.mode is not OwnershipMode.JOIN or source is None:
+            return value
+        if source.bootstrap is not None:
             raise ValueError("mode: join divides what is registered in ZooKeeper among the group's members: leave source.bootstrap out")
+        if source.dialect is Dialect.JAFKA and value.strategy is not GroupStrategy.RANGE:
+            raise ValueError(f"strategy: {value.strategy.value} does not go with source.dialect: jafka, whose consumers divide by range")
         return value
 
     @property

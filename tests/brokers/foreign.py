@@ -123,9 +123,9 @@ class JafkaClients(Process):
         """A member of a group of that name, until it is closed. Fails the test when it does not get its share by so many tries."""
         self.ask("open", name, group, topic, backoff_ms, tries)
 
-    def close(self, name: str) -> None:
-        """It goes."""
-        self.ask("close", name)
+    def close(self, name: str) -> list[bytes | None]:
+        """It goes; what it read."""
+        return [_bytes(value) for value, in self.ask("close", name)]
 
 
 class ScalaClients(Process):
@@ -152,9 +152,9 @@ class ScalaClients(Process):
         """A member of a group of that name, until it is closed. Fails the test when it does not get its share by so many tries."""
         self.ask("open", name, group, topic, backoff_ms, tries)
 
-    def close(self, name: str) -> None:
-        """It goes."""
-        self.ask("close", name)
+    def close(self, name: str) -> list[bytes | None]:
+        """It goes; what it read."""
+        return [_bytes(value) for value, in self.ask("close", name)]
 
 
 class JavaProducer(Process):

@@ -12,12 +12,12 @@ from etl.embedded.releases import JAFKA
 from etl.embedded.server import wait_until
 from etl.model.membership import Share
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
-from tests.brokers.test_old_groups import in_table, sent
-from tests.brokers.writing import ForeignPipeline
+from tests.brokers.writing import ForeignPipeline, in_table, sent
 
 BACKOFF_MS, TRIES = 500, 4
 
 
+@pytest.mark.groups
 @pytest.mark.parametrize("stage", [JAFKA, "0.8.2.2"], indirect=True)
 def test_a_run_and_a_consumer_that_is_not_ours_share_a_topic_and_each_record_is_read_by_one_of_them(
     stage: KafkaStage | JafkaStage, make_pipeline: Callable[..., ForeignPipeline], monkeypatch: pytest.MonkeyPatch,

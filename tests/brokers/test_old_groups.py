@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from etl.embedded.releases import JAFKA
-from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
-from tests.brokers.writing import ForeignPipeline, many
+from tests.brokers.stage import JafkaStage, KafkaStage
+from tests.brokers.writing import ForeignPipeline, in_table, many, sent
 
 pytestmark = pytest.mark.brokers
 of_old_consumers = pytest.mark.parametrize("stage", [JAFKA, "0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1"], indirect=True)
@@ -51,24 +51,9 @@ def test_a_wrapper_that_an_old_consumer_left_in_its_middle_is_read_by_the_rules_
     assert pipeline.in_zookeeper() == stage.ends(pipeline.topic)
 
 
-def sent(pipeline: ForeignPipeline, count: int) -> Counter[bytes | None]:
-    """So many records, each like no other, plain, over all partitions; what they hold."""
-    records = many(count, pipeline.produced)
-    plain = next(iter(pipeline.stage.writers.values()))
-    for partition in range(PARTITIONS):
-        plain(pipeline.topic, partition, records[partition::PARTITIONS])
-    pipeline.produced += count
-    return Counter(value for _, value in records)
-
-
 def joined(stage: KafkaStage | JafkaStage, pipeline: ForeignPipeline, count: int) -> Counter[bytes | None]:
     """What an old consumer of the pipeline's group reads before it commits and goes: so many messages, in the order it likes."""
     if isinstance(stage, JafkaStage):
         return Counter(stage.clients.join(pipeline.group, pipeline.topic, count))
     assert stage.scala is not None
     return Counter(seen.value for seen in stage.scala.join(pipeline.group, pipeline.topic, count))
-
-
-def in_table(pipeline: ForeignPipeline) -> Counter[bytes | None]:
-    """The values of all rows."""
-    return Counter(seen.value for seen in pipeline.in_table_seen())

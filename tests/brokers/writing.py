@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,3 +81,18 @@ def _seen(row: dict[str, Any]) -> Seen:
 
 def _place(seen: Seen) -> tuple[int, int, int, int]:
     return seen.broker, seen.partition, seen.offset, seen.index
+
+
+def sent(pipeline: ForeignPipeline, count: int) -> Counter[bytes | None]:
+    """So many records, each like no other, plain, over all partitions; what they hold."""
+    records = many(count, pipeline.produced)
+    plain = next(iter(pipeline.stage.writers.values()))
+    for partition in range(PARTITIONS):
+        plain(pipeline.topic, partition, records[partition::PARTITIONS])
+    pipeline.produced += count
+    return Counter(value for _, value in records)
+
+
+def in_table(pipeline: ForeignPipeline) -> Counter[bytes | None]:
+    """The values of all rows."""
+    return Counter(seen.value for seen in pipeline.in_table_seen())

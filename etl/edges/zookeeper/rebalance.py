@@ -22,7 +22,7 @@ from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.process import this_driver
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.edges.zookeeper.watched_group import Bell, SeenGroup, WatchedGroup
-from etl.errors import Owned, PermissionRefused, Unreachable
+from etl.errors import Owned, PermissionRefused, SettingsError, Unreachable
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.membership import RebalanceStatistics
 from etl.protocol.zookeeper.consumers import FixedTopics, Registration, consumer_id, render_registration, thread_id
@@ -101,6 +101,9 @@ class Rebalance:
         return True
 
     def _register(self) -> Step:
+        if not self._options.topics:
+            what = "none of the topics that source.topics names is registered in ZooKeeper, so that there is nothing to be a member for"
+            raise SettingsError(what, key="source.topics", check="the names, and zookeeper.connect with its chroot")
         self._zookeeper.client.add_listener(self._watch_session)
         self._is_registered = True  # or may be, whatever comes back
         self._let_go()  # where it was stopped in the middle of another rebalance

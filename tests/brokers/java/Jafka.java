@@ -15,6 +15,9 @@ import io.jafka.producer.SyncProducer;
 import io.jafka.producer.SyncProducerConfig;
 import io.jafka.producer.serializer.DefaultEncoders;
 import java.io.PrintStream;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
 import java.util.Map;
 
 /** Jafka's own producer and consumers. Argument: its ZooKeeper. */
@@ -85,6 +88,8 @@ public class Jafka extends Lines {
     }
 
     static final Map<String, ConsumerConnector> members = new java.util.concurrent.ConcurrentHashMap<String, ConsumerConnector>();
+    static final Map<String, List<String>> reads = new java.util.concurrent.ConcurrentHashMap<String, List<String>>();
+    static final Map<String, Thread> readers = new java.util.concurrent.ConcurrentHashMap<String, Thread>();
 
     /** open NAME GROUP TOPIC BACKOFF-MS TRIES: a member that reads on and on with one thread, until it is closed. It fails when it does not get its share. */
     static void open(String[] words, PrintStream out) throws Exception {
@@ -93,13 +98,20 @@ public class Jafka extends Lines {
             "autocommit.interval.ms", "200", "fetcher.backoff.ms", "100", "rebalance.backoff.ms", words[4], "rebalance.retries.max", words[5])));
         members.put(words[1], connector);
         MessageStream<byte[]> stream = connector.createMessageStreams(Map.of(words[3], 1), new DefaultEncoders()).get(words[3]).get(0);
-        Thread reading = new Thread(() -> { for (byte[] message : stream) { } });
+        List<String> read = Collections.synchronizedList(new ArrayList<String>());
+        Thread reading = new Thread(() -> { for (byte[] message : stream) read.add(word(message)); });
         reading.setDaemon(true);
         reading.start();
+        reads.put(words[1], read);
+        readers.put(words[1], reading);
     }
 
-    /** close NAME. */
+    /** close NAME: what it read. */
     static void close(String[] words, PrintStream out) throws Exception {
         members.remove(words[1]).close();
+        Thread reading = readers.remove(words[1]);
+        if (reading == null) return; // it never got its share
+        reading.join(10_000);
+        for (String message : reads.remove(words[1])) out.println(message);
     }
 }

@@ -1,5 +1,6 @@
 import java.io.PrintStream;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -81,6 +82,8 @@ public class ScalaClients extends Lines {
     }
 
     static final Map<String, ConsumerConnector> members = new java.util.concurrent.ConcurrentHashMap<String, ConsumerConnector>();
+    static final Map<String, List<String>> reads = new java.util.concurrent.ConcurrentHashMap<String, List<String>>();
+    static final Map<String, Thread> readers = new java.util.concurrent.ConcurrentHashMap<String, Thread>();
 
     /** open NAME GROUP TOPIC BACKOFF-MS TRIES: a member that reads on and on with one thread, until it is closed. It fails when it does not get its share. */
     static void open(String[] words, PrintStream out) throws Exception {
@@ -91,14 +94,21 @@ public class ScalaClients extends Lines {
         Map<String, Integer> streams = new HashMap<String, Integer>();
         streams.put(words[3], 1);
         ConsumerIterator<byte[], byte[]> messages = connector.createMessageStreams(streams).get(words[3]).get(0).iterator();
-        Thread reading = new Thread(() -> { while (messages.hasNext()) messages.next(); });
+        List<String> read = Collections.synchronizedList(new ArrayList<String>());
+        Thread reading = new Thread(() -> { while (messages.hasNext()) read.add(word(messages.next().message())); });
         reading.setDaemon(true);
         reading.start();
+        reads.put(words[1], read);
+        readers.put(words[1], reading);
     }
 
-    /** close NAME. */
+    /** close NAME: what it read. */
     static void close(String[] words, PrintStream out) throws Exception {
         members.remove(words[1]).shutdown();
+        Thread reading = readers.remove(words[1]);
+        if (reading == null) return; // it never got its share
+        reading.join(10_000);
+        for (String message : reads.remove(words[1])) out.println(message);
     }
 
     public static class Chosen implements kafka.producer.Partitioner {

@@ -12,6 +12,7 @@ from etl.commands.preview import Preview
 from etl.decisions.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
 from etl.errors import Owned, SettingsError
 from etl.model.logs import BrokerPartition
+from etl.model.membership import Membership, Share
 from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.payloads import DriverNode, OwnerNode, parse_owner, render_owner
 from etl.report.run_report import Report
@@ -110,6 +111,42 @@ def test_a_driver_of_this_pipeline_is_nobody_to_leave_alone_and_one_of_another_p
     assert leave_to_owners(snapshot_of({B: driver_of("clicks")}), settings_of()) == snapshot_of()
     with pytest.raises(Owned, match="etl:other"):
         leave_to_owners(snapshot_of({B: driver_of("other")}), settings_of())
+
+
+@pytest.mark.parametrize(("member_id", "consumer"), [
+    (None, driver_of("clicks").removesuffix("-0")), ("etl", driver_of("clicks").removesuffix("-0")), ("etl", "group_etl"),
+    ("a-1", "group_a-1"),
+])
+def test_a_registration_of_this_pipeline_is_no_live_consumer_and_what_it_owns_is_nobodys_to_leave_alone(
+    member_id: str | None, consumer: str,
+) -> None:
+    """A member that was killed stays registered until its session ends, and a command may look while a run is a member."""
+    settings = settings_of(mode="join", member_id=member_id)
+    snapshot = snapshot_of({B: f"{consumer}-3"}, consumer)
+    assert leave_to_owners(snapshot, settings) == replace(snapshot, owners={})
+    with pytest.raises(Owned, match=r"group: group_host-1\. "):
+        leave_to_owners(replace(snapshot, live_consumers=(consumer, "group_host-1")), settings)
+
+
+@pytest.mark.parametrize("settings", [
+    settings_of(member_id="etl"), settings_of(mode="join"), settings_of(mode="join", member_id="etl-1"),
+    settings_of(mode="join", member_id="et"),
+])
+def test_a_consumer_of_another_name_is_somebody_else(settings: Settings) -> None:
+    with pytest.raises(Owned, match="group_etl"):
+        leave_to_owners(snapshot_of({}, "group_etl"), settings)
+
+
+def test_a_member_leaves_what_is_not_of_its_share_and_asks_no_live_consumer_but_those_of_kafkas_own_group() -> None:
+    share = Share("group_etl", Membership.ZOOKEEPER, "range", None, frozenset({A}))
+    snapshot = replace(snapshot_of({B: FOREIGN}, "group_host-1", "client-1"), share=share)
+    left = leave_to_owners(snapshot, settings_of(mode="join"))
+    assert (set(left.extents), left.owners) == ({A}, {B: FOREIGN, C: "another member of the group"})
+    in_kafka = replace(snapshot, live_in_kafka=("client-1",))
+    with pytest.raises(Owned, match="Kafka's own group of this name: client-1") as caught:
+        leave_to_owners(in_kafka, settings_of(mode="join"))
+    assert caught.value.exit_code == 4
+    assert leave_to_owners(in_kafka, settings_of(mode="join", on_live_group="unowned")).owners == left.owners
 
 
 def test_a_stored_plan_that_reads_what_was_left_is_refused() -> None:

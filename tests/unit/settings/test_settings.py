@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +15,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from etl.decisions.membership.assignment import Strategy
 from etl.errors import SettingsError
 from etl.model.logs import Isolation
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings, parse_settings
 from etl.settings.mistakes import MEANINGS
-from etl.settings.policies import OnDataLoss, OnMoved, OnNoLeader, OwnershipMode, StartAt
+from etl.settings.policies import GroupStrategy, OnDataLoss, OnMoved, OnNoLeader, OwnershipMode, StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 from etl.settings.yaml_file import document_of
@@ -284,6 +286,25 @@ def test_every_number_has_a_greatest_value_that_is_taken(key: str) -> None:
     [greatest] = [bound.le for bound in NUMBERS[key] if isinstance(bound, annotated_types.Le)]
     parse_settings(document_with(key, greatest), path=PLACE)
     assert refusal(key, greatest + 1).where["key"] == key
+
+
+@pytest.mark.parametrize(("key", "more", "says"), [
+    ("offsets", {"offsets": {"storage": "kafka"}}, "storage: kafka does not go with ownership.mode: join"),
+    ("offsets", {"offsets": {"storage": "dual"}}, "storage: dual does not go with ownership.mode: join"),
+    ("ownership", {"source": {"bootstrap": ["b:9092"]}}, "leave source.bootstrap out"),
+    ("ownership", {"source": {"dialect": "jafka"}, "ownership": {"strategy": "roundrobin"}}, "strategy: roundrobin does not go with"),
+])
+def test_what_does_not_go_with_being_a_member_is_refused_by_name(key: str, more: dict[str, dict[str, Any]], says: str) -> None:
+    document = document_with("ownership.mode", "join")
+    for section, keys in more.items():
+        document[section] = {**document.get(section, {}), **keys}
+    with pytest.raises(SettingsError, match=re.escape(says)) as caught:
+        parse_settings(document, path=PLACE)
+    assert (caught.value.where["key"], caught.value.exit_code) == (key, 2)
+
+
+def test_the_strategies_that_a_conf_may_name_are_those_that_a_group_is_divided_by() -> None:
+    assert [one.value for one in GroupStrategy] == [one.value for one in Strategy]
 
 
 @pytest.mark.parametrize(("key", "value", "says"), [

@@ -21,7 +21,7 @@ LEAST: dict[str, Any] = {
     ("limits", {"max_records_per_run": "many"}, ("limits.max_records_per_run", "many")),
     ("source", {"start": "yesterday"}, ("source.start", "earliest, latest")),
     ("source", {"start": {"timestamp": "2026-01-31T00:00:00"}}, ("source.start.timestamp", "UTC offset")),
-    ("ownership", {"mode": "join"}, ("ownership.mode", "claim")),
+    ("ownership", {"mode": "share"}, ("ownership.mode", "claim")),
 ])
 def test_a_wrong_key_is_named_with_its_path(tmp_path: Path, section: str, keys: dict[str, Any], words: tuple[str, ...]) -> None:
     path = tmp_path / "conf.yaml"

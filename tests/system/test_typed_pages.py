@@ -127,13 +127,15 @@ def test_what_cron_and_systemd_are_told_to_do_ends_well(pages: tuple[PageWorld, 
 
 def test_the_programs_of_the_reader_read_what_is_in_the_topic(
         pages: tuple[PageWorld, Path], cluster: Cluster, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    """The third one starts servers of its own."""
+    """The last one starts servers of its own."""
     [first] = programs(ROOT / "README.md")
-    reader, consumer, servers = programs(ROOT / "docs" / "READER.md")
+    reader, consumer, polling, servers = programs(ROOT / "docs" / "READER.md")
     assert first == reader
     names: dict[str, Any] = {"spark": spark}
     exec(compile(reader.replace("127.0.0.1:9092", cluster.bootstrap), "the reader alone", "exec"), names)  # it is ours, from the page
     assert names["clicks"].count() >= LARGE
     exec(compile(consumer.replace("9092", cluster.bootstrap.rpartition(":")[2]), "one broker", "exec"), {})
+    assert "/article/0" in capsys.readouterr().out
+    exec(compile(polling.replace("127.0.0.1:9092", cluster.bootstrap), "record by record", "exec"), {})
     assert "/article/0" in capsys.readouterr().out
     exec(compile(servers, "real servers", "exec"), {})

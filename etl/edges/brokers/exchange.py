@@ -25,8 +25,7 @@ Ask = Callable[[Dialect], Request[Answer]]
 _MAX_NUMBER = 0x7FFFFFFF
 _COMPARED_WITHIN_S = 5.0
 _MOST_UNANSWERED = 64
-"""Of the requests of one question. A broker that serves one after the other reads no more while nobody takes its answers; two that both
-only send would wait for ever."""
+"""Of one question's requests: a broker that nobody takes answers from reads no more, and two that both only send would wait for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,7 @@ class Sent(Generic[Answer]):
     number: int
     rest: memoryview
     """What of its bytes is sent when answers have come."""
+    is_answering: Callable[[float], bool]
 
 
 class Exchange:
@@ -124,7 +124,7 @@ class Exchange:
         with Dropping(self._hang_up):
             self._to_come += request.answers
             connection.send(frames[:first], deadline)
-        return Sent(request, number, frames[first:])
+        return Sent(request, number, frames[first:], connection.is_answering)
 
     def receive(self, number: int, deadline: float, room: Callable[[int], memoryview]) -> memoryview:
         """The bytes of the next answer, in what `room` gives. Raises ConnectionBroken, and ImpossibleSize for a size not taken."""

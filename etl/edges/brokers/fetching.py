@@ -5,6 +5,7 @@ The broker reads while the answer before is decoded, so one buffer is decoded wh
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from etl.edges.brokers.connection import ConnectionBroken, ImpossibleSize, outsized
@@ -27,6 +28,12 @@ class Fetching:
         """Raise ValueError where an answer is still to come: it would be taken for another's."""
         if self._under_way is not None:
             raise ValueError("a fetch is under way on this connection: end_fetch first")
+
+    def is_answered(self, wait_s: float) -> bool:
+        """Whether `end` would find that the answer has begun, or that the connection ended, within so long."""
+        if self._under_way is None:
+            raise ValueError("no fetch is under way")
+        return self._under_way[1].is_answering(time.monotonic() + wait_s)
 
     def forget(self) -> None:
         """Wait for nothing any more."""

@@ -87,6 +87,14 @@ class SimpleConsumer(GroupOffsets):
         with self._alone(is_fetching=True):
             return self._fetching.end()
 
+    def is_answered(self, wait_s: float = 0.0) -> bool:
+        """Whether the answer to the fetch under way has begun, or the connection ended, within `wait_s`.
+
+        Raises ValueError when no fetch is under way.
+        """
+        with self._alone(is_fetching=True):
+            return self._fetching.is_answered(wait_s)
+
     # Offsets
 
     def list_offsets(self, times: Mapping[BrokerPartition, int], *, isolation: Isolation = Isolation.READ_COMMITTED,

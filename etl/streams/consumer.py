@@ -1,0 +1,201 @@
+"""`Consumer`: the partitions that it is told to read, poll by poll. It is no member of a group.
+
+Where it is in each belongs to `positions`, whose turn it is to `rotation`, asking to `fetches`, a group's offsets to `kept`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Self
+
+from etl.errors import ConsumerInUse, NotAssigned, SettingsError
+from etl.model.committed import OffsetsStorage
+from etl.model.logs import BrokerPartition, Dialect, Isolation
+from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S
+from etl.settings.policies import StartAt
+from etl.streams.fetches import Fetches, FetchSizes
+from etl.streams.kept import Kept
+from etl.streams.opened import Asked, open_cluster
+from etl.streams.positions import Positions
+from etl.streams.records import Decoder, Record
+
+Log = BrokerPartition | tuple[str, int] | tuple[str, int, int | None]
+"""A partition: topic and number, on Jafka and Kafka 0.7 the broker's id with them."""
+
+
+class Consumer:
+    """Reads partitions of one cluster, of whichever generation.
+
+    bootstrap             "host:port,..." of some brokers, or a sequence of such; or
+    zookeeper             the ZooKeeper that brokers are registered in; with `bootstrap` that of the group's offsets alone
+    group                 whose offsets `committed` and `commit` are about, and where partitions begin; None: nobody's
+    offsets_storage       where they are; None: in ZooKeeper where that is given, else with the group's coordinator
+    dialect               `jafka` for Jafka and Kafka 0.7
+    broker_version        the brokers' release, where they do not tell it (Kafka before 0.10); None: they are asked
+    start                 where a partition begins that has no committed offset; None: that is an error
+    key_decoder, value_decoder   called with the bytes of each that is not null
+    isolation             `read_committed`: records of open and aborted transactions are not given
+    fetch_max_bytes       of one broker's answer; partition_max_bytes: of one partition in it
+    fetch_limit_bytes     what these may grow to for one record batch larger than that
+    max_wait_ms           how long a broker may hold an answer back while there is nothing
+    timeout_s             of each question; and how long a partition may have no leader, or a silent one, before `poll` says so
+
+    Held in memory at most: one answer of each partition, and one of each broker that is under way. One thread at a time:
+    a second one gets ConsumerInUse, from `close`, too. Once closed everything but `close` raises NotAssigned.
+    """
+
+    def __init__(
+        self, bootstrap: str | Sequence[str] | None = None, *, zookeeper: str | None = None, group: str | None = None,
+        offsets_storage: OffsetsStorage | str | None = None, dialect: Dialect | str = Dialect.KAFKA, broker_version: str | None = None,
+        start: StartAt | str | None = StartAt.LATEST, key_decoder: Decoder | None = None, value_decoder: Decoder | None = None,
+        isolation: Isolation | str = Isolation.READ_COMMITTED, fetch_max_bytes: int = FETCH_MAX_BYTES, partition_max_bytes: int = MIB,
+        fetch_limit_bytes: int = FETCH_LIMIT_BYTES, max_wait_ms: int = 500, timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Raises SettingsError, and what finding the brokers in ZooKeeper does. Brokers are asked with the first question."""
+        asked = Asked(bootstrap, zookeeper, Dialect(dialect), broker_version, group,
+                      None if offsets_storage is None else OffsetsStorage(offsets_storage), timeout_s)
+        sizes = FetchSizes(Isolation(isolation), fetch_max_bytes, min(partition_max_bytes, fetch_max_bytes), fetch_limit_bytes,
+                           max_wait_ms, timeout_s)
+        begins = None if start is None else StartAt(start)
+        self._one_at_a_time, self._closed = threading.Lock(), False
+        with ExitStack() as until:
+            self._cluster, self._kept = open_cluster(asked, until)
+            self._isolation, self._fetches = sizes.isolation, Fetches(self._cluster, sizes, asked.generation)
+            self._at = Positions(self._cluster, self._kept, begins, sizes, key_decoder, value_decoder)
+            until.callback(self._fetches.close)
+            self._until = until.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up. Commits nothing. May be called again."""
+        if not self._closed:
+            with self._alone():
+                self._closed = True
+                self._until.close()
+
+    # What is read
+
+    def partitions_of(self, topic: str) -> tuple[BrokerPartition, ...]:
+        """The partitions of a topic that have a leader now, for `assign`; none where there is no such topic."""
+        with self._alone():
+            return tuple(sorted(log for log in self._cluster.describe([topic]).leaders if log.topic == topic))
+
+    def assign(self, logs: Iterable[Log]) -> None:
+        """Read these partitions and no others. One that stays goes on as it is, paused or not; one that comes begins where the group
+        is, or at `start`, with the next `poll`."""
+        with self._alone():
+            self._at.assign([BrokerPartition(*log) for log in logs])
+
+    @property
+    def assigned(self) -> frozenset[BrokerPartition]:
+        return frozenset(self._at.rotation.assigned)
+
+    def poll(self, timeout_s: float = 0.0, max_records: int = 500) -> dict[BrokerPartition, list[Record]]:
+        """Up to `max_records` records by partition, each in its order; none where nothing came in time.
+
+        The next fetches are sent before records are returned, so brokers work while the program does. Raises NotAssigned where nothing is
+        assigned; what the records of a partition cannot be had for (CorruptData, MessageTooLarge, ExpiredOffsets, RanOutBeforeUntil, ...)
+        in its turn, when nothing else is handed out, and again until it is sought in; BrokerUnreachable for one that was out of reach for
+        `timeout_s`; and NeedsDecision for one that has no committed offset where no `start` is given.
+        """
+        with self._alone():
+            self._at.place()
+            deadline, wait_until = time.monotonic() + timeout_s, 0.0
+            while True:
+                self._at.take_answers(self._fetches.end(wait_until))
+                found = self._at.take(max_records)
+                self._fetches.begin(self._at.to_ask())
+                if not found:
+                    self._at.refuse_unreachable()
+                if found or time.monotonic() >= deadline:
+                    return found
+                wait_until = deadline
+
+    def pause(self, logs: Collection[Log]) -> None:
+        """Ask for none of these and hand out none of what came, until they are resumed. Raises NotAssigned, and then pauses none."""
+        with self._alone():
+            self._at.rotation.pause([BrokerPartition(*log) for log in logs])
+
+    def resume(self, logs: Collection[Log]) -> None:
+        """The opposite. Raises NotAssigned, and then resumes none."""
+        with self._alone():
+            self._at.rotation.resume([BrokerPartition(*log) for log in logs])
+
+    @property
+    def paused(self) -> frozenset[BrokerPartition]:
+        return self._at.rotation.paused
+
+    # Where it is
+
+    def position(self, log: Log) -> int:
+        """The next offset that `poll` hands out, or looks behind. Raises NotAssigned."""
+        with self._alone():
+            return self._at.position(BrokerPartition(*log))
+
+    def seek(self, log: Log, offset: int) -> None:
+        """Go on at this offset. Raises NotAssigned, ValueError for one below 0; one outside of the log is told by `poll`."""
+        with self._alone():
+            self._at.seek(BrokerPartition(*log), offset)
+
+    def seek_to_beginning(self, logs: Collection[Log] | None = None) -> None:
+        """Go on with the first record that is there; None: of all that are assigned. Raises NotAssigned, BrokerUnreachable."""
+        self._seek_to(StartAt.EARLIEST, logs)
+
+    def seek_to_end(self, logs: Collection[Log] | None = None) -> None:
+        """Go on behind the last record that may be read now; None: of all that are assigned. Raises NotAssigned, BrokerUnreachable."""
+        self._seek_to(StartAt.LATEST, logs)
+
+    def offsets_for_times(self, times_ms: Mapping[Log, int]) -> dict[BrokerPartition, int | None]:
+        """The first offset of each whose record is at its time or later (milliseconds since 1970); None where none is. They need not be
+        assigned. SettingsError where a log cannot be searched (Jafka, Kafka before 0.10.1)."""
+        with self._alone():
+            wanted = {BrokerPartition(*log): when for log, when in times_ms.items()}
+            return self._cluster.first_at(wanted, isolation=self._isolation) if wanted else {}
+
+    # What the group has of it
+
+    def committed(self, logs: Collection[Log]) -> dict[BrokerPartition, int]:
+        """The group's next offset of each that has one. They need not be assigned."""
+        with self._alone():
+            return self._group_offsets().committed([BrokerPartition(*log) for log in logs])
+
+    def commit(self, offsets: Mapping[Log, int] | None = None) -> None:
+        """Store next offsets for the group; None: the positions of all that are assigned and were polled or sought.
+
+        Raises OffsetMoved where another client moved one in ZooKeeper since it was read, Owned while the group has members with its
+        coordinator, CommitUnknown where no answer came, SettingsError without a group.
+        """
+        with self._alone():
+            kept = self._group_offsets()
+            wanted = self._at.known if offsets is None else {BrokerPartition(*log): offset for log, offset in offsets.items()}
+            if wanted:
+                kept.commit(wanted)
+
+    def _group_offsets(self) -> Kept:
+        if self._kept is None:
+            raise SettingsError("the consumer has no group, so nobody keeps its offsets", key="group", check="Consumer(..., group=...)")
+        return self._kept
+
+    def _seek_to(self, where: StartAt, logs: Collection[Log] | None) -> None:
+        with self._alone():
+            self._at.seek_to(where, None if logs is None else [BrokerPartition(*log) for log in logs])
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._one_at_a_time.acquire(blocking=False):
+            raise ConsumerInUse("another thread is using this consumer", check="that each thread has a Consumer of its own")
+        try:
+            if self._closed:
+                raise NotAssigned("the consumer is closed", check="a new Consumer")
+            yield
+        finally:
+            self._one_at_a_time.release()

@@ -1,0 +1,156 @@
+"""The fetches of one consumer: at most one under way to each leader, sent before anybody waits for it.
+
+What an answer means to a log is `arrived`'s; whose turn it is to be asked `rotation`'s.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.errors import BrokerError, BrokerUnreachable, EtlError
+from etl.model.logs import Broker, Isolation
+from etl.protocol.messages import FetchedPartition, FetchTarget
+from etl.reader.leaders import by_broker
+from etl.reader.range_progress import RangeProgress, lose_all
+from etl.settings.fetch_sizes import MIB
+
+_LOOK_AGAIN_S = 0.2
+_SLICE_S = 0.01
+_SHORTEST_REST_S, _LONGEST_REST_S = 0.01, 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSizes:
+    """How a consumer asks."""
+
+    isolation: Isolation
+    fetch_max_bytes: int
+    """Of one answer of a broker."""
+    partition_max_bytes: int
+    """Of one log in it, at first."""
+    fetch_limit_bytes: int
+    """What that may grow to for one record batch larger than that."""
+    max_wait_ms: int
+    """How long a broker may hold an answer back while there is nothing."""
+    timeout_s: float
+
+
+class _Line:
+    """The connection to one leader."""
+
+    def __init__(self, consumer: SimpleConsumer) -> None:
+        self.consumer = consumer
+        self.asked: list[RangeProgress] = []
+        """Whom the fetch under way is for; empty where none is."""
+        self.sent_at = 0.0
+        self.rests_until = 0.0
+        self.empty_answers = 0
+
+    def note(self, *, brought_any: bool, max_wait_ms: int) -> None:
+        """A broker that does not hold an answer back while there is nothing (Jafka, a throttled one) is not asked in a busy loop."""
+        now = time.monotonic()
+        self.empty_answers = 0 if brought_any or now - self.sent_at > max_wait_ms / 2000 else self.empty_answers + 1
+        rest_s = min(_SHORTEST_REST_S * 2 ** min(self.empty_answers - 1, 10), _LONGEST_REST_S) if self.empty_answers else 0.0
+        self.rests_until = now + rest_s
+
+
+Arrived = tuple[RangeProgress, FetchedPartition, SimpleConsumer]
+
+
+class Fetches:
+    """Asks the leaders of logs for what comes next. For one thread."""
+
+    def __init__(self, cluster: Cluster, sizes: FetchSizes, generation: str | None) -> None:
+        self._cluster, self._sizes, self._generation = cluster, sizes, generation
+        self._lines: dict[Broker, _Line] = {}
+        self._looked_at = 0.0
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for line in self._lines.values():
+            line.consumer.close()
+        self._lines.clear()
+
+    def begin(self, walks: Sequence[RangeProgress]) -> None:
+        """Send a fetch for these to each leader that has none under way and does not rest. Waits for nothing but metadata.
+
+        A log whose leader is not known, or was lost, has it looked up; what that fails with is kept in the walk. Raises NotKafka,
+        SettingsError, PermissionRefused.
+        """
+        self._find_leaders([walk for walk in walks if walk.leader is None])
+        for broker, some in by_broker(walks).items():
+            line = self._lines.get(broker) or self._connect(broker)
+            if not line.asked and time.monotonic() >= line.rests_until:
+                self._send(line, some)
+
+    def end(self, deadline: float) -> Iterator[Arrived]:
+        """The answers that have come, one by one; where none has, the first that comes before the deadline (`time.monotonic`)."""
+        while True:
+            waiting = [line for line in self._lines.values() if line.asked]
+            answered = [line for line in waiting if line.consumer.is_answered()]
+            left_s = deadline - time.monotonic()
+            if answered:
+                for line in answered:
+                    yield from self._received(line)
+                return
+            if left_s <= 0:
+                return
+            if len(waiting) == 1 and waiting[0].consumer.is_answered(min(left_s, _LOOK_AGAIN_S)):
+                continue
+            if len(waiting) == 1:
+                return  # time to look whether others can be asked
+            time.sleep(min(left_s, _SLICE_S))
+            if not waiting:
+                return
+
+    def _connect(self, broker: Broker) -> _Line:
+        sizes = self._sizes
+        line = self._lines[broker] = _Line(SimpleConsumer(
+            broker.host, broker.port, timeout_s=sizes.timeout_s, generation=broker.generation or self._generation,
+            max_response_bytes=sizes.fetch_limit_bytes + sizes.fetch_max_bytes + MIB))
+        return line
+
+    def _send(self, line: _Line, walks: Sequence[RangeProgress]) -> None:
+        sizes = self._sizes
+        wanted = [FetchTarget(walk.log, walk.cursor.position, walk.cursor.max_bytes, walk.leader.epoch if walk.leader else None)
+                  for walk in walks]
+        try:
+            line.consumer.begin_fetch(wanted, isolation=sizes.isolation, max_wait_ms=sizes.max_wait_ms,
+                                      max_bytes=max(sizes.fetch_max_bytes, max(walk.cursor.max_bytes for walk in walks)))
+        except BrokerUnreachable as silent:
+            lose_all(walks, silent)
+            return
+        line.asked, line.sent_at = list(walks), time.monotonic()
+
+    def _received(self, line: _Line) -> Iterator[Arrived]:
+        walks, line.asked = line.asked, []
+        try:
+            answer = line.consumer.end_fetch()
+        except BrokerUnreachable as silent:
+            lose_all(walks, silent)
+            return
+        line.note(brought_any=any(len(one.records) for one in answer.partitions), max_wait_ms=self._sizes.max_wait_ms)
+        by_name = {(walk.log.topic, walk.log.partition): walk for walk in walks}
+        for fetched in answer.partitions:
+            yield by_name[fetched.topic, fetched.partition], fetched, line.consumer
+
+    def _find_leaders(self, lost: Sequence[RangeProgress]) -> None:
+        if not lost or time.monotonic() < self._looked_at + _LOOK_AGAIN_S:
+            return
+        try:
+            leaders = self._cluster.describe({walk.log.topic for walk in lost}).leaders
+        except BrokerUnreachable as silent:
+            leaders = {}
+            failure: EtlError | None = silent
+        else:
+            failure = None
+        self._cluster.refuse_lost_isolation({leaders[w.log].broker for w in lost if w.log in leaders}, self._sizes.isolation)
+        for walk in lost:
+            walk.leader = leaders.get(walk.log)
+            if walk.leader is None:
+                walk.lose_leader(failure or BrokerError(f"the log {walk.log.unled}", **walk.log.place, check=walk.log.held_by))
+        self._looked_at = time.monotonic()

@@ -1,0 +1,125 @@
+"""Where one consumer is in each log that it reads, and what came of them. Asks brokers and the group only for where a log begins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from etl.edges.brokers.cluster import Cluster
+from etl.errors import BrokerUnreachable, NeedsDecision, NotAssigned
+from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange
+from etl.reader.cursor import Cursor
+from etl.reader.range_progress import RangeProgress
+from etl.settings.policies import StartAt
+from etl.streams.arrived import batches_of
+from etl.streams.fetches import Arrived, FetchSizes
+from etl.streams.kept import Kept
+from etl.streams.records import Decoder, Record, records_of
+from etl.streams.rotation import Rotation
+
+_END_OF_ALL = 2**63 - 1
+
+
+class Positions:
+    """See `Consumer`. For one thread."""
+
+    def __init__(self, cluster: Cluster, kept: Kept | None, start: StartAt | None, sizes: FetchSizes, key_decoder: Decoder | None,
+                 value_decoder: Decoder | None) -> None:
+        self._cluster, self._kept, self._start, self._sizes = cluster, kept, start, sizes
+        self._key_decoder, self._value_decoder = key_decoder, value_decoder
+        self.rotation = Rotation[Record]()
+        self._walks: dict[BrokerPartition, RangeProgress] = {}
+        self.known: dict[BrokerPartition, int] = {}
+        """The next offset of each log that has one by now."""
+
+    def assign(self, logs: Iterable[BrokerPartition]) -> None:
+        """These and no others."""
+        self.rotation.assign(logs)
+        for log in set(self.known).difference(self.rotation.assigned):
+            del self._walks[log], self.known[log]
+
+    def position(self, log: BrokerPartition) -> int:
+        """Raises NotAssigned, and as `place`."""
+        self._refuse_foreign([log])
+        self._place([log])
+        return self.known[log]
+
+    def seek(self, log: BrokerPartition, offset: int) -> None:
+        """Raises NotAssigned, ValueError for an offset below 0."""
+        self._refuse_foreign([log])
+        sizes, before = self._sizes, self._walks.get(log)
+        cursor = Cursor(OffsetRange(log, offset, _END_OF_ALL), isolation=sizes.isolation, fetch_max_bytes=sizes.partition_max_bytes,
+                        fetch_limit_bytes=sizes.fetch_limit_bytes)
+        self.rotation.drop(log)
+        self._walks[log] = RangeProgress(0, cursor, before.leader if before else None)
+        self.known[log] = offset
+
+    def seek_to(self, where: StartAt, logs: Collection[BrokerPartition] | None) -> None:
+        """To one end of each, None: of all. Raises NotAssigned, BrokerUnreachable."""
+        wanted = self.rotation.assigned if logs is None else logs
+        self._refuse_foreign(wanted)
+        for log, offset in self._ends(where, wanted).items():
+            self.seek(log, offset)
+
+    def place(self) -> None:
+        """Give a position to each that has none: the group's, else where it was said to begin.
+
+        Raises NotAssigned where nothing is assigned, NeedsDecision where nobody says where one begins.
+        """
+        if not self.rotation.assigned:
+            raise NotAssigned("no partition is assigned to this consumer", check="assign(), and what it was given")
+        self._place(self.rotation.assigned)
+
+    def to_ask(self) -> list[RangeProgress]:
+        """Those that the next fetch asks for, in the order of their turns."""
+        return [self._walks[log] for log in self.rotation.to_ask()]
+
+    def take_answers(self, arrived: Iterable[Arrived]) -> None:
+        """Keep what came. An answer to a question that was overtaken, by a seek or another assignment, is left."""
+        for walk, fetched, consumer in arrived:
+            if self._walks.get(walk.log) is not walk:
+                continue
+            batches, failure = batches_of(walk, fetched, consumer, self._sizes.isolation)
+            if not failure and not any(batch.num_rows for batch in batches):
+                self.known[walk.log] = walk.cursor.position
+                continue
+            self.rotation.feed(walk.log, records_of(
+                walk.log, batches, walk.cursor.position, failure, key_decoder=self._key_decoder, value_decoder=self._value_decoder))
+
+    def take(self, most: int) -> dict[BrokerPartition, list[Record]]:
+        """Up to so many records, which the positions are behind then. Raises what those whose turn it is cannot be had for."""
+        found = self.rotation.take(most)
+        self.known.update({log: some[-1].next_offset for log, some in found.items()})
+        return found
+
+    def refuse_unreachable(self) -> None:
+        """Raises why a log was out of reach for so long; then it is waited for as long again."""
+        for walk in self.to_ask():
+            if walk.failure is not None and walk.idle_for() >= self._sizes.timeout_s:
+                walk.idle_since = None
+                raise walk.failure
+
+    def _place(self, logs: Collection[BrokerPartition]) -> None:
+        new = [log for log in logs if log not in self.known]
+        offsets = self._kept.committed(new) if self._kept and new else {}
+        if left := [log for log in new if log not in offsets]:
+            if self._start is None:
+                what = "the group has no offset of the partition, and nothing says where it begins"
+                raise NeedsDecision(what, **left[0].place, check="seek, or start=earliest or latest")
+            offsets = {**offsets, **self._ends(self._start, left)}
+        for log, offset in offsets.items():
+            self.seek(log, offset)
+
+    def _ends(self, where: StartAt, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
+        if not logs:
+            return {}
+        found = self._cluster.extents(logs, isolation=self._sizes.isolation)
+        if found.leaderless:
+            lost = min(found.leaderless)
+            raise BrokerUnreachable(f"the log {lost.unled}", **lost.place, check=lost.held_by)
+        return {log: one.log_start_offset if where is StartAt.EARLIEST else one.end_offset for log, one in found.extents.items()}
+
+    def _refuse_foreign(self, logs: Collection[BrokerPartition]) -> None:
+        for log in logs:
+            if log not in self.rotation.assigned:
+                raise NotAssigned("the partition is not assigned to this consumer", **log.place, check="assign(), and what it was given")

@@ -1,0 +1,91 @@
+"""Records as values, made of the Arrow batches of one answer; a table's rows are never made so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from etl.errors import CorruptData, EtlError
+from etl.model.logs import BrokerPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS_AT_A_TIME = 1000
+
+Decoder = Callable[[bytes], Any]
+"""What a key or a value is to the program; null stays None and is not decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record. On Jafka and Kafka 0.7 it has neither key, timestamp nor headers, and lies where its entry of the log begins."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int | None
+    """Milliseconds since 1970."""
+    key: Any
+    value: Any
+    headers: tuple[tuple[str, bytes | None], ...]
+    broker_id: int | None
+    """Of a physical log: the broker whose log it is."""
+    message_index: int | None
+    """The same: its place, from 0, among the messages of one compressed entry."""
+    next_offset: int
+    """Where a consumer goes on that has this record behind it. Inside a compressed entry of a physical log: at that entry again."""
+
+    @property
+    def log(self) -> BrokerPartition:
+        return BrokerPartition(self.topic, self.partition, self.broker_id)
+
+
+def records_of(
+    log: BrokerPartition, batches: Sequence[pa.RecordBatch], end: int, failure: EtlError | None = None, *,
+    key_decoder: Decoder | None = None, value_decoder: Decoder | None = None,
+) -> Iterator[Record]:
+    """The records of one answer of a log, in order; then `failure` is raised, where there is one.
+
+    end   where the next fetch goes on; behind a failure nobody knows it
+
+    Raises CorruptData where a decoder fails, with the offset that leads past the record (`next_offset`).
+    """
+    rows = _rows(batches)
+    row = next(rows, None)
+    while row is not None:
+        behind, is_physical = next(rows, None), log.is_physical
+        following = row["offset"] if is_physical else row["offset"] + 1
+        if behind is not None and is_physical:
+            following = behind["offset"]
+        elif behind is None and failure is None:
+            following = end
+        yield Record(
+            log.topic, log.partition, row["offset"], None if row["timestamp"] is None else row["timestamp"] // 1000,
+            _decoded(key_decoder, row, "key", log, following), _decoded(value_decoder, row, "value", log, following),
+            tuple((each["key"], each["value"]) for each in row["headers"] or ()), log.broker_id, row.get("message_index"), following)
+        row = behind
+    if failure is not None:
+        raise failure
+
+
+def _rows(batches: Sequence[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        # As numbers: Python's own moments end with the year 9999, and what a producer sends does not.
+        at = batch.schema.names.index("timestamp")
+        plain = batch.set_column(at, "timestamp", batch.column(at).cast("int64"))
+        for start in range(0, plain.num_rows, _ROWS_AT_A_TIME):
+            yield from plain.slice(start, _ROWS_AT_A_TIME).to_pylist()
+
+
+def _decoded(decoder: Decoder | None, row: dict[str, Any], name: str, log: BrokerPartition, next_offset: int) -> Any:
+    content = row[name]
+    if decoder is None or content is None:
+        return content
+    try:
+        return decoder(content)
+    except Exception as error:  # whatever a program's own function raises, the record is not lost by it
+        what = f"the {name} decoder failed: {type(error).__name__}: {error}"
+        check = "the decoder and the record; seek to next_offset to go on behind it"
+        raise CorruptData(what, check=check, **log.place, offset=row["offset"], next_offset=next_offset) from error

@@ -1,0 +1,49 @@
+"""A consumer on each release: it gives what the release's own consumer reads, and goes on in the release's own kind of group."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from etl.model.logs import BrokerPartition
+from etl.streams import Consumer, Record
+from tests.brokers.stage import JafkaStage, KafkaStage
+from tests.brokers.writing import many
+
+
+def polled(consumer: Consumer, count: int) -> list[Record]:
+    """So many records, however many polls that takes."""
+    found: list[Record] = []
+    deadline = time.monotonic() + 30
+    while len(found) < count and time.monotonic() < deadline:
+        found += [record for some in consumer.poll(1, 7).values() for record in some]
+    return found
+
+
+def test_what_a_foreign_producer_writes_is_given_once_and_a_group_goes_on_where_it_committed(
+    stage: KafkaStage | JafkaStage, unused_group: str,
+) -> None:
+    topic = stage.new_topic()
+    for name, write in stage.writers.items():
+        if name.endswith(("plain", "none", "gzip")):
+            write(topic, 1, many(20))
+    expected = stage.read(topic)
+    physical = isinstance(stage, JafkaStage)
+    where = stage.cluster.zookeeper_connect if "bootstrap" not in stage.conf["source"] else None
+    told: dict[str, Any] = {"zookeeper": where} if where else {"bootstrap": stage.cluster.bootstrap}
+    with Consumer(**told, dialect="jafka" if physical else "kafka", group=unused_group, start="earliest") as consumer:
+        logs = consumer.partitions_of(topic)
+        consumer.assign(logs)
+        records = polled(consumer, len(expected))
+        assert consumer.poll(0.2) == {}, "and nothing is given twice"
+        assert Counter(record.value for record in records) == Counter(seen.value for seen in expected)
+        consumer.commit()
+        there = stage.ends(topic) if physical else {"1": len(expected)}
+        ends = {log: there.get(log.key, 0) for log in logs}
+        assert {log: consumer.position(log) for log in logs} == ends and consumer.committed(logs) == ends
+    with Consumer(**told, dialect="jafka" if physical else "kafka", group=unused_group, start=None) as again:
+        again.assign(logs)
+        next(iter(stage.writers.values()))(topic, 0, many(3))
+        assert len(polled(again, 3)) == 3
+        assert {record.log for record in records} == {log for log in ends if ends[log]} != set[BrokerPartition]()

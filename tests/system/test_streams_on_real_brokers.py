@@ -1,0 +1,77 @@
+"""A consumer on a real broker and a real ZooKeeper: every record once, the group's offsets in either place, beside another client."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.embedded.cluster import Cluster
+from etl.errors import OffsetMoved
+from etl.model.logs import BrokerPartition
+from etl.streams import Consumer
+from tests.conftest import TopicFactory
+
+
+def values(consumer: Consumer, count: int) -> list[int]:
+    """So many, however many polls that takes."""
+    found: list[int] = []
+    deadline = time.monotonic() + 30
+    while len(found) < count and time.monotonic() < deadline:
+        found += [record.value for some in consumer.poll(1, 70).values() for record in some]
+    return found
+
+
+@pytest.fixture
+def filled(cluster: Cluster, topic: TopicFactory) -> str:
+    """300 numbers in three partitions."""
+    name = topic(3)
+    host, _, port = cluster.bootstrap.split(",")[0].rpartition(":")
+    with SimpleConsumer(host, int(port)) as broker:
+        for partition in range(3):
+            broker.produce(name, partition, [(None, b"%d" % number) for number in range(partition, 300, 3)])
+    return name
+
+
+def test_every_record_comes_once_and_a_group_of_kafka_goes_on_where_another_client_left_it(
+    cluster: Cluster, filled: str, unused_group: str,
+) -> None:
+    with Consumer(cluster.bootstrap, group=unused_group, start="earliest", value_decoder=int) as consumer:
+        consumer.assign(consumer.partitions_of(filled))
+        assert sorted(values(consumer, 300)) == list(range(300))
+        consumer.commit()
+    theirs = KafkaConsumer(bootstrap_servers=cluster.bootstrap, group_id=unused_group)
+    try:
+        assert [theirs.committed(TopicPartition(filled, partition)) for partition in range(3)] == [100] * 3
+        theirs.commit({TopicPartition(filled, 1): OffsetAndMetadata(90, "", -1)})
+    finally:
+        theirs.close()
+    with Consumer(cluster.bootstrap, group=unused_group, start=None, value_decoder=int) as again:
+        again.assign((filled, partition) for partition in range(3))
+        assert values(again, 10) == list(range(271, 300, 3))
+
+
+def test_a_group_in_zookeeper_is_kept_there_and_what_another_client_moved_is_not_gone_over_unseen(
+    cluster: Cluster, filled: str, unused_group: str,
+) -> None:
+    log = BrokerPartition(filled, 0)
+    znode = f"/consumers/{unused_group}/offsets/{filled}/0"
+    with Consumer(zookeeper=cluster.zookeeper_connect, group=unused_group, start="earliest", value_decoder=int) as consumer, \
+            ZooKeeper(cluster.zookeeper_connect) as zookeeper:
+        consumer.assign([log])
+        assert values(consumer, 100) == list(range(0, 300, 3))
+        consumer.commit()
+        consumer.commit({log: 40})
+        assert zookeeper.read(znode) == (b"40", 1)
+        zookeeper.client.set(znode, b"50")
+        with pytest.raises(OffsetMoved, match="it is 50, ours is 60"):
+            consumer.commit({log: 60})
+        assert consumer.committed([log]) == {log: 50}
+        consumer.commit({log: 60})
+    with Consumer(zookeeper=cluster.zookeeper_connect, group=unused_group, start=None) as again:
+        again.assign([log])
+        assert again.position(log) == 60

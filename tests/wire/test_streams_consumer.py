@@ -1,0 +1,328 @@
+"""A consumer on fake brokers of each generation: what it hands out, where it is, and what it refuses by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from etl.edges.brokers.cluster import Cluster
+from etl.errors import (
+    BrokerUnreachable, ConsumerInUse, CorruptData, EtlError, ExpiredOffsets, NeedsDecision, NotAssigned, RanOutBeforeUntil, SettingsError,
+)
+from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.streams import Consumer, Record, consumer as room
+from etl.streams.kept import Kept
+from etl.streams.opened import Asked
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.broker import FETCH, FakeBroker, World, altered
+from tests.fakes.jafka import JafkaBroker, entry, wrapped
+from tests.fakes.old_broker import OldBroker
+
+P0, P1 = (BrokerPartition("clicks", p) for p in range(2))
+NOT_LEADER, OUT_OF_RANGE = 6, 1
+
+
+def batch(start: int, count: int = 4) -> bytes:
+    return encode(Batch(start, [Rec(delta, b"%d" % (start + delta), b"k", ((b"h", b"v"),)) for delta in range(count)],
+                        base_timestamp=1_700_000_000_000, max_timestamp=1_700_000_000_000))
+
+
+@pytest.fixture
+def kafka() -> Iterator[FakeBroker]:
+    with FakeBroker() as broker:
+        broker.append("clicks", 0, batch(0), batch(4))
+        broker.append("clicks", 1, batch(0))
+        yield broker
+
+
+def opened(*brokers: FakeBroker, assigned: Any = (P0,), **settings: Any) -> Consumer:
+    consumer = Consumer([f"127.0.0.1:{broker.port}" for broker in brokers], **{
+        "start": "earliest", "max_wait_ms": 50, "timeout_s": 5, **settings})
+    consumer.assign(assigned)
+    return consumer
+
+
+def polled(consumer: Consumer, count: int, *, most: int = 500, within_s: float = 10.0) -> list[Record]:
+    """So many records, however many polls that takes."""
+    found: list[Record] = []
+    deadline = time.monotonic() + within_s
+    while len(found) < count and time.monotonic() < deadline:
+        found += [record for some in consumer.poll(0.5, most).values() for record in some]
+    return found
+
+
+def offsets(records: list[Record]) -> list[int]:
+    return [record.offset for record in records]
+
+
+def came(broker: FakeBroker, fetches: int) -> None:
+    """Wait until so many fetches have come."""
+    deadline = time.monotonic() + 10
+    while len(broker.fetched) < fetches:
+        assert time.monotonic() < deadline, f"only {len(broker.fetched)} fetches came"
+        time.sleep(0.001)
+
+
+# What is handed out
+
+def test_a_record_has_all_that_the_broker_has_of_it(kafka: FakeBroker) -> None:
+    with opened(kafka) as consumer:
+        first = polled(consumer, 1, most=1)[0]
+    assert first == Record("clicks", 0, 0, 1_700_000_000_000, b"k", b"0", (("h", b"v"),), None, None, 1)
+    assert first.log == P0
+
+
+def test_records_come_in_the_order_of_their_log_and_no_poll_gives_more_than_was_asked_for(kafka: FakeBroker) -> None:
+    with opened(kafka, assigned=[P0, P1]) as consumer:
+        polls = [consumer.poll(5, 3) for _ in range(4)]
+    assert [sum(map(len, found.values())) for found in polls] == [3, 3, 3, 3]
+    for log, last in ((P0, 8), (P1, 4)):
+        assert [record.offset for found in polls for record in found.get(log, ())] == list(range(last))
+
+
+def test_the_next_fetch_is_sent_before_records_are_returned(kafka: FakeBroker) -> None:
+    with opened(kafka, assigned=[P0, P1], max_wait_ms=5000) as consumer:
+        assert len(polled(consumer, 12)) == 12
+        kafka.append("clicks", 1, batch(4))
+        assert offsets(polled(consumer, 4)) == [4, 5, 6, 7], "the one that was under way brought them"
+        came(kafka, 3)
+        assert [sorted(asked) for asked in kafka.fetched] == [[("clicks", 0), ("clicks", 1)]] * 3
+
+
+def test_what_is_left_of_one_answer_is_not_asked_for_again(kafka: FakeBroker) -> None:
+    with opened(kafka, assigned=[P0, P1], max_wait_ms=5000) as consumer:
+        assert offsets(consumer.poll(5, 2)[P0]) == [0, 1] and consumer.position(P0) == 2
+        consumer.poll(5, 2), consumer.poll(5, 2), consumer.poll(5, 2)
+        came(kafka, 2)
+        assert kafka.fetched[1:] == [[("clicks", 0)]]
+
+
+def test_leaders_on_several_brokers_are_read_side_by_side() -> None:
+    world = World()
+    with FakeBroker(world, broker_id=1) as one, FakeBroker(world, broker_id=2) as two:
+        one.append("clicks", 0, batch(0))
+        two.append("clicks", 1, batch(0))
+        with opened(one, two, assigned=[P0, P1]) as consumer:
+            assert {record.log for record in polled(consumer, 8)} == {P0, P1}
+
+
+def test_a_leader_that_moved_is_looked_up_again_and_nothing_is_read_twice() -> None:
+    world = World()
+    with FakeBroker(world, broker_id=1) as one, FakeBroker(world, broker_id=2) as two:
+        one.append("clicks", 0, batch(0), batch(4))
+        with opened(one, two, partition_max_bytes=len(batch(0))) as consumer:
+            assert offsets(polled(consumer, 2, most=2)) == [0, 1]
+            with world.changed:
+                one.log("clicks").leader_id = 2
+            assert offsets(polled(consumer, 6)) == [2, 3, 4, 5, 6, 7]
+        assert two.fetched
+
+
+def test_a_decoder_is_not_asked_about_null_and_one_that_fails_loses_no_record() -> None:
+    with FakeBroker() as broker:
+        broker.append("clicks", 0, encode(Batch(0, [Rec(0, b"1", None), Rec(1, b"x", b"k"), Rec(2, None, b"k")])))
+        with opened(broker, key_decoder=bytes.decode, value_decoder=int) as consumer:
+            assert [(one.key, one.value) for one in polled(consumer, 1)] == [(None, 1)]
+            for _ in range(2):
+                with pytest.raises(CorruptData, match="value decoder failed: ValueError") as raised:
+                    consumer.poll(5)
+            consumer.seek(P0, raised.value.where["next_offset"])
+            assert [(one.key, one.value) for one in polled(consumer, 1)] == [("k", None)]
+
+
+def test_a_damaged_record_batch_is_told_again_until_it_is_sought_past(kafka: FakeBroker) -> None:
+    kafka.script[FETCH].append(altered(lambda frame: b"8".join(frame.rsplit(b"7", 1))))
+    with opened(kafka, assigned=[P0]) as consumer:
+        assert offsets(polled(consumer, 4)) == [0, 1, 2, 3]
+        for _ in range(2):
+            with pytest.raises(CorruptData, match="seek to next_offset") as raised:
+                consumer.poll(5)
+        assert raised.value.where["next_offset"] == 8
+        consumer.seek(P0, 4)
+        assert offsets(polled(consumer, 4)) == [4, 5, 6, 7], "it was damaged on the way"
+
+
+# Where it is
+
+def test_it_begins_at_either_end_and_goes_on_where_it_is_sought(kafka: FakeBroker) -> None:
+    with opened(kafka, start="latest", assigned=[P0, P1]) as consumer:
+        assert (consumer.position(P0), consumer.poll(0.2)) == (8, {})
+        consumer.seek_to_beginning([P0])
+        assert consumer.position(P0) == 0 and offsets(polled(consumer, 8)) == list(range(8))
+        consumer.seek(P0, 6)
+        assert offsets(polled(consumer, 2)) == [6, 7]
+        consumer.seek_to_end()
+        kafka.append("clicks", 1, batch(4))
+        assert offsets(polled(consumer, 4)) == [4, 5, 6, 7]
+        assert consumer.offsets_for_times({P0: 1_700_000_000_000, P1: 1_800_000_000_000}) == {P0: 0, P1: None}
+        assert consumer.partitions_of("clicks") == (P0, P1) and consumer.partitions_of("nothing") == ()
+
+
+def test_an_answer_that_a_seek_overtook_is_dropped(kafka: FakeBroker) -> None:
+    with opened(kafka) as consumer:
+        assert consumer.poll(0) == {}
+        consumer.seek(P0, 6)
+        assert offsets(polled(consumer, 2)) == [6, 7]
+
+
+def test_what_is_paused_is_not_handed_out_and_what_comes_back_begins_anew(kafka: FakeBroker) -> None:
+    with opened(kafka, assigned=[P0, P1]) as consumer:
+        consumer.pause([P0])
+        assert consumer.paused == {P0} and {one.log for one in polled(consumer, 4)} == {P1}
+        consumer.resume([P0])
+        assert offsets(polled(consumer, 3, most=3)) == [0, 1, 2]
+        consumer.assign([P1])
+        consumer.assign([P1, P0])
+        assert consumer.assigned == {P0, P1} and offsets(polled(consumer, 8)) == list(range(8))
+
+
+@pytest.mark.parametrize("start, error, position", [(2, ExpiredOffsets, 4), (99, RanOutBeforeUntil, 8)])
+def test_an_offset_that_is_not_in_the_log_is_told_until_somebody_says_where_to_go_on(
+    kafka: FakeBroker, start: int, error: type[EtlError], position: int,
+) -> None:
+    kafka.log("clicks").log_start, kafka.log("clicks").batches = 4, [batch(4)]
+    with opened(kafka, assigned=[P0, P1]) as consumer:
+        consumer.seek(P0, start)
+        with pytest.raises(error, match="seek_to_beginning"):
+            polled(consumer, 1)
+        assert {one.log for one in polled(consumer, 4)} == {P1}, "it does not hold up the others"
+        with pytest.raises(error, match="seek_to_beginning"):
+            polled(consumer, 1)
+        (consumer.seek_to_beginning if position == 4 else consumer.seek_to_end)([P0])
+        kafka.append("clicks", 0, batch(8))
+        assert offsets(polled(consumer, 12 - position)) == list(range(position, 12))
+
+
+# The group's offsets
+
+def test_a_group_goes_on_where_it_committed(kafka: FakeBroker) -> None:
+    with opened(kafka, assigned=[P0, P1], group="readers") as consumer:
+        assert consumer.committed([P0]) == {}
+        consumer.pause([P1])
+        assert offsets(polled(consumer, 3, most=3)) == [0, 1, 2]
+        consumer.commit()
+        assert consumer.committed([P0, P1]) == {P0: 3, P1: 0}
+    with opened(kafka, group="readers", start=None) as again:
+        assert offsets(polled(again, 5)) == [3, 4, 5, 6, 7]
+        again.commit({P0: 1})
+        assert again.committed([P0]) == {P0: 1} and again.position(P0) == 8
+
+
+def test_without_an_offset_and_without_a_start_nobody_guesses(kafka: FakeBroker) -> None:
+    with opened(kafka, group="new", start=None) as consumer:
+        with pytest.raises(NeedsDecision, match="nothing says where it begins"):
+            consumer.poll()
+        consumer.seek(P0, 7)
+        assert offsets(polled(consumer, 1)) == [7]
+
+
+# Refused by name
+
+def test_what_is_not_assigned_is_refused_and_so_is_everything_once_closed(kafka: FakeBroker) -> None:
+    consumer = opened(kafka, assigned=[])
+    for refused in (consumer.poll, lambda: consumer.seek(P0, 1), lambda: consumer.position(P0), lambda: consumer.pause([P0]),
+                    lambda: consumer.seek_to_end([P0])):
+        with pytest.raises(NotAssigned, match="assign"):
+            refused()
+    with pytest.raises(SettingsError, match="no group"):
+        consumer.commit()
+    consumer.close()
+    consumer.close()
+    with pytest.raises(NotAssigned, match="closed"):
+        consumer.poll()
+
+
+def test_a_second_thread_is_refused_while_the_first_one_polls(kafka: FakeBroker) -> None:
+    consumer, polls = opened(kafka, start="latest"), threading.Event()
+    assert consumer.poll(0) == {}
+
+    def poll() -> None:
+        while not polls.is_set():
+            consumer.poll(0.2)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        with pytest.raises(ConsumerInUse, match="another thread"):
+            while True:
+                consumer.position(P0)
+    finally:
+        polls.set()
+        thread.join(10)
+        consumer.close()
+
+
+@pytest.mark.parametrize("wrong", [
+    {}, {"bootstrap": "nowhere"}, {"bootstrap": "a:1", "dialect": "jafka"}, {"bootstrap": "a:1", "group": "g", "offsets_storage": "dual"},
+    {"bootstrap": "a:1", "group": "g", "offsets_storage": "zookeeper"},
+    {"zookeeper": "a:1", "group": "g", "offsets_storage": "kafka", "dialect": "jafka"},
+])
+def test_what_cannot_be_opened_is_refused_before_anybody_is_asked(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError):
+        Consumer(**wrong)
+
+
+def test_a_partition_out_of_reach_is_told_in_time_and_goes_on_once_it_is_back(kafka: FakeBroker) -> None:
+    with opened(kafka, timeout_s=0.3) as consumer:
+        consumer.seek(P0, 6)
+        kafka.log("clicks").refusals.extend([NOT_LEADER] * 100)
+        with pytest.raises(BrokerUnreachable, match="NOT_LEADER"):
+            polled(consumer, 1)
+        kafka.log("clicks").refusals.clear()
+        assert offsets(polled(consumer, 2)) == [6, 7]
+
+
+# Other generations
+
+def test_a_broker_of_0_8_is_read_and_told_where_its_log_ends() -> None:
+    with OldBroker("0.8").listening() as broker:
+        broker.log("clicks").append(b"0", b"1", b"2")
+        with Consumer(f"127.0.0.1:{broker.port}", start="earliest", max_wait_ms=50, timeout_s=5, broker_version="0.8.2") as consumer:
+            consumer.assign([P0])
+            assert [(one.offset, one.value) for one in polled(consumer, 3)] == [(0, b"0"), (1, b"1"), (2, b"2")]
+            consumer.seek(P0, 99)
+            with pytest.raises(RanOutBeforeUntil):
+                polled(consumer, 1)
+
+
+def test_on_jafka_each_message_of_a_compressed_entry_has_its_index_and_the_next_entry_is_the_position(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = BrokerPartition("clicks", 0, 3)
+    with JafkaBroker().listening() as broker:
+        end = broker.append("clicks", 0, entry(b"a"), wrapped(entry(b"b"), entry(b"c")))
+        me = Broker(3, broker.host, broker.port, "jafka")
+
+        def registered(topics: object) -> ClusterMetadata:
+            return ClusterMetadata(None, {3: me}, {"clicks": TopicMetadata(
+                "clicks", None, None, False, (PartitionMetadata(here, None, Leader(me)),))})
+
+        def open_cluster(asked: Asked, until: ExitStack) -> tuple[Cluster, Kept | None]:
+            return until.enter_context(Cluster([(me.host, me.port)], timeout_s=5, registry=registered, generation="jafka")), None
+
+        monkeypatch.setattr(room, "open_cluster", open_cluster)
+        with Consumer(zookeeper="fake", dialect="jafka", start="earliest", timeout_s=5) as consumer:
+            consumer.assign([("clicks", 0, 3)])
+            first = polled(consumer, 2, most=2)
+            second = first[1].offset
+            assert [(one.value, one.message_index, one.broker_id) for one in first] == [(b"a", 0, 3), (b"b", 0, 3)]
+            assert consumer.position(here) == second, "whoever goes on there gets the entry again"
+            assert [(one.value, one.message_index, one.offset) for one in polled(consumer, 1)] == [(b"c", 1, second)]
+            assert consumer.position(here) == end
+            broker.append("clicks", 0, entry(b"d"))
+            assert [one.value for one in polled(consumer, 1)] == [b"d"]
+            with pytest.raises(SettingsError):
+                consumer.offsets_for_times({here: 1_700_000_000_000})
+
+
+def test_importing_the_room_imports_nothing_that_asks_brokers() -> None:
+    program = "import sys, etl.streams; print([name for name in sys.modules if name.startswith('etl.') and name != 'etl.streams'])"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"

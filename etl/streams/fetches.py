@@ -18,6 +18,7 @@ from etl.reader.leaders import by_broker
 from etl.reader.range_progress import RangeProgress, lose_all
 from etl.settings.fetch_sizes import MIB
 
+_LEAST_SHARE_BYTES = 64 << 10
 _LOOK_AGAIN_S = 0.2
 _SLICE_S = 0.01
 _SHORTEST_REST_S, _LONGEST_REST_S = 0.01, 0.25
@@ -37,6 +38,10 @@ class FetchSizes:
     max_wait_ms: int
     """How long a broker may hold an answer back while there is nothing."""
     timeout_s: float
+
+    def share(self, logs: int) -> int:
+        """How many bytes to ask for at first of each of so many logs: brokers before 0.10.1 bound no answer as a whole."""
+        return min(self.partition_max_bytes, max(_LEAST_SHARE_BYTES, self.fetch_max_bytes // max(logs, 1)))
 
 
 class _Line:

@@ -48,8 +48,8 @@ class Positions:
         """Raises NotAssigned, ValueError for an offset below 0."""
         self._refuse_foreign([log])
         sizes, before = self._sizes, self._walks.get(log)
-        cursor = Cursor(OffsetRange(log, offset, _END_OF_ALL), isolation=sizes.isolation, fetch_max_bytes=sizes.partition_max_bytes,
-                        fetch_limit_bytes=sizes.fetch_limit_bytes)
+        cursor = Cursor(OffsetRange(log, offset, _END_OF_ALL), isolation=sizes.isolation,
+                        fetch_max_bytes=sizes.share(len(self.rotation.assigned)), fetch_limit_bytes=sizes.fetch_limit_bytes)
         self.rotation.drop(log)
         self._walks[log] = RangeProgress(0, cursor, before.leader if before else None)
         self.known[log] = offset

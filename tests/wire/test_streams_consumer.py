@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import (
     BrokerUnreachable, ConsumerInUse, CorruptData, EtlError, ExpiredOffsets, NeedsDecision, NotAssigned, RanOutBeforeUntil, SettingsError,
 )
-from etl.model.logs import Broker, BrokerPartition, Leader
-from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.protocol.messages import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
 from etl.streams import Consumer, Record, consumer as room
+from etl.streams.fetches import FetchSizes
 from etl.streams.kept import Kept
 from etl.streams.opened import Asked
 from tests.fakes.batches import Batch, Rec, encode
@@ -148,6 +150,30 @@ def test_a_damaged_record_batch_is_told_again_until_it_is_sought_past(kafka: Fak
         assert raised.value.where["next_offset"] == 8
         consumer.seek(P0, 4)
         assert offsets(polled(consumer, 4)) == [4, 5, 6, 7], "it was damaged on the way"
+
+
+def test_a_record_batch_larger_than_what_was_asked_for_is_asked_for_with_more() -> None:
+    with FakeBroker() as broker:
+        broker.append("clicks", 1, encode(Batch(0, [Rec(0, b"x")])))
+        broker.append("clicks", 0, encode(Batch(0, [Rec(0, b"y" * 5000)])))
+        with opened(broker, assigned=[P1, P0], partition_max_bytes=200) as consumer:
+            assert [len(one.value) for one in polled(consumer, 2)] == [1, 5000]
+
+
+def test_so_much_is_asked_for_of_each_log_that_all_of_them_fit_an_answer() -> None:
+    sizes = FetchSizes(Isolation.READ_COMMITTED, 16 << 20, 1 << 20, 256 << 20, 500, 30)
+    assert [sizes.share(logs) for logs in (1, 16, 64, 10_000)] == [1 << 20, 1 << 20, 256 << 10, 64 << 10]
+
+
+def test_whether_an_answer_came_can_be_asked_without_waiting_for_it(kafka: FakeBroker) -> None:
+    with SimpleConsumer("127.0.0.1", kafka.port, timeout_s=5) as asking:
+        with pytest.raises(ValueError, match="no fetch is under way"):
+            asking.is_answered()
+        asking.begin_fetch([FetchTarget(P0, 8, 1000)], max_wait_ms=5000)
+        assert not asking.is_answered()
+        kafka.append("clicks", 0, batch(8))
+        assert asking.is_answered(5)
+        assert asking.end_fetch().partitions[0].records
 
 
 # Where it is

@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from etl.model.logs import BrokerPartition
 from etl.streams import Consumer, Record
 from tests.brokers.stage import JafkaStage, KafkaStage
@@ -21,9 +23,25 @@ def polled(consumer: Consumer, count: int) -> list[Record]:
     return found
 
 
-def test_what_a_foreign_producer_writes_is_given_once_and_a_group_goes_on_where_it_committed(
+def test_on_jafka_and_0_8_what_a_foreign_producer_writes_is_given_once_and_a_group_goes_on_where_it_committed(
     stage: KafkaStage | JafkaStage, unused_group: str,
 ) -> None:
+    if is_old(stage):
+        it_gives_what_the_releases_consumer_reads(stage, unused_group)
+
+
+@pytest.mark.brokers
+def test_the_same_holds_on_later_releases(stage: KafkaStage | JafkaStage, unused_group: str) -> None:
+    if not is_old(stage):
+        it_gives_what_the_releases_consumer_reads(stage, unused_group)
+
+
+def is_old(stage: KafkaStage | JafkaStage) -> bool:
+    """Those that it is for first."""
+    return isinstance(stage, JafkaStage) or stage.release < (0, 9)
+
+
+def it_gives_what_the_releases_consumer_reads(stage: KafkaStage | JafkaStage, group: str) -> None:
     topic = stage.new_topic()
     for name, write in stage.writers.items():
         if name.endswith(("plain", "none", "gzip")):
@@ -32,7 +50,7 @@ def test_what_a_foreign_producer_writes_is_given_once_and_a_group_goes_on_where_
     physical = isinstance(stage, JafkaStage)
     where = stage.cluster.zookeeper_connect if "bootstrap" not in stage.conf["source"] else None
     told: dict[str, Any] = {"zookeeper": where} if where else {"bootstrap": stage.cluster.bootstrap}
-    with Consumer(**told, dialect="jafka" if physical else "kafka", group=unused_group, start="earliest") as consumer:
+    with Consumer(**told, dialect="jafka" if physical else "kafka", group=group, start="earliest") as consumer:
         logs = consumer.partitions_of(topic)
         consumer.assign(logs)
         records = polled(consumer, len(expected))
@@ -42,7 +60,7 @@ def test_what_a_foreign_producer_writes_is_given_once_and_a_group_goes_on_where_
         there = stage.ends(topic) if physical else {"1": len(expected)}
         ends = {log: there.get(log.key, 0) for log in logs}
         assert {log: consumer.position(log) for log in logs} == ends and consumer.committed(logs) == ends
-    with Consumer(**told, dialect="jafka" if physical else "kafka", group=unused_group, start=None) as again:
+    with Consumer(**told, dialect="jafka" if physical else "kafka", group=group, start=None) as again:
         again.assign(logs)
         next(iter(stage.writers.values()))(topic, 0, many(3))
         assert len(polled(again, 3)) == 3

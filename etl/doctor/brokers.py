@@ -205,7 +205,7 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
     logs = [p.log for topic in findings.metadata.topics.values() for p in topic.partitions]
     others = foreign_consumers(members.live_consumers(), settings)
     if is_member(settings) and not in_kafka.members:
-        yield ok(name, f"{settings.group}: a run shares with {len(others)} live consumers{f': {_some(others)}' if others else ''}")
+        yield ok(name, f"{settings.group}: a run shares with {f'live consumers: {_some(others)}' if others else 'nobody: none is alive'}")
         return
     live = (*others, *sorted(in_kafka.members))
     owners = foreign_owners({**members_as_owners(in_kafka, logs), **members.owners(names)}, settings)

@@ -20,6 +20,8 @@ def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_o
     registration = '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % pipeline.topic
     with ZooKeeper(pipeline.cluster.zookeeper_connect) as other:
         other.client.create(f"{paths.consumer_ids}/{pipeline.group}_z", registration.encode(), ephemeral=True, makepath=True)
+        doctor = pipeline.door("doctor")
+        assert doctor.code == 0 and f"a run shares with live consumers: {pipeline.group}_z" in doctor.out
         said = pipeline.ran()
         assert said.outcomes == ["left to its owner", "ingested"]
         assert pipeline.committed() == {0: 20, 1: 20} and {row[0] for row in pipeline.in_table()} == {0, 1}

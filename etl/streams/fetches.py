@@ -55,6 +55,13 @@ class _Line:
         self.rests_until = 0.0
         self.empty_answers = 0
 
+    def lose(self, failure: EtlError) -> None:
+        """The fetch under way came to nothing; its logs stood still since it was sent."""
+        walks, self.asked = self.asked, []
+        for walk in walks:
+            walk.idle_since = self.sent_at if walk.idle_since is None else walk.idle_since
+        lose_all(walks, failure)
+
     def note(self, *, brought_any: bool, max_wait_ms: int) -> None:
         """A broker that does not hold an answer back while there is nothing (Jafka, a throttled one) is not asked in a busy loop."""
         now = time.monotonic()
@@ -95,7 +102,7 @@ class Fetches:
     def end(self, deadline: float) -> Iterator[Arrived]:
         """The answers that have come, one by one; where none has, the first that comes before the deadline (`time.monotonic`)."""
         while True:
-            waiting = [line for line in self._lines.values() if line.asked]
+            waiting = [line for line in self._lines.values() if line.asked and not self._is_given_up(line)]
             answered = [line for line in waiting if line.consumer.is_answered()]
             left_s = deadline - time.monotonic()
             if answered:
@@ -111,6 +118,16 @@ class Fetches:
             time.sleep(min(left_s, _SLICE_S))
             if not waiting:
                 return
+
+    def _is_given_up(self, line: _Line) -> bool:
+        """Whether its broker has said nothing for longer than a question may take. Its logs are asked for anew then."""
+        sizes = self._sizes
+        if time.monotonic() < line.sent_at + sizes.timeout_s + sizes.max_wait_ms / 1000 or line.consumer.is_answered():
+            return False
+        line.consumer.close()
+        what = f"the broker did not answer a fetch within {sizes.timeout_s:g} s"
+        line.lose(BrokerUnreachable(what, broker=line.consumer.address, check="that it runs, and what is between it and us"))
+        return True
 
     def _connect(self, broker: Broker) -> _Line:
         sizes = self._sizes
@@ -132,12 +149,14 @@ class Fetches:
         line.asked, line.sent_at = list(walks), time.monotonic()
 
     def _received(self, line: _Line) -> Iterator[Arrived]:
-        walks, line.asked = line.asked, []
+        walks = line.asked
         try:
             answer = line.consumer.end_fetch()
         except BrokerUnreachable as silent:
-            lose_all(walks, silent)
+            line.lose(silent)
             return
+        finally:
+            line.asked = []
         line.note(brought_any=any(len(one.records) for one in answer.partitions), max_wait_ms=self._sizes.max_wait_ms)
         by_name = {(walk.log.topic, walk.log.partition): walk for walk in walks}
         for fetched in answer.partitions:

@@ -128,7 +128,7 @@ class Rotation(Generic[Record]):
                 room -= len(some)
             elif chunk.failure is not None and not found:
                 self._to_the_end(log)
-                raise chunk.failure
+                raise chunk.failure.with_traceback(None)  # said again and again, it would keep the frames of each time
             if chunk.is_empty:
                 del self._left[log]
                 self._to_the_end(log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from traceback import walk_tb
 
 import pytest
 from hypothesis import given
@@ -119,6 +120,16 @@ def test_records_before_a_broken_one_are_handed_out_and_it_is_told_when_nothing_
     assert turns.to_ask() == (P1,), "nobody asks behind it by himself"
     turns.drop(P0)
     assert turns.to_ask() == (P1, P0)
+
+
+def test_a_failure_that_is_told_again_and_again_keeps_the_frames_of_its_last_time_alone() -> None:
+    turns, depths = rotation(P0), set[int]()
+    turns.feed(P0, broken())
+    for _ in range(5):
+        with pytest.raises(CorruptData) as raised:
+            turns.take(1)
+        depths.add(len(list(walk_tb(raised.value.__traceback__))))
+    assert len(depths) == 1
 
 
 @pytest.mark.parametrize("word", ["pause", "resume", "drop"])

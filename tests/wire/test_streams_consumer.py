@@ -24,7 +24,7 @@ from etl.streams.fetches import FetchSizes
 from etl.streams.kept import Kept
 from etl.streams.opened import Asked
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.broker import FETCH, FakeBroker, World, altered
+from tests.fakes.broker import FETCH, FakeBroker, World, altered, never
 from tests.fakes.jafka import JafkaBroker, entry, wrapped
 from tests.fakes.old_broker import OldBroker
 
@@ -304,6 +304,28 @@ def test_a_partition_out_of_reach_is_told_in_time_and_goes_on_once_it_is_back(ka
             polled(consumer, 1)
         kafka.log("clicks").refusals.clear()
         assert offsets(polled(consumer, 2)) == [6, 7]
+
+
+def test_a_broker_that_never_answers_is_told_in_time_and_asked_again(kafka: FakeBroker) -> None:
+    kafka.script[FETCH].append(never)
+    with opened(kafka, timeout_s=0.3) as consumer:
+        consumer.seek(P0, 6)
+        with pytest.raises(BrokerUnreachable, match="did not answer a fetch within 0.3 s"):
+            polled(consumer, 1)
+        assert offsets(polled(consumer, 2)) == [6, 7]
+
+
+def test_a_silent_broker_does_not_hold_up_the_others_and_is_told_between_them() -> None:
+    world = World()
+    with FakeBroker(world, broker_id=1) as one, FakeBroker(world, broker_id=2) as two:
+        one.append("clicks", 0, batch(0))
+        two.append("clicks", 1, batch(0))
+        one.script[FETCH].append(never)
+        with opened(one, two, assigned=[P0, P1], timeout_s=0.3) as consumer:
+            assert {record.log for record in polled(consumer, 4)} == {P1}
+            with pytest.raises(BrokerUnreachable, match="did not answer a fetch"):
+                polled(consumer, 1)
+            assert {record.log for record in polled(consumer, 4)} == {P0}
 
 
 # Other generations

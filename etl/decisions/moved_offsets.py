@@ -113,7 +113,7 @@ def up_to_date(
 ) -> UpToDate:
     """The state where `plan` is in the table. `outlived`: logs with a reset between what the ledger knew, `known`, and this plan."""
     uncommitted, moved = apart_from(plan, committed)
-    dropped = dropped_from(plan, committed)
+    dropped = tuple(log for log in dropped_from(plan, committed) if log in ends)  # with its topic goes what the group had of it
     if not moved:
         return UpToDate(plan, plan.positions, uncommitted, dropped=dropped)
     back = [log for log, found in moved.items() if found.offset is None or found.offset < plan.positions[log]]

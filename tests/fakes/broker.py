@@ -143,6 +143,8 @@ class World:
         self.coordinator: int | None = None
         """Of all groups; None: nobody, as long as there never was a group."""
         self.committed_epochs: dict[tuple[str, str, int], int] = {}
+        self.untold_logs: dict[tuple[str | None, int], int] = {}
+        """Error codes of logs in answers to OffsetFetch."""
         self.refused_logs: dict[tuple[str | None, int], int] = {}
         """Logs of which no offset is stored, and the code that is told of each."""
         self.generation: int | None = None
@@ -452,7 +454,8 @@ class FakeBroker:
             by_id = {"topic_id": topic.topic_id} if version >= FIRST_BY_ID else {}
             found.append(kind(name=topic.name, **by_id, partitions=[
                 partition(partition_index=number, committed_offset=offset, committed_leader_epoch=epoch, metadata=metadata,
-                          error_code=100 if name is None else 0) for number, ((offset, metadata), epoch) in told.items()]))
+                          error_code=100 if name is None else self.world.untold_logs.get((name, number), 0))
+                for number, ((offset, metadata), epoch) in told.items()]))
         return found
 
     def _configs(self, request: Any, version: int) -> Any:

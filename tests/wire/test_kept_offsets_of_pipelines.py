@@ -10,7 +10,7 @@ import pytest
 from etl.edges.brokers import kept_offsets
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.kept_offsets import KeptOffsets
-from etl.errors import CommitUnknown, OffsetMoved, Owned, PermissionRefused
+from etl.errors import CommitUnknown, OffsetMoved, Owned, PermissionRefused, TopicMissing
 from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.logs import BrokerPartition
 from tests.fakes.broker import OFFSET_COMMIT, FakeBroker, hang_up
@@ -101,6 +101,19 @@ def test_a_log_whose_topic_is_gone_is_left_out_and_any_other_refusal_is_raised(b
     broker.world.refused_logs["demo", 1] = 29
     with pytest.raises(PermissionRefused):
         KEPT.move(cluster, dict.fromkeys(after, NOTHING_COMMITTED), after)
+
+
+def test_a_log_that_a_coordinator_refuses_to_tell_of_has_no_offset_where_the_metadata_lacks_it_too(
+    broker: FakeBroker, cluster: Cluster,
+) -> None:
+    broker.log("demo", 0)
+    store(broker, 500, "theirs")
+    broker.world.untold_logs["demo", 1] = 3  # as 0.8.2 does where the topic is gone
+    assert KEPT.committed(cluster, [FIRST, SECOND]) == {FIRST: Committed(500, None, "theirs")}
+    assert KEPT.move(cluster, {FIRST: Committed(500, None, "theirs")}, to(800)) == [FIRST]
+    broker.log("demo", 1)
+    with pytest.raises(TopicMissing):
+        KEPT.committed(cluster, [FIRST, SECOND])
 
 
 def test_a_group_with_live_members_keeps_its_offsets(broker: FakeBroker, cluster: Cluster) -> None:

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from etl.decisions.offsets_storage import is_anothers
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import CommitUnknown, OffsetMoved
+from etl.errors import CommitUnknown, OffsetMoved, TopicMissing
 from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.logs import BrokerPartition
 from etl.protocol.refusal import Meaning
+from etl.protocol.stored_offsets import CommittedOffset
 
 _MARK = "etl"
 _WORD_MAX = 64
@@ -34,12 +35,25 @@ class KeptOffsets:
         self._group, self._pipeline = group, pipeline
 
     def committed(self, cluster: Cluster, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, Committed]:
-        """The committed offset of each log that has one, and the word beside it. One that a transaction holds is waited for."""
+        """The committed offset of each log that has one, and the word beside it. One that a transaction holds is waited for.
+
+        A log whose topic is gone has none. Kafka 0.8.2 refuses to tell of it, as of one that a broker was not told of yet; so it counts as
+        gone where the brokers' metadata lacks it, too. Raises TopicMissing where it does not.
+        """
         asked = sorted(set(logs))
         if not asked:
             return {}
-        told = cluster.first(lambda consumer: consumer.fetch_offsets(self._group, asked, require_stable=True))
+        try:
+            told = self._told(cluster, asked)
+        except TopicMissing:
+            there = _there(cluster, asked)
+            if not there or there == asked:
+                raise
+            told = self._told(cluster, there)
         return {log: Committed(one.offset, None, self._word_of(one.metadata)) for log, one in told.items() if one.offset is not None}
+
+    def _told(self, cluster: Cluster, asked: Sequence[BrokerPartition]) -> dict[BrokerPartition, CommittedOffset]:
+        return cluster.first(lambda consumer: consumer.fetch_offsets(self._group, asked, require_stable=True))
 
     def move(
         self, cluster: Cluster, before: Mapping[BrokerPartition, Committed], after: Mapping[BrokerPartition, Committed],
@@ -102,6 +116,13 @@ class KeptOffsets:
         if metadata.startswith(ours):
             return metadata.removeprefix(ours)
         return metadata if len(metadata) <= _WORD_MAX else hashlib.sha256(metadata.encode()).hexdigest()
+
+
+def _there(cluster: Cluster, asked: Sequence[BrokerPartition]) -> list[BrokerPartition]:
+    """Those of them that the brokers' metadata has."""
+    topics = cluster.describe({log.topic for log in asked}).topics
+    known = {each.log for topic in topics.values() for each in topic.partitions}
+    return [log for log in asked if log in known]
 
 
 def _committing(

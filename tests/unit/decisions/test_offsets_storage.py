@@ -165,3 +165,9 @@ def test_a_stored_plan_moves_offsets_where_it_saw_them_so_the_key_changes_behind
         refuse_another_storage(plan, KAFKA)
     assert "with offsets.storage: zookeeper `etl run CONF` finishes it" in raised.value.check
     refuse_another_storage(replace(plan, moves_offsets=False), KAFKA)
+
+
+def test_of_a_log_that_is_read_no_longer_nobody_says_that_kafka_dropped_its_offset() -> None:
+    plan = plan_at(KAFKA, in_kafka(500))
+    assert up_to_date(plan, {}, OnMoved.FAIL, {LOG: 900}).dropped == (LOG,)
+    assert up_to_date(plan, {}, OnMoved.FAIL, {}).dropped == (), "its topic was deleted, or the conf names it no more"

@@ -12,6 +12,7 @@ from typing import Any
 
 from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
+from etl.decisions.handing_over import as_left_to_others
 from etl.decisions.next_step import Repair, repaired
 from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL
 from etl.decisions.ownership import leave_to_owners
@@ -84,8 +85,9 @@ def restore(settings: Settings, foreseen: Restorable, reason: str, run_context: 
 def _seen(world: LiveWorld) -> Snapshot:
     snapshot = world.observe()
     refuse_retired(snapshot.ledger)
-    refuse_another_dialect(plan_in_force(snapshot.ledger, snapshot.table), world.settings)
-    return leave_to_owners(snapshot, world.settings)
+    in_force = plan_in_force(snapshot.ledger, snapshot.table)
+    refuse_another_dialect(in_force, world.settings)
+    return as_left_to_others(leave_to_owners(snapshot, world.settings), in_force, world.settings)
 
 
 def _restorable(world: LiveWorld, snapshot: Snapshot, known: Restorable | None = None) -> Restorable:

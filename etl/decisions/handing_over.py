@@ -21,15 +21,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from etl.decisions.moved_offsets import Ends, moved_offset, of_another_log, refuse_beyond, seen_once_rebuilt
+from etl.decisions.moved_offsets import Ends, ends_of, is_read_on_by_others, moved_offset, of_another_log, refuse_beyond, seen_once_rebuilt
 from etl.decisions.start import starts_of
+from etl.errors import NeedsDecision
 from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.losses import ReadByOthers
 from etl.model.membership import Membership, Share
 from etl.model.plans import Plan, PlanKind
-from etl.model.snapshot import PipelineState, RebuildFromTable, Snapshot, UpToDate
+from etl.model.snapshot import PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
 from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
 
@@ -102,7 +103,7 @@ def stand_as_member(
         found, position = committed.get(log, NOTHING_COMMITTED), plan.positions[log]
         if found.offset == position:
             continue
-        if moves_later and found == plan.seen[log]:
+        if moves_later and found == plan.seen[log] and not is_read_on_by_others(plan, log, found):
             uncommitted.append(log)
         elif found.offset is None or found.offset < position:
             back[log] = found
@@ -123,9 +124,40 @@ def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[R
     return tuple(ReadByOthers(log, last.positions[log], to, last.log_epochs.get(log, 0)) for log, to in sorted(passed.items()))
 
 
+def told_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, ...]:
+    """The same in a command's plan behind the last one, or in the place of one that is stored and named what is to be named again."""
+    return read_by_others(state.last, state.passed) if isinstance(state, UpToDate) else state.plan.read_by_others
+
+
 def before(plan: Plan) -> Plan:
     """The positions before this plan, as if one had left them there: also before what it says that others read."""
     starts = starts_of(plan)
     for hole in plan.read_by_others:
         starts[hole.log] = min(starts[hole.log], hole.from_offset)
     return replace(plan, positions=starts, ranges=(), handed_over=None, vanished=(), read_by_others=())
+
+
+def refuse_in_the_place_of(plan: Plan) -> None:
+    """Refuse a plan that would leave this one's ranges to a later run: behind the group's offset it would hold them for read by others.
+
+    Raises NeedsDecision.
+    """
+    if plan.handed_over:
+        what = f"plan {plan.number} was handed over and is not in the table: the group's offsets are behind it, and nobody else reads it"
+        check = (
+            "`etl run CONF`, which executes it; what cannot be read of it any more is left out by `etl plans supersede CONF "
+            f"{plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...`; then say this again")
+        raise NeedsDecision(what, check=check)
+
+
+def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings) -> Snapshot:
+    """The snapshot in which offsets of the group that others moved on are where `plan` left them: nobody sets those back, or the same
+    records are read by both. One that its log does not hold, or that may be of a log before a reset, stays as it is.
+    """
+    if not is_member(settings) or plan is None:
+        return snapshot
+    ends, reset = ends_of(snapshot), {gone.log for gone in plan.vanished} if plan.kind is PlanKind.RESET else set()
+    theirs = {
+        log: plan.left(log) for log, found in snapshot.committed.items() if log in plan.positions and log not in reset
+        and found.offset is not None and plan.positions[log] < found.offset <= (ends.get(log) or 0)}
+    return replace(snapshot, committed={**snapshot.committed, **theirs})

@@ -103,8 +103,13 @@ def seen_once_rebuilt(plan: Plan, known: Plan | None, committed: Mapping[BrokerP
 
 
 def _of_our_own(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[int | None, ...]:
-    mine = (known.seen[log].offset, known.positions[log]) if known and log in known.positions else ()
-    return plan.seen[log].offset, *mine
+    mine = (*_seen_by(known, log), known.positions[log]) if known and log in known.positions else ()
+    return *_seen_by(plan, log), *mine
+
+
+def _seen_by(plan: Plan, log: BrokerPartition) -> tuple[int | None, ...]:
+    """Where the log's offset was before the plan, which it then moved: among members an offset of others' logs is theirs."""
+    return (plan.seen[log].offset,) if plan.handed_over is None else ()
 
 
 def up_to_date(
@@ -139,11 +144,18 @@ def apart_from(
         found = committed.get(log, NOTHING_COMMITTED)
         if found.is_at(position):
             continue
-        if by_another := place_moved(plan, log, found):
+        if is_read_on_by_others(plan, log, found):
+            moved[log] = found
+        elif by_another := place_moved(plan, log, found):
             moved[log] = by_another
         else:
             uncommitted.append(log)
     return tuple(uncommitted), moved
+
+
+def is_read_on_by_others(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
+    """Whether an offset beyond the position is other members', though the plan saw it there: it moved its own when it was handed over."""
+    return plan.handed_over is not None and found.offset is not None and found.offset > plan.positions[log]
 
 
 def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:

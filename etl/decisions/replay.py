@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from etl.decisions.backfills.claiming import refuse_another_life
 from etl.decisions.byte_positions.misplaced_offsets import refuse_inside_entries
 from etl.decisions.handing_over import is_never_handed_over
@@ -34,7 +36,7 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
         return Supersede(plan, why)
     _refuse_gone_topics(plan, snapshot)
     refuse_another_life(snapshot, starts_of(plan))
-    refuse_other_logs(plan, snapshot)
+    refuse_other_logs(plan, _of_ranges(plan, snapshot) if plan.handed_over else snapshot)
     refuse_inside_entries(starts_of(plan), snapshot, plan, is_left=True)
     _refuse_leaderless_ranges(plan, snapshot, settings)
     leaderless = sorted(snapshot.leaderless & {r.log for r in plan.ranges})
@@ -52,6 +54,18 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
             return Supersede(plan, f"{r.log}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now")
     _refuse_another_shape(plan, settings)
     return state
+
+
+def _of_ranges(plan: Plan, snapshot: Snapshot) -> Snapshot:
+    """The snapshot with what the plan reads alone: what became of the other logs is decided once it is in the table.
+
+    No other plan may take the place of one that was handed over, so a log that is another by now is left out of it, and accepted behind it.
+    """
+    logs, topics = {r.log for r in plan.ranges}, {r.log.topic for r in plan.ranges}
+    return replace(
+        snapshot, extents={log: extent for log, extent in snapshot.extents.items() if log in logs},
+        topic_ids={topic: found for topic, found in snapshot.topic_ids.items() if topic in topics},
+        creation_ids={topic: found for topic, found in snapshot.creation_ids.items() if topic in topics})
 
 
 GIVEN_UP = "the replay was given up, and its rows are as they were"

@@ -199,13 +199,14 @@ def plan_replay(
     wholes = (OffsetRange(log, low, high, snapshot.leaders.get(log)) for log, (low, high) in sorted(intervals.items()))
     ranges = cut_ranges(
         wholes, snapshot.bytes_per_offset, settings.limits.target_task_bytes, snapshot.parallelism, boundaries_of(snapshot.extents))
-    moved = {*state.followed, *state.not_followed}  # the next run decides about those, as it would have without a replay
+    moved = {*state.followed, *state.not_followed, *state.passed}  # the next run decides about those, as it would have without a replay
     seen = {log: last.left(log) if log in moved else snapshot.committed.get(log, NOTHING_COMMITTED) for log in last.positions}
     return replace(
         last, number=last.number + 1, kind=PlanKind.REPLAY, created_at_ms=now_ms, shape=shape_of_rows(settings), ranges=ranges, seen=seen,
         table_id=table.id, table_transaction_version=table.transaction_version or 0, table_version=table.version, previous=last.id,
         supersedes=None, reason=reason, run_key=None, bounds=NO_BOUNDS, key_ends={}, id="", losses=(), vanished=(), took_over=None,
-        record_epochs=record_epochs(last, snapshot.ledger.applied), offsets_in=snapshot.offsets_in)
+        record_epochs=record_epochs(last, snapshot.ledger.applied), offsets_in=snapshot.offsets_in,
+        share=None, handed_over=None, read_by_others=())
 
 
 def plan_that_gives_up(plan: Plan, why: str, *, now_ms: int) -> Plan:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.decisions.byte_positions.misplaced_offsets import refuse_named
+from etl.decisions.handing_over import refuse_in_the_place_of, told_by_command
 from etl.decisions.identity.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.identity.tails import kept_tails
 from etl.decisions.ownership import owned_by
@@ -84,6 +85,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
     if isinstance(state, UpToDate):
         return Standing(state, state.last.positions)
     stored = state.plan
+    refuse_in_the_place_of(stored)
     if stored.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
         what = f"plan {stored.number} is stored and not in the table, and what it reads again does not move positions"
         raise NeedsDecision(what, check="`etl run CONF`, which executes it; then say this again")
@@ -191,7 +193,8 @@ def plan_set(stands: Standing, moves: Collection[Move], snapshot: Snapshot, sett
         leader_epochs={**{log: epoch for log, epoch in old.leader_epochs.items() if log not in set_now}, **epochs},
         record_epochs={log: lineage for log, lineage in sharp.items() if log not in (moved if is_next else set_now)},
         vanished=() if is_next else old.vanished, took_over=None if is_next else old.took_over,
-        tails=kept_tails(old, positions, snapshot) if moves else old.tails, cluster_id=snapshot.cluster_id, offsets_in=snapshot.offsets_in)
+        tails=kept_tails(old, positions, snapshot) if moves else old.tails, cluster_id=snapshot.cluster_id, offsets_in=snapshot.offsets_in,
+        share=None, handed_over=None, read_by_others=tuple(hole for hole in told_by_command(stands.state) if hole.log not in set_now))
 
 
 def _asked_of(stands: Standing) -> dict[str, Any]:

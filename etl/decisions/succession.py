@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from etl.decisions.coverage import unloaded
+from etl.decisions.handing_over import refuse_in_the_place_of
 from etl.decisions.identity.log_identity import record_epochs
 from etl.decisions.identity.made_again import kept_creations, kept_ids
 from etl.decisions.other_pipelines import app_id_of
@@ -70,6 +71,8 @@ def plan_taking_over(
     if not sets_back:
         _refuse_committed_above(positions, {log: seen[log].offset for log in theirs})
     is_instead = isinstance(state, (Replay, Supersede))
+    if last and is_instead:
+        refuse_in_the_place_of(last)
     told, topics = other.plan or snapshot, _as_the_other_read(theirs, taken, last, us)
     topic_ids = {**(last.topic_ids if last else {}), **_among(topics, told.topic_ids)}
     ours_alone = _among(topic_ids.keys() - topics, last.creation_ids if last else {})

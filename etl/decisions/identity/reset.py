@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from etl.decisions.byte_positions.misplaced_offsets import misplaced
+from etl.decisions.handing_over import refuse_in_the_place_of, told_by_command
 from etl.decisions.identity.accepted_logs import Accepted, accepted_logs
 from etl.decisions.identity.accepting import Accepting
 from etl.decisions.identity.log_identity import Cut, cut_logs, record_epochs
@@ -34,6 +35,8 @@ def plan_reset(state: UpToDate | Replay, snapshot: Snapshot, settings: Settings,
     Raises SettingsError for a log with which nothing is wrong, and where it must be said otherwise what is accepted; BrokerUnreachable.
     """
     old = state.last if isinstance(state, UpToDate) else state.plan
+    if isinstance(state, Replay):
+        refuse_in_the_place_of(old)
     before = dict(state.positions) if isinstance(state, UpToDate) else starts_of(old)
     accepted = accepted_logs(wanted, old, before, tuple(_cuts(state, before, snapshot)), snapshot, settings)
     return _reset(state, old, before, accepted, snapshot, settings, wanted, now_ms)
@@ -71,7 +74,7 @@ def _reset(
         took_over=None if is_next else old.took_over, heir_of=old.heir_of, table_version=table.version if table else None,
         vanished=gone,
         tails=_tails(old, accepted, snapshot), log_topic_ids=ids, cluster_id=snapshot.cluster_id,
-        offsets_in=snapshot.offsets_in,
+        offsets_in=snapshot.offsets_in, read_by_others=told_by_command(state),
     )
 
 

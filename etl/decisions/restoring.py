@@ -23,7 +23,7 @@ from enum import Enum
 
 from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.next_step import Repair
-from etl.decisions.offsets_storage import is_dropped, off_position
+from etl.decisions.offsets_storage import off_position, place_moved
 from etl.decisions.reconcile import compare, naming_table, refuse_another_era
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.committed import NOTHING_COMMITTED
@@ -81,7 +81,7 @@ def _left(state: Replay | Supersede, snapshot: Snapshot) -> Plan:
     """A stored plan, whose offsets are where it saw them. Raises NeedsDecision."""
     plan = state.plan
     found = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.offsets_to_move}
-    moved = sorted(log for log, now in found.items() if now != plan.seen[log] and not is_dropped(plan, log, now))
+    moved = sorted(log for log, now in found.items() if place_moved(plan, log, now))
     if moved:
         what = f"plan {plan.number} is stored and not in the table, and another client moved the offset of {render_log(moved[0])} since"
         raise NeedsDecision(what, check="`etl run CONF`, which executes it and then stops at this offset; then say this again")

@@ -9,7 +9,7 @@ from etl.decisions.next_step import repaired
 from etl.decisions.restoring import Lost, is_forgotten, repair_from, told_rows, what_is_lost
 from etl.decisions.set_positions import Standing, plan_set
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
-from etl.model.committed import Committed
+from etl.model.committed import Committed, OffsetsStorage
 from etl.model.losses import Loss, LossReason
 from etl.model.plans import PlanKind
 from etl.model.snapshot import UpToDate
@@ -125,6 +125,22 @@ def test_a_stored_plan_is_left_to_the_next_run_unless_somebody_moved_an_offset_s
     outside.move_offset(A, 20)
     with pytest.raises(NeedsDecision, match="moved the offset of clicks:0 since"):
         restore(outside)
+
+
+def test_an_offset_in_kafka_that_an_earlier_plan_of_ours_wrote_late_is_no_other_clients() -> None:
+    outside = outside_of(15, 3, 4)
+    outside.offsets_in = OffsetsStorage.KAFKA
+    run(outside)
+    late = outside.kept[A]
+    outside.logs[A].end = 20
+    run(outside)
+    outside.logs[A].end = 25
+    with pytest.raises(Crash):
+        run(outside, at=crash_at("store plan", When.AFTER))
+    outside.kept[A] = late
+    assert restore(outside) is Lost.NOTHING
+    run(outside)
+    refuse_unfinished(outside)
 
 
 def test_where_the_tables_log_was_cleaned_up_only_rows_are_left() -> None:

@@ -105,7 +105,8 @@ class Consumer:
         The next fetches are sent before records are returned, so brokers work while the program does. Raises NotAssigned where nothing is
         assigned; what the records of a partition cannot be had for (CorruptData, MessageTooLarge, ExpiredOffsets, RanOutBeforeUntil, ...)
         in its turn, when nothing else is handed out, and again until it is sought in; BrokerUnreachable for one that was out of reach for
-        `timeout_s`, once a poll finds nothing in the others; and NeedsDecision for one that has no committed offset where no `start` is given.
+        `timeout_s`, once a poll finds nothing in the others; and NeedsDecision for one without a committed offset where no `start` is
+        given.
         """
         with self._alone():
             self._at.place()

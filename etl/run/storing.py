@@ -19,7 +19,7 @@ from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger
 from etl.model.membership import Void
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.topic_filters import INTERNAL_TOPICS
+from etl.protocol.messages import INTERNAL_TOPICS
 from etl.run.claims import ClaimsOfRun
 from etl.run.formats import try_on_no_rows
 from etl.run.members import Member

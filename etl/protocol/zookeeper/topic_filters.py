@@ -6,10 +6,9 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from etl.protocol.messages import INTERNAL_TOPICS
 from etl.protocol.zookeeper.java_patterns import java_pattern
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-"""No filter lets them pass, unless a consumer has `exclude.internal.topics=false`, which its registration does not tell."""
 _QUOTES_AT_END = re.compile("[\"']+(?=[\\x85\\u2028\\u2029]?\\Z)")
 
 
@@ -32,7 +31,11 @@ class TopicFilter:
         java_pattern(self.text)
 
     def allows(self, topic: str) -> bool:
-        """Whether a topic that exists is read."""
+        """Whether a topic that exists is read.
+
+        No filter lets those of the brokers themselves pass, unless a consumer has `exclude.internal.topics=false`, which its registration
+        does not tell.
+        """
         matches = java_pattern(self.text).fullmatch(topic) is not None
         return matches == (self.kind is FilterKind.WHITE_LIST) and topic not in INTERNAL_TOPICS
 

@@ -27,7 +27,7 @@ from etl.protocol.group_messages import (
     ConsumerHeartbeat, ConsumerHeartbeatAnswer, Joined, JoinRequest, MemberIdentity, Synced,
 )
 from etl.protocol.messages import (
-    ClusterMetadata, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
+    INTERNAL_TOPICS, ClusterMetadata, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
 )
 from etl.protocol.refusal import Refusal
 from etl.protocol.stored_offsets import CommittedOffsets, OffsetsCommit, OffsetsQuestion
@@ -146,7 +146,7 @@ class KafkaDialect(Dialect):
     def metadata(self, topics: Collection[str] | None) -> Request[ClusterMetadata]:
         # A broker that is asked for a topic by name before version 4 may create it, so it is asked for all of them. A topic of the brokers
         # themselves is made in any version, whatever the request says of making topics (seen on 1.1).
-        is_internal = not small_messages.INTERNAL.isdisjoint(topics or ())
+        is_internal = not INTERNAL_TOPICS.isdisjoint(topics or ())
         by_name = self.version_of(Api.METADATA) >= small_messages.METADATA_CREATES_NOTHING and not is_internal
         fields, chosen = small_messages.metadata_fields(topics if by_name else None), None if by_name else topics
         version = self.version_of(Api.METADATA)

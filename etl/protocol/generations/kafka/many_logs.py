@@ -15,9 +15,11 @@ from uuid import UUID
 
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka.errors import refusal_of
-from etl.protocol.generations.kafka.small_messages import INTERNAL, by_topic, isolation_level, of_chosen, or_minus_one, or_none
+from etl.protocol.generations.kafka.small_messages import by_topic, isolation_level, of_chosen, or_minus_one, or_none
 from etl.protocol.generations.kafka.versions import Api
-from etl.protocol.messages import ClusterMetadata, ListedOffset, PartitionMetadata, ToldEpochEnd, ToldEpochEnds, TopicMetadata
+from etl.protocol.messages import (
+    INTERNAL_TOPICS, ClusterMetadata, ListedOffset, PartitionMetadata, ToldEpochEnd, ToldEpochEnds, TopicMetadata,
+)
 from etl.protocol.primitives import Reader, Writer
 
 Answer = TypeVar("Answer")
@@ -153,7 +155,7 @@ def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> Topic
     reader.int32()  # what we may do with it
     _tags(reader, True)
     return TopicMetadata(
-        name, refusal_of(code), str(UUID(bytes=topic_id)) if any(topic_id) else None, is_internal or name in INTERNAL,
+        name, refusal_of(code), str(UUID(bytes=topic_id)) if any(topic_id) else None, is_internal or name in INTERNAL_TOPICS,
         tuple(sorted(partitions, key=attrgetter("log"))))
 
 

@@ -33,7 +33,7 @@ from etl.protocol.generations.kafka import schemas
 from etl.protocol.generations.kafka.errors import UNKNOWN_TOPIC, refusal_of
 from etl.protocol.generations.kafka.group_membership.consumer import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
-from etl.protocol.messages import ClusterMetadata, ListedOffset, PartitionMetadata, TopicMetadata
+from etl.protocol.messages import INTERNAL_TOPICS, ClusterMetadata, ListedOffset, PartitionMetadata, TopicMetadata
 from etl.protocol.refusal import Refusal
 
 _MESSAGES: dict[Api, tuple[Any, Any]] = {
@@ -57,8 +57,6 @@ _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.DESCRIBE_TRANSACTIONS: (DescribeTransactionsRequest, DescribeTransactionsResponse),
     Api.LIST_TRANSACTIONS: (ListTransactionsRequest, ListTransactionsResponse),
 }
-INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics of the brokers themselves, which Metadata v0 does not mark."""
 
 
 def encode(api: Api, version: int, *, correlation_id: int, client_id: str, fields: Mapping[str, Any]) -> bytes:
@@ -116,7 +114,8 @@ def _parse_topic(found: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:
     partitions = (_parse_partition(found.name, each, brokers) for each in found.partitions)
     return TopicMetadata(
         topic=found.name, refusal=refusal_of(found.error_code), topic_id=str(topic_id) if topic_id else None,
-        is_internal=bool(found.is_internal) or found.name in INTERNAL, partitions=tuple(sorted(partitions, key=lambda each: each.log)))
+        is_internal=bool(found.is_internal) or found.name in INTERNAL_TOPICS,
+        partitions=tuple(sorted(partitions, key=lambda each: each.log)))
 
 
 def _parse_partition(topic: str, found: Any, brokers: Mapping[int, Broker]) -> PartitionMetadata:

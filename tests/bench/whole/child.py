@@ -104,6 +104,12 @@ def serve(jobs: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
             answer = jobs(json.loads(line))
         except Exception as error:
             traceback.print_exc()
-            answer = {"failed": f"{type(error).__name__}: {error}"[:_TOLD_BYTES]}
+            answer = {"failed": _told(f"{type(error).__name__}: {error}")}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def _told(failed: str) -> str:
+    """The beginning, and the innermost cause: of an exception of the JVM that is the last that is called one."""
+    causes = [line for line in failed.splitlines() if line.startswith("Caused by:")]
+    return "\n".join([failed[:_TOLD_BYTES], *causes[-1:]])

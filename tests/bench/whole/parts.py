@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from etl.embedded.cluster import Cluster
-from tests.bench.whole.child import Child, Failed
+from tests.bench.whole.child import Child, Failed, Spent
 from tests.bench.whole.kinds import DRAIN, PEER, RUNS
 from tests.bench.whole.topics import Topic
 
@@ -54,17 +54,32 @@ class Warm:
         self._ends.close()
 
     def do(self, kind: str, topic: Topic, records: int | None = None, *, peaks: bool = False) -> Mapping[str, Any]:
-        """One job's result, or how it failed; a process that failed is started anew for the next job."""
-        total = topic.workload.records
-        some = total if records is None else records
+        """One job's result, or how it failed; a process that failed is started anew and warmed for the next job."""
+        some = topic.workload.records if records is None else records
         about = {"workload": topic.workload.name, "kind": kind, "records": some}
         try:
-            spent = self._child(kind).do(peaks=peaks, kind=kind, topic=topic.workload.topic, records=some, total=total)
+            spent = self._done(kind, topic, some, peaks=peaks)
         except Failed as failed:
-            if self._program(kind) in self._children:
-                self._children.pop(self._program(kind)).end()
+            self._begin_anew(kind, topic)
             return {**about, "failed": str(failed)}
         return {**about, **{name: value for name, value in asdict(spent).items() if name != "told" and value}, **spent.told}
+
+    def warm(self, kinds: Sequence[str], topic: Topic) -> None:
+        """Each of them with fewer records, so often as is asked for; what fails is left to what is measured."""
+        for _ in range(self._asked.cold):
+            for kind in kinds:
+                with contextlib.suppress(Failed):
+                    self._done(kind, topic, min(_WARM_RECORDS, topic.workload.records))
+
+    def _begin_anew(self, kind: str, topic: Topic) -> None:
+        """What the process had warm is what the next rounds are compared by."""
+        if self._program(kind) in self._children:
+            self._children.pop(self._program(kind)).end()
+        self.warm([other for other in self._asked.kinds if self._program(other) == self._program(kind)], topic)
+
+    def _done(self, kind: str, topic: Topic, records: int, *, peaks: bool = False) -> Spent:
+        workload = topic.workload
+        return self._child(kind).do(peaks=peaks, kind=kind, topic=workload.topic, records=records, total=workload.records)
 
     def _program(self, kind: str) -> str:
         return kind if kind in (PEER, DRAIN) else "session"
@@ -84,9 +99,7 @@ class Warm:
 
 def compared(asked: Asked, warm: Warm, topic: Topic, tell: Tell) -> None:
     """All kinds in turn, a round of each after the other; the first rounds read less, warm everything, and are left out."""
-    for _ in range(asked.cold):
-        for kind in asked.kinds:
-            warm.do(kind, topic, min(_WARM_RECORDS, topic.workload.records))
+    warm.warm(asked.kinds, topic)
     for number in range(asked.rounds):
         for kind in asked.kinds:
             tell({"part": "compared", "round": number, **warm.do(kind, topic)})

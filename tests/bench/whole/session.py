@@ -4,7 +4,7 @@
 
 - Spark's defaults for the JVM and for queries; what a pipeline's session has besides (docs/SETTINGS.md) holds for all.
 - Spark's source has all eight columns (`includeHeaders`), and a task for each partition, as many as cores. Its fetches are as large as ours
-  (FETCHES: `large`), or its own (`default`). It writes a Delta table with the
+  (FETCHES: `large`), or its own (`default`), and a query's consumers do not outlive it for long. It writes a Delta table with the
   codec, and its level, that files of ours have. Nothing of it saves offsets, or looks whether it did that before.
 - Of a run of ours all is counted: from the command to its exit code; and apart, from the stored plan to the table's commit.
 
@@ -42,6 +42,9 @@ SPARKS_SOURCE = [
 ]
 LARGE_FETCHES = {"kafka.max.partition.fetch.bytes": str(FETCH_MAX_BYTES), "kafka.max.poll.records": "5000"}
 _ALL_OF_IT = 1 << 50
+NO_OLD_CONSUMERS = {"spark.kafka.consumer.cache.timeout": "5s", "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s"}
+"""Spark keeps each query's consumers, with what they have fetched ahead, for five minutes, in which none can use them: a query has a group of
+its own. Job after job in one session they take up its heap, and the work of all that comes later is the collector's."""
 RUNS: Mapping[str, Mapping[str, Any]] = {
     "arrow": {"table": {"writer": "arrow"}},
     "dataframe": {"table": {"writer": "spark"}},
@@ -56,7 +59,7 @@ def started(folder: Path, master: str, codec: str) -> SparkSession:
     jars = jar_settings(master)
     besides = ":".join(map(str, fetched("spark-kafka-4.0.0", SPARKS_SOURCE)))
     return build_session("bench", {
-        **spark_settings(master), **jars, "spark.driver.extraClassPath": f"{jars['spark.driver.extraClassPath']}:{besides}",
+        **spark_settings(master), **jars, **NO_OLD_CONSUMERS, "spark.driver.extraClassPath": f"{jars['spark.driver.extraClassPath']}:{besides}",
         "spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.log.level": "ERROR", "spark.sql.parquet.compression.codec": codec,
         "spark.hadoop.parquet.compression.codec.zstd.level": "1"})
 
